@@ -1,0 +1,3 @@
+from rec_experiments.cli import main
+
+main()

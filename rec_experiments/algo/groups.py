@@ -1,0 +1,39 @@
+"""Sums and means within groups of responses to one prompt. Group ids are any integers."""
+
+import torch
+from torch import Tensor
+
+
+def group_sum(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """For each row the sum of `values_B` over the rows of its group."""
+    ids_G, row_group_B = torch.unique(groups_B, return_inverse=True)
+    totals_G = torch.zeros(len(ids_G), dtype=values_B.dtype, device=values_B.device)
+    return totals_G.index_add(0, row_group_B, values_B)[row_group_B]
+
+
+def group_size(groups_B: Tensor) -> Tensor:
+    """For each row the number of rows in its group, as float64."""
+    return group_sum(
+        torch.ones(groups_B.shape, dtype=torch.float64, device=groups_B.device), groups_B
+    )
+
+
+def group_mean(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """For each row the mean of `values_B` over its group."""
+    return group_sum(values_B, groups_B) / group_size(groups_B)
+
+
+def center(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """values − group mean; exactly 0 where a group's values are all equal.
+
+    Without the exact 0, rounding in the mean would survive, and dividing it by a standard
+    deviation that is itself rounding error makes it as large as a real advantage.
+    """
+    ids_G, row_group_B = torch.unique(groups_B, return_inverse=True)
+    extremes = [
+        torch.zeros(len(ids_G), dtype=values_B.dtype, device=values_B.device).scatter_reduce(
+            0, row_group_B, values_B, reduce, include_self=False
+        )[row_group_B]
+        for reduce in ("amin", "amax")
+    ]
+    return torch.where(extremes[0] == extremes[1], 0.0, values_B - group_mean(values_B, groups_B))

@@ -1,0 +1,141 @@
+"""Data weighting: which responses the advantage sees, and how much each one counts (Section 4.3)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rec_experiments.algo.advantages import Advantage
+from rec_experiments.algo.groups import group_mean, group_size, group_sum
+from rec_experiments.types import Piece
+
+
+class Shaped(NamedTuple):
+    """advantage_B: float64. live_B: rows whose tokens count in the denominator."""
+
+    advantage_B: Tensor
+    live_B: Tensor
+
+
+class Shaping(Protocol):
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Shaped:
+        """Advantages after shaping. `rng` is the only randomness."""
+
+    def describe(self, advantage: str) -> str:
+        """The formula, given the advantage's."""
+
+
+def _everyone(rewards_B: Tensor) -> Tensor:
+    return torch.ones_like(rewards_B, dtype=torch.bool)
+
+
+@dataclass(kw_only=True, slots=True)
+class Uniform(Piece):
+    """Every response counts alike."""
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Shaped:
+        return Shaped(advantage(rewards_B, groups_B), _everyone(rewards_B))
+
+    def describe(self, advantage: str) -> str:
+        return advantage
+
+
+@dataclass(kw_only=True, slots=True)
+class DropNegatives(Piece):
+    """RED-Drop (Eq. 10): drop excess negatives at random, then recompute the advantages.
+
+    A response is positive if r ≥ r̄. Where negatives outnumber positives, as many negatives stay
+    as there are positives. count_dropped: whether the dropped responses' tokens stay in the
+    denominator; Eq. 10 normalises by the kept subset, the framework of the paper counted them.
+    """
+
+    count_dropped: bool
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Shaped:
+        kept_B = keep_balanced(rewards_B, groups_B, rng)
+        advantage_B = torch.zeros_like(rewards_B)
+        advantage_B[kept_B] = advantage(rewards_B[kept_B], groups_B[kept_B])
+        return Shaped(advantage_B, _everyone(rewards_B) if self.count_dropped else kept_B)
+
+    def describe(self, advantage: str) -> str:
+        return f"{advantage} on the subset with excess negatives dropped"
+
+
+def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator) -> Tensor:
+    """Rows that stay when each group keeps at most as many negatives (r < r̄) as positives."""
+    negative_B = rewards_B < group_mean(rewards_B, groups_B)
+    allowed_B = group_sum((~negative_B).double(), groups_B)
+    lottery_B = torch.from_numpy(rng.random(len(rewards_B))).to(rewards_B.device)
+    same_group_BB = groups_B[:, None] == groups_B[None, :]
+    drawn_before_BB = same_group_BB & negative_B & (lottery_B[None, :] < lottery_B[:, None])
+    return ~negative_B | (drawn_before_BB.sum(1) < allowed_B)
+
+
+@dataclass(kw_only=True, slots=True)
+class ExponentialWeight(Piece):
+    """RED-Weight (Section 4.3): w_i A_i with w_i = exp(A_i / temperature).
+
+    Raises ValueError unless temperature > 0.
+    """
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        _check_temperature(self.temperature)
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Shaped:
+        advantage_B = advantage(rewards_B, groups_B)
+        weight_B = (advantage_B / self.temperature).exp()
+        return Shaped(weight_B * advantage_B, _everyone(rewards_B))
+
+    def describe(self, advantage: str) -> str:
+        return f"exp(A/{self.temperature:g})·A with A = {advantage}"
+
+
+@dataclass(kw_only=True, slots=True)
+class PairwiseWeight(Piece):
+    """Pairwise-weighted REINFORCE (Eq. 9): (Σ_j w_ij)(A_i − Σ_j w_ij A_j / Σ_j w_ij).
+
+    The weights are w_ij = w_i w_j / K with w_i = exp(A_i / temperature): RED-Weight without its
+    imitation term. An infinite temperature gives w_ij = 1/K, which is REINFORCE.
+    Raises ValueError unless temperature > 0.
+    """
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        _check_temperature(self.temperature)
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Shaped:
+        advantage_B = advantage(rewards_B, groups_B)
+        weight_B = (advantage_B / self.temperature).exp()
+        shaped_B = pairwise(advantage_B, weight_B, groups_B)
+        return Shaped(shaped_B, _everyone(rewards_B))
+
+    def describe(self, advantage: str) -> str:
+        w = f"w = exp(A/{self.temperature:g})"
+        return f"(Σ_j w_j/K)·w·(A − Ā_w) with {w}, A = {advantage}"
+
+
+def pairwise(values_B: Tensor, weight_B: Tensor, groups_B: Tensor) -> Tensor:
+    """Σ_j w_ij (v_i − v_j) within each group of K rows, for w_ij = w_i w_j / K (Eq. 9)."""
+    total_B = group_sum(weight_B, groups_B)
+    weighted_B = group_sum(weight_B * values_B, groups_B)
+    return weight_B * (total_B * values_B - weighted_B) / group_size(groups_B)
+
+
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature}: must be greater than 0")

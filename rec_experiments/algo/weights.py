@@ -1,0 +1,42 @@
+"""Importance weight of each token: the factor ρ of the IS variants, or 1 (Section 4.1)."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rec_experiments.types import Piece
+
+# exp(20) is beyond any weight a step survives, and its products stay finite in float32.
+MAX_LOG_WEIGHT = 20.0
+
+
+class Weight(Protocol):
+    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
+        """Non-negative B x T, without gradient."""
+
+    def describe(self) -> str:
+        """The factor in the formula, empty for 1."""
+
+
+@dataclass(kw_only=True, slots=True)
+class NoWeight(Piece):
+    """1 for every token (NoIS)."""
+
+    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
+        return torch.ones_like(log_ratio_BT)
+
+    def describe(self) -> str:
+        return ""
+
+
+@dataclass(kw_only=True, slots=True)
+class ImportanceWeight(Piece):
+    """ρ = π_θ / π_old of each token (IS)."""
+
+    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
+        return log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
+
+    def describe(self) -> str:
+        return " · ρ"

@@ -1,0 +1,136 @@
+"""The command line: `python -m rec_experiments [group=choice] [key=value] …`."""
+
+import difflib
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import hydra
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from rich.console import Console
+
+from rec_experiments import schema
+from rec_experiments.display import Reporter, draw_curves, introduce, summarise
+from rec_experiments.experiment import Experiment, run_path
+from rec_experiments.types import UserError
+
+USER_ERROR = 2  # exit code for bad input
+
+
+def main() -> None:
+    """Entry point of `python -m rec_experiments`."""
+    hydra_main("config", run)
+
+
+def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
+    """Run `task` on the composed configuration; a user's mistake is one line and exit code 2."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach us, instead of Hydra's own report
+    schema.register()
+    start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
+    try:
+        start(_exit_on_user_error(task))()
+    except (HydraException, OmegaConfBaseException) as error:
+        _refuse(error)
+
+
+def _exit_on_user_error(task: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
+    """Leave before Hydra adds its own words to the error."""
+
+    @functools.wraps(task)
+    def guarded(config: DictConfig) -> None:
+        try:
+            task(config)
+        except (UserError, OmegaConfBaseException) as error:
+            _refuse(error)
+
+    return guarded
+
+
+def _refuse(error: Exception) -> NoReturn:
+    print(f"error: {explain(error)}", file=sys.stderr)
+    sys.exit(USER_ERROR)
+
+
+def run(config: DictConfig) -> None:
+    """One experiment, from its configuration to a finished run folder."""
+    from rec_experiments import provenance  # torch and transformers load only for a real run
+    from rec_experiments.prepare import prepare
+    from rec_experiments.run_folder import RunFolder
+    from rec_experiments.train import train
+
+    console = Console()
+    experiment = schema.build(config, Experiment)
+    resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
+    path = run_path(resolved)
+    folder = RunFolder(path)
+    folder.check(resolved)
+    if folder.status().get("state") == "done":
+        console.print(f"finished before: {path}; nothing to do", highlight=False, soft_wrap=True)
+        summarise(console, folder.metrics(), path)
+        return
+    with Reporter(console, experiment.steps) as reporter:
+        bench = prepare(experiment, reporter.note)
+        folder.start(resolved, provenance.collect())
+        for line in introduce(
+            experiment, path, (len(bench.train_problems), len(bench.eval_problems))
+        ):
+            reporter.note(line)
+        tracker = experiment.tracking.start(path.name, experiment.algo.name, str(path), resolved)
+
+        def on_row(row: dict[str, Any]) -> None:
+            reporter.row(row)
+            tracker.log(row)
+
+        try:
+            train(experiment, bench, folder, on_row, reporter.note)
+        except BaseException as error:
+            folder.set_status(
+                "failed",
+                reason=f"{type(error).__name__}: {error}",
+                traceback=traceback.format_exc(),
+            )
+            raise
+        finally:
+            tracker.finish()
+    draw_curves(
+        folder.metrics(),
+        f"{experiment.algo.name}, {experiment.sync.describe()}",
+        path / "curves.png",
+    )
+    folder.set_status("done")
+    summarise(console, folder.metrics(), path)
+
+
+def explain(error: BaseException) -> str:
+    """One line for the user: the key, the value, what is allowed."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    for part in reversed(chain):
+        if isinstance(part, MissingConfigException) and part.options:
+            group, _, choice = str(part.missing_cfg_file).rpartition("/")
+            allowed = sorted(option for option in part.options if option != "schema")
+            return f"{group}={choice}: no such choice; allowed: {', '.join(allowed)}"
+        if isinstance(part, OmegaConfBaseException) and part.full_key:
+            return f"{part.full_key}: {_first_line(part)}{_suggestion(part)}"
+    return _first_line(error)
+
+
+def _suggestion(error: OmegaConfBaseException) -> str:
+    """The keys that stand where a misspelt one was looked for."""
+    if not isinstance(error, ConfigKeyError | AttributeError) or error.parent_node is None:
+        return ""
+    allowed = [str(key) for key in error.parent_node]  # type: ignore[attr-defined]
+    close = difflib.get_close_matches(str(error.key), allowed, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"; {hint}allowed: {', '.join(sorted(allowed))}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,152 @@
+"""What a person sees: the choices in words, progress, a closing table, a picture of the curves."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rec_experiments.experiment import Experiment
+
+Row = dict[str, Any]
+
+# Panels of a run's picture: metric, axis label, logarithmic or not.
+PANELS = (
+    ("eval/accuracy", "evaluation accuracy", False),
+    ("train/reward", "training reward", False),
+    ("train/kl", "KL to the initial model (nats/token)", True),
+    ("train/clip_fraction", "clipped share of tokens", False),
+    ("train/staleness", "staleness (gradient steps)", False),
+    ("train/entropy", "entropy (nats/token)", False),
+)
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> list[str]:
+    """The run in words. `problems`: how many to train on and how many to evaluate on."""
+    responses = experiment.batch_size * experiment.group_size
+    return [
+        f"algorithm   {experiment.algo.name} ({experiment.algo.source})",
+        *(f"            {line}" for line in experiment.algorithm().describe()),
+        f"schedule    {experiment.sync.describe()}",
+        f"model       {experiment.model.describe()}",
+        f"data        {type(experiment.dataset).__name__.lower()}: {problems[0]} problems to train "
+        f"on, {problems[1]} held out",
+        f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
+        f"responses per gradient step, {experiment.steps} steps, seed {experiment.seed}",
+        f"optimizer   {experiment.optimizer.describe()}",
+        f"run folder  {path}",
+    ]
+
+
+class Reporter:
+    """Progress of a run: a live bar in a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console, steps: int):
+        self.console, self.steps = console, steps
+        self.started = time.monotonic()
+        self.first_step: int | None = None
+        self.accuracy = float("nan")
+        self.bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=steps)
+
+    def __enter__(self) -> "Reporter":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def note(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def row(self, row: Row) -> None:
+        self.accuracy = row.get("eval/accuracy", self.accuracy)
+        reward = f"reward {row['train/reward']:.3f}  " if "train/reward" in row else ""
+        stale = f"staleness {row['train/staleness']}" if "train/staleness" in row else ""
+        text = f"{reward}accuracy {self.accuracy:.3f}  {stale}"
+        self.bar.update(self.task, completed=row["step"], description=text)
+        if self.console.is_terminal:
+            return
+        if self.first_step is None:
+            self.first_step, self.started = row["step"], time.monotonic()
+        if "eval/accuracy" in row:
+            self.note(f"step {row['step']:>4}/{self.steps}  {text}  {self._left(row['step'])}")
+
+    def _left(self, step: int) -> str:
+        done = step - (self.first_step or 0)
+        if not done:
+            return ""
+        seconds = (time.monotonic() - self.started) / done * (self.steps - step)
+        return f"{seconds:.0f} s left"
+
+
+def summarise(console: Console, rows: list[Row], folder: Path) -> None:
+    """The closing table, the accuracy curve, and where to look next."""
+    evaluated = [row for row in rows if "eval/accuracy" in row]
+    trained = [row for row in rows if "train/reward" in row]
+    first, last = evaluated[0], evaluated[-1]
+    table = Table(title="result", title_justify="left")
+    for column in ("", "at the start", "at the end"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row(
+        "evaluation accuracy", f"{first['eval/accuracy']:.3f}", f"{last['eval/accuracy']:.3f}"
+    )
+    for key, label in (
+        ("train/reward", "training reward"),
+        ("train/entropy", "entropy (nats/token)"),
+        ("train/response_length", "response length (tokens)"),
+        ("train/clip_fraction", "clipped share of tokens"),
+        ("train/kl", "KL to the initial model"),
+    ):
+        values = [row[key] for row in trained if key in row]
+        if values:
+            table.add_row(label, f"{values[0]:.3f}", f"{values[-1]:.3f}")
+    console.print(table)
+    curve = sparkline([row["eval/accuracy"] for row in evaluated])
+    console.print(f"accuracy  {curve}  0 to 1 over {last['step']} steps", highlight=False)
+    for label, name in (
+        ("curves", "curves.png"),
+        ("numbers", "metrics.jsonl"),
+        ("texts", "samples.jsonl"),
+    ):
+        console.print(f"{label:<8}  {folder / name}", highlight=False, soft_wrap=True)
+
+
+def sparkline(values: list[float]) -> str:
+    """One block character per value in [0, 1]."""
+    top = len(BARS) - 1
+    return "".join(BARS[round(min(1.0, max(0.0, value)) * top)] for value in values)
+
+
+def draw_curves(rows: list[Row], title: str, path: Path) -> None:
+    """The picture of one run: one panel per metric over gradient steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title)
+    for axes, (key, label, logarithmic) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
+        points = [(row["step"], row[key]) for row in rows if key in row]
+        axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5) if points else None
+        axes.set(xlabel="gradient steps", ylabel=label)
+        axes.grid(alpha=0.3)
+        if key in ("eval/accuracy", "train/reward"):
+            axes.set_ylim(-0.02, 1.02)
+        if logarithmic and any(value > 0 for _, value in points):
+            axes.set_yscale("log")
+    temporary = path.with_name(f".{path.name}.partial")
+    figure.savefig(temporary, format="png", dpi=120)
+    temporary.replace(path)

@@ -1,0 +1,101 @@
+"""Pure reductions from tensors and rollouts to the numbers of one row of metrics.jsonl."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rec_experiments.types import LossOutput, Response, Rollouts, Verdict
+
+PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
+
+
+@dataclass(slots=True)
+class TokenLog:
+    """Per-token values of a mini-batch, collected micro-batch by micro-batch, reduced once."""
+
+    log_ratio: list[Tensor] = field(default_factory=list)
+    sequence_log_ratio: list[Tensor] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
+    entropy: list[Tensor] = field(default_factory=list)
+    kl: list[Tensor] = field(default_factory=list)
+    loss: list[Tensor] = field(default_factory=list)
+
+    def add(self, out: LossOutput, live_BT: Tensor) -> None:
+        """live_BT: tokens that count for the loss."""
+        self.loss.append(out.loss.detach())
+        self.log_ratio.append(out.log_ratio_BT[live_BT])
+        self.kept.append(out.keep_BT[live_BT])
+        self.sequence_log_ratio.append(out.log_ratio_BT.sum(1)[live_BT.any(1)])
+
+    def add_policy(self, entropy_BT: Tensor, kl_BT: Tensor | None, mask_BT: Tensor) -> None:
+        """mask_BT: all response tokens, dropped or not."""
+        self.entropy.append(entropy_BT[mask_BT])
+        if kl_BT is not None:
+            self.kl.append(kl_BT[mask_BT])
+
+    def reduce(self) -> dict[str, float]:
+        row = {
+            "train/loss": float(torch.stack(self.loss).sum()),
+            **ratio_metrics(
+                torch.cat(self.log_ratio), torch.cat(self.kept), torch.cat(self.sequence_log_ratio)
+            ),
+        }
+        for name in ("entropy", "kl"):
+            if values := getattr(self, name):
+                row[f"train/{name}"] = float(torch.cat(values).double().mean())
+        return row
+
+
+def ratio_metrics(
+    log_ratio_N: Tensor, kept_N: Tensor, sequence_log_ratio_B: Tensor
+) -> dict[str, float]:
+    """Clip fraction, ratio percentiles and effective sample size of the N live tokens, B sequences.
+
+    train/ess is (Σw)² / (B Σw²) of the sequences' ratios w: 1 on-policy, 1/B at worst.
+    """
+    if not len(log_ratio_N):
+        return {}
+    log_ratio_N = log_ratio_N.double()
+    ratio_N = log_ratio_N.clamp(max=700.0).exp()  # exp(700) is the last that fits in float64
+    points = torch.quantile(log_ratio_N, log_ratio_N.new_tensor(list(PERCENTILES.values())))
+    log_w_B = sequence_log_ratio_B.double()
+    log_ess = 2 * log_w_B.logsumexp(0) - (2 * log_w_B).logsumexp(0) - math.log(len(log_w_B))
+    return {
+        "train/clip_fraction": float(1 - kept_N.double().mean()),
+        "train/ratio_mean": float(ratio_N.mean()),
+        "train/ratio_max": float(ratio_N.max()),
+        **{
+            f"train/ratio_{name}": float(point.clamp(max=700.0).exp())
+            for name, point in zip(PERCENTILES, points, strict=True)
+        },
+        "train/ess": float(log_ess.exp()),
+    }
+
+
+def response_metrics(
+    prefix: str, responses: list[Response], verdicts: list[Verdict]
+) -> dict[str, float]:
+    """Means over responses: reward, accuracy, length in tokens, share cut at the limit."""
+    return {
+        f"{prefix}/reward": _mean([v.reward for v in verdicts]),
+        f"{prefix}/accuracy": _mean([v.accuracy for v in verdicts]),
+        f"{prefix}/response_length": _mean([len(r.tokens) for r in responses]),
+        f"{prefix}/truncated": _mean([not r.finished for r in responses]),
+        f"{prefix}/verifier_timeouts": sum(v.timed_out for v in verdicts),
+        f"{prefix}/verifier_crashes": sum(v.crashed for v in verdicts),
+    }
+
+
+def rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
+    """What can be said of a batch before it is trained on."""
+    return {
+        **response_metrics("train", rollouts.responses, rollouts.verdicts),
+        "train/staleness": rollouts.staleness,
+        "train/policy_version": rollouts.version,
+    }
+
+
+def _mean(values: list) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,62 @@
+"""AdamW with a constant learning rate after a linear warm-up (Tables 1 and 2)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rec_experiments.types import Piece
+
+
+@dataclass(kw_only=True, slots=True)
+class AdamW(Piece):
+    """learning_rate: after warm-up. warmup_steps: gradient steps of linear warm-up, 0 for none.
+    max_grad_norm: the gradient is scaled down to this norm.
+
+    Raises ValueError for a value outside its range.
+    """
+
+    learning_rate: float
+    betas: list[float]
+    weight_decay: float
+    warmup_steps: int
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate={self.learning_rate}: must be greater than 0")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={self.betas}: must be two numbers in [0, 1)")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay={self.weight_decay}: must be at least 0")
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps={self.warmup_steps}: must be at least 0")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be greater than 0")
+
+    def build(self, model: nn.Module) -> torch.optim.AdamW:
+        return torch.optim.AdamW(
+            model.parameters(),
+            lr=self.learning_rate,
+            betas=(self.betas[0], self.betas[1]),
+            weight_decay=self.weight_decay,
+        )
+
+    def rate(self, step: int) -> float:
+        """Learning rate of gradient step number `step`, counted from 0."""
+        return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
+
+    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float:
+        """Clip, set the rate, step, clear. Returns the gradient norm before clipping."""
+        norm = nn.utils.clip_grad_norm_(model.parameters(), self.max_grad_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = self.rate(step)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return float(norm)
+
+    def describe(self) -> str:
+        warm = f", {self.warmup_steps} warm-up steps" if self.warmup_steps else ""
+        return (
+            f"AdamW, learning rate {self.learning_rate:g}{warm}, weight decay {self.weight_decay:g}"
+        )

@@ -1,0 +1,24 @@
+"""Counter-based randomness: a number is a function of its name, never of what was drawn before.
+
+That is what makes a resumed, an overlapped or a re-batched run bit-identical to a plain one.
+"""
+
+import numpy as np
+
+# One stream per purpose, so that no two purposes share numbers.
+TRAIN, EVAL, ORDER, DROP, TASK = range(5)
+
+
+def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
+    """The generator named (seed, stream, counter of up to 3 integers).
+
+    Philox is keyed by (seed, stream); its counter's lowest word counts the numbers drawn, the
+    other three hold `counter`, so generators of different names never overlap.
+    """
+    words = [0, *counter, *[0] * (3 - len(counter))]
+    return np.random.Generator(np.random.Philox(key=[seed, stream], counter=words))
+
+
+def uniforms(seed: int, stream: int, batch: int, group: int, response: int, n: int) -> np.ndarray:
+    """The first n uniforms in [0, 1) of one response: one for each of its tokens."""
+    return generator(seed, stream, response, group, batch).random(n)

@@ -1,0 +1,162 @@
+"""A run folder: a reproducible object on disk. Every file is whole or absent.
+
+config.yaml      the resolved experiment          provenance.json  commit, versions, device, command
+metrics.jsonl    one object per gradient step     samples.jsonl    a few responses per evaluation
+status.json      running | done | failed          checkpoints/     the newest two states
+curves.png       the picture of the run
+"""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from rec_experiments.experiment import identity
+from rec_experiments.types import UserError
+
+CHECKPOINTS_KEPT = 2
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write to a temporary name beside `path`, sync, rename."""
+    temporary = path.with_name(f".{path.name}.partial")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_rows(path: Path, last_step: int) -> bytes:
+    """The whole lines of a JSON Lines file up to `last_step`; a torn last line is left out."""
+    if not path.exists():
+        return b""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return b"".join(line + b"\n" for line in lines if json.loads(line)["step"] <= last_step)
+
+
+class RunFolder:
+    """One run on disk. Nothing is written before `start`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+
+    def status(self) -> dict[str, Any]:
+        """Contents of status.json; {} for a run that never started."""
+        file = self.path / "status.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    def check(self, config: dict[str, Any]) -> None:
+        """Raise UserError if the folder cannot be used for the experiment `config`."""
+        parent = next(p for p in [self.path, *self.path.parents] if p.exists() or p.is_symlink())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise UserError(f"run_dir={self.path}: {parent} is not a folder that can be written to")
+        saved = self.path / "config.yaml"
+        if not saved.exists():
+            return
+        before = _flat(identity(OmegaConf.to_container(OmegaConf.load(saved))))
+        now = _flat(identity(config))
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                raise UserError(
+                    f"run_dir={self.path}: holds another experiment, {key} is {before.get(key)} "
+                    f"there and {now.get(key)} here; choose another run_dir"
+                )
+
+    def start(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+        """Take the folder for this process. Raises UserError if another process holds it."""
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+        except OSError as error:
+            raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"run_dir={self.path}: another process is running it") from error
+        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(config).encode())
+        write_atomic(self.path / "provenance.json", _json(provenance))
+        self.set_status("running")
+
+    def set_status(self, state: str, **details: Any) -> None:
+        write_atomic(self.path / "status.json", _json({"state": state, **details}))
+
+    def rewind(self, step: int) -> None:
+        """Forget rows written after `step`, and continue the row files from there."""
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            write_atomic(self.path / name, _read_rows(self.path / name, step))
+
+    def append(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Add rows to metrics.jsonl or samples.jsonl."""
+        with open(self.path / name, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        rows = _read_rows(self.path / "metrics.jsonl", 1 << 62)
+        return [json.loads(line) for line in rows.splitlines()]
+
+    def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
+        """Rows on disk first, then the state, its digest beside it, the folder renamed last."""
+        for name in ("metrics.jsonl", "samples.jsonl"):
+            with open(self.path / name, "ab") as file:
+                os.fsync(file.fileno())
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        folder = self.checkpoints / f"step_{step:08d}"
+        temporary = self.checkpoints / f".{folder.name}.partial"
+        for stale in (temporary, folder):
+            shutil.rmtree(stale, ignore_errors=True)
+        temporary.mkdir()
+        write_atomic(temporary / "state.pt", buffer.getvalue())
+        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+        write_atomic(temporary / "sha256", digest.encode())
+        os.replace(temporary, folder)
+        _sync_folder(self.checkpoints)
+        for old in self._checkpoint_folders()[CHECKPOINTS_KEPT:]:
+            shutil.rmtree(old)
+
+    def load_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
+        """The newest state that is whole, or None, and the names of damaged ones passed over."""
+        damaged = []
+        for folder in self._checkpoint_folders():
+            state, digest = folder / "state.pt", folder / "sha256"
+            if state.exists() and digest.exists():
+                data = state.read_bytes()
+                if hashlib.sha256(data).hexdigest() == digest.read_text():
+                    return torch.load(io.BytesIO(data), weights_only=True), damaged
+            damaged.append(folder.name)
+        return None, damaged
+
+    def _checkpoint_folders(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("step_*"), reverse=True)
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        key: value
+        for name, branch in tree.items()
+        for key, value in _flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
+    }
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

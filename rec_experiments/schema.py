@@ -1,0 +1,106 @@
+"""The configuration's types: registers every dataclass under the name its YAML file asks for.
+
+YAML holds the values, the dataclasses hold names, types and ranges. A misspelt or mistyped key
+fails when the configuration is composed, a value out of range when `build` makes the experiment.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from rec_experiments.algo import advantages, aggregation, clips, regularizers, shaping, weights
+from rec_experiments.experiment import Experiment, Pieces, Preset
+from rec_experiments.models import Pretrained, Tiny
+from rec_experiments.optimizers import AdamW
+from rec_experiments.samplers.native import Native
+from rec_experiments.sync import Schedule
+from rec_experiments.tasks.arithmetic import Arithmetic
+from rec_experiments.tasks.gsm8k import Gsm8k
+from rec_experiments.tracking import NoTracking, Wandb
+from rec_experiments.types import Piece, UserError
+
+# In a checkout `conf` stands beside the package, in a wheel inside it.
+PACKAGE = Path(__file__).parent
+CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "algo": {"preset": Preset},
+    "advantage": {"mean": advantages.GroupMean, "standard": advantages.GroupStandard},
+    "shaping": {
+        "uniform": shaping.Uniform,
+        "drop_negatives": shaping.DropNegatives,
+        "exponential": shaping.ExponentialWeight,
+        "pairwise": shaping.PairwiseWeight,
+    },
+    "clip": {"one_side": clips.OneSide, "two_side": clips.TwoSide, "ring": clips.Ring},
+    "weight": {"none": weights.NoWeight, "importance": weights.ImportanceWeight},
+    "regularizer": {
+        "none": regularizers.NoRegularizer,
+        "sequence_square": regularizers.SequenceSquare,
+        "token_square": regularizers.TokenSquare,
+    },
+    "aggregation": {"token_mean": aggregation.TokenMean, "sequence_mean": aggregation.SequenceMean},
+    "sync": {"schedule": Schedule},
+    "model": {"tiny": Tiny, "pretrained": Pretrained},
+    "dataset": {"arithmetic": Arithmetic, "gsm8k": Gsm8k},
+    "sampler": {"native": Native},
+    "optimizer": {"adamw": AdamW},
+    "tracking": {"none": NoTracking, "wandb": Wandb},
+}
+
+T = TypeVar("T", bound=Pieces)
+
+
+def register() -> None:
+    """Make the schemas known to Hydra, as group `schema`, out of the way of the user's groups."""
+    store = ConfigStore.instance()
+    store.store(group="schema", name="experiment", node=Experiment)
+    for group, nodes in SCHEMAS.items():
+        for name, cls in nodes.items():
+            node = OmegaConf.structured(cls)
+            if issubclass(cls, Piece):
+                node.kind = name
+            store.store(group=f"schema/{group}", name=name, node=node)
+
+
+def build(config: DictConfig, kind: type[T]) -> T:
+    """The typed object of a composed configuration.
+
+    Raises UserError, naming the key, for a value outside its range.
+    """
+    parts: dict[str, Any] = {}
+    for key in kind.__dataclass_fields__:
+        if OmegaConf.is_missing(config, key):
+            raise UserError(f"{key}: has no value; choose one, as in {key}=NAME (see --help)")
+        with _named(f"{key}."):
+            value = config[key]
+            parts[key] = OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+            if isinstance(parts[key], Piece):
+                _check_kind(key, parts[key])
+    with _named(""):
+        return kind(**parts)
+
+
+def _check_kind(slot: str, piece: Piece) -> None:
+    """`kind` follows from the chosen file; setting it would mislabel the run."""
+    registered = {cls: name for name, cls in SCHEMAS[slot].items()}[type(piece)]
+    if piece.kind != registered:
+        raise UserError(
+            f"{slot}.kind={piece.kind}: is set by the group's choice, here {registered}"
+        )
+
+
+class _named:
+    """Turn a ValueError of a dataclass's range check into a UserError with the key's full name."""
+
+    def __init__(self, prefix: str):
+        self.prefix = prefix
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):
+            raise UserError(f"{self.prefix}{error}") from error

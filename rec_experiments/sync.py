@@ -1,0 +1,64 @@
+"""The schedule: which policy version draws the batch that a gradient step consumes.
+
+Batch l is consumed by gradient step l. Version v is the policy after v gradient steps. Section 4
+and Appendix B.2 of the paper; its Figure 2 is drawn from these functions.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Phase(Enum):
+    """How interval and offset combine when interval > 1 and offset > 0; elsewhere they agree."""
+
+    paper = "paper"  # staleness (l mod m) + n
+    framework = "framework"  # staleness ((l - n) mod m) + n, as the paper's code behaves
+
+
+@dataclass(kw_only=True, slots=True)
+class Schedule:
+    """(sync_interval m, sync_offset n). Without an interval the weights are never synchronised.
+
+    Raises ValueError for an interval below 1, a negative offset, or an offset without an interval.
+    """
+
+    interval: int | None
+    offset: int
+    phase: Phase
+
+    def __post_init__(self) -> None:
+        if self.interval is not None and self.interval < 1:
+            raise ValueError(f"interval={self.interval}: must be at least 1, or null for offline")
+        if self.offset < 0:
+            raise ValueError(f"offset={self.offset}: must be at least 0")
+        if self.interval is None and self.offset:
+            raise ValueError(f"offset={self.offset}: offline data has no offset, only 0")
+
+    def version(self, batch: int) -> int:
+        """Policy version that draws `batch`."""
+        if self.interval is None:
+            return 0
+        lead = batch if self.phase is Phase.paper else batch - self.offset
+        return max(0, batch - lead % self.interval - self.offset)
+
+    def staleness(self, batch: int) -> int:
+        """Gradient steps that the policy takes between drawing `batch` and consuming it."""
+        return batch - self.version(batch)
+
+    def draws_from(self, version: int) -> bool:
+        """Whether any batch comes from `version`, so that the sampler needs its weights."""
+        horizon = version + self.offset + (self.interval or 1)
+        return any(self.version(batch) == version for batch in range(version, horizon + 1))
+
+    def describe(self) -> str:
+        if self.interval is None:
+            return "offline: every batch comes from the initial policy"
+        if (self.interval, self.offset) == (1, 0):
+            return "on-policy: staleness 0"
+        first = self.offset
+        last = self.offset + self.interval - 1
+        steps = f"constant {first}" if first == last else f"cycling {first} to {last}"
+        return (
+            f"interval {self.interval}, offset {self.offset}: staleness {steps} gradient steps"
+            + (f" after the first {self.offset} batches" if self.offset else "")
+        )

@@ -1,0 +1,1 @@
+"""Data sets: each module is one Task, the problems together with their verifier."""

@@ -1,0 +1,139 @@
+"""The embedded task: chain arithmetic modulo 8, with the whole derivation to be written down.
+
+Prompt `3+4*7=`, evaluated from left to right; response `3+4=7;7*7=1;#1`. Only an exact derivation
+earns reward, so that guessing earns nothing and a collapsed policy stays collapsed.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from rec_experiments import rng
+from rec_experiments.types import Piece, Problem, UserError, Verdict
+
+OPERATORS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
+EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its text, is held out
+
+
+@dataclass(kw_only=True, slots=True)
+class Arithmetic(Piece):
+    """Raises ValueError for a number that makes no task.
+
+    modulus: values are 0 .. modulus − 1. min_steps, max_steps: operations in a chain.
+    train_problems, eval_problems: how many to make. hard_share: facts (a, operator, b) that the
+    author of the warm-start corpus finds hard; he gets those wrong with hard_error, others with
+    easy_error.
+    """
+
+    modulus: int
+    min_steps: int
+    max_steps: int
+    train_problems: int
+    eval_problems: int
+    hard_share: float
+    hard_error: float
+    easy_error: float
+    max_prompt_tokens: int
+    max_response_tokens: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.modulus <= 10:
+            raise ValueError(f"modulus={self.modulus}: must be between 2 and 10 (one digit)")
+        if not 1 <= self.min_steps <= self.max_steps:
+            raise ValueError(f"min_steps={self.min_steps}: must be between 1 and max_steps")
+        for name in ("hard_share", "hard_error", "easy_error"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be between 0 and 1")
+        for name in ("train_problems", "eval_problems", "max_prompt_tokens", "max_response_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+    def load(self) -> tuple[list[Problem], list[Problem]]:
+        chains = _chains(self, rng.generator(0, rng.TASK, 0))
+        train: list[Problem] = []
+        held_out: list[Problem] = []
+        for prompt in chains:
+            side, wanted = (
+                (held_out, self.eval_problems)
+                if zlib.crc32(prompt.encode()) % EVALUATION_SHARE == 0
+                else (train, self.train_problems)
+            )
+            if len(side) < wanted:
+                derivation = derive(prompt, self.modulus)
+                side.append(Problem(({"role": "user", "content": prompt},), derivation, derivation))
+        for name, found in (("train_problems", train), ("eval_problems", held_out)):
+            if len(found) < getattr(self, name):
+                raise UserError(
+                    f"dataset.{name}={getattr(self, name)}: only {len(found)} different chains "
+                    f"exist with modulus {self.modulus} and up to {self.max_steps} steps"
+                )
+        return train, held_out
+
+    def verify(self, response: str, answer: str) -> Verdict:
+        correct = float(response == answer)
+        return Verdict(reward=correct, accuracy=correct)
+
+    def demonstrations(
+        self, problems: list[Problem], count: int, seed: int
+    ) -> list[tuple[int, str]]:
+        """`count` (problem number, response) pairs by a fallible author, for the warm start.
+
+        He gives one fixed wrong result for each hard fact, so that the model learns his mistakes
+        and reinforcement learning has something to repair.
+        """
+        author = _Author(self, rng.generator(seed, rng.TASK, 1))
+        draws = rng.generator(seed, rng.TASK, 2)
+        picks = draws.integers(len(problems), size=count)
+        return [
+            (int(i), derive(problems[i].messages[0]["content"], self.modulus, author.result))
+            for i in picks
+        ]
+
+
+class _Author:
+    """Writes derivations with the error rates of the task."""
+
+    def __init__(self, task: Arithmetic, generator: np.random.Generator):
+        facts = [
+            (a, op, b) for a in range(task.modulus) for op in OPERATORS for b in range(task.modulus)
+        ]
+        hard = generator.permutation(len(facts))[: round(task.hard_share * len(facts))]
+        self.error = dict.fromkeys(facts, task.easy_error)
+        self.error.update({facts[i]: task.hard_error for i in hard})
+        shifts = generator.integers(1, task.modulus, size=len(facts))
+        self.shift = dict(zip(facts, (int(s) for s in shifts), strict=True))
+        self.generator, self.modulus = generator, task.modulus
+
+    def result(self, a: int, operator: str, b: int) -> int:
+        right = OPERATORS[operator](a, b) % self.modulus
+        fact = (a, operator, b)
+        if self.generator.random() < self.error[fact]:
+            return (right + self.shift[fact]) % self.modulus
+        return right
+
+
+def derive(prompt: str, modulus: int, result=None) -> str:
+    """The derivation of a chain such as `3+4*7=`; `result(a, op, b)` defaults to the truth."""
+    value = int(prompt[0])
+    steps = []
+    for operator, digit in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
+        b = int(digit)
+        new = result(value, operator, b) if result else OPERATORS[operator](value, b) % modulus
+        steps.append(f"{value}{operator}{b}={new}")
+        value = new
+    return ";".join([*steps, f"#{value}"])
+
+
+def _chains(task: Arithmetic, generator: np.random.Generator) -> dict[str, None]:
+    """Different random chains, in a fixed order: enough, if there are enough."""
+    wanted = 2 * EVALUATION_SHARE * max(task.train_problems // EVALUATION_SHARE, task.eval_problems)
+    lengths = generator.integers(task.min_steps, task.max_steps + 1, size=4 * wanted)
+    digits = generator.integers(task.modulus, size=(4 * wanted, task.max_steps + 1))
+    operators = generator.integers(len(OPERATORS), size=(4 * wanted, task.max_steps))
+    names = list(OPERATORS)
+    chains: dict[str, None] = {}
+    for length, row, ops in zip(lengths, digits, operators, strict=True):
+        tail = "".join(f"{names[ops[i]]}{row[i + 1]}" for i in range(length))
+        chains[f"{row[0]}{tail}="] = None
+    return chains

@@ -1,0 +1,174 @@
+"""The vocabulary: what a sample is on its way from prompt to gradient step.
+
+Shape suffixes, used in every file: B sequences of a (micro-)batch, T response tokens, P prompt
+tokens, V vocabulary entries. A group is the K responses to one prompt.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
+
+
+class UserError(Exception):
+    """Bad input: one clear line for the user, exit code 2, no traceback."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Piece:
+    """Base of every class that a config group can choose.
+
+    kind: the name under which schema.py registers the class, so that a resolved configuration
+    tells which class fills a slot. It is set there, nowhere else.
+    """
+
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One item of a data set: what the model sees and what its answer is checked against."""
+
+    messages: tuple[Message, ...]
+    answer: str
+    solution: str = ""  # a gold response that the verifier must accept
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One sampled response.
+
+    tokens: response token ids, the end token included when it was sampled.
+    logp: log-probability of each token under the policy that drew it, at the sampling temperature.
+    finished: an end token was sampled; otherwise the response was cut at the length limit.
+    """
+
+    tokens: list[int]
+    logp: list[float]
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier said of one response, and why it scores 0 if it could not be judged.
+
+    reward: what the algorithm learns from. accuracy: 1 if the answer is right, else 0; the two
+    differ where a data set pays for more than the answer.
+    """
+
+    reward: float
+    accuracy: float
+    timed_out: bool = False
+    crashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """A batch of B = prompts x K responses, all from one policy version; group g holds K rows.
+
+    index: the batch's number; it is consumed by gradient step `index`.
+    version: gradient steps that the policy which drew it had taken.
+    """
+
+    index: int
+    version: int
+    prompts: list[list[int]]  # B lists of prompt token ids
+    responses: list[Response]  # B
+    verdicts: list[Verdict]  # B
+    groups: list[int]  # B group ids
+    seconds: dict[str, float] = field(default_factory=dict)  # time spent on rollout and on reward
+
+    @property
+    def staleness(self) -> int:
+        """Gradient steps between the policy that drew the batch and the one that consumes it."""
+        return self.index - self.version
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What one mini-batch owes to each sequence, before any gradient: advantage and live tokens.
+
+    advantage_B: the factor on each sequence's log-probability gradient.
+    mask_BT: response tokens that count. A dropped sequence has none, so it leaves the denominator.
+    totals: live tokens and sequences of the whole mini-batch, over all micro-batches and ranks.
+    """
+
+    advantage_B: Tensor
+    mask_BT: Tensor
+    totals: "Totals"
+
+    def rows(self, index_B: Tensor, width: int) -> "Credit":
+        """Some rows, cut to `width` tokens; the totals stay those of the whole mini-batch."""
+        return Credit(self.advantage_B[index_B], self.mask_BT[index_B, :width], self.totals)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Denominators of a mini-batch, counted before it is cut into micro-batches."""
+
+    tokens: int
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossInput:
+    """What a loss may read. All tensors are B x T; positions outside `mask_BT` may hold anything.
+
+    logp_BT: current policy, differentiable.
+    behavior_logp_BT: the policy that drew the tokens.
+    """
+
+    logp_BT: Tensor
+    behavior_logp_BT: Tensor
+    credit: Credit
+
+    @property
+    def log_ratio_BT(self) -> Tensor:
+        """log rho of each live token, detached; 0 elsewhere, so that garbage there cannot spread."""
+        difference_BT = (self.logp_BT - self.behavior_logp_BT).detach()
+        return torch.where(self.credit.mask_BT, difference_BT, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """loss: a scalar to differentiate. keep_BT: live tokens that the clip let through."""
+
+    loss: Tensor
+    log_ratio_BT: Tensor
+    keep_BT: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Names the randomness of one response, so that it comes out the same in any batching."""
+
+    seed: int
+    stream: int  # TRAIN or EVAL of rec_experiments.rng
+    batch: int
+    group: int
+    response: int
+
+
+class Sampler(Protocol):
+    """Draws responses from a policy. The caller says which weights; the sampler never guesses."""
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Sample from these weights from now on."""
+
+    def sample(
+        self, prompts: list[list[int]], draws: list[list[Draw]], temperature: float
+    ) -> list[list[Response]]:
+        """For each prompt one response per draw, in the same order. Temperature 0 is greedy."""
+
+
+class Task(Protocol):
+    """A data set with its verifier. Its dataclass is also the schema of its config."""
+
+    def load(self) -> tuple[list[Problem], list[Problem]]:
+        """Training and evaluation problems. Raises UserError naming what is missing."""
+
+    def verify(self, response: str, answer: str) -> Verdict:
+        """Judge a response's text. Must be pure: it may run in another process."""

@@ -1,0 +1,192 @@
+"""The GSM8K task: what it loads, what it says of bad files, and that its gold solutions score.
+
+The full files are found through REC_DATA, a folder that holds gsm8k/train.jsonl and test.jsonl.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import datasets
+import pytest
+from omegaconf import OmegaConf
+
+from rec_experiments.check_data import check_gold, report
+from rec_experiments.rewards.judge import inline
+from rec_experiments.rewards.math_answer import well_formed
+from rec_experiments.tasks.gsm8k import Gsm8k, split_solution
+from rec_experiments.types import Problem, UserError
+
+CONFIG = Path(__file__).parent.parent / "conf" / "dataset" / "gsm8k.yaml"
+ROWS = [
+    {
+        "question": "How many clips?",
+        "answer": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72",
+    },
+    {"question": "How much?", "answer": "It is $1,000 + $80.\n#### 1,080"},
+]
+
+
+def settings() -> dict:
+    values = OmegaConf.to_container(OmegaConf.load(CONFIG))
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "defaults"}
+
+
+def task(path: object, **changes: object) -> Gsm8k:
+    return Gsm8k(**{**settings(), "path": str(path), **changes})
+
+
+def write(folder: Path, train: str, test: str) -> Path:
+    (folder / "train.jsonl").write_text(train)
+    (folder / "test.jsonl").write_text(test)
+    return folder
+
+
+def lines(rows: list[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_the_yaml_holds_every_value_and_no_other() -> None:
+    assert settings().keys() == {field.name for field in dataclasses.fields(Gsm8k)}
+    assert Gsm8k(**settings()).path == "openai/gsm8k"
+
+
+def test_problems(tmp_path: Path) -> None:
+    gsm8k = task(write(tmp_path, lines(ROWS), lines(ROWS[1:]) + "\n"))
+    train, evaluation = gsm8k.load()
+    assert [problem.answer for problem in train] == ["72", "1080"]
+    assert evaluation == train[1:]
+    first = train[0]
+    assert [message["role"] for message in first.messages] == ["system", "user"]
+    assert first.messages[0]["content"] == gsm8k.system_prompt
+    assert first.messages[1]["content"] == "How many clips?"
+    assert first.solution == ("<think>\n48/2 = 24\n48+24 = 72\n</think>\n<answer>\n72\n</answer>")
+
+
+def test_the_bonus_reaches_the_reward(tmp_path: Path) -> None:
+    gsm8k = task(tmp_path, format_bonus=0.1)
+    assert gsm8k.verify("<think>a</think><answer>72</answer>", "72").reward == 1.1
+    assert gsm8k.verify("72", "73").reward == -0.1
+
+
+@pytest.mark.parametrize("end", ["#### 1,080", "####1080 ", "#### $1,080"])
+def test_gold_number(end: str) -> None:
+    assert split_solution(f"a #### b\n{end}", "here") == ("a #### b", "1080")
+
+
+GOOD = lines(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "said"),
+    [
+        (GOOD, GOOD + '{"question": \n', "test.jsonl line 3: not valid JSON"),
+        (GOOD, '["a"]\n', "test.jsonl line 1: a JSON object is expected"),
+        (lines([{"question": "q"}]), GOOD, "train.jsonl line 1: field 'answer' is missing"),
+        (lines([{"question": "q", "answer": 7}]), GOOD, "line 1: field 'answer' is not text"),
+        (GOOD, "\n", "test.jsonl: holds no data"),
+        (lines([{"question": "q", "answer": "72"}]), GOOD, "train.jsonl: field 'answer' must end"),
+        (lines([{"question": "q", "answer": "#### x"}]), GOOD, "'#### NUMBER'"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, train: str, test: str, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        task(write(tmp_path, train, test)).load()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(GOOD)
+    with pytest.raises(UserError, match="test.jsonl: cannot be read: No such file"):
+        task(tmp_path).load()
+    (tmp_path / "test.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="test.jsonl: cannot be read: not UTF-8 text"):
+        task(tmp_path).load()
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "nowhere", "", "./data/gsm8k"])
+def test_a_path_that_is_neither_folder_nor_hub_name(path: str) -> None:
+    with pytest.raises(
+        UserError, match=f"dataset.path={path}: no such folder.*dataset.path=FOLDER"
+    ):
+        task(path).load()
+
+
+def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionError("Couldn't reach it\nand a long story")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(
+        UserError, match="dataset.path=a/b: .*reach it.*dataset.path=FOLDER"
+    ) as error:
+        task("a/b").load()
+    assert "\n" not in str(error.value)
+
+
+def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(*names: str) -> dict:
+        asked.append(names)
+        return {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS)}
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    train, evaluation = task("openai/gsm8k").load()
+    assert asked == [("openai/gsm8k", "main")]
+    assert [problem.answer for problem in train] == ["72", "1080"]
+    assert evaluation == train
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"verifier_workers": 0},
+        {"verifier_timeout": 0.0},
+        {"verifier_timeout": float("nan")},
+        {"format_bonus": -0.1},
+        {"max_prompt_tokens": 0},
+        {"max_response_tokens": 0},
+    ],
+)
+def test_numbers_out_of_range(changes: dict) -> None:
+    name, value = next(iter(changes.items()))
+    with pytest.raises(ValueError, match=f"^{name}={value}: must be"):
+        task("a/b", **changes)
+
+
+def test_check_gold_names_what_is_rejected() -> None:
+    right = Problem((), "72", "<answer>72</answer>")
+    wrong = Problem((), "72", "<answer>73</answer>")
+    assert check_gold([right, wrong, right], inline(task("a/b").verify)) == [wrong]
+
+
+@pytest.fixture(scope="module")
+def real() -> Gsm8k:
+    if "REC_DATA" not in os.environ:
+        pytest.skip("REC_DATA is not set: no folder with gsm8k/train.jsonl and test.jsonl")
+    return task(Path(os.environ["REC_DATA"]) / "gsm8k", format_bonus=0.1)
+
+
+def test_every_gold_solution_scores(real: Gsm8k) -> None:
+    train, evaluation = real.load()
+    assert (len(train), len(evaluation)) == (7473, 1319)
+    checked = report(real, inline(real.verify))
+    assert (checked.accepted, checked.total, checked.failures) == (8792, 8792, [])
+    assert all(well_formed(problem.solution) for problem in train + evaluation)
+
+
+def test_no_wrong_answer_scores(real: Gsm8k) -> None:
+    problems = [problem for split in real.load() for problem in split]
+    for change in (lambda n: n + 1, lambda n: 10 * n + 1, lambda n: -n - 1):
+        items = [
+            (
+                p.solution.split("<answer>")[0] + f"<answer>{change(int(p.answer))}</answer>",
+                p.answer,
+            )
+            for p in problems
+        ]
+        assert not any(verdict.accuracy for verdict in inline(real.verify)(items))
