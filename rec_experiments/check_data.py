@@ -1,9 +1,18 @@
 """Whether a verifier accepts the gold solutions of its data set: what a reward is worth at best."""
 
+import sys
 from dataclasses import dataclass
 
+from omegaconf import DictConfig
+
+from rec_experiments import schema
+from rec_experiments.cli import hydra_main
+from rec_experiments.experiment import Experiment
+from rec_experiments.prepare import judge_for
 from rec_experiments.rewards.judge import Judge
 from rec_experiments.types import Problem, Task
+
+FAILURES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +36,23 @@ def report(task: Task, judge: Judge) -> Report:
     problems = train + evaluation
     failures = check_gold(problems, judge)
     return Report(len(problems) - len(failures), len(problems), failures)
+
+
+def main() -> None:
+    """Entry point of `python -m rec_experiments.check_data dataset=NAME …`."""
+    hydra_main("config", _print_report)
+
+
+def _print_report(config: DictConfig) -> None:
+    experiment = schema.build(config, Experiment)
+    found = report(experiment.dataset, judge_for(experiment.dataset))
+    print(f"{found.accepted} of {found.total} gold answers accepted")
+    for problem in found.failures[:FAILURES_SHOWN]:
+        question = " ".join(problem.messages[-1]["content"].split())
+        print(f"rejected: answer {problem.answer!r} to {question[:100]!r}")
+    if found.failures:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -96,7 +96,7 @@ def test_right_answers_score(final: str, answer: str) -> None:
         ("\\boxed{18, 20}", "18"),
         ("18 or 20", "18"),
         ("18 + 2", "18"),
-        ("x < 18", "18"),
+        ("$x < 18$", "18"),
         ("18 = 20", "18"),
         ("10^18", "18"),
         ("eighteen", "18"),
@@ -119,12 +119,11 @@ def test_wrong_answers_do_not_score(final: str, answer: str) -> None:
         ("<answer>18 becomes \\boxed{20}, not 18</answer>", "20"),
         ("first \\boxed{18}, then \\boxed{20}; 18", "20"),
         ("#### 18\n\\boxed{20}", "20"),
-        ("18 \\boxed{20", "20"),
         ("It is 18.\n#### 18\n#### 20", "20"),
         ("The 18 apples cost $1 each. The answer is 20.", "20"),
         ("18 - 3 = 15, and 15 + 5 = 20", "20"),
         ("18 </answer> 20", "20"),
-        ("<answer> 18, hence 20", "20"),
+        ("18, so \\boxed{2", "neither: it is cut off"),
     ],
 )
 def test_only_the_final_answer_counts(response: str, counts: str) -> None:
@@ -211,7 +210,7 @@ def scripted(response: str, answer: str) -> Verdict:
     if act == "raise":
         raise Awkward("this ", "fails")
     if act == "hoard":
-        bytearray(judge.MEMORY)
+        bytearray(2 * judge.MEMORY)
     return RIGHT if response == answer else WRONG
 
 
@@ -395,8 +394,9 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    for note in notes:
-        assert wait_until(lambda pid=int(note.read_text()): not alive(pid)), note.name
+    busy, idle = (int(note.read_text()) for note in notes)
+    assert wait_until(lambda: not alive(busy))
+    assert wait_until(lambda: not alive(idle))
 
 
 @linux

@@ -70,14 +70,16 @@ def _tagged(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    r"""The last \boxed{...} with its braces, so that math-verify still sees LaTeX."""
-    start = text.rfind("\\boxed{")
-    depth = 0
-    for brace in re.finditer(r"[{}]", text[start:] if start >= 0 else ""):
+    r"""The last \boxed{...}, with its braces so that math-verify sees LaTeX; empty if cut off."""
+    _, mark, after = text.rpartition("\\boxed{")
+    if not mark:
+        return None
+    depth = 1
+    for brace in re.finditer(r"[{}]", after):
         depth += 1 if brace.group() == "{" else -1
         if depth == 0:
-            return text[start : start + brace.end()]
-    return None
+            return mark + after[: brace.end()]
+    return ""
 
 
 def _hashed(text: str) -> str | None:

@@ -46,6 +46,9 @@ class Gsm8k(Piece):
         """The 7,473 training and 1,319 test problems, in file order."""
         folder = Path(self.path).expanduser()
         if folder.is_dir():
+            for file in FILES:
+                if not (folder / file).is_file():
+                    raise UserError(f"dataset.path={self.path}: the folder has no {file}")
             names = [str(folder / file) for file in FILES]
             splits = [jsonl.read(folder / file, FIELDS) for file in FILES]
         else:
@@ -81,9 +84,9 @@ def split_solution(solution: str, source: str) -> tuple[str, str]:
     The calculator notes <<48/2=24>> are left out of the reasoning: they are no part of the text.
     Raises UserError that names the source if there is no number at the end.
     """
-    reasoning, _, end = solution.rpartition("####")
+    reasoning, mark, end = solution.rpartition("####")
     number = re.sub(r"[,$\s]", "", end)
-    if not re.fullmatch(r"-?\d+(\.\d+)?", number):
+    if not (mark and re.fullmatch(r"-?\d+(\.\d+)?", number)):
         raise UserError(
             f"{source}: field 'answer' must end in '#### NUMBER', but one ends in {end[-40:]!r}"
         )
