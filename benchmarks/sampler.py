@@ -39,7 +39,7 @@ def tiny_model() -> Qwen2ForCausalLM:
 
 
 def eos_ids(natural: bool) -> list[int]:
-    """End tokens: enough of the vocabulary to stop about 1 token in LIMIT, or one unlikely id."""
+    """End tokens: enough of the vocabulary to stop about 1 token in LIMIT, or none."""
     return list(range(VOCABULARY // LIMIT)) if natural else []
 
 

@@ -213,7 +213,8 @@ def response_logp(model: nn.Module, rows: Rows, temperature: float) -> Tensor:
         use_cache=False,
         logits_to_keep=rows.response_length + 1,
     ).logits[:, :-1]
-    return torch.log_softmax(logits_BTV.float() / temperature, dim=-1)
+    precise = torch.promote_types(logits_BTV.dtype, torch.float32)
+    return torch.log_softmax(logits_BTV.to(precise) / temperature, dim=-1)
 
 
 class Scores(NamedTuple):

@@ -52,7 +52,7 @@ class AdamW(Piece):
         for group in optimizer.param_groups:
             group["lr"] = self.rate(step)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=False)
         return float(norm)
 
     def describe(self) -> str:

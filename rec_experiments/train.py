@@ -160,6 +160,9 @@ def accumulate_gradient(
     )
     log = TokenLog()
     model.train()
+    for parameter in model.parameters():  # a batch without any gradient still is a step of AdamW
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
     lengths = [len(p) + len(r) for p, r in zip(rollouts.prompts, responses, strict=True)]
     for rows, needs_gradient in micro_batches(
         lengths, algorithm.has_gradient(credit), micro_batch_size

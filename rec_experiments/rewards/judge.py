@@ -14,7 +14,6 @@ import pickle
 import resource
 import signal
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -81,7 +80,8 @@ class Isolated:
     def close(self) -> None:
         """Stop the workers. A later call starts new ones."""
         if self._pool is not None:
-            _stop(self._pool)
+            self._pool.stop()
+            self._pool.join()
             self._pool = None
 
     def _attempt(self, items: Sequence[Item]) -> list[Verdict | None]:
@@ -123,17 +123,11 @@ class Isolated:
         self._pool = ProcessPool(
             self.workers, initializer=_prepare, initargs=(self._pickled,), context=context
         )
-        weakref.finalize(self, _stop, self._pool)  # also runs at the interpreter's exit
         error = self._pool.schedule(_ready).exception(timeout=STARTUP)
         if error is not None:
             self.close()
             raise RuntimeError(f"verifier workers do not start: {error!r}") from error
         return self._pool
-
-
-def _stop(pool: ProcessPool) -> None:
-    pool.stop()
-    pool.join()
 
 
 def _safely(verify: Verify, response: str, answer: str) -> Verdict:

@@ -1,1 +1,1 @@
-"""Samplers: draw responses from a policy. `Sampler` in `rec_experiments.types` says what each does."""
+"""Samplers: draw responses from a policy, as `rec_experiments.types.Sampler` promises."""

@@ -2,7 +2,7 @@
 
 Each prompt is computed once and its key/value cache repeated for its draws. A token is chosen by
 inverse CDF from a uniform that its draw names, so a response depends on its `Draw` and the weights,
-not on what was sampled beside it.
+not on what was sampled beside it. (The batch's shape still reaches the last bits of a logit.)
 
 Shape suffixes: N prompts, B rows (responses in flight), P prompt tokens, T response tokens,
 L = P + T cache positions, V vocabulary entries.
@@ -12,6 +12,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,9 @@ CDF_UNIT = 2.0**44
 COMPACT_SHARE = 0.25
 # Added to the attention scores of padding: its weight is then exactly 0.
 HIDDEN = 1e30
+# The fused step attends over a multiple of this many positions, the unused ones masked: torch has
+# a slow kernel for the tiniest matrix products.
+SPAN = 32
 
 
 @dataclass(kw_only=True, slots=True)
@@ -64,12 +68,12 @@ class Native(Piece):
 
 
 class _Buffer(DynamicLayer):
-    """A layer of key/value cache that writes into a preallocated buffer instead of concatenating."""
+    """A layer of key/value cache that writes into a preallocated buffer; it never concatenates."""
 
     def __init__(self, prompt: DynamicLayer, prompt_B: Tensor, extra: int) -> None:
         """Repeat the cache of the prompts for their rows, with room for `extra` more tokens."""
         super().__init__()
-        self.lazy_initialization(prompt.keys, prompt.values)
+        self.dtype, self.device, self.is_initialized = prompt.dtype, prompt.device, True
         self.length = prompt.get_seq_length()
         self.buffers = [
             _with_room(x_NHPD, prompt_B, extra) for x_NHPD in (prompt.keys, prompt.values)
@@ -94,10 +98,11 @@ class _Buffer(DynamicLayer):
 
 
 def _with_room(x_NHPE: Tensor, prompt_B: Tensor, extra: int) -> Tensor:
-    """A buffer that starts with x, repeated for its rows; the rest holds anything."""
+    """A buffer that starts with x, repeated for its rows, and goes on with zeros."""
     _, heads, length, size = x_NHPE.shape
     buffer_BHLE = x_NHPE.new_empty(len(prompt_B), heads, length + extra, size)
     buffer_BHLE[:, :, :length] = x_NHPE[prompt_B]
+    buffer_BHLE[:, :, length:] = 0
     return buffer_BHLE
 
 
@@ -106,22 +111,25 @@ class _State:
     """What decoding keeps of the rows in flight: their cache, mask and next position."""
 
     cache: Cache
-    mask_BL: Tensor  # 1 where there is a token, 0 where there is padding
+    mask_BL: Tensor  # 1 where there is a token, 0 where there is padding or none yet
     position_B: Tensor  # of the next token
     length: int  # cache positions in use, the same in every row
 
     @classmethod
     def repeat(cls, cache: Cache, mask_NP: Tensor, prompt_B: Tensor, extra: int) -> "_State":
         """Repeat the state after the prompts for their rows, with room for `extra` tokens."""
-        cache.layers = [
-            _Buffer(layer, prompt_B, extra) if type(layer) is DynamicLayer else layer
-            for layer in cache.layers
-        ]
-        for layer in cache.layers:
-            if not isinstance(layer, _Buffer):
+        for i, layer in enumerate(cache.layers):
+            if type(layer) is DynamicLayer:
+                cache.layers[i] = _Buffer(layer, prompt_B, extra)
+            else:  # a sliding window and the like: the library knows how
                 layer.reorder_cache(prompt_B)
-        mask_BL = functional.pad(mask_NP[prompt_B], (0, extra), value=1)
+        mask_BL = functional.pad(mask_NP[prompt_B], (0, extra))
         return cls(cache, mask_BL, mask_NP.sum(dim=1)[prompt_B], mask_NP.shape[1])
+
+    def append(self) -> None:
+        """Make room in the mask for one more token per row."""
+        self.mask_BL[:, self.length] = 1
+        self.length += 1
 
     def keep(self, rows: Tensor) -> None:
         """Drop all rows but these."""
@@ -175,7 +183,8 @@ class _FusedStep:
         cos_B1E, sin_B1E = decoder.rotary_emb(x_BD, state.position_B[:, None])
         half = cos_B1E.shape[-1] // 2
         sin_B1E = torch.cat((-sin_B1E[..., :half], sin_B1E[..., half:]), dim=-1)
-        bias_B11L = ((state.mask_BL[:, : state.length] - 1) * HIDDEN)[:, None, None]
+        span = math.ceil(state.length / SPAN) * SPAN
+        bias_B11L = ((state.mask_BL[:, :span] - 1) * HIDDEN)[:, None, None]
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
         for i, layer in enumerate(decoder.layers):
             qkv_BD = functional.linear(_rms_norm(x_BD, layer.input_layernorm), *self.qkv[i])
@@ -184,9 +193,10 @@ class _FusedStep:
             rotated_BHE = torch.addcmul(
                 rotated_BHE * cos_B1E, rotated_BHE.roll(half, dims=-1), sin_B1E
             )
-            key_BGLE, value_BGLE = state.cache.update(
+            state.cache.update(
                 rotated_BHE[:, heads:, None], qkv_BHE[:, heads + key_heads :, None], i
             )
+            key_BGLE, value_BGLE = (x_BGLE[:, :, :span] for x_BGLE in state.cache.layers[i].buffers)
             # The query heads of a key head are the rows of one small matrix.
             query_BGRE = rotated_BHE[:, :heads].unflatten(1, (key_heads, -1))
             score_BGRL = (query_BGRE * layer.self_attn.scaling) @ key_BGLE.mT + bias_B11L
@@ -214,7 +224,7 @@ def _fuse(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
     return weight, bias
 
 
-def _rms_norm(x_BD: Tensor, norm: nn.Module) -> Tensor:
+def _rms_norm(x_BD: Tensor, norm: Any) -> Tensor:
     return functional.rms_norm(x_BD, x_BD.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
@@ -279,7 +289,8 @@ class NativeSampler:
         """The responses of `rows`, each a prompt's index and a draw."""
         device = self.model.device
         used = sorted({n for n, _ in rows})
-        prompt_B = torch.tensor([used.index(n) for n, _ in rows], device=device)
+        place = {n: i for i, n in enumerate(used)}
+        prompt_B = torch.tensor([place[n] for n, _ in rows], device=device)
         ids_NP, mask_NP = (x.to(device) for x in _left_pad([prompts[n] for n in used], self.pad_id))
         cache = DynamicCache(config=self.model.config)
         position_NP = (mask_NP.cumsum(dim=1) - 1).clamp(min=0)
@@ -292,9 +303,12 @@ class NativeSampler:
         token_BT = torch.full((len(rows), self.limit), -1, dtype=torch.long, device=device)
         logp_BT = torch.zeros((len(rows), self.limit), device=device)
         row_B = torch.arange(len(rows), device=device)  # where each row in flight is reported
+        scratch_BV = torch.empty_like(logits_BV, dtype=torch.long)
         live_B = torch.ones(len(rows), dtype=torch.bool, device=device)
         for t in range(self.limit):
-            chosen_B, chosen_logp_B = choose(logits_BV, uniform_BT[row_B, t], temperature)
+            chosen_B, chosen_logp_B = choose(
+                logits_BV, uniform_BT[row_B, t], temperature, scratch_BV
+            )
             token_BT[row_B, t] = chosen_B
             logp_BT[row_B, t] = chosen_logp_B
             live_B &= ~torch.isin(chosen_B, self.eos)
@@ -310,11 +324,11 @@ class NativeSampler:
 
     def _step(self, token_B: Tensor, state: _State) -> Tensor:
         """Logits after one more token per row, B x V."""
-        state.length += 1
-        mask_BL = state.mask_BL[:, : state.length]
+        state.append()
         if self.fused:
             logits_BV = self.fused(token_B, state)
         else:
+            mask_BL = state.mask_BL[:, : state.length]
             logits_BV = self._forward(
                 token_B[:, None], mask_BL, state.position_B[:, None], state.cache
             )
@@ -332,30 +346,32 @@ class NativeSampler:
 
     def _responses(self, token_BT: np.ndarray, logp_BT: np.ndarray) -> list[Response]:
         """Cut each row after its first end token."""
+        if not np.isfinite(logp_BT).all():
+            raise FloatingPointError("the policy's logits are not finite: it has diverged")
         end_BT = np.isin(token_BT, self.eos.cpu().numpy())
-        finished_B = end_BT.any(axis=1)
-        length_B = np.where(finished_B, end_BT.argmax(axis=1) + 1, self.limit)
-        cut = [
-            Response(tokens[:length].tolist(), logp[:length].tolist(), bool(finished))
+        finished_B = end_BT.any(axis=1).tolist()
+        length_B = np.where(finished_B, end_BT.argmax(axis=1) + 1, self.limit).tolist()
+        return [
+            Response(tokens[:length], logp[:length], finished)
             for tokens, logp, length, finished in zip(
-                token_BT, logp_BT, length_B, finished_B, strict=True
+                token_BT.tolist(), logp_BT.tolist(), length_B, finished_B, strict=True
             )
         ]
-        if not all(math.isfinite(logp) for response in cut for logp in response.logp):
-            raise FloatingPointError("the policy's logits are not finite: it has diverged")
-        return cut
 
 
-def choose(logits_BV: Tensor, uniform_B: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def choose(
+    logits_BV: Tensor, uniform_B: Tensor, temperature: float, scratch_BV: Tensor
+) -> tuple[Tensor, Tensor]:
     """One token per row by inverse CDF, and its float32 log-probability.
 
-    uniform_B: float64 in [0, 1). The CDF counts probability in integers, so it is exact in any
+    uniform_B: float64 in [0, 1). scratch_BV: int64, at least B rows, overwritten; fresh memory of
+    that size at every token is slow. The CDF counts probability in integers, so it is exact in any
     order of summation and for any vocabulary: a token of probability 0 is never chosen. Tokens
     less likely than 2^-44 of the likeliest are left out.
     """
-    scaled_BV = logits_BV.float() / (temperature or 1.0)
-    shifted_BV = scaled_BV - scaled_BV.amax(dim=-1, keepdim=True)
-    cdf_BV = (shifted_BV.exp() * CDF_UNIT).long()
+    shifted_BV = logits_BV.float() / (temperature or 1.0)
+    shifted_BV -= shifted_BV.amax(dim=-1, keepdim=True)
+    cdf_BV = scratch_BV[: len(logits_BV)].copy_(shifted_BV.exp().mul_(CDF_UNIT))
     torch.cumsum(cdf_BV, dim=-1, out=cdf_BV)
     total_B1 = cdf_BV[:, -1:]
     if temperature == 0:

@@ -1,0 +1,356 @@
+"""The algorithms against closed forms, independent references and the paper's identities.
+
+1. The one loss gives the per-token coefficients of the paper's table for every preset.
+2. Clipped-min (PPO) has the gradient of REC-OneSide-IS, and of GRPO with its advantage.
+3. At ratio 1 every clip and weight reduces to REINFORCE; one-side and two-side are rings.
+4. What stands outside the mask changes nothing; degenerate groups are finite and exactly 0.
+5. The identities of Sections 2 to 4: Eq. 6 to 7, Eq. 9 to 10, AsymRE, RED-Weight.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rec_experiments
+from rec_experiments import rng
+from rec_experiments.algo import clips, shaping
+from rec_experiments.algo.advantages import GroupMean, GroupStandard
+from rec_experiments.algo.groups import group_mean, group_sum
+
+PRESETS = [
+    "reinforce", "grpo", "rec_oneside_is", "rec_oneside_nois", "rec_twoside_is",
+    "rec_twoside_nois", "rec_ring_is", "rec_ring", "opmd", "asymre", "pairwise", "red_drop",
+    "red_weight",
+]  # fmt: skip
+B, K, T = 24, 4, 7
+
+
+def batch(seed: int = 0, spread: float = 1.0) -> dict[str, torch.Tensor]:
+    """A random mini-batch in float64: ratios from about exp(−3·spread) to exp(3·spread)."""
+    g = torch.Generator().manual_seed(seed)
+    behavior = -3 * torch.rand(B, T, generator=g, dtype=torch.float64)
+    logp = behavior + spread * torch.randn(B, T, generator=g, dtype=torch.float64)
+    lengths = torch.randint(1, T + 1, (B,), generator=g)
+    return {
+        "logp": logp.requires_grad_(),
+        "behavior_logp": behavior,
+        "rewards": torch.randint(0, 5, (B,), generator=g).double() / 4,
+        "groups": torch.arange(B) // K,
+        "mask": torch.arange(T) < lengths[:, None],
+    }
+
+
+def gradient(algorithm, inputs) -> torch.Tensor:
+    """−dL/dlogp times the number of live tokens: the per-token coefficient."""
+    (grad,) = torch.autograd.grad(algorithm(**inputs).loss, inputs["logp"])
+    return -grad * inputs["mask"].sum()
+
+
+def centered(inputs) -> torch.Tensor:
+    r = inputs["rewards"].reshape(-1, K)
+    return (r - r.mean(1, keepdim=True)).reshape(-1)
+
+
+def coefficient_by_hand(preset: str, inputs) -> torch.Tensor:
+    """PAPER's table, written as loops over tokens, sharing nothing with the package."""
+    out = torch.zeros(B, T, dtype=torch.float64)
+    r = inputs["rewards"].tolist()
+    logp, behavior = inputs["logp"].tolist(), inputs["behavior_logp"].tolist()
+    for i, t in itertools.product(range(B), range(T)):
+        if not inputs["mask"][i, t]:
+            continue
+        group = [r[j] for j in range(B) if j // K == i // K]
+        mean = sum(group) / K
+        a = r[i] - mean
+        rho = np.exp(logp[i][t] - behavior[i][t])
+        c = a
+        if preset == "grpo":
+            deviation = (sum((x - mean) ** 2 for x in group) / (K - 1)) ** 0.5
+            c = a = a / (deviation + 1e-6)
+        inside = 0.8 <= rho <= 1.2
+        if preset == "grpo" or "oneside" in preset:
+            c *= rho <= 1.2 if a > 0 else rho >= 0.8
+        elif "twoside" in preset:
+            c *= inside
+        elif "ring" in preset:
+            c *= inside or (a > 0 and rho <= 0.4) or (a < 0 and rho >= 3.0)
+        if preset == "grpo" or preset.endswith("_is"):
+            c *= rho
+        if preset == "asymre":
+            c += 0.1
+        if preset == "red_weight":
+            c *= np.exp(a)
+        if preset == "pairwise":
+            c = sum(np.exp(a + x - mean) * (r[i] - x) for x in group) / K
+        if preset == "opmd":
+            live = [s for s in range(T) if inputs["mask"][i, s]]
+            c -= 0.1 * sum(logp[i][s] - behavior[i][s] for s in live)
+        out[i, t] = c
+    return out
+
+
+@pytest.mark.parametrize("preset", [p for p in PRESETS if p != "red_drop"])
+def test_coefficients_match_the_papers_table(preset):
+    for seed in range(3):
+        inputs = batch(seed)
+        ours = gradient(rec_experiments.algorithm(preset), inputs)
+        torch.testing.assert_close(ours, coefficient_by_hand(preset, inputs), rtol=1e-6, atol=1e-9)
+
+
+def test_red_drop_is_eq_10_on_a_balanced_subset():
+    inputs = batch(3)
+    credit = rec_experiments.algorithm("red_drop").parts.credit(
+        inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, rng.DROP, 0)
+    )
+    kept = credit.mask_BT.any(1)
+    r = inputs["rewards"]
+    dropped_somewhere = False
+    for g in range(B // K):
+        rows = (inputs["groups"] == g).nonzero().flatten()
+        positive = r[rows] >= r[rows].mean()
+        assert bool(kept[rows][positive].all()), "a positive was dropped"
+        negatives = int((~positive).sum())
+        assert int(kept[rows][~positive].sum()) == min(negatives, int(positive.sum()))
+        dropped_somewhere |= negatives > int(positive.sum())
+        subset = rows[kept[rows]]
+        torch.testing.assert_close(
+            credit.advantage_B[subset], r[subset] - r[subset].mean(), rtol=1e-12, atol=1e-12
+        )
+    assert dropped_somewhere
+    assert credit.totals.tokens == int((inputs["mask"] & kept[:, None]).sum())
+
+
+def test_red_drop_repeats_with_its_seed_and_ignores_the_global_generator():
+    algorithm, inputs = rec_experiments.algorithm("red_drop"), batch(1)
+    np.random.seed(1)
+    first = algorithm(**inputs, seed=5, step=2).loss
+    np.random.seed(2)
+    torch.manual_seed(9)
+    assert torch.equal(first, algorithm(**inputs, seed=5, step=2).loss)
+    others = [algorithm(**inputs, seed=5, step=step).loss for step in range(3, 9)]
+    assert any(not torch.equal(first, other) for other in others)
+
+
+def test_dropped_samples_leave_the_denominator_unless_counted():
+    inputs = batch(3)
+    kept = rec_experiments.algorithm("red_drop")
+    counted = rec_experiments.algorithm("red_drop", "shaping.count_dropped=true")
+    credits = [
+        a.parts.credit(inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, 3, 0))
+        for a in (kept, counted)
+    ]
+    assert torch.equal(credits[0].advantage_B, credits[1].advantage_B)
+    assert credits[0].totals.tokens < credits[1].totals.tokens == int(inputs["mask"].sum())
+
+
+@pytest.mark.parametrize(("preset", "advantage"), [("rec_oneside_is", 0), ("grpo", 1)])
+def test_ppo_clip_has_the_gradient_of_the_one_side_mask(preset, advantage):
+    inputs = batch(2)
+    a = (GroupMean(shift=0.0), GroupStandard(ddof=1, epsilon=1e-6))[advantage](
+        inputs["rewards"], inputs["groups"]
+    )[:, None]
+    ratio = (inputs["logp"] - inputs["behavior_logp"]).exp()
+    surrogate = torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
+    loss = -(surrogate * inputs["mask"]).sum()
+    (expected,) = torch.autograd.grad(loss, inputs["logp"])
+    torch.testing.assert_close(gradient(rec_experiments.algorithm(preset), inputs), -expected)
+
+
+@pytest.mark.parametrize(
+    "preset", ["rec_oneside_is", "rec_oneside_nois", "rec_twoside_is", "rec_ring", "rec_ring_is"]
+)
+def test_at_ratio_one_everything_is_reinforce(preset):
+    inputs = batch(4, spread=0.0)
+    expected = gradient(rec_experiments.algorithm("reinforce"), inputs)
+    assert torch.equal(gradient(rec_experiments.algorithm(preset), inputs), expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    low=st.floats(0, 0.99),
+    high=st.floats(0, 5),
+    ratios=st.lists(st.floats(-6, 6), min_size=1, max_size=9),
+    advantage=st.sampled_from([-1.0, 0.0, 1.0]),
+)
+def test_one_side_and_two_side_are_rings(low, high, ratios, advantage):
+    log_ratio = torch.tensor([ratios], dtype=torch.float64)
+    args = log_ratio, torch.tensor([advantage]), torch.ones_like(log_ratio)
+    ring = clips.Ring(low=low, high=high, outer_low=low, outer_high=high)
+    assert torch.equal(ring(*args), clips.OneSide(low=low, high=high)(*args))
+    unreachable = clips.Ring(low=low, high=high, outer_low=None, outer_high=None)
+    assert torch.equal(unreachable(*args), clips.TwoSide(low=low, high=high)(*args))
+
+
+def test_bounds_are_inclusive_and_null_is_unbounded():
+    edge = torch.tensor([[math.log1p(-0.2), math.log1p(0.2)]], dtype=torch.float64)
+    for sign in (-1.0, 1.0):
+        a = torch.tensor([sign])
+        assert clips.TwoSide(low=0.2, high=0.2)(edge, a, edge).all()
+        assert clips.OneSide(low=None, high=None)(edge * 1e3, a, edge).all()
+    outside = edge * 1.001
+    assert not clips.TwoSide(low=0.2, high=0.2)(outside, torch.tensor([1.0]), edge).any()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e30])
+def test_masked_positions_may_hold_anything(preset, garbage):
+    algorithm, inputs = rec_experiments.algorithm(preset), batch(5)
+    expected_loss, expected = algorithm(**inputs).loss, gradient(algorithm, inputs)
+    dirty = dict(inputs)
+    for name in ("logp", "behavior_logp"):
+        dirty[name] = torch.where(inputs["mask"], inputs[name], garbage).detach()
+    dirty["logp"].requires_grad_()
+    assert torch.equal(algorithm(**dirty).loss, expected_loss)
+    assert torch.equal(gradient(algorithm, dirty), expected)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_degenerate_groups_are_finite(preset):
+    """A group of one, equal rewards, a fully masked row, ratios beyond float32's range."""
+    inputs = batch(6)
+    inputs["groups"] = torch.tensor([0, *[1] * 5, *[2] * (B - 6)])
+    inputs["rewards"][1:6] = 0.9
+    inputs["mask"][7] = False
+    inputs["logp"] = (inputs["logp"].detach().float() + 200.0).requires_grad_()
+    inputs["behavior_logp"] = inputs["behavior_logp"].float()
+    out = rec_experiments.algorithm(preset)(**inputs)
+    (grad,) = torch.autograd.grad(out.loss, inputs["logp"])
+    assert torch.isfinite(out.loss)
+    assert torch.isfinite(grad).all()
+    assert all(np.isfinite(value) for value in out.metrics.values())
+
+
+@pytest.mark.parametrize("advantage", [GroupMean(shift=0.0), GroupStandard(ddof=0, epsilon=1e-6)])
+@pytest.mark.parametrize("reward", [0.1, 0.9, 1.1, 1 / 3])
+def test_equal_rewards_have_exactly_no_advantage(advantage, reward):
+    """30 equal rewards of 0.9 in float32 have a mean that is not 0.9."""
+    rewards = torch.full((31,), reward, dtype=torch.float32).double()
+    groups = torch.tensor([*[0] * 30, 1])  # and a group of one
+    assert torch.equal(advantage(rewards, groups), torch.zeros(31, dtype=torch.float64))
+
+
+def test_no_live_token_at_all_gives_no_gradient():
+    inputs = batch(7)
+    inputs["mask"] = torch.zeros(B, T, dtype=torch.bool)
+    out = rec_experiments.algorithm("grpo")(**inputs)
+    assert out.loss.item() == 0.0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["grpo", "rec_ring", "opmd", "pairwise"]))
+def test_order_of_rows_does_not_matter(seed, preset):
+    algorithm, inputs = rec_experiments.algorithm(preset), batch(seed)
+    order = torch.randperm(B, generator=torch.Generator().manual_seed(seed))
+    shuffled = {name: tensor.detach()[order] for name, tensor in inputs.items()}
+    shuffled["logp"].requires_grad_()
+    torch.testing.assert_close(
+        gradient(algorithm, shuffled), gradient(algorithm, inputs)[order], rtol=1e-10, atol=1e-12
+    )
+
+
+def test_group_ids_may_be_any_integers():
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
+    groups = torch.tensor([-7, 10**9, -7, 3])
+    assert group_sum(values, groups).tolist() == [5.0, 2.0, 5.0, 8.0]
+    assert group_mean(values, groups).tolist() == [2.5, 2.0, 2.5, 8.0]
+
+
+def test_a_gradient_step_of_the_pairwise_loss_is_reinforce():
+    """Eq. 6 at θ_t gives Eq. 7: group-relative REINFORCE times 2τ/(1+τ)²."""
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, generator=g, dtype=torch.float64, requires_grad=True)
+    rewards = torch.rand(5, generator=g, dtype=torch.float64)
+    for tau in (0.1, 1.0, 7.0):
+        logp = torch.log_softmax(logits, 0)
+        a = rewards - tau * (logp - logp.detach())
+        pairs = sum((a[i] - a[j]) ** 2 for i, j in itertools.combinations(range(5), 2))
+        (eq6,) = torch.autograd.grad(pairs / 25 / (1 + tau) ** 2, logits)
+        reinforce = rec_experiments.algorithm("reinforce")(
+            logp=torch.log_softmax(logits, 0)[:, None],
+            behavior_logp=logp.detach()[:, None],
+            rewards=rewards,
+            groups=torch.zeros(5, dtype=torch.long),
+            mask=torch.ones(5, 1),
+        )
+        (eq7,) = torch.autograd.grad(reinforce.loss, logits)
+        torch.testing.assert_close(eq6, eq7 * 2 * tau / (1 + tau) ** 2)
+
+
+def test_product_weights_on_a_subset_give_red_drop():
+    """Eq. 9 with w_ij = w_i w_j and w_i = √K/|S| on S is Eq. 10."""
+    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5, 0.0], dtype=torch.float64)
+    groups, size = torch.zeros(6, dtype=torch.long), 6
+    kept = torch.tensor([True, True, False, True, True, False])
+    weight = torch.where(kept, size**0.5 / kept.sum(), 0.0).double()
+    eq9 = shaping.pairwise(rewards, weight, groups)  # holds the 1/K of Eq. 9
+    eq10 = torch.where(kept, rewards - rewards[kept].mean(), 0.0) / kept.sum()
+    torch.testing.assert_close(eq9, eq10)
+
+
+def test_asymre_is_reinforce_plus_imitation():
+    inputs = batch(8)
+    reinforce = rec_experiments.algorithm("reinforce")(**inputs).loss
+    imitation = -0.1 * (inputs["logp"] * inputs["mask"]).sum() / inputs["mask"].sum()
+    asymre = rec_experiments.algorithm("asymre")(**inputs).loss
+    torch.testing.assert_close(asymre, reinforce + imitation)
+
+
+def test_red_weight_is_pairwise_plus_weighted_imitation():
+    """Σ w_i (r_i − r̄) = Σ w_i (r_i − r̄_w) + Σ w_i (r̄_w − r̄), the first being Eq. 9 / mean w."""
+    inputs = batch(9)
+    a, groups = centered(inputs), inputs["groups"]
+    w = a.exp()
+    eq9 = shaping.pairwise(inputs["rewards"], w, groups) / group_mean(w, groups)
+    drift = group_sum(w * inputs["rewards"], groups) / group_sum(w, groups) - group_mean(
+        inputs["rewards"], groups
+    )
+    assert (drift >= -1e-12).all()
+    expected = (eq9 + w * drift)[:, None] * inputs["mask"]
+    torch.testing.assert_close(gradient(rec_experiments.algorithm("red_weight"), inputs), expected)
+
+
+def test_an_infinite_temperature_makes_pairwise_reinforce():
+    inputs = batch(10)
+    torch.testing.assert_close(
+        gradient(rec_experiments.algorithm("pairwise", "shaping.temperature=inf"), inputs),
+        gradient(rec_experiments.algorithm("reinforce"), inputs),
+    )
+
+
+def test_multi_turn_masks_only_the_models_tokens():
+    """Appendix A: one trajectory-level reward; environment tokens in between carry no gradient."""
+    inputs = batch(11)
+    inputs["mask"] = torch.tensor([True, True, False, False, True, True, False]).expand(B, T)
+    expected = centered(inputs)[:, None] * inputs["mask"]
+    torch.testing.assert_close(gradient(rec_experiments.algorithm("reinforce"), inputs), expected)
+
+
+def test_no_per_token_synchronisation_inside_the_loss():
+    """A loss works on the meta device, where any .item() would raise."""
+    for preset in PRESETS:
+        parts = rec_experiments.algorithm(preset).parts
+        inputs = batch()
+        credit = parts.credit(
+            inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, rng.DROP, 0)
+        )
+        meta = rec_experiments.types.Credit(
+            credit.advantage_B.to("meta"), credit.mask_BT.to("meta"), credit.totals
+        )
+        loss_input = rec_experiments.types.LossInput(
+            inputs["logp"].to("meta"), inputs["behavior_logp"].to("meta"), meta
+        )
+        assert parts.loss(loss_input).loss.shape == ()
+
+
+def test_wrong_shapes_are_refused():
+    inputs = batch()
+    algorithm = rec_experiments.algorithm("grpo")
+    with pytest.raises(ValueError, match="one shape B x T"):
+        algorithm(**{**inputs, "mask": inputs["mask"][:, :-1]})
+    with pytest.raises(ValueError, match="must have 24 rows"):
+        algorithm(**{**inputs, "rewards": inputs["rewards"][:-1]})

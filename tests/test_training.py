@@ -1,0 +1,299 @@
+"""Gradients, micro-batches, schedule and resume of the real training path, on the tiny model.
+
+1. The gradient of a mini-batch does not depend on the split, the padding or the order.
+2. Only the right policy version draws a batch; on-policy ratios are 1, and the ratio moves off it.
+3. Evaluation at step s scores the weights after s steps.
+4. A resumed run is the uninterrupted one, bit for bit, with a damaged checkpoint too.
+"""
+
+import copy
+import dataclasses
+import json
+
+import pytest
+import torch
+from conftest import SMALL, experiment, resolve
+
+from rec_experiments.models import collate, score
+from rec_experiments.prepare import prepare
+from rec_experiments.run_folder import RunFolder
+from rec_experiments.train import accumulate_gradient, train
+
+
+@pytest.fixture(scope="module")
+def mini_batch():
+    """A float64 model, a batch of 16 responses of unlike lengths, and their algorithm inputs."""
+    exp = experiment(*SMALL, "algo=grpo")
+    bench = prepare(exp)
+    model = bench.model.double()
+    from rec_experiments.rollout import RolloutFeed
+
+    feed = RolloutFeed(
+        actor=bench.actor, schedule=exp.sync, problems=bench.train_problems, seed=0, steps=3,
+        batch_size=4, group_size=4, temperature=1.0, shuffle=True,
+    )  # fmt: skip
+    feed.reach(0, model.float())
+    rollouts = feed.take(0)
+    verdicts = [
+        dataclasses.replace(verdict, reward=float(i % 3)) for i, verdict in enumerate(rollouts.verdicts)
+    ]
+    with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return model.double(), dataclasses.replace(rollouts, verdicts=verdicts), bench.codec.pad_id
+
+
+def gradient_of(model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None):
+    import rec_experiments
+
+    model = copy.deepcopy(model)
+    log = accumulate_gradient(
+        model,
+        rollouts,
+        rec_experiments.algorithm(algorithm).parts,
+        pad_id=pad_id,
+        temperature=1.0,
+        micro_batch_size=micro_batch_size,
+        seed=0,
+    )
+    return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rec_ring", "opmd", "red_drop", "asymre"])
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_the_gradient_does_not_depend_on_the_micro_batch_size(mini_batch, algorithm, size):
+    whole, whole_log = gradient_of(*mini_batch, algorithm)
+    split, split_log = gradient_of(*mini_batch, algorithm, size)
+    assert whole.abs().max() > 1e-4
+    torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
+    for name, value in whole_log.items():
+        assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+def test_the_gradient_does_not_depend_on_the_order(mini_batch):
+    model, rollouts, pad_id = mini_batch
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(0)).tolist()
+    shuffled = dataclasses.replace(
+        rollouts,
+        **{
+            name: [getattr(rollouts, name)[i] for i in order]
+            for name in ("prompts", "responses", "verdicts", "groups")
+        },
+    )
+    torch.testing.assert_close(
+        gradient_of(model, shuffled, pad_id)[0],
+        gradient_of(model, rollouts, pad_id)[0],
+        rtol=1e-9,
+        atol=1e-13,
+    )
+
+
+def test_the_gradient_does_not_depend_on_padding(mini_batch):
+    """Extra columns left of the prompts and right of the responses, as a longer row would make."""
+    model, rollouts, pad_id = mini_batch
+    prompts, responses = rollouts.prompts, [r.tokens for r in rollouts.responses]
+    longest = [1] * (max(map(len, prompts)) + 5), [1] * (max(map(len, responses)) + 7)
+    gradients = []
+    for extra in (False, True):
+        rows = collate(
+            prompts + [longest[0]] * extra, responses + [longest[1]] * extra, pad_id
+        )
+        mine = copy.deepcopy(model)
+        logp_BT = score(mine, None, rows, temperature=1.0).logp_BT[:16]
+        mask_BT = rows.attention_mask[:16, -rows.response_length :]
+        (logp_BT * mask_BT).sum().backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in mine.parameters()]))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-11)
+
+
+def test_scores_match_a_plain_forward_pass(mini_batch):
+    """Log-probability, entropy and KL of each response token, one row at a time, no padding."""
+    model, rollouts, pad_id = mini_batch
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.1)
+    prompts, responses = rollouts.prompts[:5], [r.tokens for r in rollouts.responses[:5]]
+    scores = score(model, other, collate(prompts, responses, pad_id), temperature=0.7)
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        ids = torch.tensor([prompt + response])
+        with torch.no_grad():
+            logits = [m(ids).logits[0, len(prompt) - 1 : -1] / 0.7 for m in (model, other)]
+        logp, reference = (torch.log_softmax(x, -1) for x in logits)
+        n = len(response)
+        chosen = logp[range(n), response]
+        torch.testing.assert_close(scores.logp_BT[i, :n].detach().double(), chosen, rtol=1e-5, atol=1e-6)
+        p = logp.exp()
+        for ours, expected in (
+            (scores.entropy_BT, -(p * logp).sum(-1)),
+            (scores.kl_BT, (p * (logp - reference)).sum(-1)),
+        ):
+            torch.testing.assert_close(ours[i, :n].double(), expected, rtol=1e-4, atol=1e-5)
+
+
+# AsymRE learns from any batch, also from one without reward: the weights move at each step.
+MOVING = (*SMALL, "algo=asymre")
+
+
+def run(path, *overrides, until=None):
+    """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
+    exp, config = experiment(*MOVING, *overrides), resolve(*MOVING, *overrides)
+    folder = RunFolder(path)
+    folder.check(config)
+    folder.start(config, {})
+
+    def stop(row):
+        if row["step"] == until:
+            raise KeyboardInterrupt
+
+    train(exp, prepare(exp), folder, stop)
+    return folder
+
+
+def result(folder) -> tuple[list[dict], dict]:
+    """Metrics without times, and the final state."""
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
+        for row in folder.metrics()
+    ]
+    return rows, folder.load_checkpoint()[0]
+
+
+def assert_same_result(one, other):
+    rows, state = result(one)
+    other_rows, other_state = result(other)
+    assert rows == other_rows
+    assert json.dumps(rows) == json.dumps(other_rows)
+    assert state["model"].keys() == other_state["model"].keys()
+    for name, tensor in state["model"].items():
+        assert torch.equal(tensor, other_state["model"][name]), name
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [("sync=on_policy",), ("sync.interval=4",), ("sync=on_policy", "sync.offset=2"),
+     ("sync.interval=2", "sync.offset=3"), ("sync=offline",)],
+)  # fmt: skip
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, sync):
+    overrides = ("steps=6", "checkpoint_every=2", *sync)
+    whole = run(tmp_path / "whole", *overrides)
+    for until in (1, 3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", *overrides, until=until)
+    assert_same_result(run(tmp_path / "cut", *overrides), whole)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "no digest", "empty"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
+    overrides = ("steps=5", "checkpoint_every=1")
+    whole = run(tmp_path / "whole", *overrides)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", *overrides, until=4)
+    newest = sorted((tmp_path / "cut" / "checkpoints").glob("step_*"))[-1]
+    state = newest / "state.pt"
+    data = bytearray(state.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+        state.write_bytes(data)
+    elif damage == "truncate":
+        state.write_bytes(data[: len(data) // 2])
+    elif damage == "no digest":
+        (newest / "sha256").unlink()
+    else:
+        state.write_bytes(b"")
+    folder = RunFolder(tmp_path / "cut")
+    assert folder.load_checkpoint()[1] == [newest.name]
+    assert_same_result(run(tmp_path / "cut", *overrides), whole)
+
+
+def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
+    """A record of the weights each batch was drawn with, against the weights of each step."""
+    overrides = ("steps=6", "sync.interval=2", "sync.offset=1")
+    exp = experiment(*MOVING, *overrides)
+    bench = prepare(exp)
+    folder = RunFolder(tmp_path / "run")
+    folder.start(resolve(*MOVING, *overrides), {})
+    weights_after, drawn_with = {}, {}
+    answer = bench.actor.answer
+
+    def fingerprint(model):
+        return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
+
+    def spy(snapshot, problems, draws, temperature):
+        out = answer(snapshot, problems, draws, temperature)
+        weights_after.setdefault(0, fingerprint(bench.model))
+        if draws[0][0].stream == 0:
+            drawn_with[draws[0][0].batch] = fingerprint(bench.actor.sampler.model)
+        return out
+
+    bench.actor.answer = spy
+    train(exp, bench, folder, lambda row: weights_after.update({row["step"]: fingerprint(bench.model)}))
+    for batch in range(6):
+        assert drawn_with[batch] == weights_after[exp.sync.version(batch)], batch
+    assert len({weights_after[step] for step in range(7)}) == 7
+    rows = {row["step"]: row for row in folder.metrics()}
+    for batch in range(6):
+        assert rows[batch + 1]["train/staleness"] == exp.sync.staleness(batch)
+        assert rows[batch + 1]["train/policy_version"] == exp.sync.version(batch)
+
+
+def test_ratios_are_one_on_policy_and_move_off_it_with_staleness(tmp_path):
+    """Behaviour log-probabilities come from the sampler, never from the newest policy."""
+    on = run(tmp_path / "on", "steps=4", "sync=on_policy", "optimizer.learning_rate=0.01").metrics()
+    off = run(tmp_path / "off", "steps=4", "sync=offline", "optimizer.learning_rate=0.01").metrics()
+    for row in on[1:]:
+        assert row["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+        assert row["train/ess"] == pytest.approx(1, abs=1e-4)
+    assert off[1]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert off[4]["train/ratio_max"] > 1.1
+    assert off[4]["train/ess"] < 0.99
+
+
+def test_the_trainer_scores_at_the_sampling_temperature(tmp_path):
+    rows = run(tmp_path / "t", "sync=on_policy", "sampler.temperature=0.7").metrics()
+    assert rows[1]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert rows[1]["train/ratio_p01"] == pytest.approx(1, abs=1e-4)
+
+
+def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
+    """The accuracy in row s is that of the weights in the checkpoint of step s."""
+    from rec_experiments.train import evaluate
+
+    overrides = ("eval_every=1", "steps=2", "optimizer.learning_rate=0.05")
+    folder = run(tmp_path / "run", *overrides)
+    exp = experiment(*MOVING, *overrides)
+    bench = prepare(exp)
+    other = RunFolder(tmp_path / "other")
+    other.start({}, {})
+    rows = {row["step"]: row for row in folder.metrics()}
+    lengths = {}
+    for step in (0, 1, 2):
+        if step:
+            saved = torch.load(
+                folder.checkpoints / f"step_{step:08d}" / "state.pt", weights_only=True
+            )
+            bench.model.load_state_dict(saved["model"])
+        again = evaluate(exp, bench, other, step)
+        lengths[step] = again["eval/response_length"]
+        assert again["eval/accuracy"] == rows[step]["eval/accuracy"]
+        assert again["eval/response_length"] == rows[step]["eval/response_length"]
+    assert lengths[1] != lengths[2]
+
+
+def test_a_batch_without_gradient_is_still_a_step_of_the_optimizer(mini_batch):
+    """Equal rewards: zero gradients, not absent ones, so that momentum goes on as it would."""
+    model, rollouts, pad_id = mini_batch
+    equal = [dataclasses.replace(verdict, reward=0.9) for verdict in rollouts.verdicts]
+    grad, _ = gradient_of(model, dataclasses.replace(rollouts, verdicts=equal), pad_id)
+    assert torch.equal(grad, torch.zeros_like(grad))
+
+
+def test_no_reference_model_is_kept_when_nothing_needs_it():
+    assert prepare(experiment(*SMALL, "kl_every=0")).reference is None
+    assert prepare(experiment(*SMALL, "kl_every=1")).reference is not None
+
+
+def test_kl_is_zero_at_the_initial_model_and_grows(tmp_path):
+    rows = run(tmp_path / "run", "optimizer.learning_rate=0.01").metrics()
+    assert rows[1]["train/kl"] == pytest.approx(0, abs=1e-9)
+    assert rows[3]["train/kl"] > 1e-5
