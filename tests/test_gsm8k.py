@@ -104,7 +104,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"dataset.path={tmp_path}: the folder has no test.jsonl"):
         task(tmp_path).load()
     (tmp_path / "test.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="test.jsonl: cannot be read: not UTF-8 text"):
+    with pytest.raises(UserError, match=r"test\.jsonl: cannot be read: not UTF-8 text"):
         task(tmp_path).load()
 
 
@@ -122,7 +122,7 @@ def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(
-        UserError, match="dataset.path=a/b: .*reach it.*dataset.path=FOLDER"
+        UserError, match=r"dataset\.path=a/b: .*reach it.*dataset\.path=FOLDER"
     ) as error:
         task("a/b").load()
     assert "\n" not in str(error.value)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pebble import ProcessPool
 
@@ -25,7 +25,7 @@ from rec_experiments.types import Verdict
 
 Item = tuple[str, str]  # response text, answer
 Verify = Callable[[str, str], Verdict]
-Judge = Callable[[Sequence[Item]], list[Verdict]]
+Judge = Callable[[list[Item]], list[Verdict]]
 
 TIMED_OUT = Verdict(reward=0.0, accuracy=0.0, timed_out=True)
 CRASHED = Verdict(reward=0.0, accuracy=0.0, crashed=True)
@@ -133,19 +133,22 @@ class Isolated:
 def _safely(verify: Verify, response: str, answer: str) -> Verdict:
     try:
         return verify(response, answer)
-    except Exception:  # noqa: BLE001  whatever it is, the others must be judged
+    except Exception:  # whatever it is, the others must be judged
         return CRASHED
 
 
 # The rest runs in the workers.
 
-_verify: Verify
+
+class _Worker:
+    """What a worker process holds between items."""
+
+    verify: ClassVar[Verify]
 
 
 def _prepare(pickled: bytes) -> None:
     """Make this worker mortal and load the verifier, before any deadline counts."""
-    global _verify
-    _verify = pickle.loads(pickled)
+    _Worker.verify = pickle.loads(pickled)
     for name in SLOW_IMPORTS:  # done already, unless the fork server could not find them
         importlib.import_module(name)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # C code never returns to a Python handler
@@ -180,4 +183,4 @@ def _ready() -> None:
 
 
 def _judge(response: str, answer: str) -> Verdict:
-    return _safely(_verify, response, answer)
+    return _safely(_Worker.verify, response, answer)

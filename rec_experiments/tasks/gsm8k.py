@@ -61,8 +61,7 @@ class Gsm8k(Piece):
         return train, test
 
     def verify(self, response: str, answer: str) -> Verdict:
-        # Here, not above: sympy is slow to import, and most runs that import this never judge it.
-        from rec_experiments.rewards import math_answer
+        from rec_experiments.rewards import math_answer  # noqa: PLC0415 (sympy is slow to import)
 
         return math_answer.verify(response, answer, self.format_bonus)
 
@@ -97,7 +96,7 @@ def _from_hub(path: str, subset: str) -> list[list[jsonl.Row]]:
     advice = "give a local folder with train.jsonl and test.jsonl: dataset.path=FOLDER"
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", path):
         raise UserError(f"dataset.path={path}: no such folder; {advice}, or OWNER/NAME on the hub")
-    import datasets  # here, not above: it is slow to import and a local folder does without it
+    import datasets  # noqa: PLC0415 (slow to import, and a local folder does without it)
 
     try:
         loaded = datasets.load_dataset(path, subset)

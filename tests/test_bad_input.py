@@ -1,0 +1,199 @@
+"""Bad input: one clear line that names the key, the value and what is allowed; exit code 2;
+nothing written. Each case runs the real command line in an empty folder."""
+
+import fcntl
+import json
+import sys
+
+import pytest
+from conftest import SMALL, command
+from hydra.core.global_hydra import GlobalHydra
+
+from rec_experiments import check_data, cli
+
+CASES = {
+    # choices and keys
+    "unknown preset": (["algo=foo"], ["algo=foo", "no such choice", "rec_ring"]),
+    "unknown clip": (["clip=broad"], ["clip=broad", "narrow, none, wide"]),
+    "unknown schedule": (["sync=interval7"], ["sync=interval7", "offline, offset10, on_policy"]),
+    "unknown model": (["model=gpt9"], ["model=gpt9", "tiny"]),
+    "unknown data set": (["dataset=mnist"], ["dataset=mnist", "arithmetic", "gsm8k"]),
+    "unknown region": (["region=four_side"], ["region=four_side", "one_side, ring, two_side"]),
+    "misspelt key": (["sync.intervall=3"], ["sync.intervall", "did you mean interval?"]),
+    "misspelt top-level key": (["sede=3"], ["sede", "did you mean seed?"]),
+    "misspelt group": (["algorithm=grpo"], ["algorithm", "allowed: "]),
+    "misspelt key deep down": (["model.warm_start.step=3"], ["warm_start.step", "steps"]),
+    "key of another choice": (["clip.outer_low=0.6"], ["clip.outer_low", "allowed: high, "]),
+    "appended key": (["+foo=3"], ["foo", "not in"]),
+    "no equals sign": (["seed"], ["seed"]),
+    "unbalanced brackets": (["optimizer.betas=[0.9"], ["optimizer.betas=[0.9"]),
+    "missing mandatory value": (["model=pretrained"], ["model.path"]),
+    "interpolation to nowhere": (["seed=${nowhere}"], ["nowhere"]),
+    # types
+    "word for an integer": (["steps=many"], ["steps", "many"]),
+    "fraction for an integer": (["seed=0.5"], ["seed", "0.5"]),
+    "word for a float": (["clip.low=tight"], ["clip.low", "tight"]),
+    "number for a list": (["optimizer.betas=0.9"], ["optimizer.betas", "0.9"]),
+    "list for a number": (["seed=[1,2]"], ["seed"]),
+    "word for a truth value": (["shuffle=perhaps"], ["shuffle", "perhaps"]),
+    "null for a number": (["steps=null"], ["steps"]),
+    "unknown phase": (["sync.phase=lunar"], ["sync.phase", "lunar", "paper"]),
+    # ranges
+    "no steps": (["steps=0"], ["steps=0", "at least 1"]),
+    "negative seed": (["seed=-1"], ["seed=-1", "at least 0"]),
+    "group of one": (["group_size=1"], ["group_size=1", "at least 2"]),
+    "no prompts": (["batch_size=0"], ["batch_size=0", "at least 1"]),
+    "no micro-batch": (["micro_batch_size=0"], ["micro_batch_size=0", "at least 1"]),
+    "lower bound above 1": (["clip.low=1.5"], ["clip.low=1.5", "between 0 and 1"]),
+    "negative upper bound": (["clip.high=-0.1"], ["clip.high=-0.1", "at least 0"]),
+    "bound is not a number": (["clip.high=nan"], ["clip.high=nan", "at least 0"]),
+    "ring inside out": (["algo=rec_ring", "clip.low=0.7"], ["clip.outer_low=0.6", "low=0.7"]),
+    "interval 0": (["sync.interval=0"], ["sync.interval=0", "at least 1"]),
+    "negative offset": (["sync.offset=-1"], ["sync.offset=-1", "at least 0"]),
+    "offline with an offset": (["sync=offline", "sync.offset=3"], ["sync.offset=3", "only 0"]),
+    "learning rate 0": (["optimizer.learning_rate=0"], ["optimizer.learning_rate=0", "greater"]),
+    "beta of 1": (["optimizer.betas=[0.9,1]"], ["optimizer.betas", "[0, 1)"]),
+    "three betas": (["optimizer.betas=[0.9,0.9,0.9]"], ["optimizer.betas", "two numbers"]),
+    "temperature 0": (["sampler.temperature=0"], ["sampler.temperature=0", "above 0"]),
+    "negative temperature": (["sampler.eval_temperature=-1"], ["eval_temperature=-1"]),
+    "weight temperature 0": (
+        ["algo=red_weight", "shaping.temperature=0"], ["shaping.temperature=0", "greater than 0"],
+    ),
+    "negative tau": (["algo=opmd", "regularizer.tau=-1"], ["regularizer.tau=-1", "at least 0"]),
+    "ddof 2": (["algo=grpo", "advantage.ddof=2"], ["advantage.ddof=2", "0 (population) or 1"]),
+    "odd head size": (["model.heads=5"], ["model.heads=5", "multiple of 2 x heads"]),
+    "modulus of two digits": (["dataset.modulus=11"], ["dataset.modulus=11", "between 2 and 10"]),
+    "more chains than exist": (
+        ["dataset.max_steps=2", "dataset.train_problems=9999"], ["dataset.train_problems=9999"],
+    ),
+    "overwritten kind": (["clip.kind=ring"], ["clip.kind=ring", "is set by"]),
+    "unknown device": (["device=abacus"], ["device=abacus", "auto, cpu or cuda"]),
+    "absent device": (["device=cuda"], ["device=cuda", "no CUDA device"]),
+    "unknown tracking mode": (
+        ["tracking=wandb", "tracking.mode=loud"], ["tracking.mode=loud", "online, offline"],
+    ),
+    # what the keys point to
+    "prompt longer than its limit": (["dataset.max_prompt_tokens=6"], ["max_prompt_tokens=6"]),
+    "response longer than the context": (
+        ["dataset.max_response_tokens=5000"], ["max_response_tokens=5000", "context of 2048"],
+    ),
+    "model not there": (
+        ["model=pretrained", "model.path=./no-such-model"], ["model.path=./no-such-model"],
+    ),
+    "unknown dtype": (
+        ["model=pretrained", "model.path=x", "model.dtype=float7"], ["model.dtype=float7"],
+    ),
+    "run folder inside a file": (["run_dir=/dev/null/run"], ["run_dir=/dev/null/run"]),
+}  # fmt: skip
+
+
+def refused(arguments, monkeypatch, capfd, entry=cli.main) -> str:
+    """The one line on stderr of a command that must exit with 2."""
+    monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit) as stopped:
+        entry()
+    out, err = capfd.readouterr()
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert stopped.value.code == 2, err
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in out + err
+    return lines[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input_is_one_line_and_leaves_nothing(name, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    arguments, expected = CASES[name]
+    line = refused([*SMALL, *arguments], monkeypatch, capfd)
+    for part in expected:
+        assert part in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_are_at_least_40_kinds():
+    assert len(CASES) >= 40
+
+
+GOOD = json.dumps({"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"})
+DATA = {
+    "missing folder": (None, ["dataset.path=data", "no such folder"]),
+    "missing file": ({"train.jsonl": GOOD}, ["dataset.path=data", "test.jsonl"]),
+    "malformed line": ({"train.jsonl": GOOD + "\n{oops", "test.jsonl": GOOD}, ["line 2"]),
+    "missing field": ({"train.jsonl": '{"question": "?"}', "test.jsonl": GOOD}, ["answer"]),
+    "field of another type": (
+        {"train.jsonl": '{"question": 3, "answer": "#### 1"}', "test.jsonl": GOOD}, ["question"],
+    ),
+    "no answer in the solution": (
+        {"train.jsonl": '{"question": "?", "answer": "who knows"}', "test.jsonl": GOOD}, ["####"],
+    ),
+    "empty file": ({"train.jsonl": "", "test.jsonl": GOOD}, ["train.jsonl"]),
+    "not text": ({"train.jsonl": b"\xff\xfe\x00", "test.jsonl": GOOD}, ["train.jsonl"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", [cli.main, check_data.main])
+@pytest.mark.parametrize("name", DATA)
+def test_bad_data_is_one_line(name, entry, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    files, expected = DATA[name]
+    if files is not None:
+        (tmp_path / "data").mkdir()
+    for file, content in (files or {}).items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / "data" / file).write_bytes(data)
+    before = sorted(tmp_path.rglob("*"))
+    line = refused(["dataset=gsm8k", "dataset.path=data"], monkeypatch, capfd, entry)
+    for part in expected:
+        assert part in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_of_another_experiment_is_refused(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    done = command(*SMALL, "run_dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    line = refused([*SMALL, "run_dir=run", "clip=wide"], monkeypatch, capfd)
+    assert "run_dir=run" in line
+    assert "clip.high is 0.2 there and 2.0 here" in line
+    again = command(*SMALL, "run_dir=run", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "finished before" in again.stdout
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_folder_in_use_is_refused(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    with open(tmp_path / "run" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        line = refused([*SMALL, "run_dir=run"], monkeypatch, capfd)
+    assert "another process is running it" in line
+
+
+def test_an_error_of_ours_keeps_its_traceback_and_never_exits_0(tmp_path):
+    """A run that fails half-way: traceback on stderr, the reason in status.json, not code 0."""
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import sys, rec_experiments.train as t\n"
+        "def boom(*a, **k): raise RuntimeError('no luck')\n"
+        "t.update = boom\n"
+        "sys.argv = ['rec_experiments', *sys.argv[1:]]\n"
+        "from rec_experiments.cli import main\n"
+        "main()\n"
+    )
+    import os
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, script, *SMALL, "run_dir=run"],
+        cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode not in (0, 2)
+    assert "Traceback" in done.stderr
+    assert "no luck" in done.stderr
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert status["reason"] == "RuntimeError: no luck"

@@ -1,0 +1,114 @@
+"""The configuration: presets, choices, defaults, and what is refused.
+
+1. Every preset's resolved configuration is on file: a changed default shows in review.
+2. All presets run under all schedules, and compose with every clip that makes sense.
+3. A value stands once: dataclasses have no defaults of their own.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, experiment, resolve
+from omegaconf import OmegaConf
+
+from rec_experiments import schema
+from rec_experiments.experiment import Experiment, Pieces, run_path
+from rec_experiments.prepare import prepare
+from rec_experiments.run_folder import RunFolder
+from rec_experiments.train import train
+from rec_experiments.types import Piece, UserError
+
+PRESETS = sorted(path.stem for path in (schema.CONF / "algo").glob("*.yaml"))
+SCHEDULES = ("on_policy", "interval20", "offset10", "offline")
+GOLDEN = Path(__file__).parent / "golden"
+ALGORITHM_GROUPS = [field.name for field in dataclasses.fields(Pieces)]
+
+
+def test_the_presets_of_the_paper_are_there():
+    assert set(PRESETS) == {
+        "reinforce", "grpo", "rec_oneside_is", "rec_oneside_nois", "rec_twoside_is",
+        "rec_twoside_nois", "rec_ring_is", "rec_ring", "opmd", "asymre", "pairwise", "red_drop",
+        "red_weight",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_resolved_preset_is_the_one_on_file(preset):
+    config = resolve(f"algo={preset}")
+    golden = OmegaConf.to_container(OmegaConf.load(GOLDEN / f"{preset}.yaml"))
+    assert {group: config[group] for group in ALGORITHM_GROUPS} == golden
+
+
+def test_resolved_default_is_the_one_on_file():
+    assert resolve() == OmegaConf.to_container(OmegaConf.load(GOLDEN / "default.yaml"))
+
+
+@pytest.mark.parametrize("sync", SCHEDULES)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_runs_under_every_schedule(preset, sync, tmp_path):
+    overrides = (*SMALL, f"algo={preset}", f"sync={sync}")
+    exp, folder = experiment(*overrides), RunFolder(tmp_path)
+    folder.start(resolve(*overrides), {})
+    train(exp, prepare(exp), folder)
+    rows = folder.metrics()
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    staleness = 0 if sync == "on_policy" else 2
+    assert rows[-1]["train/staleness"] == staleness
+
+
+@pytest.mark.parametrize("clip", ["none", "narrow", "asymmetric", "wide"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_composes_with_every_clip(preset, clip):
+    exp = experiment(f"algo={preset}", f"clip={clip}")
+    bounds = {"none": (None, None), "narrow": (0.2, 0.2), "asymmetric": (0.2, 0.25)}
+    assert (exp.clip.low, exp.clip.high) == bounds.get(clip, (0.6, 2.0))
+    region = {"rec_twoside": "two_side", "rec_ring": "ring"}.get(
+        next((p for p in ("rec_twoside", "rec_ring") if preset.startswith(p)), ""), "one_side"
+    )
+    assert exp.clip.kind == region
+
+
+def test_the_papers_legends_can_be_written_down():
+    ring = experiment("algo=rec_ring", "clip=asymmetric").clip
+    assert (ring.low, ring.high, ring.outer_low, ring.outer_high) == (0.2, 0.25, 0.6, 2.0)
+    assert experiment("algo=rec_ring_is").algorithm().weight.kind == "importance"
+
+
+def test_a_choice_on_the_command_line_wins_over_the_preset_in_any_order():
+    for order in (("algo=grpo", "clip=wide"), ("clip=wide", "algo=grpo")):
+        assert experiment(*order).clip.high == 2.0
+
+
+def test_values_stand_in_yaml_only():
+    classes = [cls for nodes in schema.SCHEMAS.values() for cls in nodes.values()]
+    for cls in [*classes, Experiment]:
+        for field in dataclasses.fields(cls):
+            if not (issubclass(cls, Piece) and field.name == "kind"):
+                assert field.default is field.default_factory is dataclasses.MISSING, (cls, field)
+
+
+def test_every_yaml_of_every_group_composes():
+    for folder in schema.CONF.iterdir():
+        if folder.is_dir() and folder.name not in ("hydra", "sweep", "scale", "setting"):
+            for file in folder.glob("*.yaml"):
+                extra = ["model.path=x"] if file.stem == "pretrained" else []
+                experiment(f"{folder.name}={file.stem}", *extra)
+
+
+def test_run_folders_differ_exactly_when_the_experiment_does(tmp_path):
+    base = run_path(resolve())
+    assert run_path(resolve("tracking=wandb")).name == base.name
+    assert run_path(resolve(f"output_dir={tmp_path}")).name == base.name
+    different = [
+        (), ("seed=1",), ("clip=wide",), ("sync=offset10",), ("weight=importance",),
+        ("region=two_side",), ("steps=99",), ("optimizer.learning_rate=1e-4",), ("sync.offset=1",),
+        ("aggregation=sequence_mean",), ("regularizer=opmd",), ("regularizer=opmd_token",),
+    ]  # fmt: skip
+    names = {run_path(resolve(*overrides)).name for overrides in different}
+    assert len(names) == len(different)
+
+
+def test_a_kind_cannot_be_overwritten():
+    with pytest.raises(UserError, match="clip.kind=ring: is set by the group's choice"):
+        experiment("clip.kind=ring")

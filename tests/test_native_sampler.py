@@ -1,0 +1,327 @@
+"""The native sampler.
+
+1. Tokens and log-probabilities are those of a plain loop without a cache, for any architecture.
+2. A response does not depend on what is sampled beside it.
+3. Greedy responses are those of `generate`.
+4. A response stops at any end token, which it includes, or at the limit.
+5. Loaded weights are the ones sampled from, tied and fused parameters included.
+6. The fused step is the library's forward; it is used only where it is exact.
+7. A token is drawn with exactly its probability, in a vocabulary of any size.
+"""
+
+import copy
+import math
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from rec_experiments.rng import TRAIN, uniforms
+from rec_experiments.samplers.native import Native, NativeSampler, choose
+from rec_experiments.types import Draw, Response
+
+VOCABULARY, LIMIT = 61, 14
+EOS = [1, 2]
+PROMPTS = [list(range(3, 3 + n)) for n in (3, 7, 5, 9, 1)]
+DRAWS = [[Draw(0, TRAIN, 4, group, k) for k in range(3)] for group in range(len(PROMPTS))]
+
+LLAMA_STYLE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.15,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+GPT2_STYLE = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "initializer_range": 0.15,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+CONFIGS = {
+    "qwen2": lambda: transformers.Qwen2Config(**LLAMA_STYLE, tie_word_embeddings=True),
+    "qwen2-sliding": lambda: transformers.Qwen2Config(
+        **LLAMA_STYLE, use_sliding_window=True, sliding_window=4, max_window_layers=1
+    ),
+    "llama": lambda: transformers.LlamaConfig(**LLAMA_STYLE, head_dim=12),
+    "llama-biased": lambda: transformers.LlamaConfig(
+        **LLAMA_STYLE, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3_ROPE
+    ),
+    "llama-gelu": lambda: transformers.LlamaConfig(**LLAMA_STYLE, hidden_act="gelu"),
+    "mistral-sliding": lambda: transformers.MistralConfig(**LLAMA_STYLE, sliding_window=4),
+    "gemma2": lambda: transformers.Gemma2Config(**LLAMA_STYLE, head_dim=8, sliding_window=5),
+    "gpt2": lambda: transformers.GPT2Config(**GPT2_STYLE),
+}
+FUSED = {"qwen2", "llama", "llama-biased"}
+
+
+def build(name: str, seed: int = 0) -> PreTrainedModel:
+    """A tiny random model. Norms and biases are random too, so that none can be forgotten."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def sampler_of(model: PreTrainedModel, max_rows: int | None = None) -> NativeSampler:
+    return NativeSampler(copy.deepcopy(model), EOS, None, LIMIT, max_rows)
+
+
+def flat(groups: list[list[Response]]) -> list[Response]:
+    return list(chain.from_iterable(groups))
+
+
+def tokens(groups: list[list[Response]]) -> list[list[list[int]]]:
+    return [[response.tokens for response in group] for group in groups]
+
+
+def reference(
+    model: PreTrainedModel, prompt: list[int], draw: Draw, temperature: float
+) -> Response:
+    """One response by full forwards, with a CDF in float64."""
+    ids, logp = list(prompt), []
+    names = (draw.seed, draw.stream, draw.batch, draw.group, draw.response)
+    for uniform in uniforms(*names, LIMIT):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, -1].double()
+        logp_V = torch.log_softmax(logits / (temperature or 1), dim=-1).numpy()
+        if temperature == 0:
+            token = int(logp_V.argmax())
+        else:
+            token = int(np.searchsorted(np.cumsum(np.exp(logp_V)), uniform, side="right"))
+        ids.append(token)
+        logp.append(float(logp_V[token]))
+        if token in EOS:
+            break
+    return Response(ids[len(prompt) :], logp, ids[-1] in EOS)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_agrees_with_a_loop_without_a_cache(name, temperature):
+    model = build(name)
+    sampled = sampler_of(model).sample(PROMPTS, DRAWS, temperature)
+    for prompt, draws, group in zip(PROMPTS, DRAWS, sampled, strict=True):
+        for draw, response in zip(draws, group, strict=True):
+            expected = reference(model, prompt, draw, temperature)
+            assert response.tokens == expected.tokens
+            assert response.finished == expected.finished
+            assert response.logp == pytest.approx(expected.logp, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma2", "gpt2"])
+def test_a_response_does_not_depend_on_its_batch(name):
+    model = build(name)
+    together = sampler_of(model).sample(PROMPTS, DRAWS, 1.0)
+    for max_rows in (1, 7):
+        split = sampler_of(model, max_rows).sample(PROMPTS, DRAWS, 1.0)
+        assert tokens(split) == tokens(together)
+    backwards = sampler_of(model).sample(PROMPTS[::-1], DRAWS[::-1], 1.0)
+    assert tokens(backwards) == tokens(together)[::-1]
+
+
+def test_the_same_call_gives_the_same_bits():
+    sampler = sampler_of(build("qwen2"))
+    assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler.sample(PROMPTS, DRAWS, 1.0)
+
+
+def test_draws_are_distinct_and_may_be_few():
+    few = [[], DRAWS[1], DRAWS[2][:1], [], []]
+    sampled = sampler_of(build("qwen2")).sample(PROMPTS, few, 1.0)
+    assert [len(group) for group in sampled] == [0, 3, 1, 0, 0]
+    assert len({tuple(response.tokens) for response in sampled[1]}) == 3
+    assert sampler_of(build("qwen2")).sample(PROMPTS, [[]] * 5, 1.0) == [[]] * 5
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama", "mistral-sliding", "gemma2", "gpt2"])
+def test_greedy_agrees_with_generate(name):
+    model = build(name)
+    sampled = sampler_of(model).sample(PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
+    for prompt, [response] in zip(PROMPTS, sampled, strict=True):
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=LIMIT,
+            eos_token_id=EOS,
+            pad_token_id=0,
+        )
+        assert response.tokens == output[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt2"])
+def test_stops_at_any_end_token_or_at_the_limit(name):
+    """With 6 end tokens of 61 most rows end early, at different lengths, and are dropped."""
+    model = build(name)
+    draws = [[Draw(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
+    endless = NativeSampler(copy.deepcopy(model), [], 0, LIMIT, None).sample(PROMPTS, draws, 1.0)
+    ends = list(range(20, 26))
+    stopped = NativeSampler(copy.deepcopy(model), ends, 0, LIMIT, None).sample(PROMPTS, draws, 1.0)
+    for full, response in zip(flat(endless), flat(stopped), strict=True):
+        assert len(full.tokens) == LIMIT
+        assert not full.finished
+        first = next((t for t, token in enumerate(full.tokens) if token in ends), None)
+        assert response.finished == (first is not None)
+        cut = LIMIT if first is None else first + 1
+        assert response.tokens == full.tokens[:cut]
+        assert response.logp == pytest.approx(full.logp[:cut], abs=1e-5)
+    assert len({response.tokens[-1] for response in flat(stopped) if response.finished}) > 3
+    assert {response.finished for response in flat(stopped)} == {True, False}
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama-biased", "gpt2"])
+def test_samples_from_the_loaded_weights(name):
+    sampler, new = sampler_of(build(name)), build(name, seed=1)
+    sampler.load(new.state_dict())
+    assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler_of(new).sample(PROMPTS, DRAWS, 1.0)
+
+
+def test_the_callers_weights_and_the_samplers_stay_apart():
+    sampler, trained = sampler_of(build("qwen2")), build("qwen2")
+    sampler.load(trained.state_dict())
+    before = sampler.sample(PROMPTS, DRAWS, 1.0)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.mul_(-2)
+    assert sampler.sample(PROMPTS, DRAWS, 1.0) == before
+
+
+@pytest.mark.parametrize("absent", ["lm_head.weight", "model.embed_tokens.weight"])
+def test_a_tied_parameter_may_come_under_either_name(absent):
+    sampler, new = sampler_of(build("qwen2")), build("qwen2", seed=1)
+    weights = {name: weight for name, weight in new.state_dict().items() if name != absent}
+    sampler.load(weights)
+    assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler_of(new).sample(PROMPTS, DRAWS, 1.0)
+
+
+def test_weights_that_do_not_fit_are_refused():
+    weights = build("llama").state_dict()
+    missing = {name: weight for name, weight in weights.items() if name != "lm_head.weight"}
+    with pytest.raises(ValueError, match=r"missing \['lm_head.weight'\]"):
+        sampler_of(build("llama")).load(missing)
+    with pytest.raises(ValueError, match=r"unknown \['extra'\]"):
+        sampler_of(build("llama")).load({**weights, "extra": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_fused_step_is_used_only_where_it_is_exact(name):
+    sampler = sampler_of(build(name))
+    assert (sampler.fused is not None) == (name in FUSED)
+    assert sampler_of(build(name).to(torch.bfloat16)).fused is None
+
+
+@pytest.mark.parametrize("name", sorted(FUSED))
+def test_the_fused_step_is_the_librarys_forward(name):
+    """Over a span that the fused step rounds up, past its first multiple."""
+    prompts = [list(range(2, 2 + n)) for n in (30, 24, 1)]
+    fused, library = (sampler_of(build(name)) for _ in range(2))
+    library.fused = None
+    ours, theirs = (s.sample(prompts, DRAWS[:3], 1.0) for s in (fused, library))
+    assert tokens(ours) == tokens(theirs)
+    for a, b in zip(flat(ours), flat(theirs), strict=True):
+        assert a.logp == pytest.approx(b.logp, abs=1e-5)
+
+
+def draw_tokens(logits_BV, uniform_B, temperature=1.0):
+    scratch_BV = torch.empty(logits_BV.shape, dtype=torch.long)
+    return choose(logits_BV, uniform_B, temperature, scratch_BV)
+
+
+def test_tokens_come_with_their_probability():
+    """Evenly spaced uniforms hit each token in proportion to its probability, exactly."""
+    share = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.125, 0.125, 0.0])
+    uniform_B = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    token_B, logp_B = draw_tokens(share.log().expand(1000, -1), uniform_B)
+    assert torch.bincount(token_B, minlength=7).tolist() == [0, 250, 0, 500, 125, 125, 0]
+    assert logp_B.tolist() == pytest.approx(share[token_B].log().tolist(), abs=1e-6)
+
+
+def test_extreme_uniforms_never_choose_an_impossible_token():
+    logits_BV = torch.tensor([[-math.inf, 1.0, -200.0, 0.0, -math.inf]]).expand(2, -1)
+    uniform_B = torch.tensor([0.0, math.nextafter(1, 0)], dtype=torch.float64)
+    assert draw_tokens(logits_BV, uniform_B)[0].tolist() == [1, 3]
+
+
+def test_a_large_vocabulary_is_drawn_exactly():
+    """A flat distribution over Qwen's vocabulary, where a float32 CDF is off by many tokens."""
+    vocabulary = 151_936
+    expected_B = torch.arange(0, vocabulary, 1187)
+    uniform_B = (expected_B.double() + 0.5) / vocabulary
+    token_B, logp_B = draw_tokens(torch.zeros(len(expected_B), vocabulary), uniform_B)
+    assert token_B.tolist() == expected_B.tolist()
+    assert logp_B.tolist() == pytest.approx([-math.log(vocabulary)] * len(token_B), abs=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**31), size=st.integers(1, 3000), spread=st.floats(0, 30))
+def test_choice_agrees_with_a_float64_cdf(seed, size, spread):
+    generator = np.random.default_rng(seed)
+    logits = (generator.standard_normal(size) * spread).astype(np.float32)
+    uniform = generator.random()
+    logits_BV = torch.from_numpy(logits)[None]
+    token_B, logp_B = draw_tokens(logits_BV, torch.tensor([uniform]).double(), 0.8)
+    logp_V = torch.log_softmax(logits_BV[0].double() / 0.8, dim=-1).numpy()
+    below = np.exp(logp_V[: int(token_B)]).sum()
+    assert below - 1e-6 <= uniform <= below + np.exp(logp_V[int(token_B)]) + 1e-6
+    assert float(logp_B) == pytest.approx(logp_V[int(token_B)], abs=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_diverged_policy_is_reported(bad, temperature):
+    model = build("qwen2")
+    with torch.no_grad():
+        model.model.norm.weight.fill_(bad)
+    with pytest.raises(FloatingPointError, match="diverged"):
+        sampler_of(model).sample(PROMPTS, DRAWS, temperature)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("temperature", 0.0),
+        ("temperature", -1.0),
+        ("temperature", math.nan),
+        ("eval_temperature", -0.1),
+        ("eval_temperature", math.inf),
+        ("max_rows", 0),
+    ],
+)
+def test_config_names_what_is_wrong(key, value):
+    good = {"temperature": 1.0, "eval_temperature": 0.0, "max_rows": None}
+    Native(**good)
+    with pytest.raises(ValueError, match=f"^{key}={value}: must be"):
+        Native(**{**good, key: value})
+
+
+def test_config_builds_the_sampler():
+    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=2)
+    sampler = config.build(build("qwen2"), EOS, None, LIMIT)
+    plain = sampler_of(build("qwen2"), max_rows=2)
+    assert sampler.sample(PROMPTS, DRAWS, 1.0) == plain.sample(PROMPTS, DRAWS, 1.0)

@@ -1,0 +1,13 @@
+"""Write the resolved configurations that test_config.py compares with: run it, read the diff."""
+
+from conftest import resolve
+from omegaconf import OmegaConf
+from test_config import ALGORITHM_GROUPS, GOLDEN, PRESETS
+
+from rec_experiments import schema
+
+schema.register()
+OmegaConf.save(OmegaConf.create(resolve()), GOLDEN / "default.yaml")
+for preset in PRESETS:
+    config = resolve(f"algo={preset}")
+    OmegaConf.save({group: config[group] for group in ALGORITHM_GROUPS}, GOLDEN / f"{preset}.yaml")
