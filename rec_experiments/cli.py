@@ -3,13 +3,14 @@
 import difflib
 import functools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import hydra
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
@@ -32,23 +33,25 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach us, instead of Hydra's own report
     schema.register()
     start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
-    try:
-        start(_exit_on_user_error(task))()
-    except (HydraException, OmegaConfBaseException) as error:
-        _refuse(error)
-
-
-def _exit_on_user_error(task: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
-    """Leave before Hydra adds its own words to the error."""
+    composed = False
 
     @functools.wraps(task)
     def guarded(config: DictConfig) -> None:
+        nonlocal composed
+        composed = True
         try:
             task(config)
         except (UserError, OmegaConfBaseException) as error:
-            _refuse(error)
+            _refuse(error)  # before Hydra adds its own words
 
-    return guarded
+    try:
+        start(guarded)()
+    except (HydraException, OmegaConfBaseException) as error:
+        _refuse(error)
+    except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
+        if composed:
+            raise
+        _refuse(error)
 
 
 def _refuse(error: Exception) -> NoReturn:
@@ -112,12 +115,15 @@ def explain(error: BaseException) -> str:
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
     for part in reversed(chain):
+        if isinstance(part, OverrideParseException):
+            return f"{part.override}: cannot be read ({_first_line(part)})"
         if isinstance(part, MissingConfigException) and part.options:
             group, _, choice = str(part.missing_cfg_file).rpartition("/")
             allowed = sorted(option for option in part.options if option != "schema")
             return f"{group}={choice}: no such choice; allowed: {', '.join(allowed)}"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
-            return f"{part.full_key}: {_first_line(part)}{_suggestion(part)}"
+            override = re.search(r"Error merging override (.*)", str(error))
+            return f"{override[1] if override else part.full_key}: {_first_line(part)}{_suggestion(part)}"
     return _first_line(error)
 
 
@@ -125,7 +131,7 @@ def _suggestion(error: OmegaConfBaseException) -> str:
     """The keys that stand where a misspelt one was looked for."""
     if not isinstance(error, ConfigKeyError | AttributeError) or error.parent_node is None:
         return ""
-    allowed = [str(key) for key in error.parent_node]  # type: ignore[attr-defined]
+    allowed = [str(key) for key in error.parent_node]
     close = difflib.get_close_matches(str(error.key), allowed, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"; {hint}allowed: {', '.join(sorted(allowed))}"

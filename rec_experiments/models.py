@@ -2,17 +2,26 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from rec_experiments.types import Message, Piece, UserError
 
-PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}\n{% endif %}{% endfor %}"
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}"
+    "{% if not loop.last %}\n{% endif %}{% endfor %}"
+)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -31,7 +40,8 @@ class WarmStart:
     def __post_init__(self) -> None:
         if self.steps < 0 or self.batch_size < 1 or not self.learning_rate > 0 or self.seed < 0:
             raise ValueError(
-                f"warm_start={self}: needs steps >= 0, batch_size >= 1, learning_rate > 0, seed >= 0"
+                f"warm_start={self}: steps and seed must be at least 0, batch_size at least 1, "
+                "learning_rate greater than 0"
             )
 
 
@@ -57,7 +67,7 @@ class Tiny(Piece):
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
         if self.hidden_size % (2 * self.heads):
             raise ValueError(
-                f"heads={self.heads}: hidden_size={self.hidden_size} must be a multiple of 2 x heads"
+                f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
             )
         if not self.init_std > 0:
             raise ValueError(f"init_std={self.init_std}: must be greater than 0")
@@ -65,7 +75,7 @@ class Tiny(Piece):
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return byte_tokenizer()
 
-    def model(self) -> nn.Module:
+    def model(self) -> PreTrainedModel:
         tokenizer = self.tokenizer()
         torch.manual_seed(self.warm_start.seed)
         return Qwen2ForCausalLM(
@@ -109,7 +119,7 @@ class Pretrained(Piece):
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return self._load(AutoTokenizer)
 
-    def model(self) -> nn.Module:
+    def model(self) -> PreTrainedModel:
         model = self._load(
             AutoModelForCausalLM,
             dtype=getattr(torch, self.dtype),
@@ -119,14 +129,14 @@ class Pretrained(Piece):
             model.gradient_checkpointing_enable()
         return model
 
-    def _load(self, auto, **options):
+    def _load(self, auto: Any, **options: Any) -> Any:
         try:
             return auto.from_pretrained(self.path, **options)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(
-                f"model.path={self.path}: cannot be loaded ({reason}); give a local folder, or a hub "
-                "name that this machine can reach and, for a gated model, a token (HF_TOKEN)"
+                f"model.path={self.path}: cannot be loaded ({reason}); give a local folder, or a "
+                "hub name that this machine can reach and, for a gated model, a token (HF_TOKEN)"
             ) from error
 
     def describe(self) -> str:
@@ -150,7 +160,7 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 class Codec:
     """Text to tokens and back, as one model wants it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, model: nn.Module):
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel):
         self.tokenizer = tokenizer
         stops = model.generation_config.eos_token_id  # several ids for some families
         stops = stops if isinstance(stops, list) else [stops]

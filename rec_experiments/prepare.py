@@ -15,8 +15,8 @@ from torch import nn
 
 from rec_experiments.experiment import Experiment
 from rec_experiments.models import Codec, Tiny, warm_start
-from rec_experiments.rewards.judge import Isolated, inline
-from rec_experiments.rollout import Actor, Judge
+from rec_experiments.rewards.judge import Isolated, Judge, inline
+from rec_experiments.rollout import Actor
 from rec_experiments.run_folder import write_atomic
 from rec_experiments.train import Workbench
 from rec_experiments.types import Problem, Task, UserError
@@ -53,8 +53,9 @@ def prepare(experiment: Experiment, note: Callable[[str], None] = lambda line: N
 
 def judge_for(task: Task) -> Judge:
     """In this process, or in killable workers where the task asks for them."""
-    workers = getattr(task, "verifier_workers", 0)
-    return Isolated(task.verify, workers, task.verifier_timeout) if workers else inline(task.verify)
+    if not task.verifier_workers:
+        return inline(task.verify)
+    return Isolated(task.verify, task.verifier_workers, task.verifier_timeout)
 
 
 def pick_device(name: str) -> torch.device:

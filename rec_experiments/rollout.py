@@ -2,7 +2,6 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -11,11 +10,11 @@ from torch import Tensor
 from rec_experiments import rng
 from rec_experiments.data import problems_of
 from rec_experiments.models import Codec
+from rec_experiments.rewards.judge import Judge
 from rec_experiments.sync import Schedule
 from rec_experiments.types import Draw, Problem, Response, Rollouts, Sampler, Verdict
 
 Weights = dict[str, Tensor]
-Judge = Callable[[list[tuple[str, str]]], list[Verdict]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,8 @@ class RolloutFeed:
 
     def _draw(self) -> None:
         batch = self.next_batch
-        assert self.behavior is not None and self.behavior.version == self.schedule.version(batch)
+        assert self.behavior is not None
+        assert self.behavior.version == self.schedule.version(batch)
         numbers = problems_of(batch, self.batch_size, len(self.problems), self.seed, self.shuffle)
         draws = [
             [Draw(self.seed, rng.TRAIN, batch, group, k) for k in range(self.group_size)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+import yaml
 
 from rec_experiments.experiment import identity
 from rec_experiments.types import UserError
@@ -71,7 +71,7 @@ class RunFolder:
         saved = self.path / "config.yaml"
         if not saved.exists():
             return
-        before = _flat(identity(OmegaConf.to_container(OmegaConf.load(saved))))
+        before = _flat(identity(yaml.safe_load(saved.read_text())))
         now = _flat(identity(config))
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
@@ -91,7 +91,10 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise UserError(f"run_dir={self.path}: another process is running it") from error
-        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(config).encode())
+        write_atomic(
+            self.path / "config.yaml",
+            yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
+        )
         write_atomic(self.path / "provenance.json", _json(provenance))
         self.set_status("running")
 
@@ -134,7 +137,7 @@ class RunFolder:
 
     def load_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
         """The newest state that is whole, or None, and the names of damaged ones passed over."""
-        damaged = []
+        damaged: list[str] = []
         for folder in self._checkpoint_folders():
             state, digest = folder / "state.pt", folder / "sha256"
             if state.exists() and digest.exists():

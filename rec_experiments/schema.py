@@ -4,6 +4,7 @@ YAML holds the values, the dataclasses hold names, types and ranges. A misspelt 
 fails when the configuration is composed, a value out of range when `build` makes the experiment.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,6 +72,7 @@ def build(config: DictConfig, kind: type[T]) -> T:
     Raises UserError, naming the key, for a value outside its range.
     """
     parts: dict[str, Any] = {}
+    _check_keys(config, kind.__dataclass_fields__)
     for key in kind.__dataclass_fields__:
         if OmegaConf.is_missing(config, key):
             raise UserError(f"{key}: has no value; choose one, as in {key}=NAME (see --help)")
@@ -81,6 +83,18 @@ def build(config: DictConfig, kind: type[T]) -> T:
                 _check_kind(key, parts[key])
     with _named(""):
         return kind(**parts)
+
+
+def _check_keys(config: DictConfig, allowed: Iterable[str], prefix: str = "") -> None:
+    """Hydra's `+key=value` can add a key that no dataclass has; it would be ignored silently."""
+    for key, value in ((str(key), value) for key, value in config.items()):
+        if key not in allowed:
+            raise UserError(
+                f"{prefix}{key}: is no key of the experiment; allowed: {', '.join(sorted(allowed))}"
+            )
+        if isinstance(value, DictConfig):
+            fields = getattr(OmegaConf.get_type(value), "__dataclass_fields__", value)
+            _check_keys(value, fields, f"{prefix}{key}.")
 
 
 def _check_kind(slot: str, piece: Piece) -> None:

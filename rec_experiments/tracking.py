@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast, get_args
 
 from rec_experiments.types import Piece
+
+Mode = Literal["online", "offline", "disabled"]
 
 
 class Tracker(Protocol):
@@ -36,7 +38,7 @@ class Wandb(Piece):
     tags: list[str]
 
     def __post_init__(self) -> None:
-        if self.mode not in (None, "online", "offline", "disabled"):
+        if self.mode not in (None, *get_args(Mode)):
             raise ValueError(f"mode={self.mode}: must be online, offline, disabled or null")
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
@@ -52,7 +54,7 @@ class Wandb(Piece):
             tags=self.tags,
             dir=folder,
             config=config,
-            mode=self.mode or ("online" if has_key else "offline"),
+            mode=cast(Mode, self.mode or ("online" if has_key else "offline")),
         )
         return _WandbRun(run)
 

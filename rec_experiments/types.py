@@ -127,7 +127,7 @@ class LossInput:
 
     @property
     def log_ratio_BT(self) -> Tensor:
-        """log rho of each live token, detached; 0 elsewhere, so that garbage there cannot spread."""
+        """log ρ of each live token, detached; 0 elsewhere, so that garbage there cannot spread."""
         difference_BT = (self.logp_BT - self.behavior_logp_BT).detach()
         return torch.where(self.credit.mask_BT, difference_BT, 0.0)
 
@@ -161,11 +161,21 @@ class Sampler(Protocol):
     def sample(
         self, prompts: list[list[int]], draws: list[list[Draw]], temperature: float
     ) -> list[list[Response]]:
-        """For each prompt one response per draw, in the same order. Temperature 0 is greedy."""
+        """One response per draw, prompt by prompt, in order. Temperature 0 is greedy."""
 
 
 class Task(Protocol):
-    """A data set with its verifier. Its dataclass is also the schema of its config."""
+    """A data set with its verifier. Its dataclass is also the schema of its config.
+
+    max_prompt_tokens, max_response_tokens: longer prompts are refused, longer responses cut.
+    verifier_workers: killable processes that judge; 0 judges in the process of the run, which
+    suits a verifier that cannot hang. verifier_timeout: seconds that one response may take there.
+    """
+
+    max_prompt_tokens: int
+    max_response_tokens: int
+    verifier_workers: int
+    verifier_timeout: float
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems. Raises UserError naming what is missing."""

@@ -110,5 +110,5 @@ def test_run_folders_differ_exactly_when_the_experiment_does(tmp_path):
 
 
 def test_a_kind_cannot_be_overwritten():
-    with pytest.raises(UserError, match="clip.kind=ring: is set by the group's choice"):
+    with pytest.raises(UserError, match=r"clip\.kind=ring: is set by the group's choice"):
         experiment("clip.kind=ring")

@@ -14,10 +14,12 @@ import pytest
 import torch
 from conftest import SMALL, experiment, resolve
 
+import rec_experiments
 from rec_experiments.models import collate, score
 from rec_experiments.prepare import prepare
+from rec_experiments.rollout import RolloutFeed
 from rec_experiments.run_folder import RunFolder
-from rec_experiments.train import accumulate_gradient, train
+from rec_experiments.train import accumulate_gradient, evaluate, train
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +28,6 @@ def mini_batch():
     exp = experiment(*SMALL, "algo=grpo")
     bench = prepare(exp)
     model = bench.model.double()
-    from rec_experiments.rollout import RolloutFeed
-
     feed = RolloutFeed(
         actor=bench.actor, schedule=exp.sync, problems=bench.train_problems, seed=0, steps=3,
         batch_size=4, group_size=4, temperature=1.0, shuffle=True,
@@ -35,7 +35,8 @@ def mini_batch():
     feed.reach(0, model.float())
     rollouts = feed.take(0)
     verdicts = [
-        dataclasses.replace(verdict, reward=float(i % 3)) for i, verdict in enumerate(rollouts.verdicts)
+        dataclasses.replace(verdict, reward=float(i % 3))
+        for i, verdict in enumerate(rollouts.verdicts)
     ]
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
@@ -44,8 +45,6 @@ def mini_batch():
 
 
 def gradient_of(model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None):
-    import rec_experiments
-
     model = copy.deepcopy(model)
     log = accumulate_gradient(
         model,
@@ -95,9 +94,7 @@ def test_the_gradient_does_not_depend_on_padding(mini_batch):
     longest = [1] * (max(map(len, prompts)) + 5), [1] * (max(map(len, responses)) + 7)
     gradients = []
     for extra in (False, True):
-        rows = collate(
-            prompts + [longest[0]] * extra, responses + [longest[1]] * extra, pad_id
-        )
+        rows = collate(prompts + [longest[0]] * extra, responses + [longest[1]] * extra, pad_id)
         mine = copy.deepcopy(model)
         logp_BT = score(mine, None, rows, temperature=1.0).logp_BT[:16]
         mask_BT = rows.attention_mask[:16, -rows.response_length :]
@@ -122,7 +119,9 @@ def test_scores_match_a_plain_forward_pass(mini_batch):
         logp, reference = (torch.log_softmax(x, -1) for x in logits)
         n = len(response)
         chosen = logp[range(n), response]
-        torch.testing.assert_close(scores.logp_BT[i, :n].detach().double(), chosen, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            scores.logp_BT[i, :n].detach().double(), chosen, rtol=1e-5, atol=1e-6
+        )
         p = logp.exp()
         for ours, expected in (
             (scores.entropy_BT, -(p * logp).sum(-1)),
@@ -227,7 +226,12 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
         return out
 
     bench.actor.answer = spy
-    train(exp, bench, folder, lambda row: weights_after.update({row["step"]: fingerprint(bench.model)}))
+    train(
+        exp,
+        bench,
+        folder,
+        lambda row: weights_after.update({row["step"]: fingerprint(bench.model)}),
+    )
     for batch in range(6):
         assert drawn_with[batch] == weights_after[exp.sync.version(batch)], batch
     assert len({weights_after[step] for step in range(7)}) == 7
@@ -257,8 +261,6 @@ def test_the_trainer_scores_at_the_sampling_temperature(tmp_path):
 
 def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
     """The accuracy in row s is that of the weights in the checkpoint of step s."""
-    from rec_experiments.train import evaluate
-
     overrides = ("eval_every=1", "steps=2", "optimizer.learning_rate=0.05")
     folder = run(tmp_path / "run", *overrides)
     exp = experiment(*MOVING, *overrides)

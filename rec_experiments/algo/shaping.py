@@ -1,4 +1,4 @@
-"""Data weighting: which responses the advantage sees, and how much each one counts (Section 4.3)."""
+"""Data weighting: which responses the advantage sees, how much each one counts (Section 4.3)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

@@ -1,0 +1,49 @@
+# Every target sets up what it needs: `make run` and `make test` work on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test check format bench kill-test golden clean
+
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
+		f"Python 3.11 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## create .venv with the pinned versions
+
+run: $(STAMP) ## train on the embedded miniature; ends with a curve (ARGS="algo=rec_ring sync=offset10")
+	$(BIN)/python -m rec_experiments $(ARGS)
+
+test: $(STAMP) ## all tests; REC_DATA=FOLDER adds those on real data sets
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## speed of the native sampler against transformers' generate, in one run
+	$(BIN)/python benchmarks/sampler.py
+
+kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
+	$(BIN)/python tests/kill_and_resume.py 20
+
+golden: $(STAMP) ## rewrite the resolved configurations that the tests compare with
+	cd tests && ../$(BIN)/python update_golden.py
+
+clean: ## remove the environment and caches; run folders stay
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

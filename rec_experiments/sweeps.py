@@ -1,0 +1,279 @@
+"""Figures as sweeps: arms × grid, expanded into jobs, with the run folder of each.
+
+`python -m rec_experiments.sweeps list fig3 [overrides]` prints one job a line and runs nothing. The
+sweeper plugin launches the same jobs, the renderer reads their folders.
+"""
+
+import fnmatch
+import itertools
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rec_experiments import schema
+from rec_experiments.cli import USER_ERROR, explain
+from rec_experiments.experiment import Experiment, run_path
+from rec_experiments.types import UserError
+
+# Overrides that say which jobs there are; a job itself does not see them.
+SWEEP_KEYS = ("sweep", "scale")
+USAGE = "usage: python -m rec_experiments.sweeps list FIGURE [overrides]"
+
+
+@dataclass(kw_only=True, frozen=True, slots=True)
+class Sweep:
+    """Arms × grid (conf/hydra/sweeper/arms.yaml).
+
+    arms: legend label to the overrides that belong together. grid: key to its values. only:
+    patterns of the labels to run, * for any text.
+
+    Raises UserError for a pattern that fits no arm.
+    """
+
+    arms: dict[str, list[str]]
+    grid: dict[str, list[Any]]
+    only: list[str]
+
+    def __post_init__(self) -> None:
+        for pattern in self.only:
+            if self.arms and not fnmatch.filter(self.arms, pattern):
+                raise UserError(
+                    f"hydra.sweeper.only={pattern}: fits no arm; allowed, with * for any text: "
+                    + "; ".join(self.arms)
+                )
+
+    def chosen(self) -> dict[str, list[str]]:
+        """The arms that `only` lets through."""
+        return {
+            label: overrides
+            for label, overrides in self.arms.items()
+            if any(fnmatch.fnmatchcase(label, pattern) for pattern in self.only)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """metric: a key of metrics.jsonl. label: of the vertical axis. log: is that axis logarithmic."""
+
+    metric: str
+    label: str
+    log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one job asks of a cluster, an estimate. hours: of wall-clock time."""
+
+    gpus: int
+    hours: float
+
+
+@dataclass(kw_only=True, frozen=True, slots=True)
+class Figure(Sweep):
+    """A figure of the paper that is drawn from runs (sweeps/NAME.yaml).
+
+    columns: the key of the grid that makes columns. headings: its values to the columns' titles.
+    panels: the rows. scale: mini or paper.
+    """
+
+    name: str
+    title: str
+    caption: str
+    scale: str
+    columns: str
+    headings: dict[str, str]
+    panels: list[Panel]
+    resources: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One cell of arms × grid. label: the arm's, "" without arms. lines: key to its override."""
+
+    label: str
+    lines: dict[str, str]
+
+    @property
+    def overrides(self) -> list[str]:
+        return list(self.lines.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A point, composed. config: the resolved experiment. path: the run folder it will use.
+    heading: title of the column it belongs to."""
+
+    label: str
+    heading: str
+    overrides: list[str]
+    config: dict[str, Any]
+    path: Path
+
+
+def names() -> list[str]:
+    """All figures that have a sweep, in the paper's order."""
+    files = (schema.CONF / "sweep").glob("*.yaml")
+    return sorted((file.stem for file in files), key=lambda name: (len(name), name))
+
+
+def load_figure(name: str, overrides: list[str] | None = None) -> Figure:
+    """The figure as sweeps/NAME.yaml and the command line (scale=…, hydra.sweeper.…) describe it.
+
+    Raises UserError for an unknown figure or a wrong override.
+    """
+    if name not in names():
+        raise UserError(f"sweep={name}: no such figure; allowed: {', '.join(names())}")
+    with _hydra():
+        about_sweep = [str(o.input_line) for o in _parse(overrides or []) if _shapes_sweep(o)]
+        config = compose("config", [f"sweep={name}", *about_sweep], return_hydra_config=True)
+        return figure_of(name, OmegaConf.to_container(config.hydra.sweeper, resolve=True))
+
+
+def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
+    """Every job of the figure, composed and checked. Runs nothing.
+
+    A value in `overrides` replaces an axis of the grid, and wins over an arm. Two labels may share
+    one run folder. Raises UserError for a wrong override.
+    """
+    with _hydra():
+        found = []
+        for point in expand(figure, overrides or []):
+            config, path = resolve(compose("config", point.overrides))
+            column = point.lines[figure.columns].partition("=")[2]
+            heading = figure.headings.get(column, column)
+            found.append(Job(point.label, heading, point.overrides, config, path))
+        return found
+
+
+def sweep_of(node: dict[str, Any]) -> Sweep:
+    """Arms × grid of the composed node hydra.sweeper."""
+    node = _at_scale(node)
+    return Sweep(arms=node["arms"], grid=node["grid"], only=node["only"])
+
+
+def figure_of(name: str, node: dict[str, Any]) -> Figure:
+    """The figure of the composed node hydra.sweeper."""
+    node = _at_scale(node)
+    return Figure(
+        arms=node["arms"],
+        grid=node["grid"],
+        only=node["only"],
+        name=name,
+        title=node["title"],
+        caption=f"{node['caption']} {node['data'][node['setting']]}",
+        scale=node["scale"],
+        columns=node["columns"],
+        headings=node["headings"],
+        panels=[Panel(metric, **node["axes"][metric]) for metric in node["panels"]],
+        resources=Resources(**node["resources"][node["setting"]]),
+    )
+
+
+def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
+    """Lay what holds at one scale only over the rest."""
+    special = node.get("at", {}).get(node.get("scale"), {})
+    return OmegaConf.to_container(OmegaConf.merge(node, special))  # type: ignore[return-value]
+
+
+def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
+    """Arms × grid as overrides, the first axis of the grid outermost, the arms innermost.
+
+    An override that sweeps, as in seed=0,1, is an axis; any override replaces the axis of its key.
+    """
+    parsed = [override for override in _parse(overrides) if not _shapes_sweep(override)]
+    typed = {override.get_key_element(): _lines(override) for override in parsed}
+    grid = {
+        key: [f"{key}={'null' if value is None else value}" for value in values]
+        for key, values in sweep.grid.items()
+    }
+    axes = {**grid, **typed}
+    arms = {
+        label: {o.get_key_element(): str(o.input_line) for o in _parse(lines)}
+        for label, lines in (sweep.chosen() or {"": []}).items()
+    }
+    points = []
+    for lines in itertools.product(*axes.values()):
+        cell = dict(zip(axes, lines, strict=True))
+        wins = {key: cell[key] for key in typed}
+        points += [Point(label, {**cell, **arm, **wins}) for label, arm in arms.items()]
+    return points
+
+
+def resolve(config: DictConfig) -> tuple[dict[str, Any], Path]:
+    """A composed run, checked, as plain values, and its folder."""
+    schema.build(config, Experiment)
+    resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
+    return resolved, run_path(resolved)
+
+
+def _parse(overrides: list[str]) -> list[Override]:
+    hydra = GlobalHydra.instance()
+    loader = hydra.config_loader() if hydra.is_initialized() else None  # for glob(…)
+    return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+
+
+def _shapes_sweep(override: Override) -> bool:
+    return override.is_hydra_override() or override.get_key_element() in SWEEP_KEYS
+
+
+def _lines(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    if not override.is_discrete_sweep():
+        raise UserError(f"{override.input_line}: cannot be swept; list values, as in a=1,2")
+    key = override.get_key_element()
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Compose within; what Hydra refuses is a UserError."""
+    schema.register()
+    try:
+        with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+            yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain(error)) from error
+
+
+def summary(figure: Figure, runs: int) -> str:
+    """What `runs` jobs of the figure would ask of a machine."""
+    asks = figure.resources
+    if not asks.gpus:
+        return f"{runs} runs, no GPU, about {runs * asks.hours:.1f} hours on one core"
+    return (
+        f"{runs} runs of {asks.gpus} GPU for at most {asks.hours:g} h (an estimate): "
+        f"{runs * asks.gpus} GPUs to run all at once, {runs * asks.gpus * asks.hours:g} GPU-hours"
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Entry point of `python -m rec_experiments.sweeps`."""
+    if len(arguments) < 2 or arguments[0] != "list":
+        raise UserError(f"{USAGE}; figures: {', '.join(names())}")
+    name, overrides = arguments[1], arguments[2:]
+    figure = load_figure(name, overrides)
+    runs = {job.path: job for job in jobs(figure, overrides)}
+    for job in runs.values():
+        print(shlex.join(job.overrides))
+    print(summary(figure, len(runs)), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)

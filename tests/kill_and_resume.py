@@ -1,0 +1,88 @@
+"""Kill one run N times at random moments with SIGKILL, resume it each time, and compare it with an
+uninterrupted run: metrics (times aside) and final weights must be the same, bit for bit.
+
+    python tests/kill_and_resume.py 20 [seed]
+"""
+
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from rec_experiments.run_folder import RunFolder
+
+STEPS_PER_KILL = 12
+LONGEST_LIFE = 4.0  # seconds of training before a kill, at most
+
+
+def command(folder: Path, steps: int) -> list[str]:
+    return [
+        sys.executable, "-m", "rec_experiments", f"run_dir={folder}", f"steps={steps}",
+        "algo=asymre", "sync.interval=5", "sync.offset=3", "batch_size=8", "eval_problems=32",
+        "checkpoint_every=2", "kl_every=1", "model.warm_start.steps=20",
+    ]  # fmt: skip
+
+
+def is_running(folder: Path) -> bool:
+    return bool(RunFolder(folder).status()) and bool(RunFolder(folder).metrics())
+
+
+def kill_and_resume(kills: int, seed: int, root: Path) -> list[str]:
+    """Differences between the killed and the uninterrupted run; empty if there are none."""
+    steps = STEPS_PER_KILL * kills
+    moments = random.Random(seed)
+    killed, whole = root / "killed", root / "whole"
+    done = 0
+    while done < kills:
+        process = subprocess.Popen(command(killed, steps), stdout=subprocess.DEVNULL)
+        began = time.monotonic()
+        while not is_running(killed) and process.poll() is None and time.monotonic() - began < 120:
+            time.sleep(0.02)
+        if done:  # an earlier life's rows are there: let the imports pass, or not
+            time.sleep(moments.uniform(0, 6.0))
+        time.sleep(moments.uniform(0, LONGEST_LIFE / 4))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        done += 1
+        rows = RunFolder(killed).metrics()
+        print(f"kill {done}: after the row of step {rows[-1]['step']}", flush=True)
+    for folder in (killed, whole):
+        subprocess.run(command(folder, steps), check=True, stdout=subprocess.DEVNULL)
+    print(f"{done} kills in {steps} steps")
+    return ([] if done == kills else [f"the run ended after {done} kills"]) + differences(
+        RunFolder(killed), RunFolder(whole)
+    )
+
+
+def differences(one: RunFolder, other: RunFolder) -> list[str]:
+    rows, other_rows = ([_timeless(row) for row in f.metrics()] for f in (one, other))
+    found = [f"{len(rows)} rows against {len(other_rows)}"] if len(rows) != len(other_rows) else []
+    found += [f"row {a['step']}" for a, b in zip(rows, other_rows, strict=False) if a != b]
+    (state, _), (other_state, _) = one.load_checkpoint(), other.load_checkpoint()
+    assert state is not None
+    assert other_state is not None
+    return found + [
+        f"weight {name}"
+        for name, tensor in state["model"].items()
+        if not torch.equal(tensor, other_state["model"][name])
+    ]
+
+
+def _timeless(row: dict) -> dict:
+    return {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 30)
+        print(f"seed {seed}")
+        wrong = kill_and_resume(int(sys.argv[1]), seed, Path(name))
+    print("\n".join(wrong) or "bit-identical")
+    sys.exit(bool(wrong))

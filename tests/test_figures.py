@@ -1,0 +1,474 @@
+"""What these tests lock: the figures say what the run folders say.
+
+1. Smoothing, bootstrap, bands and statistics have their closed forms.
+2. Partial and missing runs are drawn as far as they go, named, and kept out of the statistics.
+3. A figure's lines are the data: metric, column, smoothing, logarithmic axis.
+4. A method looks the same in every figure, and no two look alike in one.
+5. The schedule and the masks are drawn as their functions say.
+6. Bad input is one line and exit code 2.
+"""
+
+import csv
+import itertools
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from rec_experiments.algo.clips import OneSide, Ring, TwoSide
+from rec_experiments.figures import __main__ as cli
+from rec_experiments.figures import computed, curves, render, style, sweep
+from rec_experiments.figures.curves import FigureData, Panel, Run
+from rec_experiments.sync import Phase, Schedule
+from rec_experiments.types import UserError
+
+STEPS = 40
+COLUMNS = ["sync_interval = 20", "offline"]
+COLLAPSING, STABLE, ABSENT = "REINFORCE", "REC-OneSide-NoIS (0.2)", "GRPO"
+PANELS = [
+    Panel(metric="eval/accuracy", label="evaluation accuracy", log=False),
+    Panel(metric="train/reward", label="training reward", log=False),
+    Panel(metric="train/clip_fraction", label="clipped share of tokens", log=True),
+]
+
+
+def rows_of(arm: str, seed: int, steps: int = STEPS) -> list[dict]:
+    """A run that learns, or learns and collapses; evaluated every 10 steps, clipped in a saw."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict] = []
+    for step in range(steps + 1):
+        level = 0.3 + 0.5 * step / STEPS
+        if arm == COLLAPSING and step > STEPS // 2:
+            level = max(0.0, 0.6 - 0.05 * (step - STEPS // 2))
+        row: dict = {"step": step}
+        if step:
+            row["train/reward"] = level + 0.02 * float(rng.normal())
+            row["train/clip_fraction"] = 0.0 if arm == COLLAPSING else 1e-3 * ((step - 1) % 20)
+        if step % 10 == 0:
+            row["eval/accuracy"] = level + 0.01 * seed
+        rows.append(row)
+    return rows
+
+
+def write_run(path: Path, rows: list[dict], state: str = "done") -> Path:
+    path.mkdir(parents=True)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "status.json").write_text(json.dumps({"state": state}))
+    return path
+
+
+def make_runs(folder: Path) -> list[Run]:
+    """Two arms, two columns, three seeds: one run partial, one missing; a third arm has none."""
+    runs = []
+    for arm, column, seed in itertools.product((COLLAPSING, STABLE), COLUMNS, range(3)):
+        path = folder / f"{arm}-{column}-{seed}".replace(" ", "")
+        if (arm, column, seed) == (STABLE, "offline", 1):
+            write_run(path, rows_of(arm, seed, steps=17), "failed")
+        elif (arm, column, seed) != (STABLE, "offline", 2):
+            write_run(path, rows_of(arm, seed))
+        runs.append(curves.read_run(arm, column, seed, path))
+    return [*runs, curves.read_run(ABSENT, COLUMNS[0], 0, folder / "never")]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> FigureData:
+    return FigureData(
+        name="figx",
+        title="A figure",
+        caption="Synthetic runs.",
+        arms=[COLLAPSING, STABLE, ABSENT],
+        columns=COLUMNS,
+        panels=PANELS,
+        runs=make_runs(tmp_path / "runs"),
+    )
+
+
+# Numbers -----------------------------------------------------------------------------------------
+
+
+def test_running_average_looks_back_and_never_ahead():
+    assert curves.smooth([3.0, 0.0, 6.0, 3.0], 3) == [3.0, 1.5, 3.0, 3.0]
+    assert curves.smooth([3.0, 0.0, 6.0], 1) == [3.0, 0.0, 6.0]
+
+
+def test_only_the_training_reward_is_smoothed():
+    rows = [
+        {"step": s, "train/reward": v, "train/kl": v} for s, v in enumerate([0.0, 1.0, 0.0, 1.0])
+    ]
+    assert curves.curve(rows, "train/kl", 3)[1] == [0.0, 1.0, 0.0, 1.0]
+    assert curves.curve(rows, "train/reward", 3)[1] == pytest.approx([0, 1 / 2, 1 / 3, 2 / 3])
+
+
+def test_a_metric_of_some_rows_is_taken_at_their_steps_and_nan_is_left_out():
+    rows = [{"step": 0, "m": 1.0}, {"step": 1}, {"step": 2, "m": math.nan}, {"step": 3, "m": 2}]
+    assert curves.points(rows, "m") == ([0, 3], [1.0, 2])
+
+
+def test_interval_of_three_seeds_is_their_range_and_of_one_is_none():
+    interval = curves.bootstrap(np.array([[0.2], [0.5], [0.9]]))
+    assert interval is not None
+    assert [float(end[0]) for end in interval] == pytest.approx([0.2, 0.9])
+    assert curves.bootstrap(np.array([[0.2]])) is None
+
+
+def test_interval_of_many_seeds_is_that_of_the_normal_theory():
+    values_ST = np.random.default_rng(1).normal(size=(60, 3))
+    interval = curves.bootstrap(values_ST)
+    assert interval is not None
+    half = 1.96 * values_ST.std(0) / np.sqrt(60)
+    np.testing.assert_allclose(interval[0], values_ST.mean(0) - half, atol=0.03)
+    np.testing.assert_allclose(interval[1], values_ST.mean(0) + half, atol=0.03)
+
+
+def test_mean_never_changes_its_seeds():
+    long, short = ([0, 10, 20], [0.0, 0.2, 0.4]), ([0, 10], [1.0, 1.0])
+    found = curves.band([long, short])
+    assert found.steps == [0, 10]
+    np.testing.assert_allclose(found.mean, [0.5, 0.6])
+    assert curves.band([]).steps == []
+    assert curves.band([long]).interval is None
+
+
+def test_summary_of_a_straight_line():
+    rows = [{"step": s, "m": s / 40} for s in (0, 10, 20, 30, 40)]
+    assert curves.summarise_run(rows, "m") == pytest.approx(
+        {"final": 0.75, "area": 0.5, "best": 1.0, "last": 1.0}
+    )
+    uneven = [{"step": 0, "m": 0.0}, {"step": 30, "m": 0.0}, {"step": 40, "m": 1.0}]
+    summary = curves.summarise_run(uneven, "m")
+    assert summary is not None
+    assert summary["area"] == pytest.approx(5 / 40)
+
+
+def test_statistics_count_finished_runs_and_name_the_others(data):
+    found = curves.statistics(data)
+    rows = {(row["arm"], row["column"], row["metric"]): row for row in found["rows"]}
+    whole = rows[COLLAPSING, "offline", "eval/accuracy"]
+    finals = [np.mean([r["eval/accuracy"] for r in rows_of(COLLAPSING, s)[20::10]]) for s in (0, 1)]
+    assert whole["seeds"] == 3
+    assert whole["final"]["mean"] == pytest.approx(np.mean([*finals, 2 * finals[1] - finals[0]]))
+    assert whole["final"]["interval"] == pytest.approx([finals[0], finals[0] + 0.02])
+    lone = rows[STABLE, "offline", "eval/accuracy"]
+    assert (lone["seeds"], lone["final"]["interval"]) == (1, None)
+    assert rows[ABSENT, "offline", "eval/accuracy"]["final"] is None
+    assert found["partial"] == [f"{STABLE}, offline, seed 1 (failed, step 17)"]
+    assert found["missing"] == [
+        f"{STABLE}, offline, seed 2",
+        f"{ABSENT}, sync_interval = 20, seed 0",
+    ]
+    text = curves.statistics_table(found)
+    assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_named(tmp_path):
+    path = write_run(tmp_path / "run", rows_of(STABLE, 0, steps=3), "running")
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "train/rew')
+    run = curves.read_run(STABLE, "", 0, path)
+    assert (run.state, run.last_step, run.name) == ("running", 3, f"{STABLE}, seed 0")
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match=f"run folder {path}: cannot be read"):
+        curves.read_run(STABLE, "", 0, path)
+
+
+# Pictures ----------------------------------------------------------------------------------------
+
+
+def lines_of(drawing: render.Drawing, cell: int) -> list:
+    """Mean curves of one panel: those with a marker."""
+    axes = [axes for axes in drawing.figure.get_axes() if axes.axison][cell]
+    return [line for line in axes.get_lines() if line.get_marker() != "None"]
+
+
+def test_lines_are_the_data(data):
+    drawing = render.draw(data, window=3)
+    axes = drawing.figure.get_axes()
+    assert len(axes) == 6
+    assert [each.get_title() for each in axes[:2]] == COLUMNS
+    assert [each.get_ylabel() for each in axes[::2]] == [panel.label for panel in PANELS]
+    assert [each.get_yscale() for each in axes] == ["linear"] * 4 + ["log"] * 2
+    _collapsing, stable, absent = lines_of(drawing, 2)  # reward, first column
+    rewards_ST = np.array(
+        [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
+    )
+    expected_T = rewards_ST.mean(0)
+    assert list(stable.get_xdata()) == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(stable.get_ydata()[:2], [expected_T[0], expected_T[:2].mean()])
+    np.testing.assert_allclose(stable.get_ydata()[30], expected_T[28:31].mean())
+    assert len(absent.get_xdata()) == 0
+    partial = lines_of(drawing, 1)[1]  # accuracy, offline: seed 1 stopped at step 17
+    assert list(partial.get_xdata()) == [0, 10]
+    assert stable.get_color() == style.looks([STABLE])[STABLE].color
+
+
+def test_unsmoothed_with_a_window_of_one(data):
+    drawing = render.draw(data, window=1)
+    stable = lines_of(drawing, 2)[1]
+    rewards_ST = np.array(
+        [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
+    )
+    np.testing.assert_allclose(stable.get_ydata(), rewards_ST.mean(0))
+
+
+def texts(drawing: render.Drawing) -> str:
+    parts = drawing.figure.subfigs
+    found = [text.get_text() for part in parts for text in part.texts]
+    found += [t.get_text() for part in parts for box in part.legends for t in box.get_texts()]
+    return " ".join(found).replace("\n", " ")
+
+
+def test_caption_and_legend_tell_what_is_not_whole(data):
+    found = texts(render.draw(data, window=3))
+    assert "Synthetic runs." in found
+    assert "Partial, drawn as far as they go: REC-OneSide-NoIS (0.2), offline, seed 1" in found
+    assert "Missing: REC-OneSide-NoIS (0.2), offline, seed 2;" in found
+    assert "GRPO (no run)" in found
+    assert "REINFORCE (no run)" not in found
+    assert "running average of 3 steps" in found
+    assert "running average" not in texts(render.draw(data, window=1))
+
+
+def test_one_column_lays_its_panels_in_rows_of_three(data):
+    panels = [Panel(metric=f"m{i}", label=f"metric {i}", log=True) for i in range(5)]
+    runs = [
+        Run(arm=STABLE, column="interval", seed=0, path=Path(), state="done", rows=[
+            {"step": s, **{f"m{i}": 10.0**i for i in range(5)}} for s in range(3)
+        ])
+    ]  # fmt: skip
+    one = FigureData(
+        name="fig7",
+        title="",
+        caption="",
+        arms=[STABLE],
+        columns=["interval"],
+        panels=panels,
+        runs=runs,
+    )
+    axes = render.draw(one, window=3).figure.get_axes()
+    assert [each.get_ylabel() for each in axes if each.axison] == [p.label for p in panels]
+    assert len(axes) == 6
+    assert not axes[5].axison
+    assert "Thick lines" not in texts(render.draw(one, window=3))  # a single run has no mean
+
+
+def test_files_hold_the_data_and_come_out_the_same_each_time(data, tmp_path):
+    first = render.write(render.draw(data, window=3), tmp_path / "a")
+    second = render.write(render.draw(data, window=3), tmp_path / "b")
+    assert [path.name for path in first] == [
+        f"figx.{s}" for s in ("png", "pdf", "csv", "json", "txt")
+    ]
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(p.name for p in first)
+    with open(tmp_path / "a" / "figx.csv") as file:
+        table = list(csv.DictReader(file))
+    cell = [
+        float(row["value"]) for row in table
+        if (row["arm"], row["column"], row["seed"], row["metric"])
+        == (STABLE, COLUMNS[0], "2", "train/reward")
+    ]  # fmt: skip
+    assert cell == [row["train/reward"] for row in rows_of(STABLE, 2)[1:]]
+    assert json.loads((tmp_path / "a" / "figx.json").read_text())["figure"] == "figx"
+
+
+@pytest.mark.parametrize("name", computed.COMPUTED)
+def test_computed_figures_are_whole(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(computed, "CASES_PER_SIZE", 50)
+    drawing = computed.COMPUTED[name]()
+    paths = render.write(drawing, tmp_path)
+    assert drawing.name == name
+    assert all(path.stat().st_size > 100 for path in paths)
+    with open(tmp_path / f"{name}.csv") as file:
+        assert len(list(csv.DictReader(file))) == len(drawing.table) > 0
+    assert json.loads((tmp_path / f"{name}.json").read_text())["figure"] == name
+
+
+def test_theorem_figure_counts_its_violations(monkeypatch):
+    monkeypatch.setattr(computed, "CASES_PER_SIZE", 200)
+    assert computed.theorem1().statistics["violations"] == 0
+    monkeypatch.setattr(
+        computed.bandit, "improvement", lambda cases: np.full(len(cases.policy), -9.0)
+    )
+    assert computed.theorem1().statistics["violations"] > 0
+
+
+# Looks -------------------------------------------------------------------------------------------
+
+ARMS = {  # the legends of the paper
+    3: ["REINFORCE", "GRPO", "REC-OneSide-NoIS (0.2)", "REC-OneSide-IS (0.2)",
+        "REC-OneSide-NoIS (0.6, 2.0)"],
+    4: ["REC-OneSide-NoIS (0.2, 0.25)", "REC-OneSide-IS (0.2, 0.25)",
+        "REC-Ring-NoIS (0.2, 0.25) & (0.6, 2.0)", "REC-OneSide-NoIS (0.6, 2.0)",
+        "REC-TwoSide-NoIS (0.2, 0.25)", "REC-TwoSide-NoIS (0.6, 2.0)"],
+    5: ["REINFORCE", "RED-Weight", "RED-Drop", "REC-OneSide-NoIS (0.6, 2.0)"],
+    9: ["REINFORCE", "GRPO", "REC-TwoSide-NoIS (0.2)", "REC-TwoSide-IS (0.2)",
+        "REC-Ring-NoIS (0.2, 0.2) & (0.6, 2.0)"],
+    10: ["GRPO (0.2), lr 1e-5", "GRPO (0.2), lr 5e-6", "GRPO (0.2), lr 2e-6",
+         "REC-OneSide-NoIS (0.2), lr 1e-5", "REC-OneSide-NoIS (0.2), lr 5e-6",
+         "REC-OneSide-NoIS (0.2), lr 2e-6", "REC-OneSide-NoIS (0.6, 2.0), lr 1e-6",
+         "REINFORCE, lr 2e-6"],
+    11: ["REINFORCE", "REC-OneSide-NoIS (0.6, 2.0)", "OPMD (0.1)", "AsymRE (−0.1)"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ARMS)
+def test_no_two_methods_look_alike_in_a_figure(number):
+    looks = style.looks(ARMS[number])
+    assert len(set(looks.values())) == len(ARMS[number])
+
+
+def test_a_method_looks_the_same_in_every_figure():
+    seen: dict[str, style.Look] = {}
+    for labels in ARMS.values():
+        for label, look in style.looks(labels).items():
+            if "lr" not in label:
+                assert seen.setdefault(label, look) == look
+    lr = style.looks(ARMS[10])
+    assert {look.color for label, look in lr.items() if label.startswith("GRPO")} == {
+        seen["GRPO"].color
+    }
+
+
+def test_importance_sampling_is_dotted_and_wide_clips_are_darker():
+    for side in ("REC-OneSide", "REC-TwoSide", "REC-Ring"):
+        labels = [f"{side}-NoIS (0.2)", f"{side}-IS (0.2)", f"{side}-NoIS (0.6, 2.0)"]
+        narrow, weighted, wide = style.looks(labels).values()
+        assert (narrow.color, narrow.dash) == (weighted.color, style.SOLID)
+        assert weighted.dash == style.DOTTED
+        assert wide.dash == style.SOLID
+        assert sum(to_rgb(wide.color)) < sum(to_rgb(narrow.color))
+
+
+def test_unknown_methods_are_told_apart():
+    assert len(set(style.looks(["MINE", "YOURS", "THEIRS"]).values())) == 3
+
+
+# Schedule and masks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("interval", "offset"), [(1, 0), (4, 0), (1, 4), (3, 2), (None, 0)])
+def test_timeline_obeys_the_schedule(interval, offset):
+    schedule = Schedule(interval=interval, offset=offset, phase=Phase.paper)
+    slots = computed.timeline(schedule, 12)
+    for slot in slots:
+        trained_before = sum(other.trained + 1 <= slot.drawn for other in slots)
+        assert schedule.version(slot.batch) <= trained_before
+        assert slot.drawn + 1 <= slot.trained
+    for one, two in itertools.pairwise(slots):
+        assert one.drawn + 1 <= two.drawn
+        assert one.trained + 1 <= two.trained
+    assert slots[0].trained == max(1, offset)
+
+
+def test_timeline_of_the_papers_two_schedules():
+    four, lagged = computed.SCHEDULES
+    assert [slot.drawn for slot in computed.timeline(four, 8)] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert [slot.trained for slot in computed.timeline(lagged, 4)] == [4, 5, 6, 7]
+
+
+def test_active_regions_are_those_of_the_equations():
+    rho = computed.RATIOS
+    expected = {
+        (OneSide, 1): rho <= 1.2,
+        (OneSide, -1): rho >= 0.8,
+        (TwoSide, 1): (rho >= 0.8) & (rho <= 1.2),
+        (TwoSide, -1): (rho >= 0.8) & (rho <= 1.2),
+        (Ring, 1): (rho <= 0.4) | (rho >= 0.8) & (rho <= 1.2),
+        (Ring, -1): (rho >= 3) | (rho >= 0.8) & (rho <= 1.2),
+    }
+    for clip in computed.MASKS.values():
+        for sign in (1, -1):
+            found = computed.active_ratios(clip, float(sign))
+            np.testing.assert_array_equal(found, expected[type(clip), sign])
+    assert computed.fig8().statistics["REC-Ring (0.2) & (0.6, 2.0), A > 0"] == [
+        "0.00 ≤ ρ ≤ 0.40",
+        "0.80 ≤ ρ ≤ 1.20",
+    ]
+
+
+# Command line ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_sweeps(tmp_path, monkeypatch):
+    """A sweep with one finished run, and one without any."""
+    root = tmp_path / "runs"
+    write_run(root / "one", rows_of(STABLE, 0))
+    panel = SimpleNamespace(metric="eval/accuracy", label="accuracy", log=False)
+
+    def jobs(figure, overrides):
+        name = "one" if figure.title == "fig3" else "none"
+        config = {"seed": 0}
+        return [SimpleNamespace(label=STABLE, heading="offline", config=config, path=root / name)]
+
+    fake = SimpleNamespace(
+        names=lambda: ["fig3", "fig4"],
+        load_figure=lambda name, overrides: SimpleNamespace(title=name, caption="", panels=[panel]),
+        jobs=jobs,
+    )
+    monkeypatch.setattr(sweep, "sweeps", fake)
+    monkeypatch.setattr(cli, "sweeps", fake)
+    monkeypatch.setattr(cli, "COMPUTED", {"fig8": computed.fig8})
+    return root
+
+
+def refusal(arguments: list[str], capsys) -> str:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    error = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_figure_with_runs_is_written(two_sweeps, tmp_path, capsys):
+    out = tmp_path / "out"
+    cli.main(["fig3", f"out={out}"])
+    assert capsys.readouterr().out.startswith(f"fig3: {out}/fig3.png and .pdf, .csv, .json, .txt")
+    assert len(list(out.iterdir())) == 5
+
+
+def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    two_sweeps.rename(moved)
+    assert "no run found" in refusal(["fig3", f"out={tmp_path}/out"], capsys)
+    (tmp_path / "empty").mkdir()
+    cli.main(["fig3", f"out={tmp_path}/out", f"runs={tmp_path}/empty,{moved}"])
+
+
+def test_without_a_run_the_message_says_how_to_make_one(two_sweeps, tmp_path, capsys):
+    error = refusal(["fig4", f"out={tmp_path}/out", "seed=0"], capsys)
+    assert "fig4: no run found in" in error
+    assert str(two_sweeps) in error
+    assert "python -m rec_experiments -m sweep=fig4 seed=0" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
+    assert "fig4: no run found" in refusal(["all", f"out={tmp_path}/out"], capsys)
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"fig3", "fig8"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig99"], "figure fig99: no such figure; allowed: fig3, fig4, fig8"),
+        (["out=there"], "one figure is wanted, not 0"),
+        (["fig3", "fig4"], "one figure is wanted, not 2"),
+        (["fig3", "smooth=0"], "smooth=0: must be a whole number of steps, at least 1"),
+        (["fig3", "smooth=1.5"], "smooth=1.5: must be a whole number"),
+        (["fig3", "runs=/nowhere"], "runs=/nowhere: no such folder"),
+        (["fig8", "seed=0"], "seed: fig8 is computed"),
+        (["fig8", "out=/dev/null/x"], "out=/dev/null/x: cannot be written (Not a directory)"),
+    ],
+)
+def test_bad_input_is_one_line(two_sweeps, capsys, arguments, message):
+    assert message in refusal(arguments, capsys)

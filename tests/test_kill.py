@@ -1,0 +1,7 @@
+"""The real command, killed at random moments with SIGKILL, resumed (make kill-test: 20 times)."""
+
+from kill_and_resume import kill_and_resume
+
+
+def test_a_killed_and_resumed_run_is_the_uninterrupted_one(tmp_path):
+    assert kill_and_resume(kills=3, seed=0, root=tmp_path) == []
