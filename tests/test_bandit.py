@@ -109,7 +109,7 @@ METHODS = {
     "REC-OneSide-NoIS (0.2)": (0.0, OneSide(low=0.2, high=0.2), NoRegularizer()),
     "REC-OneSide-NoIS (0.6, 2.0)": (0.0, OneSide(low=0.6, high=2.0), NoRegularizer()),
     "OPMD (0.1)": (0.0, OneSide(low=None, high=None), SequenceSquare(tau=0.1)),
-    "AsymRE (−0.1)": (-0.1, OneSide(low=None, high=None), NoRegularizer()),
+    "AsymRE (-0.1)": (-0.1, OneSide(low=None, high=None), NoRegularizer()),
 }
 
 

@@ -209,6 +209,29 @@ def test_lines_are_the_data(data):
     assert stable.get_color() == style.looks([STABLE])[STABLE].color
 
 
+def test_single_runs_are_thin_lines_beside_the_mean_and_rows_share_an_axis(data):
+    drawing = render.draw(data, window=3)
+    axes = drawing.figure.get_axes()
+    thin = [line for line in axes[1].get_lines() if line.get_marker() == "None"]
+    assert [len(line.get_xdata()) for line in thin] == [5, 5, 5, 5, 2]  # the last is partial
+    assert max(line.get_linewidth() for line in thin) < min(
+        line.get_linewidth() for line in lines_of(drawing, 1)
+    )
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert len(axes[0].collections) == 2  # one band for each method with more than one seed
+
+
+def test_curves_that_coincide_still_show_both_markers():
+    for points in (11, 100):
+        marked = [
+            set(range(points)[start::every])
+            for start, every in (render.marker_places(points, place, 2) for place in range(2))
+        ]
+        assert marked[0]
+        assert marked[1]
+        assert not marked[0] & marked[1]
+
+
 def test_unsmoothed_with_a_window_of_one(data):
     drawing = render.draw(data, window=1)
     stable = lines_of(drawing, 2)[1]
@@ -315,7 +338,7 @@ ARMS = {  # the legends of the paper
          "REC-OneSide-NoIS (0.2), lr 1e-5", "REC-OneSide-NoIS (0.2), lr 5e-6",
          "REC-OneSide-NoIS (0.2), lr 2e-6", "REC-OneSide-NoIS (0.6, 2.0), lr 1e-6",
          "REINFORCE, lr 2e-6"],
-    11: ["REINFORCE", "REC-OneSide-NoIS (0.6, 2.0)", "OPMD (0.1)", "AsymRE (−0.1)"],
+    11: ["REINFORCE", "REC-OneSide-NoIS (0.6, 2.0)", "OPMD (0.1)", "AsymRE (-0.1)"],
 }  # fmt: skip
 
 

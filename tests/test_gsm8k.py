@@ -10,15 +10,14 @@ from pathlib import Path
 
 import datasets
 import pytest
-from omegaconf import OmegaConf
+from conftest import experiment
 
 from rec_experiments.check_data import check_gold, report
 from rec_experiments.rewards.judge import inline
 from rec_experiments.rewards.math_answer import well_formed
-from rec_experiments.tasks.gsm8k import Gsm8k, split_solution
-from rec_experiments.types import Piece, Problem, UserError
+from rec_experiments.tasks.math_problems import Form, MathProblems, gold_answer
+from rec_experiments.types import Problem, UserError
 
-CONFIG = Path(__file__).parent.parent / "conf" / "dataset" / "gsm8k.yaml"
 ROWS = [
     {
         "question": "How many clips?",
@@ -28,14 +27,9 @@ ROWS = [
 ]
 
 
-def settings() -> dict:
-    values = OmegaConf.to_container(OmegaConf.load(CONFIG))
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key != "defaults"}
-
-
-def task(path: object, **changes: object) -> Gsm8k:
-    return Gsm8k(**{**settings(), "path": str(path), **changes})
+def task(path: object, **changes: object) -> MathProblems:
+    dataset = experiment("dataset=gsm8k").dataset
+    return dataclasses.replace(dataset, path=None if path is None else str(path), **changes)
 
 
 def write(folder: Path, train: str, test: str) -> Path:
@@ -46,12 +40,6 @@ def write(folder: Path, train: str, test: str) -> Path:
 
 def lines(rows: list[dict]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def test_the_yaml_holds_every_value_and_no_other() -> None:
-    own = {field.name for field in dataclasses.fields(Gsm8k)}
-    assert settings().keys() == own - {field.name for field in dataclasses.fields(Piece)}
-    assert Gsm8k(**settings()).path == "openai/gsm8k"
 
 
 def test_problems(tmp_path: Path) -> None:
@@ -74,7 +62,7 @@ def test_the_bonus_reaches_the_reward(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["#### 1,080", "####1080 ", "#### $1,080"])
 def test_gold_number(end: str) -> None:
-    assert split_solution(f"a #### b\n{end}", "here") == ("a #### b", "1080")
+    assert gold_answer(f"a #### b\n{end}", Form.hashed) == "1080"
 
 
 GOOD = lines(ROWS)
@@ -88,7 +76,11 @@ GOOD = lines(ROWS)
         (lines([{"question": "q"}]), GOOD, "train.jsonl line 1: field 'answer' is missing"),
         (lines([{"question": "q", "answer": 7}]), GOOD, "line 1: field 'answer' is not text"),
         (GOOD, "\n", "test.jsonl: holds no data"),
-        (lines([{"question": "q", "answer": "72"}]), GOOD, "train.jsonl: field 'answer' must end"),
+        (
+            lines([{"question": "q", "answer": "72"}]),
+            GOOD,
+            "train.jsonl line 1: field 'answer' must end",
+        ),
         (lines([{"question": "q", "answer": "#### x"}]), GOOD, "'#### NUMBER'"),
     ],
 )
@@ -108,36 +100,40 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         task(tmp_path).load()
 
 
-@pytest.mark.parametrize("path", ["/no/such/folder", "nowhere", "./data/gsm8k"])
-def test_a_path_that_is_neither_folder_nor_hub_name(path: str) -> None:
-    with pytest.raises(
-        UserError, match=f"dataset.path={path}: no such folder.*dataset.path=FOLDER"
-    ):
+@pytest.mark.parametrize("path", ["/no/such/folder", "nowhere", "./data/gsm8k", "openai/gsm8k"])
+def test_a_path_where_nothing_is(path: str) -> None:
+    with pytest.raises(UserError, match=f"^dataset.path={path}: no such folder.*train.jsonl"):
         task(path).load()
 
 
+def test_a_file_cannot_be_both_splits(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD, GOOD) / "train.jsonl"
+    with pytest.raises(UserError, match=r"must be a folder with train\.jsonl and test\.jsonl"):
+        task(file).load()
+
+
 def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise ConnectionError("Couldn't reach it\nand a long story")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(
-        UserError, match=r"dataset\.path=a/b: .*reach it.*dataset\.path=FOLDER"
+        UserError, match=r"dataset\.train\.hub=openai/gsm8k: .*reach it.*dataset\.path=FOLDER"
     ) as error:
-        task("a/b").load()
+        task(None).load()
     assert "\n" not in str(error.value)
 
 
 def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def load(*names: str) -> dict:
-        asked.append(names)
-        return {"train": datasets.Dataset.from_list(ROWS), "test": datasets.Dataset.from_list(ROWS)}
+    def load(*names: str, **options: object) -> datasets.Dataset:
+        asked.append((*names, options["split"], options["data_files"]))
+        return datasets.Dataset.from_list(ROWS)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    train, evaluation = task("openai/gsm8k").load()
-    assert asked == [("openai/gsm8k", "main")]
+    train, evaluation = task(None).load()
+    assert asked == [("openai/gsm8k", "main", split, None) for split in ("train", "test")]
     assert [problem.answer for problem in train] == ["72", "1080"]
     assert evaluation == train
 
@@ -156,23 +152,23 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_out_of_range(changes: dict) -> None:
     name, value = next(iter(changes.items()))
     with pytest.raises(ValueError, match=f"^{name}={value}: must be"):
-        task("a/b", **changes)
+        task(None, **changes)
 
 
 def test_check_gold_names_what_is_rejected() -> None:
     right = Problem((), "72", "<answer>72</answer>")
     wrong = Problem((), "72", "<answer>73</answer>")
-    assert check_gold([right, wrong, right], inline(task("a/b").verify)) == [wrong]
+    assert check_gold([right, wrong, right], inline(task(None).verify)) == [wrong]
 
 
 @pytest.fixture(scope="module")
-def real() -> Gsm8k:
+def real() -> MathProblems:
     if "REC_DATA" not in os.environ:
         pytest.skip("REC_DATA is not set: no folder with gsm8k/train.jsonl and test.jsonl")
     return task(Path(os.environ["REC_DATA"]) / "gsm8k", format_bonus=0.1)
 
 
-def test_every_gold_solution_scores(real: Gsm8k) -> None:
+def test_every_gold_solution_scores(real: MathProblems) -> None:
     train, evaluation = real.load()
     assert (len(train), len(evaluation)) == (7473, 1319)
     checked = report(real, inline(real.verify))
@@ -180,7 +176,7 @@ def test_every_gold_solution_scores(real: Gsm8k) -> None:
     assert all(well_formed(problem.solution) for problem in train + evaluation)
 
 
-def test_no_wrong_answer_scores(real: Gsm8k) -> None:
+def test_no_wrong_answer_scores(real: MathProblems) -> None:
     problems = [problem for split in real.load() for problem in split]
     for change in (lambda n: n + 1, lambda n: 10 * n + 1, lambda n: -n - 1):
         items = [

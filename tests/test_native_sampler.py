@@ -146,6 +146,14 @@ def test_a_response_does_not_depend_on_its_batch(name):
     assert tokens(backwards) == tokens(together)[::-1]
 
 
+def test_no_more_than_max_rows_are_decoded_at_once():
+    sampler, widths = sampler_of(build("qwen2"), max_rows=4), []
+    embeddings = sampler.model.get_input_embeddings()
+    embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
+    sampler.sample(PROMPTS, DRAWS, 1.0)
+    assert max(widths) == 4
+
+
 def test_the_same_call_gives_the_same_bits():
     sampler = sampler_of(build("qwen2"))
     assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler.sample(PROMPTS, DRAWS, 1.0)

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import experiment
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rec_experiments.rewards import judge, math_answer
 from rec_experiments.rewards.judge import CRASHED, TIMED_OUT, Isolated, inline
-from rec_experiments.tasks.gsm8k import Gsm8k
 from rec_experiments.types import Verdict
 
 RIGHT = Verdict(reward=1.0, accuracy=1.0)
@@ -290,16 +290,7 @@ HOSTILE = [
 
 
 def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
-    task = Gsm8k(
-        path="",
-        subset="",
-        system_prompt="",
-        format_bonus=0.0,
-        max_prompt_tokens=1,
-        max_response_tokens=1,
-        verifier_workers=1,
-        verifier_timeout=1,
-    )
+    task = experiment("dataset=gsm8k").dataset
     good, wrong = ("<answer>18</answer>", "18"), ("<answer>20</answer>", "18")
     items = [
         item

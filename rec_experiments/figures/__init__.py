@@ -1,0 +1,1 @@
+"""The paper's figures: computed ones, and curves drawn from run folders."""

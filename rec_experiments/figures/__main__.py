@@ -1,0 +1,117 @@
+"""`python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=3] [overrides]`."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rec_experiments import sweeps
+from rec_experiments.cli import USER_ERROR
+from rec_experiments.figures.computed import COMPUTED
+from rec_experiments.figures.curves import remarks
+from rec_experiments.figures.render import Drawing, draw, write
+from rec_experiments.figures.sweep import NoRuns, collect
+from rec_experiments.types import UserError
+
+OUT, SMOOTH = "figures", 3  # the paper smooths over 3 steps
+USAGE = """\
+usage: python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=STEPS] [KEY=…]
+
+NAME    {names}, or all
+out     folder for NAME.png, .pdf, .csv (the data), .json and .txt (statistics); default: {out}
+runs    folders that hold the run folders; default: where the sweep puts them
+smooth  steps in the running average of the training reward; default: {smooth}
+KEY     chooses the runs as on the sweep's own command line: scale=paper, seed=0, …"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What the command line asks for."""
+
+    names: list[str]
+    out: Path = Path(OUT)
+    runs: list[Path] | None = None
+    smooth: int = SMOOTH
+    overrides: list[str] = field(default_factory=list)
+
+
+def all_names() -> list[str]:
+    """Every figure, those of the paper in its order, then the others."""
+    numbered = [name for name in COMPUTED if name.startswith("fig")] + sweeps.names()
+    others = [name for name in COMPUTED if name not in numbered]
+    return sorted(numbered, key=lambda name: (len(name), name)) + others
+
+
+def parse(arguments: list[str]) -> Request:
+    """Raises UserError for an unknown figure or a value that is out of range."""
+    plain = [argument for argument in arguments if "=" not in argument]
+    values = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    if len(plain) != 1:
+        raise UserError(f"one figure is wanted, not {len(plain)}; allowed: {_allowed()}")
+    if plain[0] not in [*all_names(), "all"]:
+        raise UserError(f"figure {plain[0]}: no such figure; allowed: {_allowed()}")
+    chosen: dict = {}
+    if "out" in values:
+        chosen["out"] = Path(values.pop("out"))
+    if "runs" in values:
+        chosen["runs"] = [Path(folder) for folder in values.pop("runs").split(",")]
+        for folder in chosen["runs"]:
+            if not folder.is_dir():
+                raise UserError(f"runs={folder}: no such folder")
+    if "smooth" in values:
+        text = values.pop("smooth")
+        if not text.isdecimal() or int(text) < 1:
+            raise UserError(f"smooth={text}: must be a whole number of steps, at least 1")
+        chosen["smooth"] = int(text)
+    if values and plain[0] in COMPUTED:
+        raise UserError(f"{next(iter(values))}: {plain[0]} is computed, it takes only out=FOLDER")
+    names = all_names() if plain[0] == "all" else plain
+    return Request(names=names, overrides=[f"{k}={v}" for k, v in values.items()], **chosen)
+
+
+def make(name: str, request: Request) -> tuple[Drawing, list[str]]:
+    """A figure, and what must be said of it."""
+    if name in COMPUTED:
+        return COMPUTED[name](), []
+    data = collect(name, request.runs, request.overrides)
+    return draw(data, request.smooth), remarks(data)
+
+
+def run(request: Request) -> None:
+    """Write every figure asked for; those without a run are named at the end."""
+    without: dict[str, NoRuns] = {}
+    for name in request.names:
+        try:
+            drawing, notes = make(name, request)
+        except NoRuns as error:
+            without[name] = error
+            continue
+        first, *others = write(drawing, request.out)
+        print(f"{name}: {first} and {', '.join(path.suffix for path in others)}")
+        for note in notes:
+            print(f"  {note}")
+    if len(without) == 1:
+        raise next(iter(without.values()))
+    if without:
+        raise UserError(
+            f"no run found for {', '.join(without)}; make those of a figure with: "
+            "python -m rec_experiments -m sweep=FIGURE"
+        )
+
+
+def main(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE.format(names=_allowed(), out=OUT, smooth=SMOOTH))
+        sys.exit(0 if arguments else USER_ERROR)
+    try:
+        run(parse(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+
+
+def _allowed() -> str:
+    return ", ".join(all_names())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,215 @@
+"""From numbers to files: PNG, PDF, the data as CSV, the statistics as JSON and text."""
+
+import csv
+import io
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from rec_experiments.figures import style
+from rec_experiments.figures.curves import (
+    SMOOTHED,
+    FigureData,
+    Panel,
+    Row,
+    band,
+    curve,
+    remarks,
+    statistics,
+    statistics_table,
+    tidy,
+    to_json,
+)
+from rec_experiments.run_folder import write_atomic
+from rec_experiments.types import UserError
+
+Legend = list[tuple[Any, str]]  # handle, label
+
+CELL = (3.0, 2.0)  # inches of one panel
+PANELS_A_ROW = 3  # where a figure has one column of runs
+LABEL_WIDTH = 24  # characters of an axis label that fit beside a panel
+MARKERS = 8  # about so many on a mean curve
+# Inches that text takes: a character of the legend, and of the caption, whose lines are apart.
+CHARACTER, CAPTION_CHARACTER, CAPTION_LINE = 0.066, 0.0605, 0.136
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A finished figure with the numbers in it. table: tidy rows; summary: text for people."""
+
+    name: str
+    figure: Figure
+    table: list[Row]
+    statistics: dict[str, Any]
+    summary: str
+
+
+def page(
+    width: float, height: float, title: str, legend: Legend, caption: str
+) -> tuple[Figure, SubFigure]:
+    """A page of width x height inches for panels, grown by what legend and caption need.
+
+    Returns the figure and the part of it that the panels go to.
+    """
+    columns = legend_columns(width, [label for _, label in legend])
+    legend_lines = -(-len(legend) // columns) if legend else 0
+    text = textwrap.fill(caption, int((width - 0.3) / CAPTION_CHARACTER))
+    caption_height = CAPTION_LINE * (text.count("\n") + 1) + 0.1
+    legend_height = 0.2 * legend_lines + 0.1 if legend else 0.01
+    parts = (height, legend_height, caption_height)
+    figure = Figure(figsize=(width, sum(parts)), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels, middle, bottom = figure.subfigures(3, 1, squeeze=False, height_ratios=parts)[:, 0]
+    panels.suptitle(title, fontsize=10)
+    if legend:
+        handles, labels = zip(*legend, strict=True)
+        middle.legend(handles, labels, loc="center", ncols=columns, frameon=False, handlelength=3)
+    bottom.text(0.15 / width, 1, text, va="top", fontsize=8, color="#333333", linespacing=1.15)
+    return figure, panels
+
+
+def legend_columns(width: float, labels: Sequence[str]) -> int:
+    """As many legend entries side by side as fit into `width` inches, evenly over the lines."""
+    if not labels:
+        return 1
+    entry = max(map(len, labels)) * CHARACTER + 0.75
+    fit = max(1, min(len(labels), int(width / entry)))
+    lines = -(-len(labels) // fit)
+    return -(-len(labels) // lines)
+
+
+def draw(data: FigureData, window: int) -> Drawing:
+    """The figure of a sweep: a row a metric and a column a setting, as the paper lays it out."""
+    looks = style.looks(data.arms)
+    drawn = {run.arm for run in data.runs if run.rows}
+    legend: Legend = [
+        (
+            Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker),
+            arm if arm in drawn else f"{arm} (no run)",
+        )
+        for arm, look in looks.items()
+    ]
+    rows, columns = len(data.panels), len(data.columns)
+    by_column = columns > 1
+    if not by_column:
+        rows, columns = -(-rows // PANELS_A_ROW), min(rows, PANELS_A_ROW)
+    with matplotlib.rc_context(style.RC):
+        figure, panels = page(
+            max(6.6, CELL[0] * columns + 0.4),
+            CELL[1] * rows + 0.5,
+            data.title,
+            legend,
+            " ".join(filter(None, [data.caption, *_reading(data, window), *remarks(data)])),
+        )
+        grid = panels.subplots(
+            rows, columns, squeeze=False, sharex=by_column, sharey="row" if by_column else False
+        )
+        cells = [(panel, column) for panel in data.panels for column in data.columns]
+        for axes, (panel, column) in zip(grid.flat, cells, strict=False):
+            _draw_panel(axes, data, panel, column, window)
+            _label_panel(axes, panel, column if by_column else None)
+        for axes in grid.flat[len(cells) :]:
+            axes.set_axis_off()
+    found = statistics(data)
+    return Drawing(data.name, figure, list(tidy(data, window)), found, statistics_table(found))
+
+
+def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window: int) -> None:
+    positive = False
+    for place, (arm, look) in enumerate(style.looks(data.arms).items()):
+        curves = [curve(run.rows, panel.metric, window) for run in data.select(arm, column)]
+        for steps, values in curves if len(curves) > 1 else []:
+            axes.plot(steps, values, color=look.color, linestyle=look.dash, lw=0.6, alpha=0.45)
+        mean = band(curves)
+        axes.plot(
+            mean.steps,
+            mean.mean,
+            color=look.color,
+            linestyle=look.dash,
+            marker=look.marker,
+            markevery=marker_places(len(mean.steps), place, len(data.arms)),
+        )
+        if mean.interval:
+            axes.fill_between(mean.steps, *mean.interval, color=look.color, alpha=0.15, lw=0)
+        positive |= any(value > 0 for _, values in curves for value in values)
+    if panel.log and positive:
+        axes.set_yscale("log", nonpositive="clip")
+
+
+def marker_places(points: int, place: int, arms: int) -> tuple[int, int]:
+    """First marker and distance to the next, apart for each arm: curves may coincide."""
+    every = max(2, points // MARKERS)
+    return place * max(1, every // arms) % every, every
+
+
+def _label_panel(axes: Axes, panel: Panel, column: str | None) -> None:
+    """column: title over the first row, or None where every panel stands for itself."""
+    spec = axes.get_subplotspec()
+    assert spec is not None
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    if column and spec.is_first_row():
+        axes.set_title(column)
+    if column is None or spec.is_first_col():
+        axes.set_ylabel(textwrap.fill(panel.label, LABEL_WIDTH))
+    if column is None or spec.is_last_row():
+        axes.set_xlabel("gradient steps")
+
+
+def _reading(data: FigureData, window: int) -> list[str]:
+    """How to read the picture, as far as it applies."""
+    notes = []
+    if any(len(data.select(arm, column)) > 1 for arm in data.arms for column in data.columns):
+        notes.append(
+            "Thick lines: mean over seeds, at the steps that all of them have; bands: bootstrap "
+            "95 % interval of that mean; thin lines: single runs."
+        )
+    if window > 1 and any(panel.metric in SMOOTHED for panel in data.panels):
+        notes.append(f"Training reward: running average of {window} steps.")
+    if any(panel.log for panel in data.panels):
+        notes.append("A zero lies below a logarithmic axis.")
+    return notes
+
+
+def write(drawing: Drawing, folder: Path) -> list[Path]:
+    """Write the figure's five files, each whole or not at all. Raises UserError if it cannot."""
+    files = {
+        "png": _image(drawing.figure, "png"),
+        "pdf": _image(drawing.figure, "pdf"),
+        "csv": _csv(drawing.table),
+        "json": to_json(drawing.statistics),
+        "txt": drawing.summary.encode(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, content in files.items():
+            write_atomic(folder / f"{drawing.name}.{suffix}", content)
+    except OSError as error:
+        raise UserError(f"out={folder}: cannot be written ({error.strerror})") from error
+    return [folder / f"{drawing.name}.{suffix}" for suffix in files]
+
+
+def _image(figure: Figure, kind: str) -> bytes:
+    """The same bytes each time: no date in the file."""
+    buffer = io.BytesIO()
+    metadata = {"CreationDate": None} if kind == "pdf" else None
+    with matplotlib.rc_context(style.RC):
+        figure.savefig(buffer, format=kind, dpi=160, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _csv(table: list[Row]) -> bytes:
+    buffer = io.StringIO()
+    if table:
+        writer = csv.DictWriter(buffer, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    return buffer.getvalue().encode()

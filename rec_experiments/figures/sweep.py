@@ -1,0 +1,48 @@
+"""Which run folders a figure is drawn from: the only part here that knows the sweeps."""
+
+import shlex
+from pathlib import Path
+
+from rec_experiments import sweeps
+from rec_experiments.figures.curves import FigureData, Panel, read_run
+from rec_experiments.types import UserError
+
+
+class NoRuns(UserError):
+    """None of a figure's runs has been started."""
+
+
+def collect(name: str, folders: list[Path] | None, overrides: list[str]) -> FigureData:
+    """The data of a sweep's figure, as far as its runs went.
+
+    folders: where to look for the run folders instead of where the sweep puts them. overrides:
+    as on the command line of the sweep. Raises NoRuns if there is no run, UserError for a wrong
+    override or an unreadable run.
+    """
+    figure = sweeps.load_figure(name, overrides)
+    jobs = sweeps.jobs(figure, overrides)
+    data = FigureData(
+        name=name,
+        title=figure.title,
+        caption=figure.caption,
+        arms=list(dict.fromkeys(job.label for job in jobs)),
+        columns=list(dict.fromkeys(job.heading for job in jobs)),
+        panels=[Panel(metric=p.metric, label=p.label, log=p.log) for p in figure.panels],
+        runs=[
+            read_run(job.label, job.heading, job.config["seed"], locate(job.path, folders))
+            for job in jobs
+        ],
+    )
+    if len(data.missing) == len(data.runs):
+        looked = sorted({str(run.path.parent) for run in data.runs})
+        raise NoRuns(
+            f"{name}: no run found in {', '.join(map(str, folders or looked))}; make them with: "
+            + shlex.join(["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides])
+        )
+    return data
+
+
+def locate(path: Path, folders: list[Path] | None) -> Path:
+    """The run's folder: where the sweep puts it, or in the first of `folders` that has it."""
+    candidates = [folder / path.name for folder in folders] if folders else [path]
+    return next((each for each in candidates if each.is_dir()), candidates[0])

@@ -1,0 +1,421 @@
+"""Sweeps.
+
+1. Every figure lists exactly the arms, schedules and seeds of the paper, with the values of its
+   Tables 1 and 2, against a table written by hand here.
+2. In miniature the same arms and schedules are listed, with the values of conf/config.yaml.
+3. A value on the command line replaces an axis; labels choose arms; a job knows nothing of a sweep.
+4. Each job has its own folder, and figures share runs.
+5. A sweep runs what is not done, goes on past failed and killed jobs, names them, and exits with 1.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import resolve
+
+from rec_experiments import sweeps
+from rec_experiments.experiment import run_path
+from rec_experiments.types import UserError
+
+ROOT = Path(__file__).parent.parent
+
+# (learning rate, prompts, K, weight decay, warm-up, evaluation temperature, steps, model, data)
+GSM8K = (1e-6, 96, 8, 0.01, 0, 1.0, 150, "Qwen/Qwen2.5-1.5B-Instruct", "openai/gsm8k")
+TOOLACE = (1e-6, 96, 8, 0.01, 0, 1.0, 400, "meta-llama/Llama-3.2-3B-Instruct", "Team-ACE/ToolACE")
+GURU = (1e-6, 64, 16, 0.1, 80, 1.0, 1500, "Qwen/Qwen2.5-7B-Instruct", "LLM360/guru-RL-92k")
+MATH = (
+    5e-7,
+    64,
+    16,
+    0.1,
+    40,
+    0.6,
+    450,
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "DigitalLearningGmbH/MATH-lighteval",
+)
+
+# (mask, importance weight, ε_low, ε_high, the advantage's kind and shift, shaping, regularizer)
+NONE = (None, None)
+REINFORCE = ("one_side", "none", *NONE, "mean", 0.0, "uniform", "none")
+GRPO = ("one_side", "importance", 0.2, 0.2, "standard", None, "uniform", "none")
+NOIS = ("one_side", "none", 0.2, 0.2, "mean", 0.0, "uniform", "none")
+IS = ("one_side", "importance", 0.2, 0.2, "mean", 0.0, "uniform", "none")
+WIDE = ("one_side", "none", 0.6, 2.0, "mean", 0.0, "uniform", "none")
+RED_DROP = ("one_side", "none", *NONE, "mean", 0.0, "drop_negatives", "none")
+RED_WEIGHT = ("one_side", "none", *NONE, "mean", 0.0, "exponential", "none")
+OPMD = ("one_side", "none", *NONE, "mean", 0.0, "uniform", "sequence_square")
+ASYMRE = ("one_side", "none", *NONE, "mean", -0.1, "uniform", "none")
+
+
+def mask(arm, kind, low=0.2, high=0.2):
+    return (kind, arm[1], low, high, *arm[4:])
+
+
+INTERVAL, OFFSET, OFFLINE, ON_POLICY = (20, 0), (1, 10), (None, 0), (1, 0)
+THREE = (INTERVAL, OFFSET, OFFLINE)
+
+# Figure: setting, schedules, {label: (arm, learning rate as a multiple of the setting's)}.
+FIGURES = {
+    "fig3": (GSM8K, THREE, {
+        "REINFORCE": (REINFORCE, 1),
+        "GRPO": (GRPO, 1),
+        "REC-OneSide-NoIS (0.2)": (NOIS, 1),
+        "REC-OneSide-IS (0.2)": (IS, 1),
+        "REC-OneSide-NoIS (0.6, 2.0)": (WIDE, 1),
+    }),
+    "fig4": (TOOLACE, (INTERVAL,), {
+        "REC-OneSide-NoIS (0.2, 0.25)": (mask(NOIS, "one_side", 0.2, 0.25), 1),
+        "REC-OneSide-IS (0.2, 0.25)": (mask(IS, "one_side", 0.2, 0.25), 1),
+        "REC-Ring-NoIS (0.2, 0.25) & (0.6, 2.0)": (mask(NOIS, "ring", 0.2, 0.25), 1),
+        "REC-OneSide-NoIS (0.6, 2.0)": (WIDE, 1),
+        "REC-TwoSide-NoIS (0.2, 0.25)": (mask(NOIS, "two_side", 0.2, 0.25), 1),
+        "REC-TwoSide-NoIS (0.6, 2.0)": (mask(NOIS, "two_side", 0.6, 2.0), 1),
+    }),
+    "fig5": (GSM8K, (ON_POLICY, INTERVAL), {
+        "REINFORCE": (REINFORCE, 1),
+        "RED-Weight": (RED_WEIGHT, 1),
+        "RED-Drop": (RED_DROP, 1),
+        "REC-OneSide-NoIS (0.6, 2.0)": (WIDE, 1),
+    }),
+    "fig6": (GURU, (INTERVAL,), {
+        "GRPO": (GRPO, 1), "REC-OneSide-NoIS (0.2)": (NOIS, 1), "RED-Weight": (RED_WEIGHT, 1),
+    }),
+    "fig7": (MATH, (INTERVAL,), {
+        "GRPO": (GRPO, 1), "REC-OneSide-NoIS (0.2)": (NOIS, 1), "RED-Weight": (RED_WEIGHT, 1),
+    }),
+    "fig9": (GSM8K, THREE, {
+        "REINFORCE": (REINFORCE, 1),
+        "GRPO": (GRPO, 1),
+        "REC-TwoSide-NoIS (0.2)": (mask(NOIS, "two_side"), 1),
+        "REC-TwoSide-IS (0.2)": (mask(IS, "two_side"), 1),
+        "REC-Ring-NoIS (0.2, 0.2) & (0.6, 2.0)": (mask(NOIS, "ring"), 1),
+    }),
+    "fig10": (GSM8K, (INTERVAL,), {
+        "GRPO (0.2), lr 1e-5": (GRPO, 10),
+        "GRPO (0.2), lr 5e-6": (GRPO, 5),
+        "GRPO (0.2), lr 2e-6": (GRPO, 2),
+        "REC-OneSide-NoIS (0.2), lr 1e-5": (NOIS, 10),
+        "REC-OneSide-NoIS (0.2), lr 5e-6": (NOIS, 5),
+        "REC-OneSide-NoIS (0.2), lr 2e-6": (NOIS, 2),
+        "REC-OneSide-NoIS (0.6, 2.0), lr 1e-6": (WIDE, 1),
+        "REINFORCE, lr 2e-6": (REINFORCE, 2),
+    }),
+    "fig11": (GSM8K, THREE, {
+        "REINFORCE": (REINFORCE, 1),
+        "REC-OneSide-NoIS (0.6, 2.0)": (WIDE, 1),
+        "OPMD (0.1)": (OPMD, 1),
+        "AsymRE (-0.1)": (ASYMRE, 1),
+    }),
+}  # fmt: skip
+PANELS = {
+    "fig3": ["eval/accuracy", "train/reward"],
+    "fig4": ["train/reward", "train/clip_fraction"],
+    "fig5": ["eval/accuracy", "train/reward"],
+    "fig6": ["train/reward", "train/kl"],
+    "fig7": [
+        "train/reward", "train/kl", "train/entropy", "train/response_length", "eval/accuracy",
+    ],
+    "fig9": ["eval/accuracy", "train/reward", "train/kl", "train/clip_fraction"],
+    "fig10": ["eval/accuracy", "train/reward"],
+    "fig11": ["eval/accuracy", "train/reward"],
+}  # fmt: skip
+
+
+@functools.cache
+def jobs_of(name, scale):
+    return sweeps.jobs(sweeps.load_figure(name, [f"scale={scale}"]))
+
+
+def arm_of(config):
+    clip, advantage = config["clip"], config["advantage"]
+    if clip["kind"] == "ring":
+        assert (clip["outer_low"], clip["outer_high"]) == (0.6, 2.0)
+    assert config["shaping"].get("temperature", 1.0) == 1.0
+    assert config["regularizer"].get("tau", 0.1) == 0.1
+    return (
+        clip["kind"], config["weight"]["kind"], clip["low"], clip["high"],
+        advantage["kind"], advantage.get("shift"),
+        config["shaping"]["kind"], config["regularizer"]["kind"],
+    )  # fmt: skip
+
+
+def schedule_of(config):
+    return (config["sync"]["interval"], config["sync"]["offset"])
+
+
+def paper_row(config, setting):
+    data = next(name for name in (setting[-1], "") if name in json.dumps(config["dataset"]))
+    return (
+        config["optimizer"]["learning_rate"], config["batch_size"], config["group_size"],
+        config["optimizer"]["weight_decay"], config["optimizer"]["warmup_steps"],
+        config["sampler"]["eval_temperature"], config["steps"], config["model"]["path"], data,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_paper_scale_is_the_papers_tables(name):
+    setting, schedules, arms = FIGURES[name]
+    steps = 160 if name == "fig10" else setting[6]
+    found = {}
+    for job in jobs_of(name, "paper"):
+        config = job.config
+        assert config["optimizer"]["betas"] == [0.9, 0.999]
+        assert config["optimizer"]["max_grad_norm"] == 1.0
+        assert config["sampler"]["temperature"] == 1.0
+        key = (job.label, schedule_of(config), config["seed"])
+        assert key not in found
+        found[key] = (arm_of(config), paper_row(config, setting))
+    assert found == {
+        (label, schedule, 42): (
+            arm,
+            (pytest.approx(setting[0] * factor), *setting[1:6], steps, *setting[7:]),
+        )
+        for label, (arm, factor) in arms.items()
+        for schedule in schedules
+    }
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_miniature_has_the_same_arms_and_schedules(name):
+    _, schedules, arms = FIGURES[name]
+    jobs = jobs_of(name, "mini")
+    found = [(schedule_of(j.config), j.config["seed"], arm_of(j.config)) for j in jobs]
+    expected = [
+        (schedule, seed, arm)
+        for seed in (0, 1, 2)
+        for schedule in schedules
+        for arm, _ in arms.values()
+    ]
+    assert found == expected
+    assert all(j.config["model"]["kind"] == "tiny" and j.config["steps"] == 100 for j in jobs)
+    base = jobs[0].config["optimizer"]["learning_rate"]
+    if name == "fig10":
+        rates = [job.config["optimizer"]["learning_rate"] for job in jobs[:8]]
+        assert rates == [5e-4 * factor for _, factor in arms.values()]
+    else:
+        assert {j.config["optimizer"]["learning_rate"] for j in jobs} == {base}
+        assert [job.label for job in jobs[: len(arms)]] == list(arms)
+    assert len({job.path for job in jobs}) == len(jobs)
+
+
+def test_there_are_no_other_figures():
+    assert sweeps.names() == list(FIGURES)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("scale", ["mini", "paper"])
+def test_panels_and_captions(name, scale):
+    figure = sweeps.load_figure(name, [f"scale={scale}"])
+    assert [panel.metric for panel in figure.panels] == PANELS[name]
+    assert all(p.log == (p.metric in ("train/kl", "train/clip_fraction")) for p in figure.panels)
+    assert name.removeprefix("fig") in figure.title
+    assert figure.scale == scale
+    assert ("stand in for" in figure.caption) == (scale == "mini")
+
+
+def test_figures_share_runs_and_few_are_needed():
+    """`make figures` has to end within an hour on two cores: at half a minute a run, 190 runs."""
+    paths = {name: {job.path for job in jobs_of(name, "mini")} for name in FIGURES}
+    assert len(paths["fig3"] & paths["fig11"]) == 3 * 3 * 2  # REINFORCE, REC (0.6, 2.0)
+    assert len(paths["fig3"] & paths["fig9"]) == 3 * 3 * 2  # REINFORCE, GRPO
+    assert len(paths["fig10"] & paths["fig3"]) == 3  # REC (0.6, 2.0) under interval 20
+    assert len(set.union(*paths.values())) == 165
+
+
+def test_a_single_run_has_the_same_folder_as_the_job_of_a_figure():
+    """A run is identified by its resolved config, however it was asked for."""
+    figure = sweeps.load_figure("fig3", ["hydra.sweeper.only=[GRPO]"])
+    job = sweeps.jobs(figure, ["seed=0", "sync=offline"])[0]
+    assert run_path(resolve("algo=grpo", "sync=offline")) == job.path
+
+
+def sweep(only=("*",)):
+    return sweeps.Sweep(
+        arms={"A": ["algo=grpo"], "B (0.6, 2.0)": ["algo=reinforce", "clip=wide"]},
+        grid={"seed": [0, 1], "sync": ["offline", "offset10"]},
+        only=list(only),
+    )
+
+
+def lines(overrides, only=("*",)):
+    return [" ".join(point.overrides) for point in sweeps.expand(sweep(only), overrides)]
+
+
+def test_seeds_are_outermost_and_arms_innermost():
+    """So that a third of the time gives a whole figure with one seed."""
+    assert lines([]) == [
+        "seed=0 sync=offline algo=grpo",
+        "seed=0 sync=offline algo=reinforce clip=wide",
+        "seed=0 sync=offset10 algo=grpo",
+        "seed=0 sync=offset10 algo=reinforce clip=wide",
+        "seed=1 sync=offline algo=grpo",
+        "seed=1 sync=offline algo=reinforce clip=wide",
+        "seed=1 sync=offset10 algo=grpo",
+        "seed=1 sync=offset10 algo=reinforce clip=wide",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["seed=5", "sync=offline"], ["seed=5 sync=offline algo=grpo"]),
+        (["seed=5,6", "sync=offline"],
+         ["seed=5 sync=offline algo=grpo", "seed=6 sync=offline algo=grpo"]),
+        (["seed=range(2)", "sync=offline"],
+         ["seed=0 sync=offline algo=grpo", "seed=1 sync=offline algo=grpo"]),
+        (["seed=5", "sync=offline", "steps=3"], ["seed=5 sync=offline steps=3 algo=grpo"]),
+        (["seed=5", "sync=offline", "algo=opmd"], ["seed=5 sync=offline algo=opmd"]),
+        (["seed=5", "sync=offline", "sweep=fig3", "scale=paper", "hydra/launcher=basic"],
+         ["seed=5 sync=offline algo=grpo"]),
+    ],
+)  # fmt: skip
+def test_the_command_line_wins(overrides, expected):
+    assert lines(overrides, only=["A"]) == expected
+
+
+def test_arms_are_chosen_by_label():
+    assert len(lines([], only=["B*"])) == 4
+    assert len(lines([], only=["A", "B (0.6, 2.0)"])) == 8
+    with pytest.raises(UserError, match=r"only=C\*: fits no arm; allowed.*B \(0.6, 2.0\)"):
+        sweep(only=["C*"])
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("fig8", [], "sweep=fig8: no such figure; allowed: fig3, fig4"),
+        ("fig3", ["scale=large"], "scale=large: no such choice; allowed: mini, paper"),
+        ("fig3", ["seed=-1"], "seed=-1: must be at least 0"),
+        ("fig3", ["stepz=3"], "did you mean steps"),
+        ("fig3", ["seed=interval(0, 1)"], "cannot be swept"),
+    ],
+)
+def test_bad_input_is_one_line(name, overrides, message):
+    with pytest.raises(UserError, match=message) as caught:
+        sweeps.jobs(sweeps.load_figure(name, overrides), overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fixed_run_dir_cannot_hold_a_sweep():
+    overrides = ["run_dir=here", "sync=offline", "seed=0"]
+    with pytest.raises(UserError, match="run_dir=here: every run of a sweep needs its own folder"):
+        sweeps.distinct(sweeps.jobs(sweeps.load_figure("fig5", overrides), overrides))
+
+
+# A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 ends without being done.
+STUB = """
+import os, sys
+from rec_experiments import cli
+from rec_experiments.run_folder import RunFolder
+from rec_experiments.sweeps import resolve
+from rec_experiments.types import UserError
+
+def task(config):
+    _, path = resolve(config)
+    path.mkdir(parents=True, exist_ok=True)
+    print("seed", config.seed, flush=True)
+    if config.seed == 1:
+        raise KeyError("boom")
+    if config.seed == 2:
+        os.kill(os.getpid(), 9)
+    if config.seed == 3:
+        raise UserError("seed=3: not today")
+    if config.seed != 4:
+        RunFolder(path).set_status("done")
+
+if __name__ == "__main__":
+    cli.hydra_main("config", task)
+"""
+
+
+@pytest.fixture
+def multirun(tmp_path):
+    script = tmp_path / "stub.py"
+    script.write_text(STUB)
+    paths = [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
+
+    def start(*overrides):
+        return subprocess.run(
+            [sys.executable, str(script), "-m", f"output_dir={tmp_path}/runs", *overrides],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+
+    return start
+
+
+def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
+    done = multirun("seed=0,1,2,3,4,5")
+    assert done.returncode == 1
+    assert "6 runs, 0 finished before" in done.stdout
+    assert "2 done, 4 failed" in done.stdout
+    reasons = {
+        line.split("_seed")[1][0]: line.split(": ", 1)[1]
+        for line in done.stderr.split("failed:\n")[1].splitlines()
+    }
+    assert reasons == {
+        "1": "KeyError: 'boom'",
+        "2": "killed by SIGKILL",
+        "3": "seed=3: not today",
+        "4": "ended without an error, but its run is not done",
+    }
+    logs = {log.parent.name.split("_seed")[1][0]: log for log in tmp_path.glob("runs/*/log.txt")}
+    assert sorted(logs) == list("012345")
+    assert "seed 0" in logs["0"].read_text()
+    assert "seed 1" not in logs["0"].read_text()
+    assert "Traceback" in logs["1"].read_text()
+
+    again = multirun("seed=0,4,5")  # seeds 0 and 5 are done
+    assert "3 runs, 2 finished before" in again.stdout
+    assert "0 done, 1 failed" in again.stdout
+
+
+@pytest.mark.parametrize("launcher", ["basic", "local", "submitit_local"])
+def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
+    arguments = ["sweep=fig3", "sync=offline", "seed=0,1", "hydra.sweeper.only=[GRPO,*0.6*]"]
+    done = multirun(f"hydra/launcher={launcher}", f"hydra.sweep.dir={tmp_path}", *arguments)
+    assert done.returncode == 1, done.stderr
+    assert "4 runs, 0 finished before" in done.stdout
+    assert "2 done, 2 failed" in done.stdout
+    assert done.stderr.count("KeyError: 'boom'") >= 2
+    figure = sweeps.load_figure("fig3", arguments)
+    jobs = sweeps.jobs(figure, [*arguments, f"output_dir={tmp_path}/runs"])
+    assert {job.path for job in jobs if sweeps.finished(job)} == {
+        job.path for job in jobs if job.config["seed"] == 0
+    }
+
+
+def test_a_mistake_is_told_before_anything_starts(multirun, tmp_path):
+    done = multirun("sweep=fig3", "seed=0", "steps=5,0")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: steps=0: must be at least 1"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_the_local_launcher_needs_a_process(multirun, jobs):
+    done = multirun("seed=0", f"hydra.launcher.jobs={jobs}")
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"error: hydra.launcher.jobs={jobs}: must be at least 1"
+
+
+def test_list_prints_each_run_once_and_what_it_would_ask_for(capsys):
+    sweeps.main(["list", "fig5", "sync=offline,on_policy", "seed=0"])
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 8
+    assert out.splitlines()[0] == "seed=0 setting=mini/gsm8k sync=offline algo=reinforce"
+    assert "8 runs, no GPU" in err
+
+
+def test_gpu_hours_add_up():
+    figure = sweeps.load_figure("fig6", ["scale=paper"])
+    assert sweeps.summary(figure, 3).endswith(
+        f"{3 * figure.resources.gpus} GPUs to run all at once, "
+        f"{3 * figure.resources.gpus * figure.resources.hours:g} GPU-hours"
+    )
