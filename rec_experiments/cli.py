@@ -1,7 +1,9 @@
 """The command line: `python -m rec_experiments [group=choice] [key=value] …`."""
 
+import contextlib
 import difflib
 import functools
+import io
 import os
 import re
 import sys
@@ -45,7 +47,10 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
             _refuse(error)  # before Hydra adds its own words
 
     try:
-        start(guarded)()
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            _help(start(guarded))
+        else:
+            start(guarded)()
     except (HydraException, OmegaConfBaseException) as error:
         _refuse(error)
     except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
@@ -57,6 +62,14 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
 def _refuse(error: Exception) -> NoReturn:
     print(f"error: {explain(error)}", file=sys.stderr)
     sys.exit(USER_ERROR)
+
+
+def _help(show: Callable[[], None]) -> None:
+    """Hydra's help page without the schemas, which are no choices of a user."""
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
+        show()
+    print(*[line for line in page.getvalue().splitlines() if line[:6] != "schema"], sep="\n")
 
 
 def run(config: DictConfig) -> None:

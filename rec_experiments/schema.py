@@ -18,7 +18,8 @@ from rec_experiments.optimizers import AdamW
 from rec_experiments.samplers.native import Native
 from rec_experiments.sync import Schedule
 from rec_experiments.tasks.arithmetic import Arithmetic
-from rec_experiments.tasks.gsm8k import Gsm8k
+from rec_experiments.tasks.math_problems import MathProblems
+from rec_experiments.tasks.tool_calls import ToolCalls
 from rec_experiments.tracking import NoTracking, Wandb
 from rec_experiments.types import Piece, UserError
 
@@ -45,7 +46,11 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "aggregation": {"token_mean": aggregation.TokenMean, "sequence_mean": aggregation.SequenceMean},
     "sync": {"schedule": Schedule},
     "model": {"tiny": Tiny, "pretrained": Pretrained},
-    "dataset": {"arithmetic": Arithmetic, "gsm8k": Gsm8k},
+    "dataset": {
+        "arithmetic": Arithmetic,
+        "math_problems": MathProblems,
+        "tool_calls": ToolCalls,
+    },
     "sampler": {"native": Native},
     "optimizer": {"adamw": AdamW},
     "tracking": {"none": NoTracking, "wandb": Wandb},

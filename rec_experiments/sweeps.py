@@ -8,7 +8,7 @@ import fnmatch
 import itertools
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments import schema
 from rec_experiments.cli import USER_ERROR, explain
-from rec_experiments.experiment import Experiment, run_path
+from rec_experiments.experiment import Experiment, identity, run_path
+from rec_experiments.run_folder import RunFolder
 from rec_experiments.types import UserError
 
 # Overrides that say which jobs there are; a job itself does not see them.
@@ -65,7 +66,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """metric: a key of metrics.jsonl. label: of the vertical axis. log: is that axis logarithmic."""
+    """metric: a key of metrics.jsonl. label: of the vertical axis. log: is it logarithmic."""
 
     metric: str
     label: str
@@ -96,6 +97,11 @@ class Figure(Sweep):
     headings: dict[str, str]
     panels: list[Panel]
     resources: Resources
+
+    def heading(self, point: "Point") -> str:
+        """Title of the column that a point belongs to."""
+        value = point.lines[self.columns].partition("=")[2]
+        return self.headings.get(value, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,8 @@ def load_figure(name: str, overrides: list[str] | None = None) -> Figure:
     with _hydra():
         about_sweep = [str(o.input_line) for o in _parse(overrides or []) if _shapes_sweep(o)]
         config = compose("config", [f"sweep={name}", *about_sweep], return_hydra_config=True)
-        return figure_of(name, OmegaConf.to_container(config.hydra.sweeper, resolve=True))
+        node: dict[str, Any] = OmegaConf.to_container(config.hydra.sweeper, resolve=True)  # type: ignore[assignment]
+        return figure_of(name, node)
 
 
 def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
@@ -148,13 +155,9 @@ def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
     one run folder. Raises UserError for a wrong override.
     """
     with _hydra():
-        found = []
-        for point in expand(figure, overrides or []):
-            config, path = resolve(compose("config", point.overrides))
-            column = point.lines[figure.columns].partition("=")[2]
-            heading = figure.headings.get(column, column)
-            found.append(Job(point.label, heading, point.overrides, config, path))
-        return found
+        return compose_jobs(
+            expand(figure, overrides or []), lambda lines: compose("config", lines), figure.heading
+        )
 
 
 def sweep_of(node: dict[str, Any]) -> Sweep:
@@ -211,11 +214,45 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
     return points
 
 
+def compose_jobs(
+    points: list[Point],
+    compose: Callable[[list[str]], DictConfig],
+    heading: Callable[[Point], str] = lambda point: "",
+) -> list[Job]:
+    """The points as jobs, each composed and checked. Raises UserError for what cannot run."""
+    found = []
+    for point in points:
+        config, path = resolve(compose(point.overrides))
+        found.append(Job(point.label, heading(point), point.overrides, config, path))
+    return found
+
+
 def resolve(config: DictConfig) -> tuple[dict[str, Any], Path]:
     """A composed run, checked, as plain values, and its folder."""
     schema.build(config, Experiment)
     resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
     return resolved, run_path(resolved)
+
+
+def distinct(found: list[Job]) -> dict[Path, Job]:
+    """One job for each run folder: figures and labels share runs.
+
+    Raises UserError if different runs would share a folder, as with a fixed run_dir.
+    """
+    runs: dict[Path, Job] = {}
+    for job in found:
+        first = runs.setdefault(job.path, job)
+        if identity(first.config) != identity(job.config):
+            raise UserError(
+                f"run_dir={job.path}: every run of a sweep needs its own folder; "
+                "leave run_dir at null and choose output_dir"
+            )
+    return runs
+
+
+def finished(job: Job) -> bool:
+    """Whether the job's run is done, as its folder says."""
+    return RunFolder(job.path).status().get("state") == "done"
 
 
 def _parse(overrides: list[str]) -> list[Override]:
@@ -254,7 +291,7 @@ def summary(figure: Figure, runs: int) -> str:
     if not asks.gpus:
         return f"{runs} runs, no GPU, about {runs * asks.hours:.1f} hours on one core"
     return (
-        f"{runs} runs of {asks.gpus} GPU for at most {asks.hours:g} h (an estimate): "
+        f"{runs} runs, each asking for {asks.gpus} GPU for {asks.hours:g} h (an estimate): "
         f"{runs * asks.gpus} GPUs to run all at once, {runs * asks.gpus * asks.hours:g} GPU-hours"
     )
 
@@ -265,7 +302,7 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"{USAGE}; figures: {', '.join(names())}")
     name, overrides = arguments[1], arguments[2:]
     figure = load_figure(name, overrides)
-    runs = {job.path: job for job in jobs(figure, overrides)}
+    runs = distinct(jobs(figure, overrides))
     for job in runs.values():
         print(shlex.join(job.overrides))
     print(summary(figure, len(runs)), file=sys.stderr)

@@ -308,7 +308,7 @@ def test_a_fixed_run_dir_cannot_hold_a_sweep():
         sweeps.distinct(sweeps.jobs(sweeps.load_figure("fig5", overrides), overrides))
 
 
-# A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 ends without being done.
+# A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 is left undone.
 STUB = """
 import os, sys
 from rec_experiments import cli

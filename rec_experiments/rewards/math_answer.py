@@ -1,8 +1,9 @@
-"""Rule-based reward for questions whose answer is a number, such as GSM8K's.
+"""Rule-based reward for questions with a mathematical answer: a number or a LaTeX expression.
 
-A response is judged on its final answer only, never on numbers along the way. A plain quantity is
-compared exactly, here; anything else (LaTeX, fractions, sentences) is left to math-verify, which
-takes the last expression it finds. Units are not checked: "18", "$18" and "18%" are all 18.
+A response is judged on its final answer only, never on numbers along the way. The same text as the
+gold answer is right, and a plain quantity is compared exactly, here; anything else (LaTeX,
+fractions, sentences) is left to math-verify, which takes the last expression it finds. Units are
+not checked: "18", "$18" and "18%" are all 18.
 """
 
 import logging
@@ -11,6 +12,7 @@ from decimal import Decimal
 
 import math_verify
 
+from rec_experiments.rewards.boxed import last_boxed
 from rec_experiments.types import Verdict
 
 # It warns in every process that its own time-outs are off. They need signal.alarm, which works in
@@ -23,13 +25,18 @@ _QUANTITY = re.compile(
     r"(?P<head>[-+=≈~$€£¥*\s]*)"
     r"(?P<number>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,4})?"
+    r"(?!\s*[abciknpqrtuvwxyz](?![^\W\d_]))"  # 2x and 3i are no quantities of x and i
     r"[\s%$€£¥*.(]*(?:[^\W\d_](?:[^\W\d_]|[\s/,().*'-])*)?"  # units
 )
-_SPELLINGS = {"\u2212": "-", "\\$": "$", "\\%": "%", "{,}": ","}
+_SPELLINGS = {"\u2212": "-", "\\$": "$", "\\%": "%", "{,}": ",", "\\!": ""}
+_STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
+_PARENTHESES = re.compile(r"\(([^(),]*)\)")
+_LETTER = re.compile(r"[^\W\d_]")
+_WORD_OR_MARK = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}|\$|\\[(\[]|\\boxed")
 
 
 def verify(response: str, answer: str, format_bonus: float) -> Verdict:
-    """Judge a response against a gold number.
+    """Judge a response against a gold answer: a number, or LaTeX without its dollars.
 
     accuracy: 1 if the final answer equals `answer`, else 0. reward: accuracy, plus `format_bonus`
     if the response is well-formed, minus it if not. With 0 the reward is binary, as in the text of
@@ -70,16 +77,9 @@ def _tagged(text: str) -> str | None:
 
 
 def _boxed(text: str) -> str | None:
-    r"""The last \boxed{...}, with its braces so that math-verify sees LaTeX; empty if cut off."""
-    _, mark, after = text.rpartition("\\boxed{")
-    if not mark:
-        return None
-    depth = 1
-    for brace in re.finditer(r"[{}]", after):
-        depth += 1 if brace.group() == "{" else -1
-        if depth == 0:
-            return mark + after[: brace.end()]
-    return ""
+    """With its braces, so that math-verify sees LaTeX."""
+    inside = last_boxed(text)
+    return f"\\boxed{{{inside}}}" if inside else inside
 
 
 def _hashed(text: str) -> str | None:
@@ -88,17 +88,37 @@ def _hashed(text: str) -> str | None:
 
 
 def equal(text: str, answer: str) -> bool:
-    """Whether a final answer is the gold number. False for anything that cannot be read."""
-    for spelling, plain in _SPELLINGS.items():
-        text = text.replace(spelling, plain)
-    number, gold = quantity(text.removeprefix("\\boxed{").removesuffix("}")), quantity(answer)
+    """Whether a final answer is the gold answer. False for anything that cannot be read."""
+    text, answer = _plain(text), _plain(answer)
+    boxed = last_boxed(text)
+    inside, answer = _bare(text if boxed is None else boxed), _bare(answer)
+    if inside == answer:
+        return True
+    number, gold = quantity(inside), None if _LETTER.search(answer) else quantity(answer)
     if number is not None and gold is not None:
         return number == gold
+    if "\\" in text and not _WORD_OR_MARK.search(text):  # a formula without its dollars
+        text = f"${text}$"
     expected, found = (
         math_verify.parse(side, fallback_mode="no_fallback", parsing_timeout=None)
-        for side in (answer, text)
+        for side in (f"\\boxed{{{answer}}}", text)
     )
     return math_verify.verify(expected, found, timeout_seconds=None)
+
+
+def _plain(text: str) -> str:
+    """One spelling for what has several."""
+    for spelling, plain in _SPELLINGS.items():
+        text = text.replace(spelling, plain)
+    return text
+
+
+def _bare(text: str) -> str:
+    r"""Without a style or parentheses around the whole: \textbf{(073)} is 073."""
+    for wrapping in (_STYLED, _PARENTHESES):
+        match = wrapping.fullmatch(text.strip())
+        text = match[1] if match else text
+    return text.strip()
 
 
 def quantity(text: str) -> Decimal | None:

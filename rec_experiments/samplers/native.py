@@ -320,7 +320,7 @@ class NativeSampler:
                 state.keep(keep)
                 row_B, chosen_B, live_B = row_B[keep], chosen_B[keep], live_B[keep]
             logits_BV = self._step(chosen_B, state)
-        return self._responses(token_BT.cpu().numpy(), logp_BT.cpu().numpy())
+        return self._responses(token_BT, logp_BT)
 
     def _step(self, token_B: Tensor, state: _State) -> Tensor:
         """Logits after one more token per row, B x V."""
@@ -344,18 +344,17 @@ class NativeSampler:
         )
         return output.logits[:, -1]
 
-    def _responses(self, token_BT: np.ndarray, logp_BT: np.ndarray) -> list[Response]:
+    def _responses(self, token_BT: Tensor, logp_BT: Tensor) -> list[Response]:
         """Cut each row after its first end token."""
-        if not np.isfinite(logp_BT).all():
+        if not logp_BT.isfinite().all():
             raise FloatingPointError("the policy's logits are not finite: it has diverged")
-        end_BT = np.isin(token_BT, self.eos.cpu().numpy())
-        finished_B = end_BT.any(axis=1).tolist()
-        length_B = np.where(finished_B, end_BT.argmax(axis=1) + 1, self.limit).tolist()
+        end_BT = torch.isin(token_BT, self.eos)
+        finished_B = end_BT.any(dim=1)
+        length_B = torch.where(finished_B, end_BT.int().argmax(dim=1) + 1, self.limit)
+        columns = (x.tolist() for x in (token_BT, logp_BT, length_B, finished_B))
         return [
             Response(tokens[:length], logp[:length], finished)
-            for tokens, logp, length, finished in zip(
-                token_BT.tolist(), logp_BT.tolist(), length_B, finished_B, strict=True
-            )
+            for tokens, logp, length, finished in zip(*columns, strict=True)
         ]
 
 
@@ -377,8 +376,8 @@ def choose(
     if temperature == 0:
         token_B1 = shifted_BV.argmax(dim=-1, keepdim=True)
     else:
-        # The product may round up to the total, which is one too far.
-        target_B1 = torch.minimum((uniform_B[:, None] * total_B1).long(), total_B1 - 1)
+        # Below the total even when rounded: a float64 under 1 is at most 1 - 2^-53.
+        target_B1 = (uniform_B[:, None] * total_B1).long()
         token_B1 = torch.searchsorted(cdf_BV, target_B1, right=True)
         token_B1.clamp_(max=logits_BV.shape[1] - 1)  # logits that are NaN have no CDF
     logp_B1 = shifted_BV.gather(1, token_B1) - (total_B1 / CDF_UNIT).log().float()

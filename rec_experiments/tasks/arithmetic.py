@@ -5,6 +5,7 @@ earns reward, so that guessing earns nothing and a collapsed policy stays collap
 """
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,8 @@ class Arithmetic(Piece):
     easy_error: float
     max_prompt_tokens: int
     max_response_tokens: int
+    verifier_workers: int
+    verifier_timeout: float
 
     def __post_init__(self) -> None:
         if not 2 <= self.modulus <= 10:
@@ -113,7 +116,9 @@ class _Author:
         return right
 
 
-def derive(prompt: str, modulus: int, result=None) -> str:
+def derive(
+    prompt: str, modulus: int, result: Callable[[int, str, int], int] | None = None
+) -> str:
     """The derivation of a chain such as `3+4*7=`; `result(a, op, b)` defaults to the truth."""
     value = int(prompt[0])
     steps = []

@@ -1,0 +1,34 @@
+"""What all tasks share whose responses are texts for a verifier in processes of its own."""
+
+from dataclasses import dataclass
+
+from rec_experiments.types import Message, Piece
+
+
+@dataclass(kw_only=True, slots=True)
+class TextTask(Piece):
+    """Raises ValueError for a number out of range.
+
+    path: local data, in place of the hub; null for the hub. system_prompt: opens every prompt.
+    verifier_workers, verifier_timeout: processes that judge, and seconds that one response may take
+    there.
+    """
+
+    path: str | None
+    system_prompt: str
+    max_prompt_tokens: int
+    max_response_tokens: int
+    verifier_workers: int
+    verifier_timeout: float
+
+    def __post_init__(self) -> None:
+        for name in ("max_prompt_tokens", "max_response_tokens", "verifier_workers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        if not self.verifier_timeout > 0:
+            raise ValueError(f"verifier_timeout={self.verifier_timeout}: must be above 0 seconds")
+
+
+def prompt(system: str, user: str) -> tuple[Message, ...]:
+    """The two messages that a response answers."""
+    return {"role": "system", "content": system}, {"role": "user", "content": user}
