@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format bench kill-test golden clean
+SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
+COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
+.PHONY: help install run figures claims test check format bench kill-test golden clean
+.PHONY: $(SWEPT) $(COMPUTED)
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +24,18 @@ install: $(STAMP) ## create .venv with the pinned versions
 
 run: $(STAMP) ## train on the embedded miniature; ends with a curve (ARGS="algo=rec_ring sync=offset10")
 	$(BIN)/python -m rec_experiments $(ARGS)
+
+$(SWEPT): $(STAMP)
+	$(BIN)/python -m rec_experiments -m sweep=$@ $(ARGS)
+	$(BIN)/python -m rec_experiments.figures $@ $(ARGS)
+
+$(COMPUTED): $(STAMP)
+	$(BIN)/python -m rec_experiments.figures $@
+
+figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
+
+claims: $(STAMP) ## the paper's claims, judged on the runs that are there
+	$(BIN)/python -m rec_experiments.claims
 
 test: $(STAMP) ## all tests; REC_DATA=FOLDER adds those on real data sets
 	$(BIN)/python -m pytest $(ARGS)
@@ -38,7 +53,19 @@ format: $(STAMP) ## rewrite the code in the project's style
 bench: $(STAMP) ## speed of the native sampler against transformers' generate, in one run
 	$(BIN)/python benchmarks/sampler.py
 
-kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
+kill-$(SWEPT): $(STAMP)
+	$(BIN)/python -m rec_experiments -m sweep=$@ $(ARGS)
+	$(BIN)/python -m rec_experiments.figures $@ $(ARGS)
+
+$(COMPUTED): $(STAMP)
+	$(BIN)/python -m rec_experiments.figures $@
+
+figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
+
+claims: $(STAMP) ## the paper's claims, judged on the runs that are there
+	$(BIN)/python -m rec_experiments.claims
+
+test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20
 
 golden: $(STAMP) ## rewrite the resolved configurations that the tests compare with

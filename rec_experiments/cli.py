@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from rec_experiments.experiment import Experiment, run_path
 from rec_experiments.types import UserError
 
 USER_ERROR = 2  # exit code for bad input
+INTERRUPTED = "interrupted; the same command resumes the run"
 
 
 def main() -> None:
@@ -90,7 +92,7 @@ def run(config: DictConfig) -> None:
         summarise(console, folder.metrics(), path)
         return
     with Reporter(console, experiment.steps) as reporter:
-        bench = prepare(experiment, reporter.note)
+        bench = prepare(experiment, reporter.note, reporter.warm_step)
         folder.start(resolved, provenance.collect())
         for line in introduce(
             experiment, path, (len(bench.train_problems), len(bench.eval_problems))
@@ -104,12 +106,13 @@ def run(config: DictConfig) -> None:
 
         try:
             train(experiment, bench, folder, on_row, reporter.note)
+        except KeyboardInterrupt:
+            folder.set_status("failed", reason=INTERRUPTED)
+            reporter.note(INTERRUPTED)
+            sys.exit(128 + signal.SIGINT)
         except BaseException as error:
-            folder.set_status(
-                "failed",
-                reason=f"{type(error).__name__}: {error}",
-                traceback=traceback.format_exc(),
-            )
+            reason = f"{type(error).__name__}: {error}"
+            folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
             raise
         finally:
             tracker.finish()
@@ -136,7 +139,8 @@ def explain(error: BaseException) -> str:
             return f"{group}={choice}: no such choice; allowed: {', '.join(allowed)}"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
-            return f"{override[1] if override else part.full_key}: {_first_line(part)}{_suggestion(part)}"
+            where = override[1] if override else part.full_key
+            return f"{where}: {_first_line(part)}{_suggestion(part)}"
     return _first_line(error)
 
 

@@ -32,8 +32,8 @@ def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> 
         *(f"            {line}" for line in experiment.algorithm().describe()),
         f"schedule    {experiment.sync.describe()}",
         f"model       {experiment.model.describe()}",
-        f"data        {type(experiment.dataset).__name__.lower()}: {problems[0]} problems to train "
-        f"on, {problems[1]} held out",
+        f"data        {experiment.dataset.describe()}: {problems[0]} problems to train on, "
+        f"{problems[1]} to evaluate on",
         f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
         f"responses per gradient step, {experiment.steps} steps, seed {experiment.seed}",
         f"optimizer   {experiment.optimizer.describe()}",
@@ -71,12 +71,18 @@ class Reporter:
     def note(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
+    def warm_step(self, step: int, total: int) -> None:
+        """Progress of a warm start: `step` of `total` supervised steps."""
+        self.bar.update(self.task, completed=step, total=total, description="warm start")
+        if not self.console.is_terminal and step % max(1, total // 5) == 0:
+            self.note(f"warm start {step}/{total}")
+
     def row(self, row: Row) -> None:
         self.accuracy = row.get("eval/accuracy", self.accuracy)
         reward = f"reward {row['train/reward']:.3f}  " if "train/reward" in row else ""
         stale = f"staleness {row['train/staleness']}" if "train/staleness" in row else ""
         text = f"{reward}accuracy {self.accuracy:.3f}  {stale}"
-        self.bar.update(self.task, completed=row["step"], description=text)
+        self.bar.update(self.task, completed=row["step"], total=self.steps, description=text)
         if self.console.is_terminal:
             return
         if self.first_step is None:
@@ -122,6 +128,7 @@ def summarise(console: Console, rows: list[Row], folder: Path) -> None:
         ("texts", "samples.jsonl"),
     ):
         console.print(f"{label:<8}  {folder / name}", highlight=False, soft_wrap=True)
+    console.print("next      python -m rec_experiments --help lists what else can be chosen")
 
 
 def sparkline(values: list[float]) -> str:

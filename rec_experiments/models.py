@@ -1,6 +1,7 @@
 """Models and tokenizers, and the one forward pass that training and its metrics share."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -201,13 +202,13 @@ def collate(
     """Rows with the responses aligned at one column. `response_width` is a least T."""
     P = max(len(prompt) for prompt in prompts)
     T = max(response_width, *(len(response) for response in responses))
-    ids = torch.full((len(prompts), P + T), pad_id)
-    attended = torch.zeros((len(prompts), P + T), dtype=torch.long)
-    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        begin, end = P - len(prompt), P + len(response)
-        ids[row, begin:end] = torch.tensor(prompt + response)
-        attended[row, begin:end] = 1
-    return Rows(ids, attended, T)
+    rows = [
+        (P - len(prompt), prompt + response, T - len(response))  # padding left, tokens, right
+        for prompt, response in zip(prompts, responses, strict=True)
+    ]
+    ids = [[pad_id] * left + tokens + [pad_id] * right for left, tokens, right in rows]
+    attended = [[0] * left + [1] * len(tokens) + [0] * right for left, tokens, right in rows]
+    return Rows(torch.tensor(ids), torch.tensor(attended), T)
 
 
 def response_logp(model: nn.Module, rows: Rows, temperature: float) -> Tensor:
@@ -253,7 +254,11 @@ def score(model: nn.Module, reference: nn.Module | None, rows: Rows, temperature
 
 
 def warm_start(
-    model: nn.Module, rows: list[tuple[list[int], list[int]]], pad_id: int, plan: WarmStart
+    model: nn.Module,
+    rows: list[tuple[list[int], list[int]]],
+    pad_id: int,
+    plan: WarmStart,
+    on_step: Callable[[int, int], None] = lambda step, total: None,
 ) -> None:
     """Supervised learning of (prompt, response) token pairs, `plan.batch_size` a step, in order."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, betas=(0.9, 0.98))
@@ -272,3 +277,5 @@ def warm_start(
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        on_step(step + 1, plan.steps)
+    model.zero_grad(set_to_none=True)  # nothing of it may reach the first step of the run

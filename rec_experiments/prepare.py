@@ -24,8 +24,16 @@ from rec_experiments.types import Problem, Task, UserError
 WARM_START_VERSION = 1  # part of the cache key: raise it when the warm start itself changes
 
 
-def prepare(experiment: Experiment, note: Callable[[str], None] = lambda line: None) -> Workbench:
-    """Load everything. Raises UserError for what the user can mend; writes only to the cache."""
+def prepare(
+    experiment: Experiment,
+    note: Callable[[str], None] = lambda line: None,
+    on_warm_step: Callable[[int, int], None] = lambda step, total: None,
+) -> Workbench:
+    """Load everything. Raises UserError for what the user can mend; writes only to the cache.
+
+    note gets a line for people; on_warm_step the steps of a warm start, done and
+    in total, if one is made.
+    """
     device = pick_device(experiment.device)
     torch.set_num_threads(experiment.threads)
     train_problems, eval_problems = experiment.dataset.load()
@@ -34,7 +42,7 @@ def prepare(experiment: Experiment, note: Callable[[str], None] = lambda line: N
     codec = Codec(experiment.model.tokenizer(), model)
     check_lengths(experiment, codec, train_problems + eval_problems)
     if isinstance(experiment.model, Tiny):
-        load_warm_start(experiment, model, codec, train_problems, note)
+        load_warm_start(experiment, model, codec, train_problems, note, on_warm_step)
     model.to(device)
     sampler = experiment.sampler.build(
         copy.deepcopy(model), codec.eos_ids, codec.pad_id, experiment.dataset.max_response_tokens
@@ -91,6 +99,7 @@ def load_warm_start(
     codec: Codec,
     problems: list[Problem],
     note: Callable[[str], None],
+    on_step: Callable[[int, int], None],
 ) -> None:
     """Warm-start the tiny model on the task's demonstrations, from the cache if it is there."""
     plan = experiment.model.warm_start
@@ -117,7 +126,7 @@ def load_warm_start(
             prompts = [codec.encode(problem.messages) for problem in problems]
             rows = [(prompts[i], codec.encode_response(text)) for i, text in pairs]
             torch.set_num_threads(1)  # the result must not depend on the machine's cores
-            warm_start(model, rows, codec.pad_id, plan)
+            warm_start(model, rows, codec.pad_id, plan, on_step)
             torch.set_num_threads(experiment.threads)
             buffer = io.BytesIO()
             torch.save(model.state_dict(), buffer)

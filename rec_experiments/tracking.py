@@ -1,20 +1,23 @@
 """Where metrics go besides metrics.jsonl, which is always written."""
 
-import os
+import secrets
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 
 from rec_experiments.types import Piece
 
 Mode = Literal["online", "offline", "disabled"]
+ID_FILE = "wandb_id"  # in the run folder, so that a resumed run goes on as the same run of W&B
 
 
 class Tracker(Protocol):
     def log(self, row: dict[str, Any]) -> None:
         """One row of metrics.jsonl."""
 
-    def finish(self) -> None:
-        """The run is over."""
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        """The run is over. picture: its curves. Returns lines for people: what is left to do."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,7 +32,8 @@ class NoTracking(Piece):
 class Wandb(Piece):
     """Weights & Biases. mode: online, offline or disabled; null is online with a key, else offline.
 
-    Raises ValueError for another mode.
+    A run is tagged with its method, schedule and data, and with `tags`. Raises ValueError for
+    another mode.
     """
 
     project: str
@@ -44,35 +48,72 @@ class Wandb(Piece):
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         import wandb  # heavy; only loaded when asked for
 
-        has_key = bool(os.environ.get("WANDB_API_KEY") or wandb.api.api_key)
+        id_file = Path(folder, ID_FILE)
+        if not id_file.exists():
+            id_file.write_text(secrets.token_hex(4))
+        mode = self.mode or ("online" if wandb.login(prompt=False) else "offline")
         run = wandb.init(
             project=self.project,
             entity=self.entity,
             name=name,
+            id=id_file.read_text(),
+            resume="allow",
             group=group,
             job_type="train",
-            tags=self.tags,
+            tags=list(dict.fromkeys([*labels(config), *self.tags])),
             dir=folder,
             config=config,
-            mode=cast(Mode, self.mode or ("online" if has_key else "offline")),
+            mode=cast(Mode, mode),
+            settings=wandb.Settings(console="off"),  # the progress bar is no log
         )
         return _WandbRun(run)
+
+
+def schedule_name(sync: dict[str, Any]) -> str:
+    """The schedule in a word or two, from the resolved `sync`: offline, interval 20, offset 10."""
+    interval, offset = sync["interval"], sync["offset"]
+    if interval is None:
+        return "offline"
+    parts = [f"interval {interval}"] if interval > 1 else []
+    parts += [f"offset {offset}"] if offset else []
+    return ", ".join(parts) or "on-policy"
+
+
+def labels(config: dict[str, Any]) -> list[str]:
+    """What a run is told apart by: method, schedule, data."""
+    return [config["algo"]["name"], schedule_name(config["sync"]), config["dataset"]["kind"]]
+
+
+def group_name(config: dict[str, Any]) -> str:
+    """The setting that runs of different methods and seeds share: data and schedule."""
+    return f"{config['dataset']['kind']}, {schedule_name(config['sync'])}"
 
 
 class _Silent:
     def log(self, row: dict[str, Any]) -> None:
         return None
 
-    def finish(self) -> None:
-        return None
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        return []
 
 
 class _WandbRun:
     def __init__(self, run: Any):
         self.run = run
+        self.step = 0
 
     def log(self, row: dict[str, Any]) -> None:
-        self.run.log({k: v for k, v in row.items() if k != "step"}, step=row["step"])
+        self.step = row["step"]
+        self.run.log({k: v for k, v in row.items() if k != "step"}, step=self.step)
 
-    def finish(self) -> None:
-        self.run.finish()
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        import wandb
+
+        if picture is not None:
+            self.run.log({"curves": wandb.Image(str(picture))}, step=self.step)
+        sync_dir = Path(self.run.settings.sync_dir)
+        self.run.finish(exit_code=int(failed))
+        if not self.run.offline:
+            return []
+        # All of the run folder's: a resumed run has one for each start.
+        return [f"upload    wandb sync {shlex.quote(str(sync_dir.parent))}/offline-run-*"]

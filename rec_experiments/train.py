@@ -231,7 +231,4 @@ def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: 
 
 def _padded(rows: list[list[float]]) -> Tensor:
     width = max(len(row) for row in rows)
-    padded = torch.zeros(len(rows), width)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = torch.tensor(row)
-    return padded
+    return torch.tensor([row + [0.0] * (width - len(row)) for row in rows])

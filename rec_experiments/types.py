@@ -182,3 +182,6 @@ class Task(Protocol):
 
     def verify(self, response: str, answer: str) -> Verdict:
         """Judge a response's text. Must be pure: it may run in another process."""
+
+    def describe(self) -> str:
+        """What the data is, for people."""

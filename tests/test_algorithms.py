@@ -228,10 +228,18 @@ def test_degenerate_groups_are_finite(preset):
 @pytest.mark.parametrize("advantage", [GroupMean(shift=0.0), GroupStandard(ddof=0, epsilon=1e-6)])
 @pytest.mark.parametrize("reward", [0.1, 0.9, 1.1, 1 / 3])
 def test_equal_rewards_have_exactly_no_advantage(advantage, reward):
-    """30 equal rewards of 0.9 in float32 have a mean that is not 0.9."""
-    rewards = torch.full((31,), reward, dtype=torch.float32).double()
+    """The mean of 30 rewards of 0.9, summed in floating point, is not 0.9."""
+    rewards = torch.full((31,), reward, dtype=torch.float64)
     groups = torch.tensor([*[0] * 30, 1])  # and a group of one
     assert torch.equal(advantage(rewards, groups), torch.zeros(31, dtype=torch.float64))
+
+
+def test_fully_masked_rows_do_not_count_in_a_sequence_mean():
+    inputs = batch(6)
+    inputs["mask"][3:9] = False
+    loss = rec_experiments.algorithm("reinforce", "aggregation=sequence_mean")(**inputs).loss
+    total = -(centered(inputs)[:, None] * inputs["logp"] * inputs["mask"]).sum()
+    torch.testing.assert_close(loss, total / (B - 6))
 
 
 def test_no_live_token_at_all_gives_no_gradient():

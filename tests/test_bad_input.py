@@ -29,7 +29,6 @@ CASES = {
     "appended key": (["+foo=3"], ["foo: is no key"]),
     "appended key of a piece": (["+clip.foo=3"], ["clip.foo: is no key", "high, kind, low"]),
     "number for a choice": (["sync=3"], ["must be a string"]),
-    "list of choices": (["clip=[narrow,wide]"], []),
     "no equals sign": (["seed"], ["seed"]),
     "unbalanced brackets": (["optimizer.betas=[0.9"], ["optimizer.betas=[0.9: cannot be read"]),
     "missing mandatory value": (["model=pretrained"], ["model.path"]),
@@ -80,7 +79,7 @@ CASES = {
     # what the keys point to
     "prompt longer than its limit": (["dataset.max_prompt_tokens=6"], ["max_prompt_tokens=6"]),
     "response longer than the context": (
-        ["dataset.max_response_tokens=5000"], ["max_response_tokens=5000", "context of 2048"],
+        ["dataset.max_response_tokens=5000"], ["max_response_tokens=5000", "context of 4096"],
     ),
     "model not there": (
         ["model=pretrained", "model.path=./no-such-model"], ["model.path=./no-such-model"],

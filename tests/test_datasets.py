@@ -221,6 +221,8 @@ DIFFERENT = [
     ("2", "\\boxed{2x}"),
     ("2x", "\\boxed{2}"),
     ("3", "\\boxed{3i}"),
+    ("2", "\\boxed{2xy}"),
+    ("3m", "\\boxed{3}"),
     ("2", "<answer>2\\pi</answer>"),
     ("(1,2)", "\\boxed{(2,1)}"),
     ("[0,1)", "\\boxed{[0,1]}"),
@@ -362,10 +364,9 @@ def test_tool_numbers_out_of_range(key: str, value: int) -> None:
         ("[f(a=1e999)]", None),
         ("[f(a=2j)]", None),
         ("[f(a=b'x')]", None),
-        ("[f(a='\0')]", None),
         ("[(a=1)]", None),
         ("[f(a=1) if x]", None),
-        ("[f(a=" + "(" * 5000 + ")" * 50 + ")]", None),
+        ("[f(a=" + "-" * 5000 + "1)]", None),
     ],
 )
 def test_python_calls(text: str, expected: list | None) -> None:

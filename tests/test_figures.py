@@ -80,6 +80,7 @@ def data(tmp_path: Path) -> FigureData:
         name="figx",
         title="A figure",
         caption="Synthetic runs.",
+        scale="mini",
         arms=[COLLAPSING, STABLE, ABSENT],
         columns=COLUMNS,
         panels=PANELS,
@@ -270,6 +271,7 @@ def test_one_column_lays_its_panels_in_rows_of_three(data):
         name="fig7",
         title="",
         caption="",
+        scale="mini",
         arms=[STABLE],
         columns=["interval"],
         panels=panels,
@@ -434,10 +436,13 @@ def two_sweeps(tmp_path, monkeypatch):
 
     fake = SimpleNamespace(
         names=lambda: ["fig3", "fig4"],
-        load_figure=lambda name, overrides: SimpleNamespace(title=name, caption="", panels=[panel]),
+        load_figure=lambda name, overrides: SimpleNamespace(
+            title=name, caption="", scale="mini", panels=[panel]
+        ),
         jobs=jobs,
     )
     monkeypatch.setattr(sweep, "sweeps", fake)
+    monkeypatch.setattr(sweep, "composed", sweep.composed.__wrapped__)
     monkeypatch.setattr(cli, "sweeps", fake)
     monkeypatch.setattr(cli, "COMPUTED", {"fig8": computed.fig8})
     return root

@@ -91,12 +91,48 @@ DIFFERENT_VALUES = [
     ('{"a": {"b": [1, 2]}}', '{"a": {"b": [2, 1]}}'),
     ('{"a": {"b": 1}, "c": 2}', '{"a": {"c": 2}, "b": 1}'),
 ]
-BROKEN_VALUES = [
-    "NaN", "Infinity", "-Infinity", "1e999", "-1e999", "01", "1.", ".5", "+1", "0x10", "1_000",
-    "True", "None", "undefined", "'a'", '"a', "a", "", "[1,]", "[1 2]", "[1", '{"a": 1,}',
-    "{'a': 1}", '{"a" 1}', '{"a": 1, "a": 1}', '{"a": 1, "a": 2}', '{"b": {"a": 1, "a": 1}}',
-    '[{"a": 1, "a": 1}]', '"\t"', '"\\x41"', "1 // one", "/* one */ 1", "9" * 5000,
-]  # fmt: skip
+BROKEN_VALUES = [  # each with the value that a lax reader would take it for
+    ("0", "NaN"),
+    ("0", "Infinity"),
+    ("0", "-Infinity"),
+    ("0", "1e999"),
+    ("0", "-1e999"),
+    ("1", "01"),
+    ("1", "1."),
+    ("0.5", ".5"),
+    ("1", "+1"),
+    ("16", "0x10"),
+    ("1000", "1_000"),
+    ("1000", "1,000"),
+    ("true", "True"),
+    ("true", "TRUE"),
+    ("null", "None"),
+    ("null", "undefined"),
+    ("null", ""),
+    ('"a"', "'a'"),
+    ('"a"', "a"),
+    ('"a"', '"a'),
+    ('"a"', '"\\x61"'),
+    ('"\\t"', '"\t"'),
+    ('"ab"', '"a" "b"'),
+    ("[1]", "[1,]"),
+    ("[1, 2]", "[1 2]"),
+    ("[1]", "[1"),
+    ("[1]", "(1)"),
+    ('{"a": 1}', '{"a": 1,}'),
+    ('{"a": 1}', "{'a': 1}"),
+    ('{"a": 1}', "{a: 1}"),
+    ('{"a": 1}', '{"a" 1}'),
+    ('{"a": 1}', '{"a": 1, "a": 1}'),
+    ('{"a": 2}', '{"a": 1, "a": 2}'),
+    ('{"a": 1}', '{"a": 1, "a": 2}'),
+    ('{"b": {"a": 1}}', '{"b": {"a": 1, "a": 1}}'),
+    ('[{"a": 1}]', '[{"a": 1, "\\u0061": 1}]'),
+    ("1", "1 // one"),
+    ("1", "/* one */ 1"),
+    ("9", "9" * 5000),
+    ("1", '1, "x": 1'),
+]
 
 
 def one_argument(value: str) -> str:
@@ -106,7 +142,7 @@ def one_argument(value: str) -> str:
 VALUES = (
     [(one_argument(gold), one_argument(text), 1) for gold, text in SAME_VALUES]
     + [(one_argument(gold), one_argument(text), 0) for gold, text in DIFFERENT_VALUES]
-    + [(one_argument("1"), one_argument(text), 0) for text in BROKEN_VALUES]
+    + [(one_argument(gold), one_argument(text), 0) for gold, text in BROKEN_VALUES]
 )
 
 
@@ -207,6 +243,7 @@ GOOD_TEXTS = [
     "<tool_call>\nONE\nTWO\n</tool_call>\n<response> Done. </response>",
 ]
 BAD_TEXTS = [
+    '[{"name": "g", "name": "f", "arguments": {"city": "Rome", "days": 2}}, TWO]',
     "",
     "[]",
     "{}",

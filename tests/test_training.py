@@ -182,6 +182,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, sync):
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
 
 
+def test_a_run_that_makes_the_warm_start_is_the_one_that_finds_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
+    made = run(tmp_path / "made")
+    assert len(list((tmp_path / "cache").glob("*.pt"))) == 1
+    assert_same_result(made, run(tmp_path / "found"))
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate", "no digest", "empty"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     overrides = ("steps=5", "checkpoint_every=1")

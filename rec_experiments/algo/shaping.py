@@ -80,48 +80,46 @@ def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator)
 
 
 @dataclass(kw_only=True, slots=True)
-class ExponentialWeight(Piece):
-    """RED-Weight (Section 4.3): w_i A_i with w_i = exp(A_i / temperature).
-
-    Raises ValueError unless temperature > 0.
-    """
+class Exponential(Piece):
+    """w_i = exp(A_i / temperature). Raises ValueError unless temperature > 0."""
 
     temperature: float
 
     def __post_init__(self) -> None:
-        _check_temperature(self.temperature)
+        if not self.temperature > 0:
+            raise ValueError(f"temperature={self.temperature}: must be greater than 0")
+
+    def weight(self, advantage_B: Tensor) -> Tensor:
+        return (advantage_B / self.temperature).exp()
+
+
+@dataclass(kw_only=True, slots=True)
+class ExponentialWeight(Exponential):
+    """RED-Weight (Section 4.3): w_i A_i."""
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Shaped:
         advantage_B = advantage(rewards_B, groups_B)
-        weight_B = (advantage_B / self.temperature).exp()
-        return Shaped(weight_B * advantage_B, _everyone(rewards_B))
+        return Shaped(self.weight(advantage_B) * advantage_B, _everyone(rewards_B))
 
     def describe(self, advantage: str) -> str:
         return f"exp(A/{self.temperature:g})·A with A = {advantage}"
 
 
 @dataclass(kw_only=True, slots=True)
-class PairwiseWeight(Piece):
+class PairwiseWeight(Exponential):
     """Pairwise-weighted REINFORCE (Eq. 9): (Σ_j w_ij)(A_i − Σ_j w_ij A_j / Σ_j w_ij).
 
-    The weights are w_ij = w_i w_j / K with w_i = exp(A_i / temperature): RED-Weight without its
-    imitation term. An infinite temperature gives w_ij = 1/K, which is REINFORCE.
-    Raises ValueError unless temperature > 0.
+    With w_ij = w_i w_j / K it is RED-Weight without its imitation term. An infinite temperature
+    gives w_ij = 1/K, which is REINFORCE.
     """
-
-    temperature: float
-
-    def __post_init__(self) -> None:
-        _check_temperature(self.temperature)
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Shaped:
         advantage_B = advantage(rewards_B, groups_B)
-        weight_B = (advantage_B / self.temperature).exp()
-        shaped_B = pairwise(advantage_B, weight_B, groups_B)
+        shaped_B = pairwise(advantage_B, self.weight(advantage_B), groups_B)
         return Shaped(shaped_B, _everyone(rewards_B))
 
     def describe(self, advantage: str) -> str:
@@ -135,7 +133,3 @@ def pairwise(values_B: Tensor, weight_B: Tensor, groups_B: Tensor) -> Tensor:
     weighted_B = group_sum(weight_B * values_B, groups_B)
     return weight_B * (total_B * values_B - weighted_B) / group_size(groups_B)
 
-
-def _check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature}: must be greater than 0")

@@ -1,15 +1,16 @@
 """`python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=3] [overrides]`."""
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rec_experiments import sweeps
+from rec_experiments import claims, sweeps
+from rec_experiments.claims import tables
 from rec_experiments.cli import USER_ERROR
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import remarks
 from rec_experiments.figures.render import Drawing, draw, write
-from rec_experiments.figures.sweep import NoRuns, collect
+from rec_experiments.figures.sweep import NoRuns, collect, run_folders
 from rec_experiments.types import UserError
 
 OUT, SMOOTH = "figures", 3  # the paper smooths over 3 steps
@@ -53,10 +54,7 @@ def parse(arguments: list[str]) -> Request:
     if "out" in values:
         chosen["out"] = Path(values.pop("out"))
     if "runs" in values:
-        chosen["runs"] = [Path(folder) for folder in values.pop("runs").split(",")]
-        for folder in chosen["runs"]:
-            if not folder.is_dir():
-                raise UserError(f"runs={folder}: no such folder")
+        chosen["runs"] = run_folders(values.pop("runs"))
     if "smooth" in values:
         text = values.pop("smooth")
         if not text.isdecimal() or int(text) < 1:
@@ -73,7 +71,14 @@ def make(name: str, request: Request) -> tuple[Drawing, list[str]]:
     if name in COMPUTED:
         return COMPUTED[name](), []
     data = collect(name, request.runs, request.overrides)
-    return draw(data, request.smooth), remarks(data)
+    found = claims.verdicts_in(data)
+    drawing = draw(data, request.smooth)
+    with_claims = replace(
+        drawing,
+        statistics={**drawing.statistics, "claims": [tables.plain(each) for each in found]},
+        summary=f"{drawing.summary}\nClaims, as far as {name} shows them\n\n{tables.text(found)}",
+    )
+    return with_claims, [*remarks(data), *(each.sentence for each in found)]
 
 
 def run(request: Request) -> None:

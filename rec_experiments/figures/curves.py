@@ -60,11 +60,15 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigureData:
-    """What a figure of curves is drawn from. Orders of arms, columns, panels are those drawn."""
+    """What a figure of curves is drawn from. Orders of arms, columns, panels are those drawn.
+
+    scale: of its runs, mini or paper.
+    """
 
     name: str
     title: str
     caption: str
+    scale: str
     arms: list[str]
     columns: list[str]
     panels: list[Panel]

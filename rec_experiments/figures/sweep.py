@@ -1,5 +1,6 @@
 """Which run folders a figure is drawn from: the only part here that knows the sweeps."""
 
+import functools
 import shlex
 from pathlib import Path
 
@@ -19,12 +20,12 @@ def collect(name: str, folders: list[Path] | None, overrides: list[str]) -> Figu
     as on the command line of the sweep. Raises NoRuns if there is no run, UserError for a wrong
     override or an unreadable run.
     """
-    figure = sweeps.load_figure(name, overrides)
-    jobs = sweeps.jobs(figure, overrides)
+    figure, jobs = composed(name, tuple(overrides))
     data = FigureData(
         name=name,
         title=figure.title,
         caption=figure.caption,
+        scale=figure.scale,
         arms=list(dict.fromkeys(job.label for job in jobs)),
         columns=list(dict.fromkeys(job.heading for job in jobs)),
         panels=[Panel(metric=p.metric, label=p.label, log=p.log) for p in figure.panels],
@@ -40,6 +41,22 @@ def collect(name: str, folders: list[Path] | None, overrides: list[str]) -> Figu
             + shlex.join(["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides])
         )
     return data
+
+
+@functools.cache  # composing takes seconds a figure; figures and claims of one process share it
+def composed(name: str, overrides: tuple[str, ...]) -> tuple[sweeps.Figure, list[sweeps.Job]]:
+    """A figure and all its jobs. Raises UserError for a wrong override."""
+    figure = sweeps.load_figure(name, list(overrides))
+    return figure, sweeps.jobs(figure, list(overrides))
+
+
+def run_folders(text: str) -> list[Path]:
+    """The folders of runs=FOLDER,…. Raises UserError for one that does not exist."""
+    folders = [Path(folder) for folder in text.split(",")]
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"runs={folder}: no such folder")
+    return folders
 
 
 def locate(path: Path, folders: list[Path] | None) -> Path:

@@ -25,10 +25,10 @@ _QUANTITY = re.compile(
     r"(?P<head>[-+=≈~$€£¥*\s]*)"
     r"(?P<number>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,4})?"
-    r"(?!\s*[abciknpqrtuvwxyz](?![^\W\d_]))"  # 2x and 3i are no quantities of x and i
+    r"(?!\s*(?:[abciknpqrtuvwxyz]|[abcxyz]{2,3})(?![^\W\d_]))"  # 2x and 3ab have no units
     r"[\s%$€£¥*.(]*(?:[^\W\d_](?:[^\W\d_]|[\s/,().*'-])*)?"  # units
 )
-_SPELLINGS = {"\u2212": "-", "\\$": "$", "\\%": "%", "{,}": ",", "\\!": ""}
+_SPELLINGS = {"\u2212": "-", "\\$": "$", "\\%": "%", "{,}": ","}
 _STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 _PARENTHESES = re.compile(r"\(([^(),]*)\)")
 _LETTER = re.compile(r"[^\W\d_]")

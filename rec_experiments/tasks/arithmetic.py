@@ -77,6 +77,12 @@ class Arithmetic(Piece):
         correct = float(response == answer)
         return Verdict(reward=correct, accuracy=correct)
 
+    def describe(self) -> str:
+        return (
+            f"chain arithmetic modulo {self.modulus}, {self.min_steps} to {self.max_steps} steps, "
+            "the whole derivation judged"
+        )
+
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int
     ) -> list[tuple[int, str]]:

@@ -99,6 +99,9 @@ class MathProblems(TextTask):
 
         return math_answer.verify(response, answer, self.format_bonus)
 
+    def describe(self) -> str:
+        return self.path or f"{self.train.hub}, evaluated on {self.evaluation.hub}"
+
     def _sources(self) -> list[tuple[str, MathSource]]:
         return [("train", self.train), ("evaluation", self.evaluation)]
 

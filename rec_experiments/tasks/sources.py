@@ -57,8 +57,7 @@ class Source:
                 raise UserError(f"dataset.path={path}: the folder has no {self.file}")
         elif not place.is_file():
             raise UserError(
-                f"dataset.path={path}: no such folder or file; give a folder with {self.file}, or "
-                f"null to read {self.hub} from the Hugging Face hub"
+                f"dataset.path={path}: no such folder or file; give a folder with {self.file}"
             )
         return read_file(place)
 

@@ -66,6 +66,9 @@ class ToolCalls(TextTask):
     def verify(self, response: str, answer: str) -> Verdict:
         return tool_call.verify(response, answer)
 
+    def describe(self) -> str:
+        return self.path or str(self.source.hub)
+
     def problem(self, named: Named) -> Problem | None:
         """The problem of a row, or None for a row of another kind than asked for here.
 
@@ -138,7 +141,7 @@ def _arguments(text: str) -> tuple[dict[str, Any], str] | None:
         try:
             with warnings.catch_warnings(action="ignore"):  # of "\d" in a text
                 call = ast.parse(f"f({text[: end.start()]})", mode="eval").body
-        except (SyntaxError, ValueError, RecursionError):  # it stands in a text or closes a list
+        except (SyntaxError, RecursionError):  # it stands in a text or closes a list
             continue
         try:
             return _keywords(call), text[end.end() :]

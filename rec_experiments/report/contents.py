@@ -1,0 +1,316 @@
+"""What the page shows, read from run folders. Nothing here knows HTML."""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rec_experiments import schema
+from rec_experiments.claims import verdicts
+from rec_experiments.claims.engine import Verdict
+from rec_experiments.experiment import NOT_IDENTITY
+from rec_experiments.figures.__main__ import SMOOTH
+from rec_experiments.figures.computed import COMPUTED
+from rec_experiments.figures.curves import (
+    FigureData,
+    Run,
+    points,
+    read_run,
+    remarks,
+    summarise_run,
+)
+from rec_experiments.figures.render import Drawing, draw
+from rec_experiments.figures.sweep import NoRuns, collect
+from rec_experiments.tracking import schedule_name
+from rec_experiments.types import UserError
+
+DPI = 130  # of the figures: sharp on a phone, small in the page
+
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Differences:
+    """Keys whose values differ between the arms of a figure. table: key, then one value an arm."""
+
+    arms: list[str]
+    table: list[list[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigurePart:
+    """A figure. notes: what to know of runs that are not whole. summary: its statistics as text."""
+
+    name: str
+    title: str
+    png: bytes
+    notes: list[str]
+    summary: str
+    differences: Differences | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a run stands in a figure."""
+
+    figure: str
+    arm: str
+    column: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Some responses of the weights after `step` gradient steps, rows of samples.jsonl."""
+
+    step: int
+    responses: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """What runs ran in. diff: digest of the uncommitted changes, None where there were none."""
+
+    commit: str
+    diff: str | None
+    device: str
+    system: str
+    threads: int
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPart:
+    """A run folder in one line, and its responses.
+
+    accuracies: of every evaluation. final, reward, kl: as the figures' statistics have them, None
+    where never measured. environment: the number of its Environment.
+    """
+
+    name: str
+    places: list[Place]
+    algorithm: str
+    schedule: str
+    seed: int
+    state: str
+    reason: str
+    step: int
+    steps: int
+    accuracies: list[float]
+    final: float | None
+    reward: float | None
+    kl: float | None
+    seconds: float
+    command: list[str]
+    environment: int
+    samples: list[Evaluation]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """without_runs: figures that have no run yet."""
+
+    figures: list[FigurePart]
+    without_runs: list[str]
+    claims: list[Verdict]
+    runs: list[RunPart]
+    environments: list[Environment]
+
+
+def gather(
+    names: list[str], folders: list[Path] | None, overrides: list[str], every_run: bool
+) -> Contents:
+    """The figures `names` and their runs.
+
+    folders: where to look for run folders instead of where the sweeps put them. overrides: as on
+    the sweep's command line. every_run: also the runs that belong to no figure. Raises UserError
+    for a wrong override or an unreadable run.
+    """
+    drawings: dict[str, Drawing] = {}
+    data: dict[str, FigureData] = {}
+    for name in names:
+        if name in COMPUTED:
+            drawings[name] = COMPUTED[name]()
+            continue
+        try:
+            data[name] = collect(name, folders, overrides)
+        except NoRuns:
+            continue
+        drawings[name] = draw(data[name], SMOOTH)
+    found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
+    if every_run:
+        for path in _run_folders(folders or [default_folder()]):
+            found.setdefault(path, read_run("", "", 0, path))
+    configs = {path: read_config(path) for path in found}
+    environments: dict[Environment, int] = {}
+    return Contents(
+        figures=[
+            FigurePart(
+                name=name,
+                title=data[name].title if name in data else drawing.summary.partition("\n")[0],
+                png=_png(drawing),
+                notes=remarks(data[name]) if name in data else [],
+                summary=drawing.summary,
+                differences=differences(data[name], configs) if name in data else None,
+            )
+            for name, drawing in drawings.items()
+        ],
+        without_runs=[name for name in names if name not in drawings],
+        claims=[
+            verdict
+            for verdict in verdicts(data)
+            if every_run or data.keys() & set(verdict.claim.figures)
+        ],
+        runs=[
+            _run_part(run, configs[path], places(path, data.values()), environments)
+            for path, run in found.items()
+        ],
+        environments=list(environments),
+    )
+
+
+def default_folder() -> Path:
+    """Where runs go when nobody says otherwise."""
+    return Path(yaml.safe_load((schema.CONF / "config.yaml").read_text())["output_dir"])
+
+
+def _run_folders(folders: Iterable[Path]) -> list[Path]:
+    return sorted(file.parent for folder in folders for file in folder.glob("*/status.json"))
+
+
+def read_config(path: Path) -> Config:
+    """A run's resolved configuration. Raises UserError if the folder has no readable one."""
+    try:
+        return yaml.safe_load((path / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"run folder {path}: config.yaml cannot be read ({error})") from error
+
+
+def places(path: Path, figures: Iterable[FigureData]) -> list[Place]:
+    """Every place of a run: figures share runs, and labels may too."""
+    return [
+        Place(figure=data.name, arm=run.arm, column=run.column)
+        for data in figures
+        for run in data.runs
+        if run.path == path
+    ]
+
+
+def differences(data: FigureData, configs: dict[Path, Config]) -> Differences:
+    """What tells the arms of a figure apart: compared run by run at one column and seed.
+
+    So an arm whose runs are not all there does not differ by its seeds.
+    """
+    flat: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+    for run in data.runs:
+        if run.path in configs:
+            kept = {k: v for k, v in configs[run.path].items() if k not in NOT_IDENTITY}
+            flat.setdefault((run.column, run.seed), {})[run.arm] = flatten(kept)
+    keys: dict[str, None] = {}
+    for cell in flat.values():
+        for key in dict.fromkeys(key for values in cell.values() for key in values):
+            if len({repr(values.get(key)) for values in cell.values()}) > 1:
+                keys[key] = None
+    arms = [arm for arm in data.arms if any(arm in cell for cell in flat.values())]
+
+    def value(key: str, arm: str) -> str:
+        seen = [_text(cell[arm].get(key)) for cell in flat.values() if arm in cell]
+        return ", ".join(dict.fromkeys(seen))
+
+    return Differences(arms=arms, table=[[key, *(value(key, arm) for arm in arms)] for key in keys])
+
+
+def flatten(tree: Config, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _run_part(
+    run: Run, config: Config, where: list[Place], environments: dict[Environment, int]
+) -> RunPart:
+    origin = _read_json(run.path / "provenance.json")
+    environment = environment_of(origin)
+    status = _read_json(run.path / "status.json")
+    reward, kl = (_final(run, metric) for metric in ("train/reward", "train/kl"))
+    return RunPart(
+        name=run.path.name,
+        places=where,
+        algorithm=config["algo"]["name"],
+        schedule=schedule_name(config["sync"]),
+        seed=config["seed"],
+        state=run.state,
+        reason=status.get("reason", ""),
+        step=run.last_step,
+        steps=config["steps"],
+        accuracies=points(run.rows, "eval/accuracy")[1],
+        final=_final(run, "eval/accuracy"),
+        reward=reward,
+        kl=kl,
+        seconds=sum(v for row in run.rows for k, v in row.items() if k.startswith("time/")),
+        command=origin["command"],
+        environment=environments.setdefault(environment, len(environments)),
+        samples=evaluations(read_samples(run.path)),
+    )
+
+
+def _final(run: Run, metric: str) -> float | None:
+    found = summarise_run(run.rows, metric)
+    return found["final"] if found else None
+
+
+def environment_of(provenance: dict[str, Any]) -> Environment:
+    """The part of provenance.json that runs of one sweep share."""
+    diff = provenance["diff"]
+    return Environment(
+        commit=provenance["commit"] or "none",
+        diff=hashlib.sha256(diff.encode()).hexdigest()[:8] if diff else None,
+        device=provenance["device"],
+        system=f"{provenance['platform']}, Python {provenance['python']}",
+        threads=provenance["threads"],
+        versions=tuple((k, v) for k, v in provenance["versions"].items() if v),
+    )
+
+
+def read_samples(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of samples.jsonl; a run that is being written may have a torn last one."""
+    file = path / "samples.jsonl"
+    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def evaluations(rows: list[dict[str, Any]]) -> list[Evaluation]:
+    """The first, a middle and the last evaluation, as far as there are so many."""
+    steps = sorted({row["step"] for row in rows})
+    shown = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
+    return [
+        Evaluation(step=step, responses=[row for row in rows if row["step"] == step])
+        for step in shown
+    ]
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"run folder {file.parent}: {file.name} cannot be read ({error})"
+        ) from error
+
+
+def _png(drawing: Drawing) -> bytes:
+    buffer = io.BytesIO()
+    drawing.figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()

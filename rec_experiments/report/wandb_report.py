@@ -1,0 +1,101 @@
+"""The figures as a W&B Report: a panel grid for each figure, a run set for each of its arms.
+
+Runs are known by their names, which are those of their folders (`tracking=wandb` sets them). They
+carry the schedule in their group, so each line of a panel is one arm under one schedule, over
+seeds. Building needs neither network nor key; saving does.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rec_experiments import sweeps
+from rec_experiments.types import UserError
+
+COLUMNS, PANEL_HEIGHT = 24, 8  # W&B's grid: units of its width, units of height
+PANELS_A_ROW = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A figure. arms: label to the names of its runs."""
+
+    title: str
+    caption: str
+    panels: list[sweeps.Panel]
+    arms: dict[str, list[str]]
+
+
+def sections(names: list[str], overrides: list[str]) -> list[Section]:
+    """The figures as their sweeps define them. Raises UserError for a wrong override."""
+    found = []
+    for name in names:
+        figure = sweeps.load_figure(name, overrides)
+        arms: dict[str, list[str]] = {}
+        for job in sweeps.jobs(figure, overrides):
+            arms.setdefault(job.label, []).append(job.path.name)
+        found.append(
+            Section(title=figure.title, caption=figure.caption, panels=figure.panels, arms=arms)
+        )
+    return found
+
+
+def build(entity: str, project: str, figures: list[Section]) -> Any:
+    """The report, not yet saved: a wandb_workspaces.reports.v2.Report."""
+    import wandb_workspaces.reports.v2 as wr  # heavy; only loaded when asked for
+
+    def run_set(label: str, names: list[str]) -> Any:
+        # Without entity and project it reads the report's own project, and asks no server.
+        return wr.Runset(name=label, filters=f'Metric("Name") in {names!r}', groupby=["group"])
+
+    def panel(place: int, panel: sweeps.Panel) -> Any:
+        width = COLUMNS // PANELS_A_ROW
+        row, column = divmod(place, PANELS_A_ROW)
+        return wr.LinePlot(
+            title=panel.label,
+            x="Step",
+            y=[panel.metric],
+            log_y=panel.log,
+            title_x="gradient steps",
+            title_y=panel.label,
+            groupby_aggfunc="mean",
+            groupby_rangefunc="minmax",
+            layout=wr.Layout(x=column * width, y=row * PANEL_HEIGHT, w=width, h=PANEL_HEIGHT),
+        )
+
+    blocks: list[Any] = [
+        wr.P(
+            "Lines: mean over seeds of one arm under one schedule, as measured, without smoothing; "
+            "areas: from the lowest seed to the highest."
+        ),
+        wr.TableOfContents(),
+    ]
+    for figure in figures:
+        blocks += [
+            wr.H2(figure.title),
+            wr.P(figure.caption),
+            wr.PanelGrid(
+                runsets=[run_set(label, names) for label, names in figure.arms.items()],
+                panels=[panel(place, each) for place, each in enumerate(figure.panels)],
+            ),
+        ]
+    return wr.Report(
+        entity=entity,
+        project=project,
+        title="Off-policy REINFORCE: figures",
+        description="Runs of rec_experiments, arXiv 2509.24203.",
+        blocks=blocks,
+        width="fluid",
+    )
+
+
+def save(report: Any) -> str:
+    """Create the report in W&B and return its address. Raises UserError if that is not possible."""
+    import wandb
+
+    target = f"--wandb {report.entity}/{report.project}"
+    if not wandb.login(prompt=False):
+        raise UserError(f"{target}: needs a key of W&B; set WANDB_API_KEY or run `wandb login`")
+    try:
+        return report.save().url
+    except (wandb.Error, ValueError, OSError) as error:
+        raise UserError(f"{target}: W&B refused the report ({error})") from error
