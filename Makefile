@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-
-.DEFAULT_GOAL := help
 SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
-.PHONY: help install run figures claims test check format bench kill-test golden clean
-.PHONY: $(SWEPT) $(COMPUTED)
+
+.DEFAULT_GOAL := help
+.PHONY: help install run figures claims report test check format bench kill-test golden notebooks \
+	clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make 
 claims: $(STAMP) ## the paper's claims, judged on the runs that are there
 	$(BIN)/python -m rec_experiments.claims
 
+report: $(STAMP) ## one local HTML page of all figures, claims and runs that are there
+	$(BIN)/python -m rec_experiments.report
+
 test: $(STAMP) ## all tests; REC_DATA=FOLDER adds those on real data sets
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -53,23 +56,14 @@ format: $(STAMP) ## rewrite the code in the project's style
 bench: $(STAMP) ## speed of the native sampler against transformers' generate, in one run
 	$(BIN)/python benchmarks/sampler.py
 
-kill-$(SWEPT): $(STAMP)
-	$(BIN)/python -m rec_experiments -m sweep=$@ $(ARGS)
-	$(BIN)/python -m rec_experiments.figures $@ $(ARGS)
-
-$(COMPUTED): $(STAMP)
-	$(BIN)/python -m rec_experiments.figures $@
-
-figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
-
-claims: $(STAMP) ## the paper's claims, judged on the runs that are there
-	$(BIN)/python -m rec_experiments.claims
-
-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
+kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20
 
 golden: $(STAMP) ## rewrite the resolved configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
+
+notebooks: $(STAMP) ## run the notebooks and keep their outputs
+	$(BIN)/python tests/test_notebooks.py
 
 clean: ## remove the environment and caches; run folders stay
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

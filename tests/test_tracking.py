@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from conftest import resolve
 from matplotlib.figure import Figure
 
@@ -42,7 +43,9 @@ def track(folder: Path, rows: list[dict], picture: Path | None = None) -> list[s
     tracker = tracking.start("ring", group_name(config), str(folder), config)
     for row in rows:
         tracker.log(row)
-    return tracker.finish(picture)
+    lines = tracker.finish(picture)
+    wandb.teardown()  # as the end of the process does: the files are whole only then
+    return lines
 
 
 def records(folder: Path) -> Iterator[tuple[str, Any]]:

@@ -132,4 +132,3 @@ def pairwise(values_B: Tensor, weight_B: Tensor, groups_B: Tensor) -> Tensor:
     total_B = group_sum(weight_B, groups_B)
     weighted_B = group_sum(weight_B * values_B, groups_B)
     return weight_B * (total_B * values_B - weighted_B) / group_size(groups_B)
-

@@ -122,9 +122,7 @@ class _Author:
         return right
 
 
-def derive(
-    prompt: str, modulus: int, result: Callable[[int, str, int], int] | None = None
-) -> str:
+def derive(prompt: str, modulus: int, result: Callable[[int, str, int], int] | None = None) -> str:
     """The derivation of a chain such as `3+4*7=`; `result(a, op, b)` defaults to the truth."""
     value = int(prompt[0])
     steps = []
