@@ -19,6 +19,7 @@ from transformers import (
 
 from rec_experiments.types import Message, Piece, UserError
 
+DTYPES = ("float32", "bfloat16", "float16")
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last %}\n{% endif %}{% endfor %}"
@@ -114,8 +115,8 @@ class Pretrained(Piece):
     gradient_checkpointing: bool
 
     def __post_init__(self) -> None:
-        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise ValueError(f"dtype={self.dtype}: must be float32, bfloat16 or float16")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype={self.dtype}: must be {', '.join(DTYPES)}")
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return self._load(AutoTokenizer)
