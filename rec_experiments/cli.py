@@ -79,6 +79,7 @@ def run(config: DictConfig) -> None:
     from rec_experiments import provenance  # torch and transformers load only for a real run
     from rec_experiments.prepare import prepare
     from rec_experiments.run_folder import RunFolder
+    from rec_experiments.tracking import group_name
     from rec_experiments.train import train
 
     console = Console()
@@ -98,7 +99,8 @@ def run(config: DictConfig) -> None:
             experiment, path, (len(bench.train_problems), len(bench.eval_problems))
         ):
             reporter.note(line)
-        tracker = experiment.tracking.start(path.name, experiment.algo.name, str(path), resolved)
+        group = group_name(resolved)
+        tracker = experiment.tracking.start(path.name, group, str(path), resolved)
 
         def on_row(row: dict[str, Any]) -> None:
             reporter.row(row)
@@ -108,21 +110,21 @@ def run(config: DictConfig) -> None:
             train(experiment, bench, folder, on_row, reporter.note)
         except KeyboardInterrupt:
             folder.set_status("failed", reason=INTERRUPTED)
+            tracker.finish(failed=True)
             reporter.note(INTERRUPTED)
             sys.exit(128 + signal.SIGINT)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
             folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
+            tracker.finish(failed=True)
             raise
-        finally:
-            tracker.finish()
-    draw_curves(
-        folder.metrics(),
-        f"{experiment.algo.name}, {experiment.sync.describe()}",
-        path / "curves.png",
-    )
+    picture = path / "curves.png"
+    draw_curves(folder.metrics(), f"{experiment.algo.name}, {experiment.sync.describe()}", picture)
+    to_do = tracker.finish(picture)
     folder.set_status("done")
     summarise(console, folder.metrics(), path)
+    for line in to_do:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def explain(error: BaseException) -> str:

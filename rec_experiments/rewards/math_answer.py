@@ -31,6 +31,7 @@ _QUANTITY = re.compile(
 _SPELLINGS = {"\u2212": "-", "\\$": "$", "\\%": "%", "{,}": ","}
 _STYLED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}")
 _PARENTHESES = re.compile(r"\(([^(),]*)\)")
+_TERM = re.compile(r"-?\d+[a-zA-Z]")
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD_OR_MARK = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}|\$|\\[(\[]|\\boxed")
 
@@ -94,6 +95,8 @@ def equal(text: str, answer: str) -> bool:
     inside, answer = _bare(text if boxed is None else boxed), _bare(answer)
     if inside == answer:
         return True
+    if _TERM.fullmatch(answer) and answer[-1] not in inside:
+        return False  # math-verify would take the m of 3m for metres
     number, gold = quantity(inside), None if _LETTER.search(answer) else quantity(answer)
     if number is not None and gold is not None:
         return number == gold
