@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import errno
 import functools
 import io
 import os
@@ -24,7 +25,9 @@ from rec_experiments.experiment import Experiment, run_path
 from rec_experiments.types import UserError
 
 USER_ERROR = 2  # exit code for bad input
-INTERRUPTED = "interrupted; the same command resumes the run"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+RESUMES = "the same command resumes the run"
+INTERRUPTED = f"interrupted; {RESUMES}"
 
 
 def main() -> None:
@@ -47,6 +50,11 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
             task(config)
         except (UserError, OmegaConfBaseException) as error:
             _refuse(error)  # before Hydra adds its own words
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            print(f"error: {error.strerror}; {RESUMES}", file=sys.stderr)
+            sys.exit(1)
 
     try:
         if {"-h", "--help"} & set(sys.argv[1:]):
@@ -115,7 +123,8 @@ def run(config: DictConfig) -> None:
             sys.exit(128 + signal.SIGINT)
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
-            folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
+            with contextlib.suppress(OSError):  # a full disk; what filled it is the news
+                folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
             tracker.finish(failed=True)
             raise
     picture = path / "curves.png"

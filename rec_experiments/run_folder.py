@@ -27,11 +27,15 @@ CHECKPOINTS_KEPT = 2
 def write_atomic(path: Path, data: bytes) -> None:
     """Write to a temporary name beside `path`, sync, rename."""
     temporary = path.with_name(f".{path.name}.partial")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:  # as on a full disk, which needs the room for status.json
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 

@@ -1,0 +1,47 @@
+"""A disk that fills up in the middle of a run: one clear line, exit code 1, and an exact resume."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SMALL
+from kill_and_resume import differences
+
+from rec_experiments.run_folder import RunFolder
+
+# One checkpoint of the tiny model fits, three do not. `unshare` gives the script its own mount.
+SCRIPT = """
+mount -t tmpfs -o size=4m tmpfs disk || exit 77
+"$@" run_dir=disk/run 2> first.err; echo $? > first.code
+cp disk/run/status.json .
+mount -o remount,size=64m disk
+"$@" run_dir=disk/run 2> second.err; echo $? > second.code
+cp -r disk/run run
+"""
+
+
+def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rec_experiments", *SMALL, "steps=6"]
+    (tmp_path / "disk").mkdir()
+    try:
+        shell = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]
+        done = subprocess.run(
+            [*shell, *command], cwd=tmp_path, env=os.environ, capture_output=True, check=False
+        )
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    if done.returncode in (1, 77) and not (tmp_path / "first.code").exists():
+        pytest.skip("this machine allows no mounts of one's own")
+    assert (tmp_path / "first.code").read_text() == "1\n"
+    said = (tmp_path / "first.err").read_text()
+    assert said == "error: No space left on device; the same command resumes the run\n"
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "No space left" in status["reason"]
+
+    assert (tmp_path / "second.code").read_text() == "0\n"
+    subprocess.run([*command, "run_dir=whole"], cwd=tmp_path, check=True, capture_output=True)
+    assert differences(RunFolder(tmp_path / "run"), RunFolder(tmp_path / "whole")) == []
