@@ -56,6 +56,7 @@ class Experiment(Pieces):
     batch_size: int
     group_size: int
     micro_batch_size: int | None
+    micro_batch_tokens: int | None
     shuffle: bool
     eval_every: int
     eval_problems: int | None
@@ -70,8 +71,8 @@ class Experiment(Pieces):
     def __post_init__(self) -> None:
         for name, least in {
             "seed": 0, "steps": 1, "batch_size": 1, "group_size": 1, "micro_batch_size": 1,
-            "eval_every": 1, "eval_problems": 1, "eval_samples": 1, "checkpoint_every": 1,
-            "kl_every": 0, "threads": 1,
+            "micro_batch_tokens": 1, "eval_every": 1, "eval_problems": 1, "eval_samples": 1,
+            "checkpoint_every": 1, "kl_every": 0, "threads": 1,
         }.items():  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < least:

@@ -1,25 +1,51 @@
 """Models and tokenizers, and the one forward pass that training and its metrics share."""
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from datetime import date
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import torch
+from huggingface_hub.errors import GatedRepoError
+from jinja2 import TemplateError
+from safetensors import SafetensorError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    LlamaForCausalLM,
+    MistralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
 )
 
+from rec_experiments.head import (
+    LOGITS_AT_ONCE,
+    Head,
+    entropy_and_kl,
+    tempered_logp,
+    token_scores,
+)
 from rec_experiments.types import Message, Piece, UserError
 
-DTYPES = ("float32", "bfloat16", "float16")
+# float16 would need its loss scaled, or small gradients become 0.
+DTYPES = ("float32", "bfloat16")
+ATTENTIONS = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{n}" for n in (2, 3, 4)))
+# Families whose logits are `lm_head` of the hidden states and nothing after it.
+PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+# "Today" of chat templates that name a date, so that a run does not depend on its day. It is the
+# one that Llama 3's templates themselves fall back to.
+TODAY = date(2024, 7, 26)
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last %}\n{% endif %}{% endfor %}"
@@ -62,6 +88,7 @@ class Tiny(Piece):
     init_std: float
     context: int
     warm_start: WarmStart
+    compute_dtype: ClassVar[str] = "float32"  # of so small a model no other is of use
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "layers", "heads", "intermediate_size", "context"):
@@ -105,28 +132,43 @@ class Tiny(Piece):
 class Pretrained(Piece):
     """A causal language model of transformers: a hub name or a local folder.
 
-    dtype: weights and arithmetic, as torch names it. attention: implementation, as transformers
-    names it. gradient_checkpointing: recompute activations in the backward pass.
+    dtype: of weights, gradients and sampling. compute_dtype: of the trainer's forward and backward
+    pass, under autocast; float32 for that of the weights. attention: implementation, as
+    transformers names it. gradient_checkpointing: recompute activations in the backward pass.
     """
 
     path: str
     dtype: str
+    compute_dtype: str
     attention: str
     gradient_checkpointing: bool
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype={self.dtype}: must be {', '.join(DTYPES)}")
+        for name, allowed in (
+            ("dtype", DTYPES), ("compute_dtype", DTYPES), ("attention", ATTENTIONS),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)}: must be {', '.join(allowed)}")
+        if self.attention.startswith("flash") and {self.dtype, self.compute_dtype} == {"float32"}:
+            raise ValueError(
+                f"attention={self.attention}: needs compute_dtype=bfloat16; in float32 use sdpa"
+            )
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return self._load(AutoTokenizer)
 
     def model(self) -> PreTrainedModel:
-        model = self._load(
-            AutoModelForCausalLM,
-            dtype=getattr(torch, self.dtype),
-            attn_implementation=self.attention,
-        )
+        try:
+            model = self._load(
+                AutoModelForCausalLM,
+                dtype=getattr(torch, self.dtype),
+                attn_implementation=self.attention,
+            )
+        except ImportError as error:  # the package of an attention
+            raise UserError(
+                f"model.attention={self.attention}: cannot be used here ({_first_line(error)}); "
+                "sdpa needs nothing but torch"
+            ) from error
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         return model
@@ -134,15 +176,37 @@ class Pretrained(Piece):
     def _load(self, auto: Any, **options: Any) -> Any:
         try:
             return auto.from_pretrained(self.path, **options)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(
-                f"model.path={self.path}: cannot be loaded ({reason}); give a local folder, or a "
-                "hub name that this machine can reach and, for a gated model, a token (HF_TOKEN)"
-            ) from error
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UserError(f"model.path={self.path}: {_advice(self.path, error)}") from error
 
     def describe(self) -> str:
-        return f"{self.path}, {self.dtype}"
+        low = "" if self.compute_dtype == "float32" else f", computed in {self.compute_dtype}"
+        return f"{self.path}, {self.dtype}{low}"
+
+
+def _advice(path: str, error: Exception) -> str:
+    """Why a model could not be loaded, and how to get it."""
+    reason = _first_line(error)
+    if Path(path).is_dir():
+        return (
+            f"the folder holds no model that can be loaded ({reason}); it needs config, weights "
+            "and tokenizer, as save_pretrained writes them"
+        )
+    if path.startswith((".", "/", "~")):
+        return "no such folder; give a folder with a model, or a hub name as OWNER/NAME"
+    if isinstance(error.__cause__, GatedRepoError):
+        return (
+            f"is gated; accept its terms at https://huggingface.co/{path}, then set HF_TOKEN or "
+            "run `hf auth login`"
+        )
+    return (
+        f"cannot be fetched from the hub ({reason}); download it where there is a network with "
+        f"`hf download {path} --local-dir FOLDER`, and give the folder"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -160,30 +224,60 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 class Codec:
-    """Text to tokens and back, as one model wants it."""
+    """Text to tokens and back, as one model wants it.
+
+    Raises UserError for a tokenizer without chat template, or a template that refuses a prompt.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel):
         self.tokenizer = tokenizer
+        if not tokenizer.chat_template:
+            raise UserError(
+                f"model.path={tokenizer.name_or_path}: its tokenizer has no chat template; choose "
+                "an instruct model, or put a chat_template.jinja into a local copy of this one"
+            )
         stops = model.generation_config.eos_token_id  # several ids for some families
         stops = stops if isinstance(stops, list) else [stops]
         self.eos_ids = sorted({i for i in [*stops, tokenizer.eos_token_id] if i is not None})
+        if not self.eos_ids:
+            raise UserError(
+                f"model.path={tokenizer.name_or_path}: names no end token, so no response would "
+                "end; put eos_token_id into generation_config.json of a local copy"
+            )
         # A model without a pad token never attends to it, so any id serves.
         self.pad_id = tokenizer.pad_token_id
         if self.pad_id is None:
             self.pad_id = self.eos_ids[0]
         self.context = model.config.max_position_embeddings
+        # Templates of reasoning models open the reasoning themselves. The tag is part of what the
+        # model says, so it stands before the response for whoever reads it.
+        opened = re.search(r"<think>\s*\Z", self._render(({"role": "user", "content": "?"},)))
+        self.opening = opened[0] if opened else ""
+
+    def _render(self, messages: tuple[Message, ...]) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=True,
+                strftime_now=TODAY.strftime,
+            )
+        except TemplateError as error:
+            raise UserError(
+                f"model.path={self.tokenizer.name_or_path}: its chat template refuses a prompt of "
+                f"{' + '.join(message['role'] for message in messages)} ({_first_line(error)}); "
+                "choose another model, or edit the template in a local copy"
+            ) from error
 
     def encode(self, messages: tuple[Message, ...]) -> list[int]:
-        text = self.tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True
-        )
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode(self._render(messages), add_special_tokens=False)
 
     def encode_response(self, text: str) -> list[int]:
         return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
 
     def decode(self, tokens: list[int]) -> str:
-        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+        """The text of a response, with the tag that the template opened for it."""
+        return self.opening + self.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
 class Rows(NamedTuple):
@@ -212,46 +306,105 @@ def collate(
     return Rows(torch.tensor(ids), torch.tensor(attended), T)
 
 
-def response_logp(model: nn.Module, rows: Rows, temperature: float) -> Tensor:
-    """Log-probabilities of every token at every response position, B x T x V, at `temperature`.
-
-    The ratio π_θ/π_old is only right if the trainer and the sampler use the same temperature.
-    """
+def head_output(model: PreTrainedModel, rows: Rows) -> Tensor:
+    """What the head makes of the hidden state before each response token: logits, B x T x V."""
     positions = (rows.attention_mask.cumsum(1) - 1).clamp(min=0)
-    logits_BTV = model(
+    return model(
         input_ids=rows.input_ids,
         attention_mask=rows.attention_mask,
         position_ids=positions,
         use_cache=False,
         logits_to_keep=rows.response_length + 1,
     ).logits[:, :-1]
-    precise = torch.promote_types(logits_BTV.dtype, torch.float32)
-    return torch.log_softmax(logits_BTV.to(precise) / temperature, dim=-1)
 
 
 class Scores(NamedTuple):
     """Of each response token, B x T: its log-probability (differentiable), and the entropy of the
     policy and its divergence KL(π_θ ‖ π_reference) at that position (both without gradient, in
-    nats; the divergence is None without a reference)."""
+    nats; the divergence is None without a reference). Padding may hold anything."""
 
     logp_BT: Tensor
     entropy_BT: Tensor
     kl_BT: Tensor | None
 
 
-def score(model: nn.Module, reference: nn.Module | None, rows: Rows, temperature: float) -> Scores:
-    """One forward pass of the model, and one of the reference where there is one."""
-    logp_BTV = response_logp(model, rows, temperature)
+def score(
+    model: PreTrainedModel, reference: PreTrainedModel | None, rows: Rows, temperature: float
+) -> Scores:
+    """One forward pass of the model, and one of the reference where there is one.
+
+    The ratio π_θ/π_old is only right if the trainer and the sampler use the same temperature.
+    Logits of more than LOGITS_AT_ONCE elements are never made as a whole, if the head is the plain
+    one of a family in PLAIN_HEADS; fewer gain nothing from being made twice. Other families
+    (a soft cap on the logits, a scale) keep the library's own path, with all logits in memory.
+    """
+    both = [model] if reference is None else [model, reference]
+    logits = rows.input_ids.shape[0] * rows.response_length * model.config.vocab_size
+    if logits > LOGITS_AT_ONCE and all(map(has_plain_head, both)):
+        return _score_in_chunks(model, reference, rows, temperature)
+    logp_BTV = tempered_logp(head_output(model, rows), temperature)
     targets_BT1 = rows.input_ids[:, -rows.response_length :, None]
     logp_BT = logp_BTV.gather(-1, targets_BT1).squeeze(-1)
     with torch.no_grad():
-        p_BTV = logp_BTV.exp()
-        entropy_BT = -(p_BTV * logp_BTV).sum(-1)
-        kl_BT = None
+        reference_BTV = None
         if reference is not None:
-            reference_BTV = response_logp(reference, rows, temperature)
-            kl_BT = (p_BTV * (logp_BTV - reference_BTV)).sum(-1)
-    return Scores(logp_BT, entropy_BT, kl_BT)
+            reference_BTV = tempered_logp(head_output(reference, rows), temperature)
+        return Scores(logp_BT, *entropy_and_kl(logp_BTV, reference_BTV))
+
+
+def has_plain_head(model: nn.Module) -> bool:
+    """Whether the logits are exactly `lm_head` of the hidden states, a linear layer and no more."""
+    if not isinstance(model, PLAIN_HEADS):
+        return False
+    return getattr(model.lm_head.forward, "__func__", None) is nn.Linear.forward
+
+
+def _score_in_chunks(
+    model: PreTrainedModel, reference: PreTrainedModel | None, rows: Rows, temperature: float
+) -> Scores:
+    """`score` with the head's own forward replaced, so that it returns scores and not logits.
+
+    It runs inside the model's forward on purpose: only there are the weights whole if they are
+    sharded over ranks (FSDP), and only there does the gradient find its way back to the shards.
+    """
+    live_BT = rows.attention_mask[:, -rows.response_length :].bool()
+    target_N = rows.input_ids[:, -rows.response_length :][live_BT]
+    reference_head = None
+    if reference is not None:
+        with torch.no_grad(), _head_forward(reference, lambda hidden_BTD: hidden_BTD):
+            hidden_ND = head_output(reference, rows)[live_BT]
+        weight_VD, bias_V = reference.lm_head.weight, reference.lm_head.bias
+        reference_head = Head(
+            hidden_ND, _whole(weight_VD), None if bias_V is None else _whole(bias_V)
+        )
+
+    def scores_of(hidden_BSD: Tensor) -> Tensor:
+        """What the library takes for logits: B x S x 2 or, with KL, 3; S = T + 1. 0 at padding."""
+        live_BS = functional.pad(live_BT, (0, 1))
+        head = Head(hidden_BSD[live_BS], model.lm_head.weight, model.lm_head.bias)
+        scores = token_scores(head, reference_head, target_N, temperature)
+        scores_NX = torch.stack([x_N for x_N in scores if x_N is not None], dim=-1)
+        shape = (*live_BS.shape, scores_NX.shape[1])
+        return scores_NX.new_zeros(shape).index_put((live_BS,), scores_NX)
+
+    with _head_forward(model, scores_of):
+        logp_BT, entropy_BT, *kl = head_output(model, rows).unbind(-1)
+    return Scores(logp_BT, entropy_BT.detach(), kl[0].detach() if kl else None)
+
+
+@contextmanager
+def _head_forward(model: PreTrainedModel, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """For a while the head computes `forward`; its weights, names and hooks stay as they are."""
+    model.lm_head.forward = forward
+    try:
+        yield
+    finally:
+        del model.lm_head.forward
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    """The parameter, gathered from all ranks if it is sharded."""
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def warm_start(

@@ -116,6 +116,8 @@ def update(
         pad_id=bench.codec.pad_id,
         temperature=experiment.sampler.temperature,
         micro_batch_size=experiment.micro_batch_size,
+        micro_batch_tokens=experiment.micro_batch_tokens,
+        compute_dtype=getattr(torch, experiment.model.compute_dtype),
         seed=experiment.seed,
         reference=bench.reference if measure_kl else None,
     )
@@ -142,11 +144,15 @@ def accumulate_gradient(
     temperature: float,
     micro_batch_size: int | None,
     seed: int,
+    micro_batch_tokens: int | None = None,
+    compute_dtype: torch.dtype = torch.float32,
     reference: nn.Module | None = None,
 ) -> TokenLog:
     """Add the gradient of the whole mini-batch to the model's, micro-batch by micro-batch.
 
     Denominators are counted over the mini-batch first, so the split changes rounding only.
+    compute_dtype: below float32, the models run under autocast; the gradient keeps the dtype of
+    the weights.
     """
     device = next(model.parameters()).device
     responses = [response.tokens for response in rollouts.responses]
@@ -163,16 +169,20 @@ def accumulate_gradient(
     for parameter in model.parameters():  # a batch without any gradient still is a step of AdamW
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    lengths = [len(p) + len(r) for p, r in zip(rollouts.prompts, responses, strict=True)]
+    autocast = torch.autocast(
+        device.type, dtype=compute_dtype, enabled=compute_dtype != torch.float32
+    )
+    lengths = [(len(p), len(r)) for p, r in zip(rollouts.prompts, responses, strict=True)]
     for rows, needs_gradient in micro_batches(
-        lengths, algorithm.has_gradient(credit), micro_batch_size
+        lengths, algorithm.has_gradient(credit), micro_batch_size, micro_batch_tokens
     ):
         batch = collate([rollouts.prompts[i] for i in rows], [responses[i] for i in rows], pad_id)
         width = batch.response_length
         index_B = torch.tensor(rows, device=device)
         part = credit.rows(index_B, width)
         with torch.set_grad_enabled(needs_gradient):
-            scores = score(model, reference, batch.to(device), temperature)
+            with autocast:
+                scores = score(model, reference, batch.to(device), temperature)
             out = algorithm.loss(LossInput(scores.logp_BT, behavior_BT[index_B, :width], part))
         if needs_gradient:
             out.loss.backward()
@@ -182,19 +192,33 @@ def accumulate_gradient(
 
 
 def micro_batches(
-    lengths: list[int], has_gradient_B: Tensor, size: int | None
+    lengths: list[tuple[int, int]], has_gradient_B: Tensor, size: int | None, tokens: int | None
 ) -> Iterator[tuple[list[int], bool]]:
     """Row numbers of each micro-batch and whether it needs a backward pass.
 
+    lengths: tokens of each row's prompt and response. size, tokens: most rows, and most tokens
+    with padding, of one micro-batch; None for no limit. A row above `tokens` is one by itself.
     Rows of like length go together, to save padding. Rows without a gradient are apart: they are
     only measured, which costs a third.
     """
+
+    def fits(rows: list[int]) -> bool:
+        width = max(lengths[i][0] for i in rows) + max(lengths[i][1] for i in rows)
+        return (size is None or len(rows) <= size) and (
+            tokens is None or len(rows) * width <= tokens
+        )
+
     for wanted in (True, False):
         rows = [i for i, has in enumerate(has_gradient_B.tolist()) if has is wanted]
-        rows.sort(key=lambda i: (-lengths[i], i))
-        chunk = size or max(1, len(rows))
-        for start in range(0, len(rows), chunk):
-            yield rows[start : start + chunk], wanted
+        rows.sort(key=lambda i: (-sum(lengths[i]), i))
+        part: list[int] = []
+        for row in rows:
+            if part and not fits([*part, row]):
+                yield part, wanted
+                part = []
+            part.append(row)
+        if part:
+            yield part, wanted
 
 
 def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: int) -> Row:

@@ -245,6 +245,8 @@ class NativeSampler:
         max_rows: int | None,
     ) -> None:
         self.model = model.eval().requires_grad_(False)
+        if model.dtype == torch.float32 and "flash" in model.config._attn_implementation:
+            model.set_attn_implementation("sdpa")  # flash attention does not know float32
         self.eos = torch.tensor(eos_ids, dtype=torch.long, device=model.device)
         self.pad_id = 0 if pad_id is None else pad_id
         self.fused = _FusedStep(model) if _FusedStep.fits(model) else None
