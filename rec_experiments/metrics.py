@@ -30,7 +30,7 @@ class TokenLog:
         self.sequence_log_ratio.append(out.log_ratio_BT.sum(1)[live_BT.any(1)])
 
     def add_policy(self, entropy_BT: Tensor, kl_BT: Tensor | None, mask_BT: Tensor) -> None:
-        """mask_BT: all response tokens, dropped or not."""
+        """mask_BT: all tokens of the policy, dropped or not."""
         self.entropy.append(entropy_BT[mask_BT])
         if kl_BT is not None:
             self.kl.append(kl_BT[mask_BT])
@@ -77,11 +77,12 @@ def ratio_metrics(
 def response_metrics(
     prefix: str, responses: list[Response], verdicts: list[Verdict]
 ) -> dict[str, float]:
-    """Means over responses: reward, accuracy, length in tokens, share cut at the limit."""
+    """Means over responses: reward, accuracy, the policy's tokens and turns, share cut."""
     return {
         f"{prefix}/reward": _mean([v.reward for v in verdicts]),
         f"{prefix}/accuracy": _mean([v.accuracy for v in verdicts]),
-        f"{prefix}/response_length": _mean([len(r.tokens) for r in responses]),
+        f"{prefix}/response_length": _mean([r.length for r in responses]),
+        f"{prefix}/turns": _mean([r.turns for r in responses]),
         f"{prefix}/truncated": _mean([not r.finished for r in responses]),
         f"{prefix}/verifier_timeouts": sum(v.timed_out for v in verdicts),
         f"{prefix}/verifier_crashes": sum(v.crashed for v in verdicts),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -36,7 +37,7 @@ from rec_experiments.head import (
     tempered_logp,
     token_scores,
 )
-from rec_experiments.types import Message, Piece, UserError
+from rec_experiments.types import Message, Piece, Response, UserError
 
 # float16 would need its loss scaled, or small gradients become 0.
 DTYPES = ("float32", "bfloat16")
@@ -223,6 +224,10 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
+# Stands for a model's turn where a chat template is rendered to see what follows one.
+TURN = "\N{OBJECT REPLACEMENT CHARACTER}"
+
+
 class Codec:
     """Text to tokens and back, as one model wants it.
 
@@ -275,9 +280,46 @@ class Codec:
     def encode_response(self, text: str) -> list[int]:
         return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
 
+    def encode_reply(self, text: str) -> list[int]:
+        """What stands between two turns of the model: `text` as a user's message.
+
+        It is all that the chat template puts after the end token of one turn and before the next,
+        tokenised by itself. Raises UserError for a template that does not show the model's turns.
+        """
+        around = {"role": "user", "content": "?"}, {"role": "assistant", "content": TURN}
+        _, shown, rest = self._render((*around, {"role": "user", "content": text})).partition(TURN)
+        if not shown:
+            raise UserError(
+                "model: its chat template does not show an assistant's message as it is, which a "
+                "data set of several turns needs; choose another model or another data set"
+            )
+        for end in self.tokenizer.convert_ids_to_tokens(self.eos_ids):  # the model wrote it
+            if rest.lstrip().startswith(end):
+                rest = rest.lstrip().removeprefix(end)
+        return self.tokenizer.encode(rest, add_special_tokens=False)
+
     def decode(self, tokens: list[int]) -> str:
         """The text of a response, with the tag that the template opened for it."""
         return self.opening + self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+    def turns(self, response: Response) -> list[str]:
+        """The texts of the policy's turns."""
+        return [text for written, text in self._parts(response) if written]
+
+    def transcript(self, response: Response) -> str:
+        """The whole response as text for people, the environment's turns in ⟦ ⟧."""
+        parts = self._parts(response)
+        return "".join(text if written else f"⟦{text.strip()}⟧" for written, text in parts)
+
+    def _parts(self, response: Response) -> list[tuple[bool, str]]:
+        """Whether the policy wrote it, and its text, of each turn."""
+        pairs = zip(response.mask, response.tokens, strict=True)
+        parts = []
+        for written, turn in groupby(pairs, key=lambda pair: pair[0]):
+            tokens = [token for _, token in turn]
+            text = self.decode(tokens)
+            parts.append((written, text if written else text.removeprefix(self.opening)))
+        return parts
 
 
 class Rows(NamedTuple):
@@ -409,23 +451,25 @@ def _whole(parameter: Tensor) -> Tensor:
 
 def warm_start(
     model: nn.Module,
-    rows: list[tuple[list[int], list[int]]],
+    rows: list[tuple[list[int], list[int], list[bool]]],
     pad_id: int,
     plan: WarmStart,
     on_step: Callable[[int, int], None] = lambda step, total: None,
 ) -> None:
-    """Supervised learning of (prompt, response) token pairs, `plan.batch_size` a step, in order."""
+    """Supervised learning of (prompt, response, mask), `plan.batch_size` a step, in order.
+
+    Only the response tokens where the mask is True are learned.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, betas=(0.9, 0.98))
     model.train()
     for step in range(plan.steps):
         for group in optimizer.param_groups:
             group["lr"] = plan.learning_rate * 0.5 * (1 + math.cos(math.pi * step / plan.steps))
         chunk = rows[step * plan.batch_size : (step + 1) * plan.batch_size]
-        batch = collate(
-            [prompt for prompt, _ in chunk], [response for _, response in chunk], pad_id
-        )
+        prompts, responses, masks = (list(column) for column in zip(*chunk, strict=True))
+        batch = collate(prompts, responses, pad_id)
         logp_BT = score(model, None, batch, temperature=1.0).logp_BT
-        mask_BT = batch.attention_mask[:, -batch.response_length :]
+        mask_BT = nn.utils.rnn.pad_sequence([torch.tensor(m) for m in masks], batch_first=True)
         loss = -(logp_BT * mask_BT).sum() / mask_BT.sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

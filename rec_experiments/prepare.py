@@ -19,7 +19,7 @@ from rec_experiments.rewards.judge import Isolated, Judge, inline
 from rec_experiments.rollout import Actor
 from rec_experiments.run_folder import write_atomic
 from rec_experiments.train import Workbench
-from rec_experiments.types import Problem, Task, UserError
+from rec_experiments.types import MultiTurnTask, Problem, Task, UserError
 
 WARM_START_VERSION = 1  # part of the cache key: raise it when the warm start itself changes
 
@@ -53,7 +53,7 @@ def prepare(
         if experiment.kl_every
         else None,
         codec=codec,
-        actor=Actor(sampler, codec, judge_for(experiment.dataset)),
+        actor=Actor(sampler, codec, judge_for(experiment.dataset), experiment.dataset),
         train_problems=train_problems,
         eval_problems=eval_problems,
     )
@@ -120,11 +120,14 @@ def load_warm_start(
         fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together make it once
         if not file.exists():
             note(f"warm start: {plan.steps} supervised steps, once, kept in {file}")
-            pairs = experiment.dataset.demonstrations(
+            shown = experiment.dataset.demonstrations(
                 problems, plan.steps * plan.batch_size, plan.seed
             )
             prompts = [codec.encode(problem.messages) for problem in problems]
-            rows = [(prompts[i], codec.encode_response(text)) for i, text in pairs]
+            rows = [
+                (prompts[i], *trajectory(experiment.dataset, codec, problems[i], turns))
+                for i, turns in shown
+            ]
             torch.set_num_threads(1)  # the result must not depend on the machine's cores
             warm_start(model, rows, codec.pad_id, plan, on_step)
             torch.set_num_threads(experiment.threads)
@@ -132,6 +135,22 @@ def load_warm_start(
             torch.save(model.state_dict(), buffer)
             write_atomic(file, buffer.getvalue())
     model.load_state_dict(torch.load(file, weights_only=True))
+
+
+def trajectory(
+    task: Task, codec: Codec, problem: Problem, turns: list[str]
+) -> tuple[list[int], list[bool]]:
+    """Tokens and mask, as of a Response, of the model's turns with the task's replies between."""
+    tokens = codec.encode_response(turns[0])
+    mask = [True] * len(tokens)
+    for n in range(1, len(turns)):
+        assert isinstance(task, MultiTurnTask)
+        text = task.reply(problem, turns[:n])
+        assert text is not None, f"nobody replies to turn {n} of the demonstration {turns}"
+        reply, turn = codec.encode_reply(text), codec.encode_response(turns[n])
+        tokens += reply + turn
+        mask += [False] * len(reply) + [True] * len(turn)
+    return tokens, mask
 
 
 def cache_folder() -> Path:

@@ -19,6 +19,11 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=words))
 
 
-def uniforms(seed: int, stream: int, batch: int, group: int, response: int, n: int) -> np.ndarray:
-    """The first n uniforms in [0, 1) of one response: one for each of its tokens."""
-    return generator(seed, stream, response, group, batch).random(n)
+def uniforms(
+    seed: int, stream: int, batch: int, group: int, response: int, turn: int, n: int
+) -> np.ndarray:
+    """The first n uniforms in [0, 1) of one turn of a response: one for each of its tokens.
+
+    Response and turn share a word of the counter, each with 32 bits of it.
+    """
+    return generator(seed, stream, response | turn << 32, group, batch).random(n)

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,16 @@ from rec_experiments.data import problems_of
 from rec_experiments.models import Codec
 from rec_experiments.rewards.judge import Judge
 from rec_experiments.sync import Schedule
-from rec_experiments.types import Draw, Problem, Response, Rollouts, Sampler, Verdict
+from rec_experiments.types import (
+    Draw,
+    MultiTurnTask,
+    Problem,
+    Response,
+    Rollouts,
+    Sampler,
+    Task,
+    Verdict,
+)
 
 Weights = dict[str, Tensor]
 
@@ -30,10 +39,10 @@ class Snapshot:
 
 
 class Actor:
-    """Sampler, codec and verifier together: answers problems with the weights it is given."""
+    """Sampler, codec, verifier and environment: answers problems with the weights it is given."""
 
-    def __init__(self, sampler: Sampler, codec: Codec, judge: Judge):
-        self.sampler, self.codec, self.judge = sampler, codec, judge
+    def __init__(self, sampler: Sampler, codec: Codec, judge: Judge, task: Task):
+        self.sampler, self.codec, self.judge, self.task = sampler, codec, judge, task
         self._loaded: int | None = None
 
     def answer(
@@ -49,16 +58,14 @@ class Actor:
             self._loaded = snapshot.version
         started = time.perf_counter()
         prompts = [self.codec.encode(problem.messages) for problem in problems]
-        responses = self.sampler.sample(prompts, draws, temperature)
+        responses = self._respond(problems, prompts, draws, temperature)
         sampled = time.perf_counter()
         rows = [
             (group, prompts[group], response)
             for group, of_problem in enumerate(responses)
             for response in of_problem
         ]
-        verdicts = self.judge(
-            [(self.codec.decode(r.tokens), problems[group].answer) for group, _, r in rows]
-        )
+        verdicts = self.judge([(self._outcome(r), problems[group].answer) for group, _, r in rows])
         return Rollouts(
             index=draws[0][0].batch,
             version=snapshot.version,
@@ -68,6 +75,61 @@ class Actor:
             groups=[group for group, _, _ in rows],
             seconds={"rollout": sampled - started, "reward": time.perf_counter() - sampled},
         )
+
+    def _respond(
+        self,
+        problems: list[Problem],
+        prompts: list[list[int]],
+        draws: list[list[Draw]],
+        temperature: float,
+    ) -> list[list[Response]]:
+        """One response per draw, of one turn, or of several where the task replies to them.
+
+        Every turn is prompted with the tokens before it as they are: text is never tokenised
+        twice, so what is trained on is what was sampled. A later turn is sampled to the full length
+        and then cut to what the trajectory has left.
+        """
+        responses = self.sampler.sample(prompts, draws, temperature)
+        if not isinstance(self.task, MultiTurnTask):
+            return responses
+        limit = self.task.max_response_tokens
+        live = [(group, k) for group, named in enumerate(draws) for k in range(len(named))]
+        for turn in range(1, self.task.max_turns):
+            spoken_to = []
+            for group, k in live:
+                reply = self._reply(self.task, problems[group], responses[group][k])
+                if reply is None:
+                    continue
+                responses[group][k] = responses[group][k].then(reply, limit)
+                if len(responses[group][k].tokens) < limit:
+                    spoken_to.append((group, k))
+            live = spoken_to
+            if not live:
+                break
+            written = self.sampler.sample(
+                [prompts[group] + responses[group][k].tokens for group, k in live],
+                [[replace(draws[group][k], turn=turn)] for group, k in live],
+                temperature,
+            )
+            for (group, k), [response] in zip(live, written, strict=True):
+                responses[group][k] = responses[group][k].then(response, limit)
+        return responses
+
+    def _reply(self, task: MultiTurnTask, problem: Problem, response: Response) -> Response | None:
+        """The environment's turn after a response, or None where the trajectory ends."""
+        if not response.finished:
+            return None
+        text = task.reply(problem, self.codec.turns(response))
+        if text is None:
+            return None
+        tokens = self.codec.encode_reply(text)
+        return Response(tokens, [0.0] * len(tokens), False, [False] * len(tokens))
+
+    def _outcome(self, response: Response) -> str:
+        """The text that the verifier judges."""
+        if isinstance(self.task, MultiTurnTask):
+            return self.task.outcome(self.codec.turns(response))
+        return self.codec.decode(response.tokens)
 
 
 @dataclass(kw_only=True)

@@ -18,6 +18,7 @@ from rec_experiments.optimizers import AdamW
 from rec_experiments.samplers.native import Native
 from rec_experiments.sync import Schedule
 from rec_experiments.tasks.arithmetic import Arithmetic
+from rec_experiments.tasks.calculator import Calculator
 from rec_experiments.tasks.math_problems import MathProblems
 from rec_experiments.tasks.tool_calls import ToolCalls
 from rec_experiments.tracking import NoTracking, Wandb
@@ -48,6 +49,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "model": {"tiny": Tiny, "pretrained": Pretrained},
     "dataset": {
         "arithmetic": Arithmetic,
+        "calculator": Calculator,
         "math_problems": MathProblems,
         "tool_calls": ToolCalls,
     },

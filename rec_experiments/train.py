@@ -1,7 +1,7 @@
 """The training loop, and what one gradient step is made of."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +124,7 @@ def update(
     norm = experiment.optimizer.step(optimizer, bench.model, step)
     row = {**rollout_metrics(rollouts), **log.reduce(), "train/grad_norm": norm}
     row["train/learning_rate"] = experiment.optimizer.rate(step)
-    tokens = sum(len(response.tokens) for response in rollouts.responses)
+    tokens = sum(response.length for response in rollouts.responses)
     seconds = {**rollouts.seconds, "train": time.perf_counter() - started}
     return {
         **row,
@@ -156,7 +156,7 @@ def accumulate_gradient(
     """
     device = next(model.parameters()).device
     responses = [response.tokens for response in rollouts.responses]
-    mask_BT = _padded([[1.0] * len(tokens) for tokens in responses]).bool().to(device)
+    mask_BT = _padded([response.mask for response in rollouts.responses]).bool().to(device)
     behavior_BT = _padded([response.logp for response in rollouts.responses]).to(device)
     credit = algorithm.credit(
         torch.tensor([v.reward for v in rollouts.verdicts], device=device, dtype=torch.float64),
@@ -240,7 +240,7 @@ def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: 
             {
                 "step": step,
                 "prompt": bench.eval_problems[group].messages[-1]["content"],
-                "response": bench.codec.decode(response.tokens),
+                "response": bench.codec.transcript(response),
                 "answer": bench.eval_problems[group].answer,
                 "reward": verdict.reward,
             }
@@ -253,6 +253,6 @@ def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: 
     }
 
 
-def _padded(rows: list[list[float]]) -> Tensor:
+def _padded(rows: Sequence[Sequence[float]]) -> Tensor:
     width = max(len(row) for row in rows)
-    return torch.tensor([row + [0.0] * (width - len(row)) for row in rows])
+    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows])

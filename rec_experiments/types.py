@@ -5,7 +5,8 @@ tokens, V vocabulary entries. A group is the K responses to one prompt.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import groupby
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,16 +40,39 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One sampled response.
+    """One sampled response: a turn of the policy, or turns of policy and environment in a row.
 
-    tokens: response token ids, the end token included when it was sampled.
-    logp: log-probability of each token under the policy that drew it, at the sampling temperature.
-    finished: an end token was sampled; otherwise the response was cut at the length limit.
+    tokens: response token ids, an end token included when it was sampled.
+    logp: log-probability of each token under the policy that drew it, at the sampling temperature;
+    0 for a token of the environment, where it is never read.
+    finished: the policy ended its last turn; otherwise the response was cut at the length limit.
+    mask: True where the policy wrote the token, False where the environment did.
     """
 
     tokens: list[int]
     logp: list[float]
     finished: bool
+    mask: list[bool]
+
+    @property
+    def length(self) -> int:
+        """Tokens that the policy wrote."""
+        return sum(self.mask)
+
+    @property
+    def turns(self) -> int:
+        """Turns of the policy, with a turn of the environment between any two."""
+        return sum(written for written, _ in groupby(self.mask))
+
+    def then(self, after: "Response", limit: int) -> "Response":
+        """This with `after` behind it, as one response, cut at `limit` tokens."""
+        tokens = self.tokens + after.tokens
+        return Response(
+            tokens[:limit],
+            (self.logp + after.logp)[:limit],
+            after.finished and len(tokens) <= limit,
+            (self.mask + after.mask)[:limit],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +174,7 @@ class Draw:
     batch: int
     group: int
     response: int
+    turn: int = 0  # of the policy, within its response
 
 
 class Sampler(Protocol):
@@ -185,3 +210,25 @@ class Task(Protocol):
 
     def describe(self) -> str:
         """What the data is, for people."""
+
+
+@runtime_checkable
+class MultiTurnTask(Task, Protocol):
+    """A data set whose environment answers the model: a response is a trajectory (Appendix A).
+
+    A trajectory is model turn, environment turn, model turn, … and earns one verdict. It ends when
+    the environment has no reply, after `max_turns` model turns, or at `max_response_tokens` tokens
+    of both: there it is cut, also within the environment's words, and counts as unfinished. A model
+    turn without an end token is cut, so that nobody replies to it.
+    """
+
+    max_turns: int
+
+    def reply(self, problem: Problem, turns: list[str]) -> str | None:
+        """The environment's reply to the model's turns so far; None ends the trajectory.
+
+        Must be pure, and quick whatever the model wrote: it runs in the process of the run.
+        """
+
+    def outcome(self, turns: list[str]) -> str:
+        """What `verify` judges of a trajectory with these model turns, such as the last of them."""

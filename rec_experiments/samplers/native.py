@@ -138,7 +138,7 @@ class _State:
 
 
 def _uniforms(draw: Draw, n: int) -> np.ndarray:
-    return uniforms(draw.seed, draw.stream, draw.batch, draw.group, draw.response, n)
+    return uniforms(draw.seed, draw.stream, draw.batch, draw.group, draw.response, draw.turn, n)
 
 
 def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -355,7 +355,7 @@ class NativeSampler:
         length_B = torch.where(finished_B, end_BT.int().argmax(dim=1) + 1, self.limit)
         columns = (x.tolist() for x in (token_BT, logp_BT, length_B, finished_B))
         return [
-            Response(tokens[:length], logp[:length], finished)
+            Response(tokens[:length], logp[:length], finished, [True] * length)
             for tokens, logp, length, finished in zip(*columns, strict=True)
         ]
 

@@ -85,23 +85,24 @@ class Arithmetic(Piece):
 
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int
-    ) -> list[tuple[int, str]]:
-        """`count` (problem number, response) pairs by a fallible author, for the warm start.
+    ) -> list[tuple[int, list[str]]]:
+        """`count` problem numbers and the model's turns, by a fallible author, for the warm start.
 
-        He gives one fixed wrong result for each hard fact, so that the model learns his mistakes
-        and reinforcement learning has something to repair.
+        He makes one fixed mistake at each hard fact, so that the model learns his mistakes and
+        reinforcement learning has something to repair.
         """
-        author = _Author(self, rng.generator(seed, rng.TASK, 1))
+        author = Author(self, rng.generator(seed, rng.TASK, 1))
         draws = rng.generator(seed, rng.TASK, 2)
         picks = draws.integers(len(problems), size=count)
-        return [
-            (int(i), derive(problems[i].messages[0]["content"], self.modulus, author.result))
-            for i in picks
-        ]
+        return [(int(i), self.written(problems[i].messages[0]["content"], author)) for i in picks]
+
+    def written(self, prompt: str, author: "Author") -> list[str]:
+        """The model's turns as the author writes them, here one: the derivation."""
+        return [derive(prompt, self.modulus, author.result)]
 
 
-class _Author:
-    """Writes derivations with the error rates of the task."""
+class Author:
+    """Makes mistakes with the error rates of the task."""
 
     def __init__(self, task: Arithmetic, generator: np.random.Generator):
         facts = [
@@ -115,23 +116,30 @@ class _Author:
         self.generator, self.modulus = generator, task.modulus
 
     def result(self, a: int, operator: str, b: int) -> int:
-        right = OPERATORS[operator](a, b) % self.modulus
-        fact = (a, operator, b)
+        """The result that he gives for a fact."""
+        return self.slip(OPERATORS[operator](a, b) % self.modulus, (a, operator, b))
+
+    def slip(self, value: int, fact: tuple[int, str, int]) -> int:
+        """`value`, or the wrong one that he takes for it where he errs at the fact."""
         if self.generator.random() < self.error[fact]:
-            return (right + self.shift[fact]) % self.modulus
-        return right
+            return (value + self.shift[fact]) % self.modulus
+        return value
 
 
 def derive(prompt: str, modulus: int, result: Callable[[int, str, int], int] | None = None) -> str:
     """The derivation of a chain such as `3+4*7=`; `result(a, op, b)` defaults to the truth."""
     value = int(prompt[0])
     steps = []
-    for operator, digit in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True):
-        b = int(digit)
+    for operator, b in operations(prompt):
         new = result(value, operator, b) if result else OPERATORS[operator](value, b) % modulus
         steps.append(f"{value}{operator}{b}={new}")
         value = new
     return ";".join([*steps, f"#{value}"])
+
+
+def operations(prompt: str) -> list[tuple[str, int]]:
+    """Operator and right operand of each step of a chain such as `3+4*7=`."""
+    return [(op, int(digit)) for op, digit in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True)]
 
 
 def _chains(task: Arithmetic, generator: np.random.Generator) -> dict[str, None]:
