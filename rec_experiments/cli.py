@@ -100,8 +100,9 @@ def run(config: DictConfig) -> None:
         console.print(f"finished before: {path}; nothing to do", highlight=False, soft_wrap=True)
         summarise(console, folder.metrics(), path)
         return
-    with Reporter(console, experiment.steps) as reporter:
+    with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
         bench = prepare(experiment, reporter.note, reporter.warm_step)
+        ending.callback(bench.actor.close)
         folder.start(resolved, provenance.collect())
         for line in introduce(
             experiment, path, (len(bench.train_problems), len(bench.eval_problems))

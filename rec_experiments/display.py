@@ -36,6 +36,7 @@ def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> 
         f"{problems[1]} to evaluate on",
         f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
         f"responses per gradient step, {experiment.steps} steps, seed {experiment.seed}",
+        f"rollouts    {experiment.pipeline.describe()}",
         f"optimizer   {experiment.optimizer.describe()}",
         f"run folder  {path}",
     ]

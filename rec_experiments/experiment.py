@@ -49,6 +49,7 @@ class Experiment(Pieces):
     model: Any
     dataset: Any
     sampler: Any
+    pipeline: Any
     optimizer: Any
     tracking: Any
     seed: int
@@ -85,8 +86,8 @@ class Experiment(Pieces):
             raise ValueError(f"device={self.device}: must be auto, cpu or cuda")
 
 
-# Keys that say where results go or what a method is called, not what is computed.
-NOT_IDENTITY = ("algo", "tracking", "output_dir", "run_dir")
+# Keys that say where and how a run goes or what a method is called, not what is computed.
+NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir")
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import io
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from rec_experiments.experiment import Experiment
 from rec_experiments.models import Codec, Tiny, warm_start
@@ -44,19 +46,36 @@ def prepare(
     if isinstance(experiment.model, Tiny):
         load_warm_start(experiment, model, codec, train_problems, note, on_warm_step)
     model.to(device)
-    sampler = experiment.sampler.build(
-        copy.deepcopy(model), codec.eos_ids, codec.pad_id, experiment.dataset.max_response_tokens
+    reference = copy.deepcopy(model).eval().requires_grad_(False) if experiment.kl_every else None
+    actor = experiment.pipeline.start(
+        here=lambda: make_actor(experiment, copy.deepcopy(model), codec),
+        elsewhere=functools.partial(load_actor, experiment),
+        weights=model.state_dict(),
     )
     return Workbench(
         model=model,
-        reference=copy.deepcopy(model).eval().requires_grad_(False)
-        if experiment.kl_every
-        else None,
+        reference=reference,
         codec=codec,
-        actor=Actor(sampler, codec, judge_for(experiment.dataset), experiment.dataset),
+        actor=actor,
         train_problems=train_problems,
         eval_problems=eval_problems,
     )
+
+
+def load_actor(experiment: Experiment) -> Actor:
+    """The actor for a process of its own. Its weights are the ones it is given before it draws."""
+    torch.set_num_threads(experiment.threads)
+    model = experiment.model.model()
+    codec = Codec(experiment.model.tokenizer(), model)
+    return make_actor(experiment, model.to(pick_device(experiment.device)), codec)
+
+
+def make_actor(experiment: Experiment, model: PreTrainedModel, codec: Codec) -> Actor:
+    """Sampler and verifier of the experiment. The sampler owns `model` from then on."""
+    sampler = experiment.sampler.build(
+        model, codec.eos_ids, codec.pad_id, experiment.dataset.max_response_tokens
+    )
+    return Actor(sampler, codec, judge_for(experiment.dataset), experiment.dataset)
 
 
 def judge_for(task: Task) -> Judge:

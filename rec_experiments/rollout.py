@@ -1,8 +1,11 @@
 """Drawing batches: prompts in, judged responses out, each batch from the version it is due from."""
 
+import contextlib
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,7 +13,7 @@ from torch import Tensor
 from rec_experiments import rng
 from rec_experiments.data import problems_of
 from rec_experiments.models import Codec
-from rec_experiments.rewards.judge import Judge
+from rec_experiments.rewards.judge import Isolated, Judge
 from rec_experiments.sync import Schedule
 from rec_experiments.types import (
     Draw,
@@ -24,6 +27,7 @@ from rec_experiments.types import (
 )
 
 Weights = dict[str, Tensor]
+Answer = Callable[[], Rollouts]  # waits until the batch is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +39,71 @@ class Snapshot:
 
     @classmethod
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
-        return cls(version, {name: t.detach().clone() for name, t in model.state_dict().items()})
+        """Not a copy: the next gradient step changes it. `Drawer.hold` copies."""
+        return cls(version, model.state_dict())
+
+
+class Drawer(Protocol):
+    """Where batches are drawn: here (`Actor`) or in another process (`pipeline.RemoteActor`)."""
+
+    @property
+    def ahead(self) -> int | None:
+        """Batches to submit before they are needed; None for as many as the schedule allows."""
+
+    def hold(self, snapshot: Snapshot) -> Snapshot:
+        """A copy of the weights to submit batches from. It stays good until the next `hold`."""
+
+    def submit(
+        self,
+        snapshot: Snapshot,
+        problems: list[Problem],
+        draws: list[list[Draw]],
+        temperature: float,
+    ) -> Answer:
+        """Have a batch drawn from the snapshot that `hold` returned last."""
+
+    def answer(
+        self,
+        snapshot: Snapshot,
+        problems: list[Problem],
+        draws: list[list[Draw]],
+        temperature: float,
+    ) -> Rollouts:
+        """Draw a batch from any snapshot now, and wait for it."""
+
+    def close(self) -> None:
+        """Stop what was started for drawing."""
 
 
 class Actor:
-    """Sampler, codec, verifier and environment: answers problems with the weights it is given."""
+    """Sampler, codec, verifier and environment: answers problems with the weights it is given.
+
+    Implements `Drawer`: a batch is drawn at the moment it is submitted.
+    """
+
+    ahead = 0
 
     def __init__(self, sampler: Sampler, codec: Codec, judge: Judge, task: Task):
         self.sampler, self.codec, self.judge, self.task = sampler, codec, judge, task
         self._loaded: int | None = None
+
+    def hold(self, snapshot: Snapshot) -> Snapshot:
+        weights = {name: tensor.clone() for name, tensor in snapshot.weights.items()}
+        return replace(snapshot, weights=weights)
+
+    def submit(
+        self,
+        snapshot: Snapshot,
+        problems: list[Problem],
+        draws: list[list[Draw]],
+        temperature: float,
+    ) -> Answer:
+        return _given(self.answer(snapshot, problems, draws, temperature))
+
+    def close(self) -> None:
+        """Stop the verifier's processes, if it has any."""
+        if isinstance(self.judge, Isolated):
+            self.judge.close()
 
     def answer(
         self,
@@ -137,11 +197,12 @@ class RolloutFeed:
     """Batches in order, each drawn from the version that the schedule names.
 
     The trainer calls `reach(version)` after every gradient step and `take(step)` before the next.
-    A batch is drawn when it is needed, or just before the weights it is due from are replaced:
-    the sampler holds one version at a time, nothing is discarded, nothing is drawn twice.
+    A batch is submitted when it is needed, or up to `actor.ahead` batches earlier, or, at the
+    latest, just before the weights it is due from are replaced. Nothing is discarded, nothing is
+    drawn twice, and at most max(ahead, interval + offset - 1) batches are pending after `reach`.
     """
 
-    actor: Actor
+    actor: Drawer
     schedule: Schedule
     problems: list[Problem]
     seed: int
@@ -153,23 +214,44 @@ class RolloutFeed:
 
     def __post_init__(self) -> None:
         self.next_batch = 0
-        self.pending: deque[Rollouts] = deque()
+        self.pending: deque[tuple[int, Answer]] = deque()
         self.behavior: Snapshot | None = None
+        self.waited = 0.0
 
     def reach(self, version: int, model: torch.nn.Module) -> None:
         """The policy has taken `version` gradient steps."""
-        if self.schedule.draws_from(version):
+        if not self.schedule.draws_from(version):
+            return
+        with self._standing_still():
             while self.next_batch < self.steps and self.schedule.version(self.next_batch) < version:
-                self._draw()
-            self.behavior = Snapshot.of(model, version)
+                self._submit()
+            self.behavior = self.actor.hold(Snapshot.of(model, version))
+            self._submit_ahead()
 
     def take(self, step: int) -> Rollouts:
-        """The batch that gradient step `step` consumes."""
-        while self.next_batch <= step:
-            self._draw()
-        return self.pending.popleft()
+        """The batch that gradient step `step` consumes.
 
-    def _draw(self) -> None:
+        Its seconds["wait"] is how long training stood still for rollouts since the last batch.
+        """
+        with self._standing_still():
+            while self.next_batch <= step:
+                self._submit()
+            _, answer = self.pending.popleft()
+            rollouts = answer()
+            self._submit_ahead()
+        seconds, self.waited = {**rollouts.seconds, "wait": self.waited}, 0.0
+        return replace(rollouts, seconds=seconds)
+
+    def _submit_ahead(self) -> None:
+        assert self.behavior is not None
+        while (
+            self.next_batch < self.steps
+            and self.schedule.version(self.next_batch) == self.behavior.version
+            and (self.actor.ahead is None or len(self.pending) < self.actor.ahead)
+        ):
+            self._submit()
+
+    def _submit(self) -> None:
         batch = self.next_batch
         assert self.behavior is not None
         assert self.behavior.version == self.schedule.version(batch)
@@ -179,22 +261,48 @@ class RolloutFeed:
             for group in range(self.batch_size)
         ]
         problems = [self.problems[number] for number in numbers]
-        self.pending.append(self.actor.answer(self.behavior, problems, draws, self.temperature))
+        answer = self.actor.submit(self.behavior, problems, draws, self.temperature)
+        self.pending.append((batch, answer))
         self.next_batch += 1
 
+    @contextlib.contextmanager
+    def _standing_still(self) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - started
+
     def state(self) -> dict:
-        """Everything a resumed run needs, in plain types."""
-        behavior = self.behavior
+        """Everything a resumed run needs, in plain types, and the same wherever batches are drawn.
+
+        Batches from weights that are gone are part of it. Those submitted ahead from the weights
+        still held are not: they are drawn again, and come out the same. The weights are the held
+        ones, not a copy: save them before the next `reach`.
+        """
+        assert self.behavior is not None
+        with self._standing_still():
+            kept = [
+                asdict(answer())
+                for batch, answer in self.pending
+                if self.schedule.version(batch) < self.behavior.version
+            ]
+        version, weights = self.behavior.version, self.behavior.weights
         return {
-            "next_batch": self.next_batch,
-            "pending": [asdict(rollouts) for rollouts in self.pending],
-            "behavior": behavior and {"version": behavior.version, "weights": behavior.weights},
+            "next_batch": self.next_batch - len(self.pending) + len(kept),
+            "pending": kept,
+            "behavior": {"version": version, "weights": weights},
         }
 
     def restore(self, state: dict) -> None:
         self.next_batch = state["next_batch"]
-        self.pending = deque(_rollouts(fields) for fields in state["pending"])
-        self.behavior = state["behavior"] and Snapshot(**state["behavior"])
+        rollouts = [_rollouts(fields) for fields in state["pending"]]
+        self.pending = deque((batch.index, _given(batch)) for batch in rollouts)
+        self.behavior = self.actor.hold(Snapshot(**state["behavior"]))
+        self._submit_ahead()
+
+
+def _given(rollouts: Rollouts) -> Answer:
+    """The answer that is there already."""
+    return lambda: rollouts
 
 
 def _rollouts(fields: dict) -> Rollouts:

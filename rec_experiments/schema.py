@@ -15,6 +15,7 @@ from rec_experiments.algo import advantages, aggregation, clips, regularizers, s
 from rec_experiments.experiment import Experiment, Pieces, Preset
 from rec_experiments.models import Pretrained, Tiny
 from rec_experiments.optimizers import AdamW
+from rec_experiments.pipeline import Overlap, Sequential
 from rec_experiments.samplers.native import Native
 from rec_experiments.sync import Schedule
 from rec_experiments.tasks.arithmetic import Arithmetic
@@ -54,6 +55,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tool_calls": ToolCalls,
     },
     "sampler": {"native": Native},
+    "pipeline": {"sequential": Sequential, "overlap": Overlap},
     "optimizer": {"adamw": AdamW},
     "tracking": {"none": NoTracking, "wandb": Wandb},
 }

@@ -13,7 +13,7 @@ from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.experiment import Experiment
 from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
 from rec_experiments.models import Codec, collate, score
-from rec_experiments.rollout import Actor, RolloutFeed, Snapshot
+from rec_experiments.rollout import Drawer, RolloutFeed, Snapshot
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.types import Draw, LossInput, Problem, Rollouts
 
@@ -29,7 +29,7 @@ class Workbench:
     model: nn.Module
     reference: nn.Module | None  # the initial model; None when no metric needs it
     codec: Codec
-    actor: Actor
+    actor: Drawer  # close it when the run is over
     train_problems: list[Problem]
     eval_problems: list[Problem]
 

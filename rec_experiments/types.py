@@ -103,7 +103,8 @@ class Rollouts:
     responses: list[Response]  # B
     verdicts: list[Verdict]  # B
     groups: list[int]  # B group ids
-    seconds: dict[str, float] = field(default_factory=dict)  # time spent on rollout and on reward
+    # spent on rollout and on reward where it was drawn, and on the wait for it where it is used
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def staleness(self) -> int:

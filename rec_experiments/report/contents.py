@@ -259,11 +259,17 @@ def _run_part(
         final=_final(run, "eval/accuracy"),
         reward=reward,
         kl=kl,
-        seconds=sum(v for row in run.rows for k, v in row.items() if k.startswith("time/")),
+        seconds=sum(_seconds(row) for row in run.rows),
         command=origin["command"],
         environment=environments.setdefault(environment, len(environments)),
         samples=evaluations(read_samples(run.path)),
     )
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    """Seconds that a row took. Drawing counts as far as training waited for it."""
+    beside = {"time/rollout", "time/reward"} if "time/wait" in row else set()
+    return sum(v for k, v in row.items() if k.startswith("time/") and k not in beside)
 
 
 def _final(run: Run, metric: str) -> float | None:

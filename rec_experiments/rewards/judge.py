@@ -154,7 +154,7 @@ def _prepare(pickled: bytes) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # C code never returns to a Python handler
     if sys.platform == "linux":
         _limit_memory()
-        _die_with_parent()
+        die_with_parent()
 
 
 def _limit_memory() -> None:
@@ -165,7 +165,7 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Let the kernel end this process when the pipe to its parent closes, even if Python hangs.
 
     The parent-death signal of prctl would be of no use: it watches the thread that forked, here

@@ -1,0 +1,94 @@
+"""Where batches are drawn: by the process that trains, in turn, or by another one beside it.
+
+Overlapped and sequential runs are equal bit for bit, because a batch is a function of its number,
+the seed and the weights, and the schedule names the weights. So are their checkpoints.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+
+import torch
+
+from rec_experiments.remote import Build, RemoteActor
+from rec_experiments.rollout import Drawer, Weights
+from rec_experiments.types import Piece, UserError
+
+
+@dataclass(kw_only=True, slots=True)
+class Sequential(Piece):
+    """Draw in the process that trains, in turn with it."""
+
+    def start(self, here: Build, elsewhere: Build, weights: Weights) -> Drawer:
+        """`here` makes the actor in this process."""
+        return here()
+
+    def describe(self) -> str:
+        return "drawn in turn with training"
+
+
+@dataclass(kw_only=True, slots=True)
+class Overlap(Piece):
+    """Draw in another process while this one trains.
+
+    device: auto or cuda:N. max_ahead: batches drawn and not yet consumed, None for as many as the
+    schedule allows. timeout: seconds that the start or an awaited batch may take.
+    """
+
+    device: str
+    max_ahead: int | None
+    timeout: float
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"auto|cuda:\d+", self.device):
+            raise ValueError(f"device={self.device}: must be auto or cuda:N")
+        if self.max_ahead is not None and self.max_ahead < 1:
+            raise ValueError(f"max_ahead={self.max_ahead}: must be at least 1, or null")
+        if not self.timeout > 0:
+            raise ValueError(f"timeout={self.timeout}: must be above 0 seconds")
+
+    def start(self, here: Build, elsewhere: Build, weights: Weights) -> Drawer:
+        """`elsewhere` makes the actor in another process. `weights`: the layout of all to come.
+
+        Raises UserError for what the user can mend, whichever process finds it.
+        """
+        own = next(iter(weights.values())).device
+        number = device_number(self.device, own, torch.cuda.device_count())
+        variables = {} if number is None else {"CUDA_VISIBLE_DEVICES": visible_device(number)}
+        return RemoteActor(
+            elsewhere, weights, ahead=self.max_ahead, timeout=self.timeout, environment=variables
+        )
+
+    def describe(self) -> str:
+        ahead = "" if self.max_ahead is None else f", up to {self.max_ahead} batches"
+        return f"drawn beside training, as far ahead as the schedule allows{ahead}"
+
+
+def device_number(name: str, own: torch.device, count: int) -> int | None:
+    """Which of `count` CUDA devices draws for a run on device `own`; None for a run on the CPU.
+
+    Raises UserError for a device that is not there, or not of the kind of the run's.
+    """
+    if own.type != "cuda":
+        if name != "auto":
+            raise UserError(
+                f"pipeline.device={name}: the run is on {own.type}, and another kind of device "
+                "draws other bits; use pipeline.device=auto"
+            )
+        return None
+    index = own.index or 0
+    if name == "auto":
+        return index + 1 if index + 1 < count else index
+    number = int(name.removeprefix("cuda:"))
+    if number >= count:
+        raise UserError(
+            f"pipeline.device={name}: there are {count} CUDA devices; use auto, or cuda:0 to "
+            f"cuda:{count - 1}"
+        )
+    return number
+
+
+def visible_device(number: int) -> str:
+    """CUDA_VISIBLE_DEVICES for a process that is to see only this process's device `number`."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return shown.split(",")[number] if shown else str(number)
