@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
-from rec_experiments import schema
+from rec_experiments import distributed, schema
 from rec_experiments.display import Reporter, draw_curves, introduce, summarise
 from rec_experiments.experiment import Experiment, run_path
 from rec_experiments.types import UserError
@@ -28,8 +28,13 @@ INTERRUPTED = "interrupted; the same command resumes the run"
 
 
 def main() -> None:
-    """Entry point of `python -m rec_experiments`."""
+    """Entry point of `python -m rec_experiments`, alone or as one of the ranks of torchrun."""
+    try:
+        distributed.join()
+    except UserError as error:
+        _refuse(error)
     hydra_main("config", run)
+    distributed.leave()
 
 
 def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
@@ -47,6 +52,10 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
             task(config)
         except (UserError, OmegaConfBaseException) as error:
             _refuse(error)  # before Hydra adds its own words
+        except Exception:
+            if not distributed.current().fails_first():
+                sys.exit(1)  # for want of a rank that has failed, and says why
+            raise
 
     try:
         if {"-h", "--help"} & set(sys.argv[1:]):
@@ -62,7 +71,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
 
 
 def _refuse(error: Exception) -> NoReturn:
-    print(f"error: {explain(error)}", file=sys.stderr)
+    if distributed.current().fails_first():  # all ranks make the same mistake; one says so
+        print(f"error: {explain(error)}", file=sys.stderr)
     sys.exit(USER_ERROR)
 
 
@@ -79,28 +89,30 @@ def run(config: DictConfig) -> None:
     from rec_experiments import provenance  # torch and transformers load only for a real run
     from rec_experiments.prepare import prepare
     from rec_experiments.run_folder import RunFolder
-    from rec_experiments.tracking import group_name
+    from rec_experiments.tracking import NoTracking, group_name
     from rec_experiments.train import train
 
-    console = Console()
+    world = distributed.current()
+    console = Console(quiet=not world.leads)
     experiment = schema.build(config, Experiment)
     resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
     path = run_path(resolved)
-    folder = RunFolder(path)
+    folder = RunFolder(path, world)
     folder.check(resolved)
     if folder.status().get("state") == "done":
         console.print(f"finished before: {path}; nothing to do", highlight=False, soft_wrap=True)
         summarise(console, folder.metrics(), path)
         return
     with Reporter(console, experiment.steps) as reporter:
-        bench = prepare(experiment, reporter.note, reporter.warm_step)
+        bench = prepare(experiment, reporter.note, reporter.warm_step, world)
         folder.start(resolved, provenance.collect())
         for line in introduce(
             experiment, path, (len(bench.train_problems), len(bench.eval_problems))
         ):
             reporter.note(line)
         group = group_name(resolved)
-        tracker = experiment.tracking.start(path.name, group, str(path), resolved)
+        tracking = experiment.tracking if world.leads else NoTracking()
+        tracker = tracking.start(path.name, group, str(path), resolved)
 
         def on_row(row: dict[str, Any]) -> None:
             reporter.row(row)
@@ -109,15 +121,19 @@ def run(config: DictConfig) -> None:
         try:
             train(experiment, bench, folder, on_row, reporter.note)
         except KeyboardInterrupt:
-            folder.set_status("failed", reason=INTERRUPTED)
+            if world.fails_first():
+                folder.set_status("failed", reason=INTERRUPTED)
             tracker.finish(failed=True)
             reporter.note(INTERRUPTED)
             sys.exit(128 + signal.SIGINT)
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
-            folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
+            if world.fails_first():
+                reason = f"{type(error).__name__}: {error}"
+                folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
             tracker.finish(failed=True)
             raise
+    if not world.leads:
+        return
     picture = path / "curves.png"
     draw_curves(folder.metrics(), f"{experiment.algo.name}, {experiment.sync.describe()}", picture)
     to_do = tracker.finish(picture)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rec_experiments import rng
 from rec_experiments.data import problems_of
+from rec_experiments.distributed import ALONE, World, whole
 from rec_experiments.models import Codec
 from rec_experiments.rewards.judge import Judge
 from rec_experiments.sync import Schedule
@@ -19,7 +20,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The weights of one policy version."""
+    """The weights of one policy version, split among the ranks as the model is."""
 
     version: int
     weights: Weights
@@ -27,6 +28,10 @@ class Snapshot:
     @classmethod
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
         return cls(version, {name: t.detach().clone() for name, t in model.state_dict().items()})
+
+    def full(self) -> Weights:
+        """All weights as plain tensors. Every rank must call it."""
+        return {name: whole(tensor) for name, tensor in self.weights.items()}
 
 
 class Actor:
@@ -45,7 +50,7 @@ class Actor:
     ) -> Rollouts:
         """One response per draw, judged. Row order: problem by problem, draw by draw."""
         if self._loaded != snapshot.version:
-            self.sampler.load(snapshot.weights)
+            self.sampler.load(snapshot.full())
             self._loaded = snapshot.version
         started = time.perf_counter()
         prompts = [self.codec.encode(problem.messages) for problem in problems]
@@ -77,6 +82,7 @@ class RolloutFeed:
     The trainer calls `reach(version)` after every gradient step and `take(step)` before the next.
     A batch is drawn when it is needed, or just before the weights it is due from are replaced:
     the sampler holds one version at a time, nothing is discarded, nothing is drawn twice.
+    Each rank draws its share of a batch's groups; all ranks take the whole batch.
     """
 
     actor: Actor
@@ -88,6 +94,7 @@ class RolloutFeed:
     group_size: int
     temperature: float
     shuffle: bool
+    world: World = ALONE
 
     def __post_init__(self) -> None:
         self.next_batch = 0
@@ -105,7 +112,7 @@ class RolloutFeed:
         """The batch that gradient step `step` consumes."""
         while self.next_batch <= step:
             self._draw()
-        return self.pending.popleft()
+        return joined(self.world.gather(self.pending.popleft()))
 
     def _draw(self) -> None:
         batch = self.next_batch
@@ -117,7 +124,10 @@ class RolloutFeed:
             for group in range(self.batch_size)
         ]
         problems = [self.problems[number] for number in numbers]
-        self.pending.append(self.actor.answer(self.behavior, problems, draws, self.temperature))
+        mine = self.world.share(self.batch_size)
+        self.pending.append(
+            self.actor.answer(self.behavior, problems[mine], draws[mine], self.temperature)
+        )
         self.next_batch += 1
 
     def state(self) -> dict:
@@ -133,6 +143,23 @@ class RolloutFeed:
         self.next_batch = state["next_batch"]
         self.pending = deque(_rollouts(fields) for fields in state["pending"])
         self.behavior = state["behavior"] and Snapshot(**state["behavior"])
+
+
+def joined(parts: list[Rollouts]) -> Rollouts:
+    """The ranks' shares of one batch as one, in order. Its seconds are those of the slowest."""
+    groups: list[int] = []
+    for part in parts:
+        before = groups[-1] + 1 if groups else 0
+        groups += [before + group for group in part.groups]
+    return Rollouts(
+        index=parts[0].index,
+        version=parts[0].version,
+        prompts=[prompt for part in parts for prompt in part.prompts],
+        responses=[response for part in parts for response in part.responses],
+        verdicts=[verdict for part in parts for verdict in part.verdicts],
+        groups=groups,
+        seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
+    )
 
 
 def _rollouts(fields: dict) -> Rollouts:

@@ -2,18 +2,19 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
 from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
 from rec_experiments.models import Codec, collate, score
-from rec_experiments.rollout import Actor, RolloutFeed, Snapshot
+from rec_experiments.rollout import Actor, RolloutFeed, Snapshot, joined
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.types import Draw, LossInput, Problem, Rollouts
 
@@ -24,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(kw_only=True)
 class Workbench:
-    """What a run works with, loaded and checked before anything is written."""
+    """What a rank works with, loaded and checked before anything is written."""
 
     model: nn.Module
     reference: nn.Module | None  # the initial model; None when no metric needs it
@@ -32,6 +33,7 @@ class Workbench:
     actor: Actor
     train_problems: list[Problem]
     eval_problems: list[Problem]
+    world: World = ALONE
 
 
 def train(
@@ -43,6 +45,7 @@ def train(
 ) -> None:
     """Run the experiment to its end, from the folder's newest whole checkpoint if it has one.
 
+    Every rank runs it, each on its part of the work, and all see the same rows.
     on_row sees each row of metrics.jsonl as it is written; note gets a line for people.
     """
     model = bench.model
@@ -57,12 +60,14 @@ def train(
         group_size=experiment.group_size,
         temperature=experiment.sampler.temperature,
         shuffle=experiment.shuffle,
+        world=bench.world,
     )
     state, damaged = folder.load_checkpoint()
     for name in damaged:
         note(f"checkpoint {name} is damaged and was passed over")
     step = 0
     if state is not None:
+        state = bench.world.unpack(state)
         step = state["step"]
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -88,12 +93,14 @@ def train(
         if step % experiment.checkpoint_every == 0 or step == experiment.steps:
             folder.save_checkpoint(
                 step,
-                {
-                    "step": step,
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "feed": feed.state(),
-                },
+                pack(
+                    {
+                        "step": step,
+                        "model": model.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "feed": feed.state(),
+                    }
+                ),
             )
 
 
@@ -118,7 +125,9 @@ def update(
         micro_batch_size=experiment.micro_batch_size,
         seed=experiment.seed,
         reference=bench.reference if measure_kl else None,
+        world=bench.world,
     )
+    log = TokenLog.joined(bench.world.gather(log.cpu()))
     norm = experiment.optimizer.step(optimizer, bench.model, step)
     row = {**rollout_metrics(rollouts), **log.reduce(), "train/grad_norm": norm}
     row["train/learning_rate"] = experiment.optimizer.rate(step)
@@ -143,10 +152,12 @@ def accumulate_gradient(
     micro_batch_size: int | None,
     seed: int,
     reference: nn.Module | None = None,
+    world: World = ALONE,
 ) -> TokenLog:
     """Add the gradient of the whole mini-batch to the model's, micro-batch by micro-batch.
 
-    Denominators are counted over the mini-batch first, so the split changes rounding only.
+    Denominators are counted over the mini-batch first, so the split into micro-batches and over
+    ranks changes rounding only. Returns the tokens of this rank's micro-batches.
     """
     device = next(model.parameters()).device
     responses = [response.tokens for response in rollouts.responses]
@@ -164,21 +175,69 @@ def accumulate_gradient(
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     lengths = [len(p) + len(r) for p, r in zip(rollouts.prompts, responses, strict=True)]
-    for rows, needs_gradient in micro_batches(
-        lengths, algorithm.has_gradient(credit), micro_batch_size
-    ):
+    has_gradient_B = algorithm.has_gradient(credit)
+    for rows, needs_gradient, blank in passes(lengths, has_gradient_B, micro_batch_size, world):
         batch = collate([rollouts.prompts[i] for i in rows], [responses[i] for i in rows], pad_id)
         width = batch.response_length
         index_B = torch.tensor(rows, device=device)
+        written_BT = mask_BT[index_B, :width] & (not blank)
         part = credit.rows(index_B, width)
+        part = replace(part, mask_BT=part.mask_BT & written_BT)
         with torch.set_grad_enabled(needs_gradient):
             scores = score(model, reference, batch.to(device), temperature)
             out = algorithm.loss(LossInput(scores.logp_BT, behavior_BT[index_B, :width], part))
         if needs_gradient:
             out.loss.backward()
         log.add(out, part.mask_BT)
-        log.add_policy(scores.entropy_BT, scores.kl_BT, mask_BT[index_B, :width])
+        log.add_policy(scores.entropy_BT, scores.kl_BT, written_BT)
     return log
+
+
+class Pass(NamedTuple):
+    """One forward pass over some rows, with a backward pass if they need a gradient.
+
+    blank: nothing in it counts, it only keeps step with the other ranks.
+    """
+
+    rows: list[int]
+    needs_gradient: bool
+    blank: bool = False
+
+
+def passes(
+    lengths: list[int], has_gradient_B: Tensor, size: int | None, world: World
+) -> list[Pass]:
+    """This rank's passes over a mini-batch.
+
+    All ranks make the same number of each kind, in the same order: in every pass they exchange
+    weights and gradients. A rank that has fewer micro-batches repeats the shortest row, blank.
+    """
+    plans = []
+    for hand in deal(lengths, has_gradient_B, world.size):
+        chunks = micro_batches([lengths[i] for i in hand], has_gradient_B[hand], size)
+        plans.append([([hand[i] for i in rows], wanted) for rows, wanted in chunks])
+    blank_rows = [lengths.index(min(lengths))]
+    mine: list[Pass] = []
+    for wanted in (True, False):
+        counts = [sum(kind is wanted for _, kind in plan) for plan in plans]
+        mine += [Pass(rows, wanted) for rows, kind in plans[world.rank] if kind is wanted]
+        mine += [Pass(blank_rows, wanted, blank=True)] * (max(counts) - counts[world.rank])
+    return mine
+
+
+def deal(lengths: list[int], has_gradient_B: Tensor, ranks: int) -> list[list[int]]:
+    """Row numbers of each rank: the longest first, there and back, so that ranks work alike.
+
+    Rows without a gradient are dealt apart, since they cost less.
+    """
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    there_and_back = [*range(ranks), *reversed(range(ranks))]
+    for wanted in (True, False):
+        rows = [i for i, has in enumerate(has_gradient_B.tolist()) if has is wanted]
+        rows.sort(key=lambda i: (-lengths[i], i))
+        for place, row in enumerate(rows):
+            hands[there_and_back[place % len(there_and_back)]].append(row)
+    return hands
 
 
 def micro_batches(
@@ -203,12 +262,14 @@ def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: 
         [Draw(experiment.seed, rng.EVAL, step, group, k) for k in range(experiment.eval_samples)]
         for group in range(len(bench.eval_problems))
     ]
-    answered = bench.actor.answer(
+    mine = bench.world.share(len(bench.eval_problems))
+    share = bench.actor.answer(
         Snapshot.of(bench.model, step),
-        bench.eval_problems,
-        draws,
+        bench.eval_problems[mine],
+        draws[mine],
         experiment.sampler.eval_temperature,
     )
+    answered = joined(bench.world.gather(share))
     shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))
     folder.append(
         "samples.jsonl",
