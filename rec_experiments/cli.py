@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
-from rec_experiments import schema
+from rec_experiments import distributed, schema
 from rec_experiments.display import Reporter, draw_curves, introduce, summarise
 from rec_experiments.experiment import Experiment, run_path
 from rec_experiments.types import UserError
@@ -31,8 +31,13 @@ INTERRUPTED = f"interrupted; {RESUMES}"
 
 
 def main() -> None:
-    """Entry point of `python -m rec_experiments`."""
+    """Entry point of `python -m rec_experiments`, alone or as one of the ranks of torchrun."""
+    try:
+        distributed.join()
+    except UserError as error:
+        _refuse(error)
     hydra_main("config", run)
+    distributed.leave()
 
 
 def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
@@ -50,8 +55,10 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
             task(config)
         except (UserError, OmegaConfBaseException) as error:
             _refuse(error)  # before Hydra adds its own words
-        except OSError as error:
-            if error.errno not in DISK_FULL:
+        except Exception as error:
+            if not distributed.current().fails_first():
+                sys.exit(1)  # for want of a rank that has failed, and says why
+            if not (isinstance(error, OSError) and error.errno in DISK_FULL):
                 raise
             print(f"error: {error.strerror}; {RESUMES}", file=sys.stderr)
             sys.exit(1)
@@ -70,7 +77,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
 
 
 def _refuse(error: Exception) -> NoReturn:
-    print(f"error: {explain(error)}", file=sys.stderr)
+    if distributed.current().fails_first():  # all ranks make the same mistake; one says so
+        print(f"error: {explain(error)}", file=sys.stderr)
     sys.exit(USER_ERROR)
 
 
@@ -87,21 +95,22 @@ def run(config: DictConfig) -> None:
     from rec_experiments import provenance  # torch and transformers load only for a real run
     from rec_experiments.prepare import prepare
     from rec_experiments.run_folder import RunFolder
-    from rec_experiments.tracking import group_name
+    from rec_experiments.tracking import NoTracking, group_name
     from rec_experiments.train import train
 
-    console = Console()
+    world = distributed.current()
+    console = Console(quiet=not world.leads)
     experiment = schema.build(config, Experiment)
     resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
     path = run_path(resolved)
-    folder = RunFolder(path)
+    folder = RunFolder(path, world)
     folder.check(resolved)
     if folder.status().get("state") == "done":
         console.print(f"finished before: {path}; nothing to do", highlight=False, soft_wrap=True)
         summarise(console, folder.metrics(), path)
         return
     with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
-        bench = prepare(experiment, reporter.note, reporter.warm_step)
+        bench = prepare(experiment, reporter.note, reporter.warm_step, world)
         ending.callback(bench.actor.close)
         folder.start(resolved, provenance.collect())
         for line in introduce(
@@ -109,7 +118,8 @@ def run(config: DictConfig) -> None:
         ):
             reporter.note(line)
         group = group_name(resolved)
-        tracker = experiment.tracking.start(path.name, group, str(path), resolved)
+        tracking = experiment.tracking if world.leads else NoTracking()
+        tracker = tracking.start(path.name, group, str(path), resolved)
 
         def on_row(row: dict[str, Any]) -> None:
             reporter.row(row)
@@ -118,16 +128,20 @@ def run(config: DictConfig) -> None:
         try:
             train(experiment, bench, folder, on_row, reporter.note)
         except KeyboardInterrupt:
-            folder.set_status("failed", reason=INTERRUPTED)
+            if world.fails_first():
+                folder.set_status("failed", reason=INTERRUPTED)
             tracker.finish(failed=True)
             reporter.note(INTERRUPTED)
             sys.exit(128 + signal.SIGINT)
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
-            with contextlib.suppress(OSError):  # a full disk; what filled it is the news
-                folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
+            if world.fails_first():
+                reason = f"{type(error).__name__}: {error}"
+                with contextlib.suppress(OSError):  # a full disk; what filled it is the news
+                    folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
             tracker.finish(failed=True)
             raise
+    if not world.leads:
+        return
     picture = path / "curves.png"
     draw_curves(folder.metrics(), f"{experiment.algo.name}, {experiment.sync.describe()}", picture)
     to_do = tracker.finish(picture)

@@ -64,6 +64,7 @@ class Experiment(Pieces):
     eval_samples: int
     checkpoint_every: int
     kl_every: int
+    ranks: int
     device: str
     threads: int
     output_dir: str
@@ -73,7 +74,7 @@ class Experiment(Pieces):
         for name, least in {
             "seed": 0, "steps": 1, "batch_size": 1, "group_size": 1, "micro_batch_size": 1,
             "micro_batch_tokens": 1, "eval_every": 1, "eval_problems": 1, "eval_samples": 1,
-            "checkpoint_every": 1, "kl_every": 0, "threads": 1,
+            "checkpoint_every": 1, "kl_every": 0, "ranks": 1, "threads": 1,
         }.items():  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < least:
@@ -81,6 +82,11 @@ class Experiment(Pieces):
         if self.group_size == 1:
             raise ValueError(
                 "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"
+            )
+        if self.ranks > self.batch_size:
+            raise ValueError(
+                f"ranks={self.ranks}: must be at most batch_size={self.batch_size}, since each rank "
+                "draws whole groups"
             )
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={self.device}: must be auto, cpu or cuda")

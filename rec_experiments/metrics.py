@@ -1,7 +1,7 @@
 """Pure reductions from tensors and rollouts to the numbers of one row of metrics.jsonl."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 from torch import Tensor
@@ -34,6 +34,16 @@ class TokenLog:
         self.entropy.append(entropy_BT[mask_BT])
         if kl_BT is not None:
             self.kl.append(kl_BT[mask_BT])
+
+    def cpu(self) -> "TokenLog":
+        return TokenLog(*([value.cpu() for value in getattr(self, f.name)] for f in fields(self)))
+
+    @classmethod
+    def joined(cls, logs: list["TokenLog"]) -> "TokenLog":
+        """The log of all ranks."""
+        return cls(
+            *([value for log in logs for value in getattr(log, f.name)] for f in fields(cls))
+        )
 
     def reduce(self) -> dict[str, float]:
         row = {

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from rec_experiments.distributed import whole
 from rec_experiments.types import Piece
 
 
@@ -53,7 +54,7 @@ class AdamW(Piece):
             group["lr"] = self.rate(step)
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
-        return float(norm)
+        return float(whole(norm))
 
     def describe(self) -> str:
         warm = f", {self.warmup_steps} warm-up steps" if self.warmup_steps else ""

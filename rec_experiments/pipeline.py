@@ -19,7 +19,7 @@ from rec_experiments.types import Piece, UserError
 class Sequential(Piece):
     """Draw in the process that trains, in turn with it."""
 
-    def start(self, here: Build, elsewhere: Build, weights: Weights) -> Drawer:
+    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> Drawer:
         """`here` makes the actor in this process."""
         return here()
 
@@ -47,13 +47,14 @@ class Overlap(Piece):
         if not self.timeout > 0:
             raise ValueError(f"timeout={self.timeout}: must be above 0 seconds")
 
-    def start(self, here: Build, elsewhere: Build, weights: Weights) -> Drawer:
+    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> Drawer:
         """`elsewhere` makes the actor in another process. `weights`: the layout of all to come.
+        ranks: how many processes train, each with a process of its own that draws.
 
         Raises UserError for what the user can mend, whichever process finds it.
         """
         own = next(iter(weights.values())).device
-        number = device_number(self.device, own, torch.cuda.device_count())
+        number = device_number(self.device, own, torch.cuda.device_count(), ranks)
         variables = {} if number is None else {"CUDA_VISIBLE_DEVICES": visible_device(number)}
         return RemoteActor(
             elsewhere, weights, ahead=self.max_ahead, timeout=self.timeout, environment=variables
@@ -64,8 +65,10 @@ class Overlap(Piece):
         return f"drawn beside training, as far ahead as the schedule allows{ahead}"
 
 
-def device_number(name: str, own: torch.device, count: int) -> int | None:
-    """Which of `count` CUDA devices draws for a run on device `own`; None for a run on the CPU.
+def device_number(name: str, own: torch.device, count: int, ranks: int) -> int | None:
+    """Which of `count` CUDA devices draws for a rank on device `own`; None for a run on the CPU.
+
+    The devices that train come first, then as many that draw, if there are enough.
 
     Raises UserError for a device that is not there, or not of the kind of the run's.
     """
@@ -78,7 +81,7 @@ def device_number(name: str, own: torch.device, count: int) -> int | None:
         return None
     index = own.index or 0
     if name == "auto":
-        return index + 1 if index + 1 < count else index
+        return index + ranks if index + ranks < count else index
     number = int(name.removeprefix("cuda:"))
     if number >= count:
         raise UserError(

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from rec_experiments.distributed import ALONE, World, check_ranks
 from rec_experiments.experiment import Experiment
 from rec_experiments.models import Codec, Tiny, warm_start
 from rec_experiments.rewards.judge import Isolated, Judge, inline
@@ -30,35 +32,46 @@ def prepare(
     experiment: Experiment,
     note: Callable[[str], None] = lambda line: None,
     on_warm_step: Callable[[int, int], None] = lambda step, total: None,
+    world: World = ALONE,
 ) -> Workbench:
     """Load everything. Raises UserError for what the user can mend; writes only to the cache.
 
     note gets a line for people; on_warm_step the steps of a warm start, done and
     in total, if one is made.
     """
-    device = pick_device(experiment.device)
+    check_ranks(experiment.ranks, world, sys.argv[1:])
+    world = dataclasses.replace(world, device=pick_device(experiment.device, world))
     torch.set_num_threads(experiment.threads)
     train_problems, eval_problems = experiment.dataset.load()
     eval_problems = eval_problems[: experiment.eval_problems]
+    if world.size > len(eval_problems):
+        raise UserError(
+            f"ranks={world.size}: must be at most the number of evaluation problems, here "
+            f"{len(eval_problems)}"
+        )
     model = experiment.model.model()
     codec = Codec(experiment.model.tokenizer(), model)
     check_lengths(experiment, codec, train_problems + eval_problems)
     if isinstance(experiment.model, Tiny):
         load_warm_start(experiment, model, codec, train_problems, note, on_warm_step)
-    model.to(device)
-    reference = copy.deepcopy(model).eval().requires_grad_(False) if experiment.kl_every else None
+    reference = None
+    if experiment.kl_every:
+        reference = world.split(copy.deepcopy(model).eval().requires_grad_(False))
+    model.to(world.device)  # whole, for the sampler; what is trained is split afterwards
     actor = experiment.pipeline.start(
         here=lambda: make_actor(experiment, copy.deepcopy(model), codec),
         elsewhere=functools.partial(load_actor, experiment),
         weights=model.state_dict(),
+        ranks=world.size,
     )
     return Workbench(
-        model=model,
+        model=world.split(model),
         reference=reference,
         codec=codec,
         actor=actor,
         train_problems=train_problems,
         eval_problems=eval_problems,
+        world=world,
     )
 
 
@@ -67,7 +80,7 @@ def load_actor(experiment: Experiment) -> Actor:
     torch.set_num_threads(experiment.threads)
     model = experiment.model.model()
     codec = Codec(experiment.model.tokenizer(), model)
-    return make_actor(experiment, model.to(pick_device(experiment.device)), codec)
+    return make_actor(experiment, model.to(pick_device(experiment.device, ALONE)), codec)
 
 
 def make_actor(experiment: Experiment, model: PreTrainedModel, codec: Codec) -> Actor:
@@ -85,14 +98,24 @@ def judge_for(task: Task) -> Judge:
     return Isolated(task.verify, task.verifier_workers, task.verifier_timeout)
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str, world: World) -> torch.device:
+    """This rank's device. Raises UserError if the machine does not have it."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
             "device=cuda: this machine has no CUDA device; use device=cpu or device=auto"
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    if name == "cpu" or world.size == 1:
+        return torch.device(name)
+    index, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if index >= devices:
+        raise UserError(
+            f"ranks={world.size}: each rank needs a CUDA device, this machine has {devices}; start "
+            "fewer on it, or use device=cpu"
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def check_lengths(experiment: Experiment, codec: Codec, problems: list[Problem]) -> None:

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rec_experiments.distributed import whole
 from rec_experiments.rewards.judge import die_with_parent
 from rec_experiments.rollout import Actor, Answer, Snapshot, Weights
 from rec_experiments.types import Draw, Problem, Rollouts, UserError
@@ -194,7 +195,7 @@ class RemoteActor:
             for future in slot.orders:
                 self._result(future)
             for name, tensor in snapshot.weights.items():
-                slot.tensors[name].copy_(tensor)
+                slot.tensors[name].copy_(whole(tensor))
             slot.version = snapshot.version
         return slot
 

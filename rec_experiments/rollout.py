@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rec_experiments import rng
 from rec_experiments.data import problems_of
+from rec_experiments.distributed import ALONE, World, whole
 from rec_experiments.models import Codec
 from rec_experiments.rewards.judge import Isolated, Judge
 from rec_experiments.sync import Schedule
@@ -32,7 +33,7 @@ Answer = Callable[[], Rollouts]  # waits until the batch is there
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The weights of one policy version."""
+    """The weights of one policy version, split among the ranks as the model is."""
 
     version: int
     weights: Weights
@@ -41,6 +42,10 @@ class Snapshot:
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
         """Not a copy: the next gradient step changes it. `Drawer.hold` copies."""
         return cls(version, model.state_dict())
+
+    def full(self) -> Weights:
+        """All weights as plain tensors. Every rank must call it."""
+        return {name: whole(tensor) for name, tensor in self.weights.items()}
 
 
 class Drawer(Protocol):
@@ -114,7 +119,7 @@ class Actor:
     ) -> Rollouts:
         """One response per draw, judged. Row order: problem by problem, draw by draw."""
         if self._loaded != snapshot.version:
-            self.sampler.load(snapshot.weights)
+            self.sampler.load(snapshot.full())
             self._loaded = snapshot.version
         started = time.perf_counter()
         prompts = [self.codec.encode(problem.messages) for problem in problems]
@@ -200,6 +205,7 @@ class RolloutFeed:
     A batch is submitted when it is needed, or up to `actor.ahead` batches earlier, or, at the
     latest, just before the weights it is due from are replaced. Nothing is discarded, nothing is
     drawn twice, and at most max(ahead, interval + offset - 1) batches are pending after `reach`.
+    Each rank draws its share of a batch's groups; all ranks take the whole batch.
     """
 
     actor: Drawer
@@ -211,6 +217,7 @@ class RolloutFeed:
     group_size: int
     temperature: float
     shuffle: bool
+    world: World = ALONE
 
     def __post_init__(self) -> None:
         self.next_batch = 0
@@ -237,7 +244,7 @@ class RolloutFeed:
             while self.next_batch <= step:
                 self._submit()
             _, answer = self.pending.popleft()
-            rollouts = answer()
+            rollouts = joined(self.world.gather(answer()))
             self._submit_ahead()
         seconds, self.waited = {**rollouts.seconds, "wait": self.waited}, 0.0
         return replace(rollouts, seconds=seconds)
@@ -261,7 +268,8 @@ class RolloutFeed:
             for group in range(self.batch_size)
         ]
         problems = [self.problems[number] for number in numbers]
-        answer = self.actor.submit(self.behavior, problems, draws, self.temperature)
+        mine = self.world.share(self.batch_size)
+        answer = self.actor.submit(self.behavior, problems[mine], draws[mine], self.temperature)
         self.pending.append((batch, answer))
         self.next_batch += 1
 
@@ -303,6 +311,23 @@ class RolloutFeed:
 def _given(rollouts: Rollouts) -> Answer:
     """The answer that is there already."""
     return lambda: rollouts
+
+
+def joined(parts: list[Rollouts]) -> Rollouts:
+    """The ranks' shares of one batch as one, in order. Its seconds are those of the slowest."""
+    groups: list[int] = []
+    for part in parts:
+        before = groups[-1] + 1 if groups else 0
+        groups += [before + group for group in part.groups]
+    return Rollouts(
+        index=parts[0].index,
+        version=parts[0].version,
+        prompts=[prompt for part in parts for prompt in part.prompts],
+        responses=[response for part in parts for response in part.responses],
+        verdicts=[verdict for part in parts for verdict in part.verdicts],
+        groups=groups,
+        seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
+    )
 
 
 def _rollouts(fields: dict) -> Rollouts:

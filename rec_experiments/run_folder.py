@@ -4,6 +4,8 @@ config.yaml      the resolved experiment          provenance.json  commit, versi
 metrics.jsonl    one object per gradient step     samples.jsonl    a few responses per evaluation
 status.json      running | done | failed          checkpoints/     the newest two states
 curves.png       the picture of the run
+
+A state is a folder with one file for each rank, and its digest. It counts if it is whole for all.
 """
 
 import fcntl
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 import yaml
 
+from rec_experiments.distributed import ALONE, World
 from rec_experiments.experiment import identity
 from rec_experiments.types import UserError
 
@@ -56,10 +59,13 @@ def _read_rows(path: Path, last_step: int) -> bytes:
 
 
 class RunFolder:
-    """One run on disk. Nothing is written before `start`."""
+    """One run on disk. Nothing is written before `start`.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Of several ranks the first writes everything but the parts that the others have in a checkpoint.
+    """
+
+    def __init__(self, path: Path, world: World = ALONE):
+        self.path, self.world = path, world
         self.checkpoints = path / "checkpoints"
 
     def status(self) -> dict[str, Any]:
@@ -86,6 +92,8 @@ class RunFolder:
 
     def start(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         """Take the folder for this process. Raises UserError if another process holds it."""
+        if not self.world.leads:
+            return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
@@ -107,11 +115,15 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Forget rows written after `step`, and continue the row files from there."""
+        if not self.world.leads:
+            return
         for name in ("metrics.jsonl", "samples.jsonl"):
             write_atomic(self.path / name, _read_rows(self.path / name, step))
 
     def append(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Add rows to metrics.jsonl or samples.jsonl."""
+        if not self.world.leads:
+            return
         with open(self.path / name, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -120,36 +132,58 @@ class RunFolder:
         return [json.loads(line) for line in rows.splitlines()]
 
     def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
-        """Rows on disk first, then the state, its digest beside it, the folder renamed last."""
-        for name in ("metrics.jsonl", "samples.jsonl"):
-            with open(self.path / name, "ab") as file:
-                os.fsync(file.fileno())
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
+        """Save each rank's state. Every rank must call it.
+
+        Rows are on disk first, then the states, each with its digest; the folder is renamed last.
+        """
         folder = self.checkpoints / f"step_{step:08d}"
         temporary = self.checkpoints / f".{folder.name}.partial"
-        for stale in (temporary, folder):
-            shutil.rmtree(stale, ignore_errors=True)
-        temporary.mkdir()
-        write_atomic(temporary / "state.pt", buffer.getvalue())
-        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-        write_atomic(temporary / "sha256", digest.encode())
-        os.replace(temporary, folder)
-        _sync_folder(self.checkpoints)
-        for old in self._checkpoint_folders()[CHECKPOINTS_KEPT:]:
-            shutil.rmtree(old)
+        if self.world.leads:
+            for name in ("metrics.jsonl", "samples.jsonl"):
+                with open(self.path / name, "ab") as file:
+                    os.fsync(file.fileno())
+            for stale in (temporary, folder):
+                shutil.rmtree(stale, ignore_errors=True)
+            temporary.mkdir()
+        self.world.barrier()
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        file, digest = self._state_files(temporary)
+        write_atomic(file, buffer.getvalue())
+        write_atomic(digest, hashlib.sha256(buffer.getvalue()).hexdigest().encode())
+        self.world.barrier()
+        if self.world.leads:
+            os.replace(temporary, folder)
+            _sync_folder(self.checkpoints)
+            for old in self._checkpoint_folders()[CHECKPOINTS_KEPT:]:
+                shutil.rmtree(old)
 
     def load_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """The newest state that is whole, or None, and the names of damaged ones passed over."""
+        """This rank's part of the newest state that is whole, and the names of damaged ones.
+
+        The state is None if there is none. Every rank must call it.
+        """
         damaged: list[str] = []
-        for folder in self._checkpoint_folders():
-            state, digest = folder / "state.pt", folder / "sha256"
-            if state.exists() and digest.exists():
-                data = state.read_bytes()
-                if hashlib.sha256(data).hexdigest() == digest.read_text():
-                    return torch.load(io.BytesIO(data), weights_only=True), damaged
+        for folder in self.world.gather(self._checkpoint_folders())[0]:
+            state = self._load_state(folder)
+            if all(self.world.gather(state is not None)):
+                return state, damaged
             damaged.append(folder.name)
         return None, damaged
+
+    def _load_state(self, folder: Path) -> dict[str, Any] | None:
+        """This rank's state, or None if it is damaged."""
+        file, digest = self._state_files(folder)
+        if not (file.exists() and digest.exists()):
+            return None
+        data = file.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest.read_text():
+            return None
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+    def _state_files(self, folder: Path) -> tuple[Path, Path]:
+        """This rank's state and its digest."""
+        return folder / f"rank_{self.world.rank}.pt", folder / f"rank_{self.world.rank}.sha256"
 
     def _checkpoint_folders(self) -> list[Path]:
         return sorted(self.checkpoints.glob("step_*"), reverse=True)

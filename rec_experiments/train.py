@@ -1,8 +1,8 @@
 """The training loop, and what one gradient step is made of."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.batching import Limits, passes
+from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
 from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
 from rec_experiments.models import Codec, collate, score
-from rec_experiments.rollout import Drawer, RolloutFeed, Snapshot
+from rec_experiments.rollout import Drawer, RolloutFeed, Snapshot, joined
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.types import Draw, LossInput, Problem, Rollouts
 
@@ -24,7 +26,7 @@ Row = dict[str, Any]
 
 @dataclass(kw_only=True)
 class Workbench:
-    """What a run works with, loaded and checked before anything is written."""
+    """What a rank works with, loaded and checked before anything is written."""
 
     model: nn.Module
     reference: nn.Module | None  # the initial model; None when no metric needs it
@@ -32,6 +34,7 @@ class Workbench:
     actor: Drawer  # close it when the run is over
     train_problems: list[Problem]
     eval_problems: list[Problem]
+    world: World = ALONE
 
 
 def train(
@@ -43,6 +46,7 @@ def train(
 ) -> None:
     """Run the experiment to its end, from the folder's newest whole checkpoint if it has one.
 
+    Every rank runs it, each on its part of the work, and all see the same rows.
     on_row sees each row of metrics.jsonl as it is written; note gets a line for people.
     """
     model = bench.model
@@ -57,12 +61,14 @@ def train(
         group_size=experiment.group_size,
         temperature=experiment.sampler.temperature,
         shuffle=experiment.shuffle,
+        world=bench.world,
     )
     state, damaged = folder.load_checkpoint()
     for name in damaged:
         note(f"checkpoint {name} is damaged and was passed over")
     step = 0
     if state is not None:
+        state = bench.world.unpack(state)
         step = state["step"]
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -88,12 +94,14 @@ def train(
         if step % experiment.checkpoint_every == 0 or step == experiment.steps:
             folder.save_checkpoint(
                 step,
-                {
-                    "step": step,
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "feed": feed.state(),
-                },
+                pack(
+                    {
+                        "step": step,
+                        "model": model.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "feed": feed.state(),
+                    }
+                ),
             )
 
 
@@ -120,7 +128,9 @@ def update(
         compute_dtype=getattr(torch, experiment.model.compute_dtype),
         seed=experiment.seed,
         reference=bench.reference if measure_kl else None,
+        world=bench.world,
     )
+    log = TokenLog.joined(bench.world.gather(log.cpu()))
     norm = experiment.optimizer.step(optimizer, bench.model, step)
     row = {**rollout_metrics(rollouts), **log.reduce(), "train/grad_norm": norm}
     row["train/learning_rate"] = experiment.optimizer.rate(step)
@@ -147,10 +157,12 @@ def accumulate_gradient(
     micro_batch_tokens: int | None = None,
     compute_dtype: torch.dtype = torch.float32,
     reference: nn.Module | None = None,
+    world: World = ALONE,
 ) -> TokenLog:
     """Add the gradient of the whole mini-batch to the model's, micro-batch by micro-batch.
 
-    Denominators are counted over the mini-batch first, so the split changes rounding only.
+    Denominators are counted over the mini-batch first, so the split into micro-batches and over
+    ranks changes rounding only. Returns the tokens of this rank's micro-batches.
     compute_dtype: below float32, the models run under autocast; the gradient keeps the dtype of
     the weights.
     """
@@ -173,13 +185,15 @@ def accumulate_gradient(
         device.type, dtype=compute_dtype, enabled=compute_dtype != torch.float32
     )
     lengths = [(len(p), len(r)) for p, r in zip(rollouts.prompts, responses, strict=True)]
-    for rows, needs_gradient in micro_batches(
-        lengths, algorithm.has_gradient(credit), micro_batch_size, micro_batch_tokens
-    ):
+    limits = Limits(rows=micro_batch_size, tokens=micro_batch_tokens)
+    has_gradient_B = algorithm.has_gradient(credit)
+    for rows, needs_gradient, blank in passes(lengths, has_gradient_B, limits, world):
         batch = collate([rollouts.prompts[i] for i in rows], [responses[i] for i in rows], pad_id)
         width = batch.response_length
         index_B = torch.tensor(rows, device=device)
+        written_BT = mask_BT[index_B, :width] & (not blank)
         part = credit.rows(index_B, width)
+        part = replace(part, mask_BT=part.mask_BT & written_BT)
         with torch.set_grad_enabled(needs_gradient):
             with autocast:
                 scores = score(model, reference, batch.to(device), temperature)
@@ -187,38 +201,8 @@ def accumulate_gradient(
         if needs_gradient:
             out.loss.backward()
         log.add(out, part.mask_BT)
-        log.add_policy(scores.entropy_BT, scores.kl_BT, mask_BT[index_B, :width])
+        log.add_policy(scores.entropy_BT, scores.kl_BT, written_BT)
     return log
-
-
-def micro_batches(
-    lengths: list[tuple[int, int]], has_gradient_B: Tensor, size: int | None, tokens: int | None
-) -> Iterator[tuple[list[int], bool]]:
-    """Row numbers of each micro-batch and whether it needs a backward pass.
-
-    lengths: tokens of each row's prompt and response. size, tokens: most rows, and most tokens
-    with padding, of one micro-batch; None for no limit. A row above `tokens` is one by itself.
-    Rows of like length go together, to save padding. Rows without a gradient are apart: they are
-    only measured, which costs a third.
-    """
-
-    def fits(rows: list[int]) -> bool:
-        width = max(lengths[i][0] for i in rows) + max(lengths[i][1] for i in rows)
-        return (size is None or len(rows) <= size) and (
-            tokens is None or len(rows) * width <= tokens
-        )
-
-    for wanted in (True, False):
-        rows = [i for i, has in enumerate(has_gradient_B.tolist()) if has is wanted]
-        rows.sort(key=lambda i: (-sum(lengths[i]), i))
-        part: list[int] = []
-        for row in rows:
-            if part and not fits([*part, row]):
-                yield part, wanted
-                part = []
-            part.append(row)
-        if part:
-            yield part, wanted
 
 
 def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: int) -> Row:
@@ -227,12 +211,14 @@ def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: 
         [Draw(experiment.seed, rng.EVAL, step, group, k) for k in range(experiment.eval_samples)]
         for group in range(len(bench.eval_problems))
     ]
-    answered = bench.actor.answer(
+    mine = bench.world.share(len(bench.eval_problems))
+    share = bench.actor.answer(
         Snapshot.of(bench.model, step),
-        bench.eval_problems,
-        draws,
+        bench.eval_problems[mine],
+        draws[mine],
         experiment.sampler.eval_temperature,
     )
+    answered = joined(bench.world.gather(share))
     shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))
     folder.append(
         "samples.jsonl",

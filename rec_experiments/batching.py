@@ -1,0 +1,84 @@
+"""How a mini-batch is cut: which rows each rank takes, and which it computes in one pass.
+
+Only memory, speed and rounding depend on it. A row is a prompt with its response.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from rec_experiments.distributed import World
+
+Lengths = list[tuple[int, int]]  # of each row: tokens of its prompt, tokens of its response
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one pass: most rows, and most tokens with padding. None for no limit."""
+
+    rows: int | None
+    tokens: int | None
+
+    def admit(self, lengths: Lengths) -> bool:
+        """Whether rows of these lengths fit into one pass. A single row always does."""
+        width = max(prompt for prompt, _ in lengths) + max(response for _, response in lengths)
+        return len(lengths) == 1 or (
+            (self.rows is None or len(lengths) <= self.rows)
+            and (self.tokens is None or len(lengths) * width <= self.tokens)
+        )
+
+
+class Pass(NamedTuple):
+    """One forward pass over some rows, with a backward pass if they need a gradient.
+
+    blank: nothing in it counts, it only keeps step with the other ranks.
+    """
+
+    rows: list[int]
+    needs_gradient: bool
+    blank: bool = False
+
+
+def passes(lengths: Lengths, has_gradient_B: Tensor, limits: Limits, world: World) -> list[Pass]:
+    """This rank's passes over a mini-batch.
+
+    Rows without a gradient are apart: they are only measured, which costs a third. All ranks make
+    the same number of each kind, in the same order: in every pass they exchange weights and
+    gradients. A rank that has fewer repeats the shortest row, blank.
+    """
+    mine: list[Pass] = []
+    for wanted in (True, False):
+        rows = [i for i, has in enumerate(has_gradient_B.tolist()) if has is wanted]
+        rows.sort(key=lambda i: (-sum(lengths[i]), i))
+        plans = [list(micro_batches(hand, lengths, limits)) for hand in deal(rows, world.size)]
+        mine += [Pass(part, wanted) for part in plans[world.rank]]
+        missing = max(map(len, plans)) - len(plans[world.rank])
+        mine += [Pass([_shortest(lengths)], wanted, blank=True)] * missing
+    return mine
+
+
+def deal(rows: list[int], ranks: int) -> list[list[int]]:
+    """The rows of each rank: dealt there and back, so that sorted rows make ranks work alike."""
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    there_and_back = [*range(ranks), *reversed(range(ranks))]
+    for place, row in enumerate(rows):
+        hands[there_and_back[place % len(there_and_back)]].append(row)
+    return hands
+
+
+def micro_batches(rows: list[int], lengths: Lengths, limits: Limits) -> Iterator[list[int]]:
+    """The rows in order, as many together as the limits admit. Sorted rows save padding."""
+    part: list[int] = []
+    for row in rows:
+        if part and not limits.admit([lengths[i] for i in [*part, row]]):
+            yield part
+            part = []
+        part.append(row)
+    if part:
+        yield part
+
+
+def _shortest(lengths: Lengths) -> int:
+    return min(range(len(lengths)), key=lambda i: sum(lengths[i]))

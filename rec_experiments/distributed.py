@@ -1,0 +1,183 @@
+"""The processes that train one model together, and the few things they tell each other.
+
+torchrun starts `ranks` of them. Weights, gradients and the optimizer's state are split among them
+(FSDP2); each draws its share of a batch and computes its share of the gradient. What they must
+agree on they gather, so that every rank knows the whole batch. One process alone is a world of
+size 1, in which all of this is trivial.
+"""
+
+import functools
+import os
+import shlex
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from rec_experiments.types import UserError
+
+# How long a rank waits for the others: more than one evaluation may take, less than a night.
+PATIENCE = timedelta(hours=1)
+SHARD = "shard"  # marks a rank's part of a tensor in a packed state
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This process as one of `size` that train together: its rank and the device it trains on.
+
+    store: what torchrun keeps for all ranks; None for a process alone.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+    store: dist.Store | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that writes the run's files and speaks to people."""
+        return self.rank == 0
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All ranks, along one dimension."""
+        return _mesh(self.device.type, self.size)
+
+    def share(self, n: int) -> slice:
+        """Which of n things this rank does. The shares are consecutive and differ by at most 1."""
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in the order of ranks, on every rank. Tensors must be on the CPU."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.gather(None)
+
+    def fails_first(self) -> bool:
+        """Whether the failure that this rank has seen is the run's first.
+
+        The others then fail for want of this rank, which is nothing to report.
+        """
+        if self.store is None:
+            return True
+        return self.store.compare_set("failed first", "", str(self.rank)) == str(self.rank).encode()
+
+    def split(self, model: nn.Module) -> nn.Module:
+        """The model on this rank's device, its parameters split among the ranks.
+
+        Gradients come out as sums over the ranks: a loss is divided by the denominators of the
+        whole mini-batch on each of them, so nothing is left to average.
+        """
+        model.to(self.device)
+        if self.size == 1:
+            return model
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        # The first list of modules is that of the decoder layers. Parameters go back to their
+        # shards after each forward pass, also those of the root: one without a backward pass
+        # would leave them whole, and the next pass would not see the optimizer's step.
+        layers = next((m for m in model.modules() if isinstance(m, nn.ModuleList)), [])
+        for module in (*layers, model):
+            fully_shard(module, mesh=self.mesh, reshard_after_forward=True)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+        return model
+
+    def unpack(self, tree: Any) -> Any:
+        """The inverse of `pack`, on this rank's device."""
+        if not isinstance(tree, dict):
+            return tree
+        if SHARD not in tree:
+            return {key: self.unpack(value) for key, value in tree.items()}
+        return DTensor.from_local(
+            tree[SHARD].to(self.device),
+            self.mesh,
+            [Shard(0)],
+            run_check=False,
+            shape=torch.Size(tree["shape"]),
+            stride=tree["stride"],
+        )
+
+
+ALONE = World()
+_current = ALONE
+
+
+def join() -> World:
+    """Meet the other ranks, if torchrun started this process. Call it once, before all else.
+
+    Raises UserError if the environment is not what torchrun makes it.
+    """
+    global _current
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size > 1:
+        try:
+            store, rank, _ = next(dist.rendezvous("env://"))
+        except ValueError as error:  # RANK, MASTER_ADDR or MASTER_PORT is not set
+            raise UserError(f"WORLD_SIZE={size}: {error}; start the ranks with torchrun") from error
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore("collectives", store),
+            rank=rank,
+            world_size=size,
+            timeout=PATIENCE,
+        )
+        _current = World(rank, size, store=store)
+    return _current
+
+
+def current() -> World:
+    """The world that this process has joined, or that of a process alone."""
+    return _current
+
+
+def leave() -> None:
+    """Part from the other ranks at the end of a run that went well."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
+    """Raise UserError, with the right command, unless as many ranks run as the experiment has."""
+    if ranks == world.size:
+        return
+    start = "python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
+    raise UserError(
+        f"ranks={ranks}: {world.size} process{'es' * (world.size > 1)} started; the command for "
+        f"ranks={ranks} is: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
+    )
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be split among the ranks. Every rank must call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def pack(tree: Any) -> Any:
+    """A tree of dicts with every split tensor replaced by this rank's part of it, to be saved."""
+    if isinstance(tree, DTensor):
+        return {SHARD: tree.to_local(), "shape": tuple(tree.shape), "stride": tree.stride()}
+    if isinstance(tree, dict):
+        return {key: pack(value) for key, value in tree.items()}
+    return tree
+
+
+@functools.cache
+def _mesh(device_type: str, size: int) -> DeviceMesh:
+    return init_device_mesh(device_type, (size,))
