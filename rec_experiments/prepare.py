@@ -45,7 +45,11 @@ def prepare(
         load_warm_start(experiment, model, codec, train_problems, note, on_warm_step)
     model.to(device)
     sampler = experiment.sampler.build(
-        copy.deepcopy(model), codec.eos_ids, codec.pad_id, experiment.dataset.max_response_tokens
+        model,
+        codec.eos_ids,
+        codec.pad_id,
+        experiment.dataset.max_prompt_tokens,
+        experiment.dataset.max_response_tokens,
     )
     return Workbench(
         model=model,

@@ -22,3 +22,8 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
 def uniforms(seed: int, stream: int, batch: int, group: int, response: int, n: int) -> np.ndarray:
     """The first n uniforms in [0, 1) of one response: one for each of its tokens."""
     return generator(seed, stream, response, group, batch).random(n)
+
+
+def integer(seed: int, stream: int, batch: int, group: int, response: int) -> int:
+    """The seed of one response, below 2^63, for a library that draws the numbers itself."""
+    return int(generator(seed, stream, response, group, batch).integers(1 << 63))

@@ -8,6 +8,7 @@ Shape suffixes: N prompts, B rows (responses in flight), P prompt tokens, T resp
 L = P + T cache positions, V vocabulary entries.
 """
 
+import copy
 import inspect
 import math
 from collections.abc import Iterator
@@ -61,10 +62,13 @@ class Native(Piece):
         model: PreTrainedModel,
         eos_ids: list[int],
         pad_id: int | None,
+        max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> "NativeSampler":
-        """The sampler over `model`, which it owns from then on."""
-        return NativeSampler(model, eos_ids, pad_id, max_response_tokens, self.max_rows)
+        """The sampler over a copy of `model`. Prompts may have any length."""
+        return NativeSampler(
+            copy.deepcopy(model), eos_ids, pad_id, max_response_tokens, self.max_rows
+        )
 
 
 class _Buffer(DynamicLayer):
