@@ -59,7 +59,7 @@ def prepare(
         reference = world.split(copy.deepcopy(model).eval().requires_grad_(False))
     model.to(world.device)  # whole, for the sampler; what is trained is split afterwards
     actor = experiment.pipeline.start(
-        here=lambda: make_actor(experiment, copy.deepcopy(model), codec),
+        here=lambda: make_actor(experiment, model, codec),
         elsewhere=functools.partial(load_actor, experiment),
         weights=model.state_dict(),
         ranks=world.size,
@@ -84,9 +84,13 @@ def load_actor(experiment: Experiment) -> Actor:
 
 
 def make_actor(experiment: Experiment, model: PreTrainedModel, codec: Codec) -> Actor:
-    """Sampler and verifier of the experiment. The sampler owns `model` from then on."""
+    """Sampler, verifier and environment of the experiment."""
     sampler = experiment.sampler.build(
-        model, codec.eos_ids, codec.pad_id, experiment.dataset.max_response_tokens
+        model,
+        codec.eos_ids,
+        codec.pad_id,
+        experiment.dataset.max_prompt_tokens,
+        experiment.dataset.max_response_tokens,
     )
     return Actor(sampler, codec, judge_for(experiment.dataset), experiment.dataset)
 

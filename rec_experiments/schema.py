@@ -17,6 +17,7 @@ from rec_experiments.models import Pretrained, Tiny
 from rec_experiments.optimizers import AdamW
 from rec_experiments.pipeline import Overlap, Sequential
 from rec_experiments.samplers.native import Native
+from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.sync import Schedule
 from rec_experiments.tasks.arithmetic import Arithmetic
 from rec_experiments.tasks.calculator import Calculator
@@ -54,7 +55,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "math_problems": MathProblems,
         "tool_calls": ToolCalls,
     },
-    "sampler": {"native": Native},
+    "sampler": {"native": Native, "vllm": Vllm},
     "pipeline": {"sequential": Sequential, "overlap": Overlap},
     "optimizer": {"adamw": AdamW},
     "tracking": {"none": NoTracking, "wandb": Wandb},

@@ -330,6 +330,6 @@ def test_config_names_what_is_wrong(key, value):
 
 def test_config_builds_the_sampler():
     config = Native(temperature=1.0, eval_temperature=1.0, max_rows=2)
-    sampler = config.build(build("qwen2"), EOS, None, LIMIT)
+    sampler = config.build(build("qwen2"), EOS, None, 9, LIMIT)
     plain = sampler_of(build("qwen2"), max_rows=2)
     assert sampler.sample(PROMPTS, DRAWS, 1.0) == plain.sample(PROMPTS, DRAWS, 1.0)

@@ -8,6 +8,7 @@ Shape suffixes: N prompts, B rows (responses in flight), P prompt tokens, T resp
 L = P + T cache positions, V vocabulary entries.
 """
 
+import copy
 import inspect
 import math
 from collections.abc import Iterator
@@ -61,10 +62,13 @@ class Native(Piece):
         model: PreTrainedModel,
         eos_ids: list[int],
         pad_id: int | None,
+        max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> "NativeSampler":
-        """The sampler over `model`, which it owns from then on."""
-        return NativeSampler(model, eos_ids, pad_id, max_response_tokens, self.max_rows)
+        """The sampler over a copy of `model`. Prompts may have any length."""
+        return NativeSampler(
+            copy.deepcopy(model), eos_ids, pad_id, max_response_tokens, self.max_rows
+        )
 
 
 class _Buffer(DynamicLayer):
@@ -135,10 +139,6 @@ class _State:
         """Drop all rows but these."""
         self.cache.reorder_cache(rows)
         self.mask_BL, self.position_B = self.mask_BL[rows], self.position_B[rows]
-
-
-def _uniforms(draw: Draw, n: int) -> np.ndarray:
-    return uniforms(draw.seed, draw.stream, draw.batch, draw.group, draw.response, draw.turn, n)
 
 
 def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -300,7 +300,7 @@ class NativeSampler:
         state = _State.repeat(cache, mask_NP, prompt_B, self.limit)
 
         uniform_BT = torch.from_numpy(
-            np.stack([_uniforms(draw, self.limit) for _, draw in rows])
+            np.stack([uniforms(draw, self.limit) for _, draw in rows])
         ).to(device)
         token_BT = torch.full((len(rows), self.limit), -1, dtype=torch.long, device=device)
         logp_BT = torch.zeros((len(rows), self.limit), device=device)

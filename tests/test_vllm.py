@@ -1,0 +1,263 @@
+"""The vLLM sampler, with the real engine on a CPU.
+
+1. Log-probabilities are those of the trainer's forward pass, at the sampling temperature.
+2. Loaded weights are the ones sampled from: tied or not, and nothing cached survives them.
+3. A draw names its response; tokens come with their probability.
+4. A response stops at any end token, which it includes, or at the limit.
+5. Starting the engine disturbs nothing of the run around it.
+6. A run goes through the command line, and resumes.
+
+Skipped where vLLM is not installed; `make test-vllm` makes an environment that has it.
+"""
+
+import contextlib
+import copy
+import json
+import os
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, command
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rec_experiments.models import collate, score
+from rec_experiments.rng import TRAIN
+from rec_experiments.samplers.native import Native
+from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.types import Draw, UserError
+
+pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")
+
+VOCABULARY, LONGEST, LIMIT = 61, 300, 14
+EOS = [1, 2]
+PROMPTS = [[3 + i % 50 for i in range(n)] for n in (3, 150, 7, 270, 1)]
+DRAWS = [[Draw(0, TRAIN, 4, group, k) for k in range(4)] for group in range(len(PROMPTS))]
+OPTIONS = {
+    "temperature": 1.0,
+    "eval_temperature": 1.0,
+    "tensor_parallel_size": 1,
+    "max_num_seqs": 64,
+    "gpu_memory_utilization": 0.4,
+    "kv_cache_memory_bytes": 64 << 20,
+    "enforce_eager": True,
+}
+
+
+def build(seed: int = 0, tied: bool = True, heads: int = 2) -> Qwen2ForCausalLM:
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=512,
+        initializer_range=0.15,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    return Qwen2ForCausalLM(config).eval()
+
+
+@contextlib.contextmanager
+def engine(model: Qwen2ForCausalLM, eos: list[int] = EOS, **options):
+    """A sampler of its own; a process holds one engine at a time, so it is shut down after."""
+    sampler = Vllm(**{**OPTIONS, **options}).build(model, eos, None, LONGEST, LIMIT)
+    yield sampler
+    sampler.engine.llm_engine.engine_core.shutdown()
+
+
+def native(model: Qwen2ForCausalLM, eos: list[int] = EOS):
+    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=None)
+    return config.build(model, eos, None, LONGEST, LIMIT)
+
+
+@pytest.fixture(scope="module", params=["tied", "untied"])
+def pair(request):
+    """A sampler, and whether it was built for tied embeddings."""
+    tied = request.param == "tied"
+    with engine(build(tied=tied)) as sampler:
+        yield sampler, tied
+
+
+@pytest.fixture(scope="module")
+def sampler():
+    with engine(build()) as sampler:
+        yield sampler
+
+
+def flat(groups):
+    return [response for group in groups for response in group]
+
+
+def tokens(groups):
+    return [response.tokens for response in flat(groups)]
+
+
+def assert_scored_by(model, groups, temperature):
+    """Each response has the log-probabilities of the trainer's forward pass."""
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for response in group:
+            rows = collate([prompt], [response.tokens], 0)
+            with torch.no_grad():
+                expected = score(model, None, rows, temperature).logp_BT[0]
+            assert response.logp == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_log_probabilities_are_the_trainers(pair, temperature):
+    sampler, tied = pair
+    model = build(seed=1, tied=tied)
+    sampler.load(model.state_dict())
+    assert_scored_by(model, sampler.sample(PROMPTS, DRAWS, temperature), temperature)
+
+
+def test_greedy_tokens_and_log_probabilities_follow_each_push(pair):
+    """Prompts of more than one cache block: a prefix kept from the old weights would show."""
+    sampler, tied = pair
+    seen = []
+    for seed in (2, 3, 2):
+        model = build(seed=seed, tied=tied)
+        sampler.load(model.state_dict())
+        ours = sampler.sample(PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
+        theirs = native(model).sample(PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
+        assert tokens(ours) == tokens(theirs)
+        for a, b in zip(flat(ours), flat(theirs), strict=True):
+            assert a.logp == pytest.approx(b.logp, abs=1e-4)
+            assert a.finished == b.finished
+        seen.append(tokens(ours))
+    assert seen[0] == seen[2] != seen[1]
+
+
+def test_the_callers_weights_and_the_samplers_stay_apart(pair):
+    sampler, tied = pair
+    trained = build(seed=4, tied=tied)
+    sampler.load(trained.state_dict())
+    before = sampler.sample(PROMPTS, DRAWS, 1.0)
+    assert sampler.sample(PROMPTS, DRAWS, 1.0) == before
+    kept = copy.deepcopy(trained.state_dict())
+    for name, weight in trained.state_dict().items():
+        assert torch.equal(weight, kept[name])
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.mul_(-2)
+    assert tokens(sampler.sample(PROMPTS, DRAWS, 1.0)) == tokens(before)
+
+
+def test_weights_that_do_not_fit_are_refused(sampler):
+    weights = build().state_dict()
+    missing = {name: w for name, w in weights.items() if name != "model.norm.weight"}
+    with pytest.raises(ValueError, match=r"missing \{'model.norm.weight'\}"):
+        sampler.load(missing)
+    with pytest.raises(ValueError, match=r"unknown \{'extra'\}"):
+        sampler.load({**weights, "extra": torch.zeros(1)})
+
+
+def test_a_draw_names_its_response(sampler):
+    """Alike whatever is sampled beside it; the same prompt with other draws gives others."""
+    sampler.load(build().state_dict())
+    together = sampler.sample(PROMPTS, DRAWS, 1.0)
+    assert len({tuple(response.tokens) for response in together[0]}) == 4
+    backwards = sampler.sample(PROMPTS[::-1], DRAWS[::-1], 1.0)
+    assert tokens(backwards[::-1]) == tokens(together)
+    alone = sampler.sample([PROMPTS[0]] * 2, [DRAWS[0][1:2]] * 2, 1.0)
+    assert tokens(alone) == [together[0][1].tokens] * 2
+    assert sampler.sample(PROMPTS[:2], [[], DRAWS[1][:1]], 1.0)[0] == []
+    assert sampler.sample(PROMPTS, [[]] * 5, 1.0) == [[]] * 5
+
+
+def test_tokens_come_with_their_probability(sampler):
+    """Pearson's statistic of 4096 first tokens has 60 degrees of freedom: 110 is its 99.99 %."""
+    model = build()
+    sampler.load(model.state_dict())
+    draws = [Draw(0, TRAIN, 0, 0, k) for k in range(4096)]
+    counts = Counter(r.tokens[0] for r in sampler.sample([[5, 6]], [draws], 0.7)[0])
+    with torch.no_grad():
+        expected = 4096 * torch.softmax(model(torch.tensor([[5, 6]])).logits[0, -1] / 0.7, -1)
+    observed = torch.tensor([float(counts[token]) for token in range(VOCABULARY)])
+    assert float(((observed - expected) ** 2 / expected).sum()) < 110
+
+
+def test_a_long_prompt_leaves_less_room(sampler):
+    sampler.load(build().state_dict())
+    [[response]] = sampler.sample([[5] * (LONGEST + LIMIT - 3)], [DRAWS[0][:1]], 1.0)
+    assert len(response.tokens) <= 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_diverged_policy_is_reported(sampler, temperature):
+    model = build()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    sampler.load(model.state_dict())
+    with pytest.raises(FloatingPointError, match="diverged"):
+        sampler.sample(PROMPTS, DRAWS, temperature)
+
+
+def test_stops_at_any_end_token_or_at_the_limit():
+    ends = list(range(20, 26))
+    draws = [[Draw(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
+    with engine(build(), ends) as sampler:
+        sampler.load(build().state_dict())
+        responses = flat(sampler.sample(PROMPTS, draws, 1.0))
+    for response in responses:
+        first = next((t for t, token in enumerate(response.tokens) if token in ends), None)
+        assert response.finished == (first is not None)
+        assert len(response.tokens) == (LIMIT if first is None else first + 1)
+    assert len({response.tokens[-1] for response in responses if response.finished}) > 3
+    assert {response.finished for response in responses} == {True, False}
+
+
+def test_the_run_around_it_is_undisturbed():
+    model = build()
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    before = random.getstate(), str(np.random.get_state()), torch.get_rng_state()
+    function, affinity = torch.set_num_threads, os.sched_getaffinity(0)
+    with engine(model):
+        pass
+    assert (random.getstate(), str(np.random.get_state())) == before[:2]
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert (torch.set_num_threads, torch.get_num_threads()) == (function, 1)
+    assert os.sched_getaffinity(0) == affinity
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.is_grad_enabled()
+
+
+def test_two_processes_share_a_model():
+    model = build(seed=1)
+    with engine(build(), tensor_parallel_size=2) as sampler:
+        sampler.load(model.state_dict())
+        assert_scored_by(model, sampler.sample(PROMPTS, DRAWS, 1.0), 1.0)
+
+
+def test_a_head_size_that_vllm_has_not_is_refused_in_one_line():
+    with pytest.raises(UserError, match="head_dim=16") as caught, engine(build(heads=4)):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+RUN = (
+    *SMALL,
+    "sampler=vllm",
+    "sampler.enforce_eager=true",
+    "sampler.kv_cache_memory_bytes=67108864",
+    "model.heads=2",
+    "sync=on_policy",
+    "run_dir=run",
+)
+
+
+def test_a_run_ends_and_resumes(tmp_path):
+    cut = command(*RUN, "steps=3", "checkpoint_every=2", cwd=tmp_path)
+    assert cut.returncode == 0, cut.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert all(row["train/mismatch"] < 1e-4 for row in rows[1:])
