@@ -106,8 +106,7 @@ def reference(
 ) -> Response:
     """One response by full forwards, with a CDF in float64."""
     ids, logp = list(prompt), []
-    names = (draw.seed, draw.stream, draw.batch, draw.group, draw.response)
-    for uniform in uniforms(*names, LIMIT):
+    for uniform in uniforms(draw, LIMIT):
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1].double()
         logp_V = torch.log_softmax(logits / (temperature or 1), dim=-1).numpy()
@@ -119,7 +118,7 @@ def reference(
         logp.append(float(logp_V[token]))
         if token in EOS:
             break
-    return Response(ids[len(prompt) :], logp, ids[-1] in EOS)
+    return Response(ids[len(prompt) :], logp, ids[-1] in EOS, [True] * len(logp))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
