@@ -106,7 +106,7 @@ def reference(
 ) -> Response:
     """One response by full forwards, with a CDF in float64."""
     ids, logp = list(prompt), []
-    names = (draw.seed, draw.stream, draw.batch, draw.group, draw.response)
+    names = (draw.seed, draw.stream, draw.batch, draw.group, draw.response, draw.turn)
     for uniform in uniforms(*names, LIMIT):
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1].double()
@@ -119,7 +119,7 @@ def reference(
         logp.append(float(logp_V[token]))
         if token in EOS:
             break
-    return Response(ids[len(prompt) :], logp, ids[-1] in EOS)
+    return Response(ids[len(prompt) :], logp, ids[-1] in EOS, [True] * len(logp))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
