@@ -286,12 +286,16 @@ class Codec:
         It is all that the chat template puts after the end token of one turn and before the next,
         tokenised by itself. Raises UserError for a template that does not show the model's turns.
         """
-        around = {"role": "user", "content": "?"}, {"role": "assistant", "content": TURN}
-        _, shown, rest = self._render((*around, {"role": "user", "content": text})).partition(TURN)
+        before = {"role": "user", "content": "?"}, {"role": "assistant", "content": TURN}
+        try:
+            rendered = self._render((*before, {"role": "user", "content": text}))
+        except TemplateError:
+            rendered = ""
+        _, shown, rest = rendered.partition(TURN)
         if not shown:
             raise UserError(
-                "model: its chat template does not show an assistant's message as it is, which a "
-                "data set of several turns needs; choose another model or another data set"
+                "model: its chat template has no place for the turns of a conversation, which this "
+                "data set needs; choose another model or another data set"
             )
         for end in self.tokenizer.convert_ids_to_tokens(self.eos_ids):  # the model wrote it
             if rest.lstrip().startswith(end):

@@ -52,6 +52,8 @@ def prepare(
     model = experiment.model.model()
     codec = Codec(experiment.model.tokenizer(), model)
     check_lengths(experiment, codec, train_problems + eval_problems)
+    if isinstance(experiment.dataset, MultiTurnTask):
+        codec.encode_reply("")  # a template that cannot is refused now, not in the midst of a run
     if isinstance(experiment.model, Tiny):
         load_warm_start(experiment, model, codec, train_problems, note, on_warm_step)
     reference = None
@@ -123,12 +125,18 @@ def pick_device(name: str, world: World) -> torch.device:
 
 
 def check_lengths(experiment: Experiment, codec: Codec, problems: list[Problem]) -> None:
-    """Raise UserError if a prompt and a longest response do not fit the model's context."""
+    """Raise UserError if a prompt and a longest response do not fit the model's context.
+
+    Where there are several turns, the last may start at the end of a longest response and is
+    sampled to that length again before it is cut.
+    """
     limit, response = experiment.dataset.max_prompt_tokens, experiment.dataset.max_response_tokens
-    if limit + response > codec.context:
+    times = 2 if isinstance(experiment.dataset, MultiTurnTask) else 1
+    if limit + times * response > codec.context:
         raise UserError(
-            f"dataset.max_prompt_tokens={limit}: with dataset.max_response_tokens={response} it "
-            f"exceeds the model's context of {codec.context} tokens"
+            f"dataset.max_prompt_tokens={limit}: with {'twice ' * (times - 1)}"
+            f"dataset.max_response_tokens={response} it exceeds the model's context of "
+            f"{codec.context} tokens"
         )
     for problem in problems:
         length = len(codec.encode(problem.messages))

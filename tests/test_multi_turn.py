@@ -1,0 +1,539 @@
+"""Trajectories of several turns: the policy writes, the environment replies, one verdict.
+
+1. The loss, its gradient and every metric see the policy's tokens alone; the environment's are
+   context.
+2. A trajectory goes on as its task says, within its limits, and no token is ever changed.
+3. Each turn has random numbers of its own; those of the first are the ones it always had.
+4. Between two turns stands exactly what the chat template puts there.
+5. The calculator: gold answers, demonstrations, a run that resumes bit for bit, bad input.
+"""
+
+import copy
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, experiment
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_bad_input import refused
+from test_training import assert_same_result, run
+
+import rec_experiments
+from rec_experiments import rng
+from rec_experiments.check_data import report
+from rec_experiments.metrics import response_metrics
+from rec_experiments.models import PLAIN_TEMPLATE, Codec, WarmStart, byte_tokenizer, warm_start
+from rec_experiments.prepare import prepare, trajectory
+from rec_experiments.rewards.judge import inline
+from rec_experiments.rollout import Actor, Snapshot
+from rec_experiments.train import accumulate_gradient
+from rec_experiments.types import (
+    Draw,
+    MultiTurnTask,
+    Problem,
+    Response,
+    Rollouts,
+    UserError,
+    Verdict,
+)
+
+PAD, EOS = 0, 1
+
+
+def tiny():
+    torch.manual_seed(0)
+    return experiment("model.hidden_size=16", "model.layers=1", "model.heads=2").model.model()
+
+
+BARE = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def codec_of(template: str, eos: str) -> Codec:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"eos_token": eos})
+    tokenizer.chat_template = template
+    model = SimpleNamespace(
+        generation_config=SimpleNamespace(eos_token_id=[tokenizer.eos_token_id, EOS]),
+        config=SimpleNamespace(max_position_embeddings=4096),
+    )
+    return Codec(tokenizer, model)
+
+
+# 1. The environment's tokens are context, nothing else
+
+PROMPTS = [[5, 6, 7], [8, 9]]
+
+
+def rollouts_of(masks: list[list[bool]], seed: int = 0) -> Rollouts:
+    """Random trajectories with these masks, two prompts in turn, rewards 0, 1, 2, 0, 1, …"""
+    draws = np.random.default_rng(seed)
+    responses = [
+        Response(
+            draws.integers(2, 200, len(mask)).tolist(),
+            [float(draws.normal(-5.5, 0.5)) if written else 0.0 for written in mask],
+            True,
+            mask,
+        )
+        for mask in masks
+    ]
+    groups = [i % 2 for i in range(len(masks))]
+    verdicts = [Verdict(reward=float(i % 3), accuracy=0.0) for i in range(len(masks))]
+    return Rollouts(0, 0, [PROMPTS[g] for g in groups], responses, verdicts, groups)
+
+
+def gradient_of(model, rollouts, *choices, reference=None, micro_batch_size=3):
+    model = copy.deepcopy(model)
+    log = accumulate_gradient(
+        model,
+        rollouts,
+        rec_experiments.algorithm(*choices).parts,
+        pad_id=PAD,
+        temperature=0.8,
+        micro_batch_size=micro_batch_size,
+        seed=0,
+        reference=reference,
+    )
+    return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny().double()
+
+
+turns = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=3)
+
+
+@st.composite
+def masks(draw) -> list[bool]:
+    """Policy and environment in turn, the environment last or not."""
+    flat = [[True] * mine + [False] * other for mine, other in draw(turns)]
+    mask = [token for turn in flat for token in turn]
+    return mask if draw(st.booleans()) else mask[: len(mask) - mask[::-1].index(True)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    masks=st.lists(masks(), min_size=4, max_size=6),
+    garbage=st.sampled_from([float("nan"), float("inf"), -1e30, 3.0]),
+    choices=st.sampled_from(
+        [("grpo",), ("rec_ring_is",), ("opmd",), ("opmd", "regularizer=opmd_token"), ("asymre",),
+         ("red_drop",), ("grpo", "aggregation=sequence_mean")]
+    ),
+)  # fmt: skip
+def test_log_probabilities_of_the_environment_are_never_read(model, masks, garbage, choices):
+    rollouts = rollouts_of(masks)
+    spoilt = [
+        dataclasses.replace(
+            r, logp=[x if mine else garbage for x, mine in zip(r.logp, r.mask, strict=True)]
+        )
+        for r in rollouts.responses
+    ]
+    reference = copy.deepcopy(model)
+    gradient, log = gradient_of(model, rollouts, *choices, reference=reference)
+    other, other_log = gradient_of(
+        model, dataclasses.replace(rollouts, responses=spoilt), *choices, reference=reference
+    )
+    assert gradient.isfinite().all()
+    assert torch.equal(gradient, other)
+    assert log == other_log
+
+
+@pytest.mark.parametrize("weight", ["none", "importance"])
+def test_the_gradient_is_that_of_the_policys_tokens_alone(model, weight):
+    """Against a loop over rows without padding: token-mean of A · ρ · ∇ log π, as of Eq. 17."""
+    patterns = ("TTTFFTT", "TFT", "TTTTT", "TFFFTTFT", "TTF", "T")
+    rollouts = rollouts_of([[c == "T" for c in pattern] for pattern in patterns])
+    other = tiny().double()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.2)
+    gradient, log = gradient_of(model, rollouts, "reinforce", f"weight={weight}", reference=other)
+
+    mine = copy.deepcopy(model)
+    rewards = np.array([v.reward for v in rollouts.verdicts])
+    groups = np.array(rollouts.groups)
+    n = sum(pattern.count("T") for pattern in patterns)
+    loss, entropies, divergences, ratios = 0.0, [], [], []
+    for i, (prompt, r) in enumerate(zip(rollouts.prompts, rollouts.responses, strict=True)):
+        advantage = rewards[i] - rewards[groups == groups[i]].mean()
+        ids = torch.tensor([prompt + r.tokens])
+        logp_TV, reference_TV = (
+            torch.log_softmax(m(ids).logits[0, len(prompt) - 1 : -1].double() / 0.8, -1)
+            for m in (mine, other)
+        )
+        for t in [t for t, written in enumerate(r.mask) if written]:
+            logp = logp_TV[t, r.tokens[t]]
+            ratios.append(float((logp.detach() - r.logp[t]).exp()))
+            loss = loss - advantage * (ratios[-1] if weight == "importance" else 1) * logp / n
+            now_V, then_V = logp_TV[t].detach(), reference_TV[t].detach()
+            entropies.append(-float((now_V.exp() * now_V).sum()))
+            divergences.append(float((now_V.exp() * (now_V - then_V)).sum()))
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in mine.parameters()])
+    assert expected.abs().max() > 1e-3
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-8)  # logp is kept in float32
+    assert log["train/loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert log["train/entropy"] == pytest.approx(np.mean(entropies), rel=1e-5)
+    assert log["train/kl"] == pytest.approx(np.mean(divergences), rel=1e-5)
+    assert log["train/ratio_mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
+
+
+def test_metrics_count_the_policys_tokens_and_turns():
+    responses = rollouts_of([[True, True, False, False, True], [True], [True, False, True, False]])
+    row = response_metrics("eval", responses.responses, responses.verdicts)
+    assert row["eval/response_length"] == (3 + 1 + 2) / 3
+    assert row["eval/turns"] == (2 + 1 + 2) / 3
+
+
+def test_the_warm_start_learns_the_policys_tokens_alone():
+    """What an environment says last is no context of anything: it must not matter at all."""
+    plan = WarmStart(steps=3, batch_size=2, learning_rate=1e-2, seed=0)
+    starts = []
+    for said, written in (([9, 9, 9], False), ([4, 5, 6], False), ([4, 5, 6], True)):
+        model = tiny()
+        mask = [True, False, True] + [written] * 3
+        warm_start(model, [([7, 8], [10, 11, 12, *said], mask)] * 6, PAD, plan)
+        starts.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[1], starts[2])
+
+
+# 2. A trajectory turn by turn, with a sampler that reads from a script
+
+LIMIT, MAX_TURNS = 16, 3
+
+
+class Parrot:
+    """Says `<number of turns>`, ends at a full stop; its verifier sees all turns."""
+
+    max_prompt_tokens, max_response_tokens, max_turns = 8, LIMIT, MAX_TURNS
+    verifier_workers, verifier_timeout = 0, 1.0
+
+    def load(self):
+        return [], []
+
+    def describe(self):
+        return "parrot"
+
+    def reply(self, problem, turns):
+        return None if turns[-1].endswith(".") else f"{problem.answer}{len(turns)}"
+
+    def outcome(self, turns):
+        return "|".join(turns)
+
+    def verify(self, response, answer):
+        return Verdict(reward=float(len(response)), accuracy=float("|" in response))
+
+
+class Script:
+    """Response k of group g, turn t, is `lines[g][k][t]`; it ends unless it says `…`."""
+
+    def __init__(self, codec: Codec, lines: list[list[list[str]]]):
+        self.codec, self.lines, self.calls = codec, lines, []
+
+    def load(self, weights):
+        pass
+
+    def sample(self, prompts, draws, temperature):
+        self.calls.append((prompts, draws))
+        return [[self._response(draw) for draw in named] for named in draws]
+
+    def _response(self, draw: Draw) -> Response:
+        line = self.lines[draw.group][draw.response][draw.turn]
+        tokens = self.codec.encode_response(line.removesuffix("…"))
+        tokens = tokens[: -1 if line.endswith("…") else None]
+        logp = [-float(i + 1) - draw.turn for i in range(len(tokens))]
+        return Response(tokens, logp, not line.endswith("…"), [True] * len(tokens))
+
+
+def play(lines: list[list[list[str]]]) -> tuple[Rollouts, Script, Codec]:
+    codec = codec_of(BARE, "<eos>")
+    sampler, task = Script(codec, lines), Parrot()
+    assert isinstance(task, MultiTurnTask)
+    problems = [Problem(({"role": "user", "content": f"{g}="},), str(g)) for g in range(len(lines))]
+    draws = [
+        [Draw(0, rng.TRAIN, 4, g, k) for k in range(len(named))] for g, named in enumerate(lines)
+    ]
+    actor = Actor(sampler, codec, inline(task.verify), task)
+    return actor.answer(Snapshot(4, {}), problems, draws, 1.0), sampler, codec
+
+
+LINES = [
+    [
+        ["a."],  # the environment has nothing to add
+        ["ab", "c", "d."],
+        ["a", "b", "c"],  # the last turn that is allowed
+        ["abc…"],  # cut by the sampler
+        ["a", "bc…"],
+        ["abcdefghij", "klmn."],  # cut after three tokens of the second turn
+    ],
+    [
+        ["abcdefghijklmn", "o."],  # 15 tokens, so that the reply is cut in its midst
+        ["abcdefghijklm", "n."],  # the reply fills the last place
+        ["abcdefghijkl", "m."],  # one token is left, and the sampler is given it
+    ],
+]
+EXPECTED = [
+    [
+        ("a.", True, 1),
+        ("ab⟦01⟧c⟦02⟧d.", True, 3),
+        ("a⟦01⟧b⟦02⟧c", True, 3),
+        ("abc", False, 1),
+        ("a⟦01⟧bc", False, 2),
+        ("abcdefghij⟦01⟧klm", False, 2),
+    ],
+    [
+        ("abcdefghijklmn⟦1⟧", False, 1),
+        ("abcdefghijklm⟦11⟧", False, 1),
+        ("abcdefghijkl⟦11⟧m", False, 2),
+    ],
+]
+
+
+def test_a_trajectory_goes_on_as_its_task_says():
+    rollouts, _, codec = play(LINES)
+    found = [(codec.transcript(r), r.finished, r.turns) for r in rollouts.responses]
+    assert found == [expected for group in EXPECTED for expected in group]
+    assert rollouts.groups == [0] * 6 + [1] * 3
+    for r in rollouts.responses:
+        assert len(r.tokens) == len(r.logp) == len(r.mask) <= LIMIT
+        assert all(written or logp == 0 for written, logp in zip(r.mask, r.logp, strict=True))
+    assert rollouts.verdicts[1] == Verdict(reward=len("ab|c|d."), accuracy=1.0)
+    assert rollouts.verdicts[0] == Verdict(reward=len("a."), accuracy=0.0)
+
+
+def test_tokens_and_log_probabilities_are_the_samplers():
+    rollouts, _, codec = play(LINES)
+    response = rollouts.responses[1]
+    said = [codec.encode_reply("01"), codec.encode_reply("02")]
+    written = [codec.encode_response(text) for text in ("ab", "c", "d.")]
+    parts = [written[0], said[0], written[1], said[1], written[2]]
+    assert response.tokens == [token for part in parts for token in part]
+    assert "".join("FT"[written] for written in response.mask) == "TTTFFTTFFTTT"
+    assert response.logp == [-1, -2, -3, 0, 0, -2, -3, 0, 0, -3, -4, -5]
+
+
+def test_each_turn_is_prompted_with_the_tokens_before_it():
+    rollouts, sampler, codec = play(LINES)
+    assert len(sampler.calls) == MAX_TURNS
+    first, *later = sampler.calls
+    assert first == (
+        [codec.encode(({"role": "user", "content": f"{g}="},)) for g in range(2)],
+        [[Draw(0, rng.TRAIN, 4, g, k) for k in range(len(LINES[g]))] for g in range(2)],
+    )
+    rows = [(g, k) for g, named in enumerate(LINES) for k in range(len(named))]
+    for turn, (prompts, draws) in enumerate(later, 1):
+        for prompt, [draw] in zip(prompts, draws, strict=True):
+            assert draw == Draw(0, rng.TRAIN, 4, draw.group, draw.response, turn)
+            row = rows.index((draw.group, draw.response))
+            whole = rollouts.prompts[row] + rollouts.responses[row].tokens
+            assert prompt == whole[: len(prompt)]
+            assert sum(rollouts.responses[row].mask[: len(prompt) - 2]) > 0
+    asked = [[(d.group, d.response) for [d] in draws] for _, draws in later]
+    assert asked == [[(0, 1), (0, 2), (0, 4), (0, 5), (1, 2)], [(0, 1), (0, 2)]]
+
+
+# 3. Random numbers
+
+
+def test_the_first_turn_has_the_numbers_it_always_had():
+    philox = np.random.Philox(key=[3, rng.EVAL], counter=[0, 7, 5, 2])
+    expected = np.random.Generator(philox).random(9)
+    assert np.array_equal(rng.uniforms(3, rng.EVAL, 2, 5, 7, 0, 9), expected)
+    assert Draw(3, rng.EVAL, 2, 5, 7).turn == 0
+
+
+@given(st.tuples(*[st.integers(0, (1 << 32) - 1)] * 4))
+def test_turns_share_no_numbers(names):
+    response, turn, other_response, other_turn = names
+    one = rng.uniforms(0, rng.TRAIN, 1, 2, response, turn, 4)
+    other = rng.uniforms(0, rng.TRAIN, 1, 2, other_response, other_turn, 4)
+    assert np.array_equal(one, other) == ((response, turn) == (other_response, other_turn))
+
+
+# 4. Chat templates
+
+
+CHAT_ML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+HEADERS = (
+    "{{ '<|begin|>' }}{% for m in messages %}<|head|>{{ m.role }}<|/head|>\n\n"
+    "{{ m.content | trim }}<|eot|>{% endfor %}"
+    "{% if add_generation_prompt %}<|head|>assistant<|/head|>\n\n{% endif %}"
+)
+BRACKETS = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }} </s>{% endif %}{% endfor %}"
+)
+TEMPLATES = {
+    "plain": (PLAIN_TEMPLATE, "<eos>", "out"),
+    "chat-ml": (
+        CHAT_ML, "<|im_end|>", "\n<|im_start|>user\nout<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    "headers": (
+        HEADERS, "<|eot|>",
+        "<|head|>user<|/head|>\n\nout<|eot|><|head|>assistant<|/head|>\n\n",
+    ),
+    "brackets": (BRACKETS, "</s>", "[INST] out [/INST]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_between_two_turns_stands_what_the_template_puts_there(name):
+    template, eos, expected = TEMPLATES[name]
+    codec = codec_of(template, eos)
+    reply = codec.encode_reply("out")
+    assert codec.tokenizer.decode(reply) == expected
+    messages = [
+        {"role": "user", "content": "3+4="},
+        {"role": "assistant", "content": "?3+4"},
+        {"role": "user", "content": "out"},
+    ]
+    whole = codec.encode(tuple(messages))
+    made = [*codec.encode(tuple(messages[:1])), *codec.encode_response("?3+4"), *reply]
+    if name == "plain":  # it has no end token to show
+        made.remove(codec.tokenizer.eos_token_id)
+    text = codec.tokenizer.decode(made)
+    assert text.replace(" ", "") == codec.tokenizer.decode(whole).replace(" ", "")
+    assert made == whole or name == "brackets"  # there blanks stand around a turn
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ messages[0].content }}", "{{ raise_exception('one message only') }}"],
+    ids=["no turns", "refuses"],
+)
+def test_a_template_without_turns_is_refused(template):
+    with pytest.raises(UserError, match="chat template has no place for the turns"):
+        codec_of(template, "<eos>").encode_reply("out")
+
+
+# 5. The calculator
+
+CALCULATOR = (  # a warm start just long enough for trajectories of several turns
+    "dataset=calculator",
+    "model.warm_start.steps=80",
+    "model.warm_start.batch_size=32",
+    "model.warm_start.learning_rate=6e-3",
+)
+
+
+@pytest.fixture(scope="module")
+def calculator():
+    exp = experiment(*SMALL, *CALCULATOR)
+    bench = prepare(exp)
+    draws = [[Draw(0, rng.TRAIN, 0, g, k) for k in range(4)] for g in range(6)]
+    snapshot = Snapshot.of(bench.model, 0)
+    rollouts = bench.actor.answer(snapshot, bench.train_problems[:6], draws, 1.0)
+    assert max(r.turns for r in rollouts.responses) >= 3
+    return exp, bench, rollouts
+
+
+def test_every_turn_is_a_sample_of_its_own(calculator):
+    """Each turn of each trajectory, drawn again alone from the tokens before it."""
+    _, bench, rollouts = calculator
+    seen = 0
+    for i, (prompt, r) in enumerate(zip(rollouts.prompts, rollouts.responses, strict=True)):
+        starts = [t for t in range(len(r.mask)) if r.mask[t] and not (t and r.mask[t - 1])]
+        for turn, start in enumerate(starts):
+            draw = Draw(0, rng.TRAIN, 0, i // 4, i % 4, turn)
+            [[again]] = bench.actor.sampler.sample([prompt + r.tokens[:start]], [[draw]], 1.0)
+            n = min(len(again.tokens), len(r.tokens) - start)
+            assert again.tokens[:n] == r.tokens[start : start + n]
+            assert again.logp[:n] == pytest.approx(r.logp[start : start + n], abs=1e-4)
+            seen += turn > 0
+    assert seen > 5
+
+
+def test_ratios_are_one_on_policy_over_all_turns(calculator):
+    _, bench, rollouts = calculator
+    log = accumulate_gradient(
+        bench.model, rollouts, rec_experiments.algorithm("grpo").parts,
+        pad_id=bench.codec.pad_id, temperature=1.0, micro_batch_size=5, seed=0,
+    ).reduce()  # fmt: skip
+    assert log["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert log["train/ratio_p01"] == pytest.approx(1, abs=1e-4)
+
+
+def test_a_resumed_run_of_several_turns_is_the_uninterrupted_one(tmp_path):
+    overrides = (*CALCULATOR, "steps=6", "checkpoint_every=2", "sync=on_policy", "sync.offset=2")
+    whole = run(tmp_path / "whole", *overrides)
+    for until in (1, 3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", *overrides, until=until)
+    assert_same_result(run(tmp_path / "cut", *overrides), whole)
+    rows = whole.metrics()
+    assert all(row["train/turns"] > 2 for row in rows[1:])
+    for row in rows[1:]:
+        assert row["train/response_length"] * 16 == row["tokens/response"]
+    shown = [json.loads(line)["response"] for line in (whole.path / "samples.jsonl").open()]
+    assert any("⟦" in text for text in shown)
+
+
+def test_gold_answers_score_and_others_do_not():
+    task = experiment(*SMALL, *CALCULATOR).dataset
+    assert isinstance(task, MultiTurnTask)
+    assert not isinstance(experiment(*SMALL).dataset, MultiTurnTask)
+    assert report(task, inline(task.verify)).accepted == 64 + 16
+    assert task.verify("#3", "#3").accuracy == 1
+    for wrong in ("3", "#3 ", "?3", "#4", ""):
+        assert task.verify(wrong, "#3").reward == 0
+
+
+@pytest.mark.parametrize(
+    ("turn", "reply"),
+    [("?3+4", "7"), ("?7+7", "6"), ("?7*5", "3"), ("?9*9", "1"), ("3+4", None), ("?3+4 ", None),
+     ("#7", None), ("?3-4", None), ("?33+4", None), ("?3+4\n", None), ("", None), ("?٣+4", None)],
+)  # fmt: skip
+def test_the_calculator_replies_to_queries_only(turn, reply):
+    task = experiment(*CALCULATOR).dataset
+    problem = Problem((), "")
+    assert task.reply(problem, [turn]) == task.reply(problem, ["?1+1", turn]) == reply
+
+
+def test_demonstrations_are_trajectories_of_the_task():
+    """Each is what the environment would have said; a perfect author is always right."""
+    sets = ("dataset.hard_error=0", "dataset.easy_error=0"), ()
+    rates = []
+    for overrides in sets:
+        exp = experiment(*SMALL, *CALCULATOR, *overrides)
+        task, codec = exp.dataset, Codec(byte_tokenizer(), tiny())
+        problems = task.load()[0]
+        right = []
+        for i, said in task.demonstrations(problems, 300, 0):
+            tokens, mask = trajectory(task, codec, problems[i], said)
+            whole = Response(tokens, [0.0] * len(tokens), True, mask)
+            assert codec.turns(whole) == said
+            assert len(tokens) <= task.max_response_tokens
+            assert len(said) <= task.max_turns
+            assert task.reply(problems[i], said) is None
+            answer = task.verify(task.outcome(said), problems[i].answer)
+            right.append(answer.accuracy)
+        rates.append(np.mean(right))
+    assert rates[0] == 1
+    assert 0.3 < rates[1] < 0.6
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("dataset.max_turns=4", ["dataset.max_turns=4", "above max_steps=4"]),
+        ("dataset.max_turns=null", ["dataset.max_turns"]),
+        ("dataset.max_response_tokens=2041",
+         ["max_prompt_tokens=16", "twice dataset.max_response_tokens=2041", "context of 4096"]),
+        ("+dataset.turns=3", ["dataset.turns: is no key", "max_turns"]),
+    ],
+)  # fmt: skip
+def test_bad_input(override, expected, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    line = refused([*SMALL, *CALCULATOR, override], monkeypatch, capfd)
+    for part in expected:
+        assert part in line
+    assert list(tmp_path.iterdir()) == []
