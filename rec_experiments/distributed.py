@@ -11,18 +11,21 @@ import os
 import shlex
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, Shard
 
 from rec_experiments.types import UserError
 
-# How long a rank waits for the others: more than one evaluation may take, less than a night.
+# How long a rank waits for the others before it gives up: longer than an evaluation may take.
 PATIENCE = timedelta(hours=1)
+CPU = torch.device("cpu")
 SHARD = "shard"  # marks a rank's part of a tensor in a packed state
 
 T = TypeVar("T")
@@ -37,8 +40,8 @@ class World:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
-    store: dist.Store | None = field(default=None, repr=False, compare=False)
+    device: torch.device = CPU
+    store: Store | None = field(default=None, repr=False, compare=False)
 
     @property
     def leads(self) -> bool:
@@ -89,8 +92,8 @@ class World:
         # The first list of modules is that of the decoder layers. Parameters go back to their
         # shards after each forward pass, also those of the root: one without a backward pass
         # would leave them whole, and the next pass would not see the optimizer's step.
-        layers = next((m for m in model.modules() if isinstance(m, nn.ModuleList)), [])
-        for module in (*layers, model):
+        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+        for module in (*next(lists, nn.ModuleList()), model):
             fully_shard(module, mesh=self.mesh, reshard_after_forward=True)
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -115,7 +118,12 @@ class World:
 
 
 ALONE = World()
-_current = ALONE
+
+
+class _Joined:
+    """What this process is part of."""
+
+    world: ClassVar[World] = ALONE
 
 
 def join() -> World:
@@ -123,28 +131,27 @@ def join() -> World:
 
     Raises UserError if the environment is not what torchrun makes it.
     """
-    global _current
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size > 1:
         try:
-            store, rank, _ = next(dist.rendezvous("env://"))
+            store, rank, _ = next(rendezvous("env://"))
         except ValueError as error:  # RANK, MASTER_ADDR or MASTER_PORT is not set
             raise UserError(f"WORLD_SIZE={size}: {error}; start the ranks with torchrun") from error
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore("collectives", store),
+            store=PrefixStore("collectives", store),
             rank=rank,
             world_size=size,
             timeout=PATIENCE,
         )
-        _current = World(rank, size, store=store)
-    return _current
+        _Joined.world = World(rank, size, store=store)
+    return _Joined.world
 
 
 def current() -> World:
     """The world that this process has joined, or that of a process alone."""
-    return _current
+    return _Joined.world
 
 
 def leave() -> None:

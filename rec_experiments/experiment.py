@@ -85,8 +85,8 @@ class Experiment(Pieces):
             )
         if self.ranks > self.batch_size:
             raise ValueError(
-                f"ranks={self.ranks}: must be at most batch_size={self.batch_size}, since each rank "
-                "draws whole groups"
+                f"ranks={self.ranks}: must be at most batch_size={self.batch_size}, so that each "
+                "has a group to draw"
             )
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={self.device}: must be auto, cpu or cuda")

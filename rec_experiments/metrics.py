@@ -36,14 +36,14 @@ class TokenLog:
             self.kl.append(kl_BT[mask_BT])
 
     def cpu(self) -> "TokenLog":
+        """The same values on the CPU, where ranks can exchange them."""
         return TokenLog(*([value.cpu() for value in getattr(self, f.name)] for f in fields(self)))
 
     @classmethod
     def joined(cls, logs: list["TokenLog"]) -> "TokenLog":
-        """The log of all ranks."""
-        return cls(
-            *([value for log in logs for value in getattr(log, f.name)] for f in fields(cls))
-        )
+        """The log of a mini-batch that ranks have shared."""
+        columns = ([getattr(log, f.name) for log in logs] for f in fields(cls))
+        return cls(*([value for part in column for value in part] for column in columns))
 
     def reduce(self) -> dict[str, float]:
         row = {

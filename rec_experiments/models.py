@@ -287,10 +287,7 @@ class Codec:
         tokenised by itself. Raises UserError for a template that does not show the model's turns.
         """
         before = {"role": "user", "content": "?"}, {"role": "assistant", "content": TURN}
-        try:
-            rendered = self._render((*before, {"role": "user", "content": text}))
-        except TemplateError:
-            rendered = ""
+        rendered = self._render((*before, {"role": "user", "content": text}))
         _, shown, rest = rendered.partition(TURN)
         if not shown:
             raise UserError(

@@ -140,8 +140,8 @@ class RunFolder:
         temporary = self.checkpoints / f".{folder.name}.partial"
         if self.world.leads:
             for name in ("metrics.jsonl", "samples.jsonl"):
-                with open(self.path / name, "ab") as file:
-                    os.fsync(file.fileno())
+                with open(self.path / name, "ab") as rows:
+                    os.fsync(rows.fileno())
             for stale in (temporary, folder):
                 shutil.rmtree(stale, ignore_errors=True)
             temporary.mkdir()

@@ -196,7 +196,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", *overrides, until=4)
     newest = sorted((tmp_path / "cut" / "checkpoints").glob("step_*"))[-1]
-    state = newest / "state.pt"
+    state = newest / "rank_0.pt"
     data = bytearray(state.read_bytes())
     if damage == "flip":
         data[len(data) // 2] ^= 1
@@ -204,7 +204,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     elif damage == "truncate":
         state.write_bytes(data[: len(data) // 2])
     elif damage == "no digest":
-        (newest / "sha256").unlink()
+        (newest / "rank_0.sha256").unlink()
     else:
         state.write_bytes(b"")
     folder = RunFolder(tmp_path / "cut")
@@ -279,7 +279,7 @@ def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
     for step in (0, 1, 2):
         if step:
             saved = torch.load(
-                folder.checkpoints / f"step_{step:08d}" / "state.pt", weights_only=True
+                folder.checkpoints / f"step_{step:08d}" / "rank_0.pt", weights_only=True
             )
             bench.model.load_state_dict(saved["model"])
         again = evaluate(exp, bench, other, step)

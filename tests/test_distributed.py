@@ -1,0 +1,416 @@
+"""Several processes train as one does.
+
+1. Gradient, loss and metrics of two ranks are those of one, up to rounding, however the rows fall.
+2. Ten steps of two ranks end at the weights of one, up to rounding.
+3. A resumed run of two ranks is the uninterrupted one, bit for bit, after SIGKILL of a rank too.
+4. A checkpoint damaged on one rank is passed over by all.
+5. A rank that fails ends the run; what is wrong is said once.
+"""
+
+import copy
+import dataclasses
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, experiment, resolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_bad_input import refused
+from test_training import mini_batch  # noqa: F401 (a fixture)
+
+import rec_experiments
+from rec_experiments import distributed, schema
+from rec_experiments.distributed import World, whole
+from rec_experiments.metrics import TokenLog
+from rec_experiments.models import collate, score
+from rec_experiments.prepare import prepare
+from rec_experiments.run_folder import RunFolder
+from rec_experiments.train import accumulate_gradient, deal, micro_batches, passes, train
+
+RANKS = 2
+PATIENCE = 300  # seconds until a task of the ranks counts as hung
+
+
+class Ranks:
+    """Processes that have joined one world and run a function on each rank when asked."""
+
+    def __init__(self, size: int):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        context = get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            environment = {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
+                "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
+                "REC_EXPERIMENTS_CACHE": os.environ["REC_EXPERIMENTS_CACHE"],
+            }  # fmt: skip
+            process = context.Process(target=_serve, args=(theirs, environment), daemon=True)
+            process.start()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def __call__(self, function, *arguments) -> list:
+        """function(world, *arguments) on every rank; the results in the order of ranks."""
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+        for pipe in self.pipes:
+            assert pipe.poll(PATIENCE), "a rank hangs"
+        answers = [pipe.recv() for pipe in self.pipes]
+        assert not (failed := [error for _, error in answers if error]), "\n".join(failed)
+        return [answer for answer, _ in answers]
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def _serve(pipe, environment):
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    schema.register()
+    world = distributed.join()
+    while True:
+        function, arguments = pipe.recv()
+        try:
+            pipe.send((function(world, *arguments), None))
+        except Exception:
+            pipe.send((None, traceback.format_exc()))
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    pool = Ranks(RANKS)
+    yield pool
+    pool.close()
+
+
+def gradient_on(world, model, rollouts, pad_id, algorithm, micro_batch_size):
+    """Gradient and metrics of a mini-batch, on one rank or many; the passes of this rank."""
+    reference = world.split(copy.deepcopy(model).requires_grad_(False))
+    model = world.split(copy.deepcopy(model))
+    log = accumulate_gradient(
+        model,
+        rollouts,
+        rec_experiments.algorithm(algorithm).parts,
+        pad_id=pad_id,
+        temperature=1.0,
+        micro_batch_size=micro_batch_size,
+        seed=0,
+        reference=reference,
+        world=world,
+    )
+    log = TokenLog.joined(world.gather(log.cpu()))
+    return torch.cat([whole(p.grad).flatten() for p in model.parameters()]), log.reduce()
+
+
+def assert_gradients_agree(ranks, batch, algorithm, size):
+    alone, alone_row = gradient_on(distributed.ALONE, *batch, algorithm, size)
+    for together, row in ranks(gradient_on, *batch, algorithm, size):
+        torch.testing.assert_close(together, alone, rtol=1e-11, atol=1e-14)
+        assert row == pytest.approx(alone_row, rel=1e-11, abs=1e-13)
+    return alone
+
+
+@pytest.mark.parametrize("size", [3, None])
+@pytest.mark.parametrize(
+    "algorithm", ["grpo", "rec_ring_is", "opmd", "red_drop", "red_weight", "asymre"]
+)
+def test_the_gradient_does_not_depend_on_the_number_of_ranks(ranks, mini_batch, algorithm, size):  # noqa: F811
+    gradient = assert_gradients_agree(ranks, mini_batch, algorithm, size)
+    assert gradient.abs().max() > 1e-4
+
+
+def rows_of(rollouts, rows):
+    return dataclasses.replace(
+        rollouts,
+        **{
+            name: [getattr(rollouts, name)[i] for i in rows]
+            for name in ("prompts", "responses", "verdicts", "groups")
+        },
+    )
+
+
+@pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 1, 2], 1), ([0, 5, 9, 13], 2)])
+def test_a_rank_without_rows_adds_nothing(ranks, mini_batch, rows, size):  # noqa: F811
+    model, rollouts, pad_id = mini_batch
+    batch = (model, rows_of(rollouts, rows), pad_id)
+    gradient = assert_gradients_agree(ranks, batch, "asymre", size)
+    assert gradient.abs().max() > 1e-4
+
+
+def test_a_batch_without_gradient_has_none_on_any_rank(ranks, mini_batch):  # noqa: F811
+    model, rollouts, pad_id = mini_batch
+    equal = [dataclasses.replace(verdict, reward=0.9) for verdict in rollouts.verdicts]
+    batch = (model, dataclasses.replace(rollouts, verdicts=equal), pad_id)
+    assert not assert_gradients_agree(ranks, batch, "grpo", 3).any()
+
+
+def scores_around_a_step(world, model, rollouts, pad_id):
+    """Log-probabilities before and after the parameters move, with no backward pass between."""
+    model = world.split(copy.deepcopy(model))
+    rows = collate(rollouts.prompts, [r.tokens for r in rollouts.responses], pad_id)
+    before = score_of(model, rows)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    return before, score_of(model, rows)
+
+
+def score_of(model, rows):
+    with torch.no_grad():
+        return score(model, None, rows, 1.0).logp_BT
+
+
+def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):  # noqa: F811
+    expected = scores_around_a_step(distributed.ALONE, *mini_batch)
+    assert not torch.allclose(*expected)
+    for scores in ranks(scores_around_a_step, *mini_batch):
+        torch.testing.assert_close(scores, expected, rtol=1e-11, atol=1e-12)
+
+
+lengths_and_needs = st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=40)
+
+
+@settings(deadline=None)
+@given(lengths_and_needs, st.one_of(st.none(), st.integers(1, 9)), st.integers(1, 5))
+def test_ranks_share_the_rows_and_keep_step(rows, size, ranks):
+    lengths, needs = [length for length, _ in rows], torch.tensor([need for _, need in rows])
+    plans = [passes(lengths, needs, size, World(rank, ranks)) for rank in range(ranks)]
+    assert len({tuple(p.needs_gradient for p in plan) for plan in plans}) == 1
+    counted = [row for plan in plans for p in plan if not p.blank for row in p.rows]
+    assert sorted(counted) == list(range(len(lengths)))
+    for plan in plans:
+        for p in plan:
+            assert len(p.rows) <= (size or len(lengths))
+            assert p.blank or all(needs[row] == p.needs_gradient for row in p.rows)
+    assert all(any(not plan[i].blank for plan in plans) for i in range(len(plans[0])))
+    if ranks == 1:
+        assert [(p.rows, p.needs_gradient) for p in plans[0]] == [
+            *micro_batches(lengths, needs, size)
+        ]
+
+
+@settings(deadline=None)
+@given(lengths_and_needs, st.integers(1, 5))
+def test_ranks_get_like_work(rows, ranks):
+    """Tokens with a gradient differ by no more than a longest row, there and back again."""
+    lengths, needs = [length for length, _ in rows], torch.tensor([need for _, need in rows])
+    work = [sum(lengths[i] for i in hand if needs[i]) for hand in deal(lengths, needs, ranks)]
+    assert max(work) - min(work) <= max(lengths)
+
+
+@given(st.integers(0, 100), st.integers(1, 9))
+def test_shares_are_consecutive_and_even(n, ranks):
+    shares = [list(range(n))[World(rank, ranks).share(n)] for rank in range(ranks)]
+    assert [i for share in shares for i in share] == list(range(n))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+# AsymRE moves the weights at each step. One group is decoded at a time, so that the sampler sees
+# the same shapes however the groups are shared.
+MOVING = (*SMALL, "algo=asymre", "sampler.max_rows=4", "model.heads=2", "eval_problems=7")
+
+
+def run_on(world, path, overrides, until=None):
+    """Train to the end, or until a row, on one rank or many. Rows, full weights, own state."""
+    overrides = (*MOVING, *overrides, f"ranks={world.size}")
+    folder = RunFolder(path, world)
+    config = resolve(*overrides)
+    folder.check(config)
+    folder.start(config, {})
+    bench = prepare(experiment(*overrides), world=world)
+    notes = []
+
+    def stop(row):
+        if row["step"] == until:
+            raise InterruptedError
+
+    try:
+        train(experiment(*overrides), bench, folder, stop, notes.append)
+    except InterruptedError:
+        assert until is not None
+    folder._lock.close() if world.leads else None
+    weights = {name: whole(t).detach() for name, t in bench.model.state_dict().items()}
+    return timeless(folder.metrics()), weights, folder.load_checkpoint()[0], notes
+
+
+def timeless(rows):
+    return [
+        {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
+        for row in rows
+    ]
+
+
+def test_ten_steps_of_two_ranks_are_those_of_one(ranks, tmp_path):
+    """Same responses, metrics and weights, up to float32 rounding."""
+    overrides = ("steps=10", "sync.interval=3", "sync.offset=1", "micro_batch_size=3",
+                 "eval_every=3", "optimizer.learning_rate=0.002")  # fmt: skip
+    rows, weights, _, _ = run_on(distributed.ALONE, tmp_path / "one", overrides)
+    start = prepare(experiment(*MOVING)).model.state_dict()
+    assert max((weights[name] - start[name]).abs().max() for name in weights) > 0.005
+    (two_rows, two_weights, _, _), (_, other_weights, _, _) = ranks(
+        run_on, tmp_path / "two", overrides
+    )
+    assert len(two_rows) == len(rows) == 11
+    for row, two_row in zip(rows, two_rows, strict=True):
+        assert two_row == pytest.approx(row, rel=1e-3, abs=1e-5), row["step"]
+    for name, tensor in weights.items():
+        torch.testing.assert_close(two_weights[name], tensor, rtol=1e-4, atol=2e-5)
+        assert torch.equal(two_weights[name], other_weights[name])
+    samples = [(tmp_path / n / "samples.jsonl").read_text() for n in ("one", "two")]
+    assert samples[0] == samples[1]
+
+
+OFF_POLICY = ("steps=6", "checkpoint_every=2", "sync.interval=2", "sync.offset=3")
+
+
+def assert_same(one, other):
+    """Bit for bit, on every rank."""
+    for (rows, weights, _, _), (other_rows, other_weights, _, _) in zip(one, other, strict=True):
+        assert json.dumps(rows) == json.dumps(other_rows)
+        assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
+
+
+def states_are_equal(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(states_are_equal(one[k], other[k]) for k in one)
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+
+def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
+    entire = ranks(run_on, tmp_path / "whole", OFF_POLICY)
+    for until in (1, 3, 5):
+        ranks(run_on, tmp_path / "cut", OFF_POLICY, until)
+    resumed = ranks(run_on, tmp_path / "cut", OFF_POLICY)
+    assert "resumed after gradient step 4" in resumed[0][3]
+    assert_same(resumed, entire)
+    for (_, _, state, _), (_, _, other, _) in zip(resumed, entire, strict=True):
+        for part in ("model", "optimizer"):
+            assert states_are_equal(state[part], other[part])
+    parts = [state["optimizer"]["state"][0]["exp_avg"] for _, _, state, _ in entire]
+    assert sum(len(part["shard"]) for part in parts) == parts[0]["shape"][0]  # each its own
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_a_checkpoint_damaged_on_one_rank_is_passed_over_by_all(ranks, tmp_path, rank):
+    entire = ranks(run_on, tmp_path / "whole", OFF_POLICY)
+    ranks(run_on, tmp_path / "cut", OFF_POLICY, 5)
+    newest = sorted((tmp_path / "cut" / "checkpoints").glob("step_*"))[-1]
+    file = newest / f"rank_{rank}.pt"
+    file.write_bytes(file.read_bytes()[:-1])
+    resumed = ranks(run_on, tmp_path / "cut", OFF_POLICY)
+    for _, _, _, notes in resumed:
+        assert f"checkpoint {newest.name} is damaged and was passed over" in notes
+        assert "resumed after gradient step 2" in notes
+    assert_same(resumed, entire)
+
+
+def torchrun(*arguments, cwd, program=("-m", "rec_experiments"), **popen):
+    """The command that the README shows, as a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone",
+         "--nproc-per-node", str(RANKS), *program, *arguments],
+        cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen,
+    )  # fmt: skip
+
+
+def outcome(process) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+def pids(process) -> dict[int, int]:
+    """Process ids of the ranks that torchrun has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    environments = {int(pid): Path(f"/proc/{pid}/environ").read_bytes() for pid in children}
+    found = {pid: re.search(rb"\0RANK=(\d+)\0", text) for pid, text in environments.items()}
+    return {int(match[1]): pid for pid, match in found.items() if match}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
+    overrides = ("steps=40", "checkpoint_every=5", "sync.interval=3", "sync.offset=2")
+    arguments = (*MOVING, *overrides, "ranks=2", "run_dir=killed")
+    entire = ranks(run_on, tmp_path / "whole", overrides)
+    folder = RunFolder(tmp_path / "killed")
+    for killed, row in (((1,), 12), ((0, 1), 23)):
+        process = torchrun(*arguments, cwd=tmp_path)
+        while process.poll() is None and len(folder.metrics()) <= row:
+            time.sleep(0.01)
+        started = pids(process)
+        for rank in killed:
+            os.kill(started[rank], signal.SIGKILL)
+        assert outcome(process)[0] != 0
+        assert folder.status()["state"] != "done"
+    code, out, err = outcome(torchrun(*arguments, cwd=tmp_path))
+    assert code == 0, err
+    assert re.search(r"resumed after gradient step (20|25|30|35)", out)
+    assert timeless(folder.metrics()) == entire[0][0]
+    for rank in range(RANKS):
+        newest = sorted(folder.checkpoints.glob("step_*"))[-1]
+        state = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
+        assert states_are_equal(state["model"], entire[rank][2]["model"])
+
+
+def test_a_rank_that_fails_ends_the_run(tmp_path):
+    """Not code 0, one traceback, and the reason in status.json, though rank 0 is innocent."""
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import os, rec_experiments.train as t\n"
+        "update = t.update\n"
+        "def boom(experiment, bench, optimizer, rollouts):\n"
+        "    if rollouts.index == 1 and bench.world.rank == 1: raise RuntimeError('no luck')\n"
+        "    return update(experiment, bench, optimizer, rollouts)\n"
+        "t.update = boom\n"
+        "from rec_experiments.cli import main\n"
+        "main()\n"
+    )
+    code, _, err = outcome(
+        torchrun(*MOVING, "ranks=2", "run_dir=run", program=(str(script),), cwd=tmp_path)
+    )
+    assert code not in (0, 2)
+    assert err.count("RuntimeError: no luck") == 1
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert status["reason"] == "RuntimeError: no luck"
+    assert "in boom" in status["traceback"]
+    rows = RunFolder(tmp_path / "run").metrics()
+    assert [row["step"] for row in rows] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["ranks=2", "sede=1"], "error: sede: "),
+        (["ranks=3"], "error: ranks=3: 2 processes started; the command for ranks=3 is: "
+                      "torchrun --nproc-per-node 3 -m rec_experiments "),
+    ],
+)  # fmt: skip
+def test_a_users_mistake_is_told_once(tmp_path, arguments, line):
+    code, out, err = outcome(torchrun(*SMALL, *arguments, cwd=tmp_path))
+    assert code != 0
+    assert [said.startswith(line) for said in err.splitlines() if said[:6] == "error:"] == [True]
+    assert out == ""
+    assert "rec_experiments/" not in err  # no traceback of ours; torchrun adds a report of its own
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_two_ranks_is_not_resumed_by_one(ranks, tmp_path, monkeypatch, capfd):
+    ranks(run_on, tmp_path / "run", (), 2)
+    line = refused([*MOVING, f"run_dir={tmp_path / 'run'}"], monkeypatch, capfd)
+    assert "holds another experiment, ranks is 2 there and 1 here" in line
