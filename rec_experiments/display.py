@@ -163,7 +163,7 @@ def curves(rows: list[Row], title: str) -> "Figure":
         points = [(row["step"], row[key]) for row in rows if key in row]
         axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5) if points else None
         axes.set_xlabel("gradient steps")
-        axes.set_title(label, fontsize="medium")
+        axes.set_title(label, y=1, fontsize="medium")  # without y it would be sought, slowly
         axes.grid(alpha=0.3)
         if key in ("eval/accuracy", "train/reward"):
             axes.set_ylim(-0.02, 1.02)
