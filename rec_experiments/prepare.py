@@ -138,11 +138,11 @@ def check_lengths(experiment: Experiment, codec: Codec, problems: list[Problem])
             f"dataset.max_response_tokens={response} it exceeds the model's context of "
             f"{codec.context} tokens"
         )
-    for problem in problems:
-        length = len(codec.encode(problem.messages))
-        if length > limit:
+    prompts = codec.encode_all([problem.messages for problem in problems])
+    for problem, prompt in zip(problems, prompts, strict=True):
+        if len(prompt) > limit:
             raise UserError(
-                f"dataset.max_prompt_tokens={limit}: a prompt has {length} tokens "
+                f"dataset.max_prompt_tokens={limit}: a prompt has {len(prompt)} tokens "
                 f"({problem.messages[-1]['content'][:60]!r} …); raise the limit or filter the data"
             )
 

@@ -15,7 +15,7 @@ import torch
 from conftest import SMALL, experiment, resolve
 
 import rec_experiments
-from rec_experiments.models import collate, score
+from rec_experiments.models import Codec, collate, score
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout import RolloutFeed
 from rec_experiments.run_folder import RunFolder
@@ -42,6 +42,16 @@ def mini_batch():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
     return model.double(), dataclasses.replace(rollouts, verdicts=verdicts), bench.codec.pad_id
+
+
+def test_prompts_encoded_together_are_those_encoded_one_by_one():
+    exp = experiment(*SMALL)
+    codec = Codec(exp.model.tokenizer(), exp.model.model())
+    system = {"role": "system", "content": "Σ\n"}
+    prompts = [
+        tuple([system] * (i % 2) + [{"role": "user", "content": "7é" * i}]) for i in range(5)
+    ]
+    assert codec.encode_all(prompts) == [codec.encode(prompt) for prompt in prompts]
 
 
 def gradient_of(model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None):

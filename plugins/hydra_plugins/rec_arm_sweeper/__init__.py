@@ -27,7 +27,13 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 # Imported once, before the jobs' processes are forked: most of a short job's start is importing.
-PRELOAD = ["rec_experiments.cli", "rec_experiments.prepare", "rec_experiments.train"]
+PRELOAD = [
+    "rec_experiments.cli",
+    "rec_experiments.prepare",
+    "rec_experiments.train",
+    "matplotlib.backends.backend_agg",  # for the picture at the end of a run
+    "matplotlib.figure",
+]
 # Hydra's overrides that shape the sweep; a job is composed without them.
 OF_THE_SWEEP = ("hydra.sweeper.", "hydra/sweeper=", "hydra.mode=")
 

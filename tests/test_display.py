@@ -1,0 +1,49 @@
+"""The picture of a run: all panels of the run's metrics, with nothing on top of anything else."""
+
+import itertools
+
+import pytest
+
+from rec_experiments.display import PANELS, curves, draw_curves
+
+STEPS = 100
+
+
+def rows(scale: float) -> list[dict]:
+    """A run whose metrics are of the size `scale`; accuracy and reward stay in [0, 1]."""
+    return [
+        {"step": step}
+        | {key: scale * (1 + step / STEPS) for key, _, _ in PANELS[2:]}
+        | {key: step / STEPS for key, _, _ in PANELS[:2]}
+        for step in range(STEPS + 1)
+    ]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.234e-5, 1.0, 12345.0])
+def test_the_panels_do_not_overlap_and_stay_inside(scale):
+    figure = curves(rows(scale), "a title")
+    figure.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure._suptitle.get_window_extent()]
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+
+
+def test_the_curves_are_the_rows():
+    measured = [row | {"train/kl": None} for row in rows(1.0)]
+    without_kl = [{k: v for k, v in row.items() if v is not None} for row in measured]
+    panels = dict(zip([key for key, _, _ in PANELS], curves(without_kl, "").axes, strict=True))
+    assert [axes.get_title() for axes in panels.values()] == [label for _, label, _ in PANELS]
+    [line] = panels["train/entropy"].get_lines()
+    assert line.get_xydata().tolist() == [[step, 1.0 + step / STEPS] for step in range(STEPS + 1)]
+    assert not panels["train/kl"].get_lines()
+    kl = curves(rows(1.0), "").axes[2]
+    assert kl.get_yscale() == "log"
+
+
+def test_the_file_is_whole_or_absent(tmp_path):
+    draw_curves(rows(1.0), "a title", tmp_path / "curves.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
