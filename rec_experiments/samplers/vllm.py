@@ -201,11 +201,13 @@ class VllmSampler:
         Raises FloatingPointError if the policy's logits are not finite.
         """
         rows = [
-            ({"prompt_token_ids": prompt}, self._parameters(draw, temperature))
-            for prompt, named in zip(prompts, draws, strict=True)
-            for draw in named
+            (prompt, draw) for prompt, named in zip(prompts, draws, strict=True) for draw in named
         ]
-        outputs = self.engine.generate(*map(list, zip(*rows)), use_tqdm=False) if rows else []
+        outputs = self.engine.generate(
+            [{"prompt_token_ids": prompt} for prompt, _ in rows],
+            [self._parameters(draw, temperature) for _, draw in rows],
+            use_tqdm=False,
+        )
         responses = iter([self._response(output.outputs[0]) for output in outputs])
         return [[next(responses) for _ in named] for named in draws]
 
