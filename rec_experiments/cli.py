@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import hydra
@@ -24,7 +24,11 @@ from rec_experiments.experiment import Experiment, run_path
 from rec_experiments.types import UserError
 
 USER_ERROR = 2  # exit code for bad input
-INTERRUPTED = "interrupted; the same command resumes the run"
+INTERRUPTED = (
+    128 + signal.SIGINT,
+    128 + signal.SIGTERM,
+)  # exit codes of a run stopped from outside
+RESUMES = "the same command resumes the run"
 
 
 def main() -> None:
@@ -43,10 +47,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     def guarded(config: DictConfig) -> None:
         nonlocal composed
         composed = True
-        try:
+        with mistakes_in_one_line():  # before Hydra adds its own words
             task(config)
-        except (UserError, OmegaConfBaseException) as error:
-            _refuse(error)  # before Hydra adds its own words
 
     try:
         if {"-h", "--help"} & set(sys.argv[1:]):
@@ -58,6 +60,15 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
         if composed:
             raise
+        _refuse(error)
+
+
+@contextlib.contextmanager
+def mistakes_in_one_line() -> Iterator[None]:
+    """A user's mistake within is told in one line and ends the process with exit code 2."""
+    try:
+        yield
+    except (UserError, OmegaConfBaseException) as error:
         _refuse(error)
 
 
@@ -106,18 +117,23 @@ def run(config: DictConfig) -> None:
             reporter.row(row)
             tracker.log(row)
 
+        stopped: signal.Signals | None = None
         try:
-            train(experiment, bench, folder, on_row, reporter.note)
+            if not train(experiment, bench, folder, on_row, reporter.note, told_to_stop()):
+                stopped = signal.SIGTERM
         except KeyboardInterrupt:
-            folder.set_status("failed", reason=INTERRUPTED)
-            tracker.finish(failed=True)
-            reporter.note(INTERRUPTED)
-            sys.exit(128 + signal.SIGINT)
+            stopped = signal.SIGINT
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
             folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
             tracker.finish(failed=True)
             raise
+        if stopped:
+            reason = f"{stopped.name} after step {folder.last_step()}; {RESUMES}"
+            folder.set_status("interrupted", reason=reason)
+            tracker.finish(failed=True)
+            reporter.note(f"interrupted: {reason}")
+            sys.exit(128 + stopped)
     picture = path / "curves.png"
     draw_curves(folder.metrics(), f"{experiment.algo.name}, {experiment.sync.describe()}", picture)
     to_do = tracker.finish(picture)
@@ -125,6 +141,13 @@ def run(config: DictConfig) -> None:
     summarise(console, folder.metrics(), path)
     for line in to_do:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def told_to_stop() -> Callable[[], bool]:
+    """From now on SIGTERM does not kill the process; returns what tells whether it has come."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    return lambda: bool(told)
 
 
 def explain(error: BaseException) -> str:

@@ -40,10 +40,13 @@ def train(
     folder: RunFolder,
     on_row: Callable[[Row], None] = lambda row: None,
     note: Callable[[str], None] = lambda line: None,
-) -> None:
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
     """Run the experiment to its end, from the folder's newest whole checkpoint if it has one.
 
-    on_row sees each row of metrics.jsonl as it is written; note gets a line for people.
+    on_row sees each row of metrics.jsonl as it is written; note gets a line for people. `stop` is
+    asked between gradient steps; once it says so, the state is saved and the run ends early.
+    Returns whether all steps are done.
     """
     model = bench.model
     optimizer = experiment.optimizer.build(model)
@@ -74,10 +77,22 @@ def train(
         folder.append("metrics.jsonl", [row])
         on_row(row)
 
+    def save() -> None:
+        folder.save_checkpoint(
+            step,
+            {
+                "step": step,
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "feed": feed.state(),
+            },
+        )
+
     if state is None:
         record({"step": 0, **evaluate(experiment, bench, folder, 0)})
         feed.reach(0, model)
-    while step < experiment.steps:
+    saved = step
+    while step < experiment.steps and not stop():
         rollouts = feed.take(step)
         row = update(experiment, bench, optimizer, rollouts)
         step += 1
@@ -86,15 +101,11 @@ def train(
         record({"step": step, **row})
         feed.reach(step, model)
         if step % experiment.checkpoint_every == 0 or step == experiment.steps:
-            folder.save_checkpoint(
-                step,
-                {
-                    "step": step,
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "feed": feed.state(),
-                },
-            )
+            save()
+            saved = step
+    if saved < step:
+        save()
+    return step == experiment.steps
 
 
 def update(
