@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import hydra
@@ -25,9 +25,10 @@ from rec_experiments.experiment import Experiment, run_path
 from rec_experiments.types import UserError
 
 USER_ERROR = 2  # exit code for bad input
+# Exit codes of a run stopped from outside.
+INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 RESUMES = "the same command resumes the run"
-INTERRUPTED = f"interrupted; {RESUMES}"
 
 
 def main() -> None:
@@ -51,17 +52,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     def guarded(config: DictConfig) -> None:
         nonlocal composed
         composed = True
-        try:
+        with told_once():  # before Hydra adds its own words
             task(config)
-        except (UserError, OmegaConfBaseException) as error:
-            _refuse(error)  # before Hydra adds its own words
-        except Exception as error:
-            if not distributed.current().fails_first():
-                sys.exit(1)  # for want of a rank that has failed, and says why
-            if not (isinstance(error, OSError) and error.errno in DISK_FULL):
-                raise
-            print(f"error: {error.strerror}; {RESUMES}", file=sys.stderr)
-            sys.exit(1)
 
     try:
         if {"-h", "--help"} & set(sys.argv[1:]):
@@ -74,6 +66,23 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
         if composed:
             raise
         _refuse(error)
+
+
+@contextlib.contextmanager
+def told_once() -> Iterator[None]:
+    """A user's mistake within is told in one line and ends the process with exit code 2; a full
+    disk, with 1. Any other error goes on, unless it only follows from that of another rank."""
+    try:
+        yield
+    except (UserError, OmegaConfBaseException) as error:
+        _refuse(error)
+    except Exception as error:
+        if not distributed.current().fails_first():
+            sys.exit(1)
+        if not (isinstance(error, OSError) and error.errno in DISK_FULL):
+            raise
+        print(f"error: {error.strerror}; {RESUMES}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _refuse(error: Exception) -> NoReturn:
@@ -125,14 +134,12 @@ def run(config: DictConfig) -> None:
             reporter.row(row)
             tracker.log(row)
 
+        stopped: signal.Signals | None = None
         try:
-            train(experiment, bench, folder, on_row, reporter.note)
+            if not train(experiment, bench, folder, on_row, reporter.note, told_to_stop()):
+                stopped = signal.SIGTERM
         except KeyboardInterrupt:
-            if world.fails_first():
-                folder.set_status("failed", reason=INTERRUPTED)
-            tracker.finish(failed=True)
-            reporter.note(INTERRUPTED)
-            sys.exit(128 + signal.SIGINT)
+            stopped = signal.SIGINT
         except BaseException as error:
             if world.fails_first():
                 reason = f"{type(error).__name__}: {error}"
@@ -140,6 +147,13 @@ def run(config: DictConfig) -> None:
                     folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
             tracker.finish(failed=True)
             raise
+        if stopped:
+            reason = f"{stopped.name} after step {folder.last_step()}; {RESUMES}"
+            if world.leads:
+                folder.set_status("interrupted", reason=reason)
+            tracker.finish(failed=True)
+            reporter.note(f"interrupted: {reason}")
+            sys.exit(128 + stopped)
     if not world.leads:
         return
     picture = path / "curves.png"
@@ -149,6 +163,13 @@ def run(config: DictConfig) -> None:
     summarise(console, folder.metrics(), path)
     for line in to_do:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def told_to_stop() -> Callable[[], bool]:
+    """From now on SIGTERM does not kill the process; returns what tells whether it has come."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    return lambda: bool(told)
 
 
 def explain(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """Where a run came from: enough to run it again, or to see why that is not possible."""
 
+import json
 import platform
 import subprocess
 import sys
@@ -14,13 +15,15 @@ PACKAGES = (
     "math-verify", "numpy", "vllm", "wandb", "submitit",
 )  # fmt: skip
 
+PARENT = Path(__file__).parent.parent
+SOURCE = "source.json"  # beside a copy of the package: the commit and the diff it was copied from
+
 
 def collect() -> dict[str, Any]:
     """Commit, uncommitted diff, package versions, device and command of this process."""
     return {
         "command": [sys.executable, *sys.orig_argv[1:]],
-        "commit": _git("rev-parse", "HEAD"),
-        "diff": _git("diff", "HEAD"),
+        **source(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
@@ -29,13 +32,26 @@ def collect() -> dict[str, Any]:
     }
 
 
+def source() -> dict[str, Any]:
+    """Commit and uncommitted diff of the running code; copy: its folder if it is a copy."""
+    copied = PARENT / SOURCE
+    if copied.exists():
+        return {**json.loads(copied.read_text()), "copy": str(PARENT)}
+    return {"commit": _git("rev-parse", "HEAD"), "diff": _git("diff", "HEAD")}
+
+
+def is_dirty() -> bool:
+    """Whether the checkout has changes that no commit holds, new files included."""
+    return bool(_git("status", "--porcelain"))
+
+
 def _git(*arguments: str) -> str | None:
     """Output of git in the package's checkout; None where there is none."""
     try:
         done = subprocess.run(
             ["git", *arguments],
             check=False,
-            cwd=Path(__file__).parent,
+            cwd=PARENT,
             capture_output=True,
             text=True,
         )

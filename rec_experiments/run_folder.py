@@ -2,8 +2,15 @@
 
 config.yaml      the resolved experiment          provenance.json  commit, versions, device, command
 metrics.jsonl    one object per gradient step     samples.jsonl    a few responses per evaluation
-status.json      running | done | failed          checkpoints/     the newest two states
-curves.png       the picture of the run
+status.json      see below                        checkpoints/     the newest two states
+curves.png       the picture of the run           log.txt          output of a sweep's job
+
+status.json holds the state, since when, and why:
+running       a process has taken the folder; one that was killed cannot take this back
+done          all steps
+failed        an exception, with its traceback
+interrupted   stopped from outside: by SIGTERM, as when a job is preempted or its time is over, with
+              its state saved, or by Ctrl-C. The same command resumes the run, as it does the others
 
 A state is a folder with one file for each rank, and its digest. It counts if it is whole for all.
 """
@@ -14,8 +21,10 @@ import io
 import json
 import os
 import shutil
+import time
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import yaml
@@ -25,6 +34,8 @@ from rec_experiments.experiment import identity
 from rec_experiments.types import UserError
 
 CHECKPOINTS_KEPT = 2
+LOCK_PATIENCE = 2.0  # seconds: one that only looks, or that is about to end, may hold the lock
+TAIL = 1 << 16  # bytes; more than a row of metrics
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -99,10 +110,8 @@ class RunFolder:
             self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
         except OSError as error:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"run_dir={self.path}: another process is running it") from error
+        if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
+            raise UserError(f"run_dir={self.path}: another process is running it")
         write_atomic(
             self.path / "config.yaml",
             yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
@@ -110,13 +119,23 @@ class RunFolder:
         write_atomic(self.path / "provenance.json", _json(provenance))
         self.set_status("running")
 
+    def is_held(self) -> bool:
+        """Whether a living process has taken the folder, as far as this machine can see."""
+        try:
+            with open(self.path / ".lock") as lock:
+                return not _lock(lock, fcntl.LOCK_SH, 0)
+        except FileNotFoundError:
+            return False
+
     def set_status(self, state: str, **details: Any) -> None:
-        write_atomic(self.path / "status.json", _json({"state": state, **details}))
+        since = datetime.now().astimezone().isoformat(timespec="seconds")
+        write_atomic(self.path / "status.json", _json({"state": state, "since": since, **details}))
 
     def rewind(self, step: int) -> None:
         """Forget rows written after `step`, and continue the row files from there."""
         if not self.world.leads:
             return
+        self.set_status("running", from_step=max(step, 0))
         for name in ("metrics.jsonl", "samples.jsonl"):
             write_atomic(self.path / name, _read_rows(self.path / name, step))
 
@@ -130,6 +149,16 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         rows = _read_rows(self.path / "metrics.jsonl", 1 << 62)
         return [json.loads(line) for line in rows.splitlines()]
+
+    def last_step(self) -> int:
+        """Of the last whole row of metrics.jsonl; 0 if there is none."""
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return 0
+        with open(file, "rb") as rows:
+            rows.seek(max(0, file.stat().st_size - TAIL))
+            lines = rows.read().split(b"\n")[:-1]
+        return json.loads(lines[-1])["step"] if lines else 0
 
     def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
         """Save each rank's state. Every rank must call it.
@@ -187,6 +216,19 @@ class RunFolder:
 
     def _checkpoint_folders(self) -> list[Path]:
         return sorted(self.checkpoints.glob("step_*"), reverse=True)
+
+
+def _lock(file: IO[str], kind: int, patience: float) -> bool:
+    """Lock the file within `patience` seconds, if that is possible."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -76,6 +76,19 @@ def register() -> None:
             store.store(group=f"schema/{group}", name=name, node=node)
 
 
+def restore(resolved: dict[str, Any]) -> DictConfig:
+    """The typed configuration of an experiment from its resolved one, as run folders hold it."""
+    config = OmegaConf.structured(Experiment)
+    for key, value in resolved.items():
+        if isinstance(value, dict):
+            classes = SCHEMAS[key]
+            cls = classes[value["kind"]] if "kind" in value else next(iter(classes.values()))
+            config[key] = OmegaConf.merge(OmegaConf.structured(cls), value)
+        else:
+            config[key] = value
+    return config
+
+
 def build(config: DictConfig, kind: type[T]) -> T:
     """The typed object of a composed configuration.
 

@@ -43,11 +43,14 @@ def train(
     folder: RunFolder,
     on_row: Callable[[Row], None] = lambda row: None,
     note: Callable[[str], None] = lambda line: None,
-) -> None:
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
     """Run the experiment to its end, from the folder's newest whole checkpoint if it has one.
 
     Every rank runs it, each on its part of the work, and all see the same rows.
-    on_row sees each row of metrics.jsonl as it is written; note gets a line for people.
+    on_row sees each row of metrics.jsonl as it is written; note gets a line for people. `stop` is
+    asked between gradient steps; once it says so, the state is saved and the run ends early.
+    Returns whether all steps are done.
     """
     model = bench.model
     optimizer = experiment.optimizer.build(model)
@@ -80,10 +83,20 @@ def train(
         folder.append("metrics.jsonl", [row])
         on_row(row)
 
+    def save() -> None:
+        state = {
+            "step": step,
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "feed": feed.state(),
+        }
+        folder.save_checkpoint(step, pack(state))
+
     if state is None:
         record({"step": 0, **evaluate(experiment, bench, folder, 0)})
         feed.reach(0, model)
-    while step < experiment.steps:
+    saved = step
+    while step < experiment.steps and not any(bench.world.gather(stop())):
         rollouts = feed.take(step)
         row = update(experiment, bench, optimizer, rollouts)
         step += 1
@@ -92,17 +105,11 @@ def train(
         record({"step": step, **row})
         feed.reach(step, model)
         if step % experiment.checkpoint_every == 0 or step == experiment.steps:
-            folder.save_checkpoint(
-                step,
-                pack(
-                    {
-                        "step": step,
-                        "model": model.state_dict(),
-                        "optimizer": optimizer.state_dict(),
-                        "feed": feed.state(),
-                    }
-                ),
-            )
+            save()
+            saved = step
+    if saved < step:
+        save()
+    return step == experiment.steps
 
 
 def update(

@@ -1,13 +1,10 @@
 """Figures as sweeps: arms × grid, expanded into jobs, with the run folder of each.
 
-`python -m rec_experiments.sweeps list fig3 [overrides]` prints one job a line and runs nothing. The
-sweeper plugin launches the same jobs, the renderer reads their folders.
+The sweeper plugin launches these jobs, the renderer reads their folders.
 """
 
 import fnmatch
 import itertools
-import shlex
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,14 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments import schema
-from rec_experiments.cli import USER_ERROR, explain
+from rec_experiments.cli import explain
 from rec_experiments.experiment import Experiment, identity, run_path
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.types import UserError
 
 # Overrides that say which jobs there are; a job itself does not see them.
 SWEEP_KEYS = ("sweep", "scale")
-USAGE = "usage: python -m rec_experiments.sweeps list FIGURE [overrides]"
 
 
 @dataclass(kw_only=True, frozen=True, slots=True)
@@ -294,23 +290,3 @@ def summary(figure: Figure, runs: int) -> str:
         f"{runs} runs, each asking for {asks.gpus} GPU for {asks.hours:g} h (an estimate): "
         f"{runs * asks.gpus} GPUs to run all at once, {runs * asks.gpus * asks.hours:g} GPU-hours"
     )
-
-
-def main(arguments: list[str]) -> None:
-    """Entry point of `python -m rec_experiments.sweeps`."""
-    if len(arguments) < 2 or arguments[0] != "list":
-        raise UserError(f"{USAGE}; figures: {', '.join(names())}")
-    name, overrides = arguments[1], arguments[2:]
-    figure = load_figure(name, overrides)
-    runs = distinct(jobs(figure, overrides))
-    for job in runs.values():
-        print(shlex.join(job.overrides))
-    print(summary(figure, len(runs)), file=sys.stderr)
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)

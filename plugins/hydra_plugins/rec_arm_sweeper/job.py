@@ -1,0 +1,61 @@
+"""What a job of SLURM runs: it starts the run as a process of its own and passes preemption on.
+
+Nothing heavy is imported here. SLURM sends its signals to every process of the job, and one that
+comes while a run still imports would kill it; so this process alone listens for SIGUSR2.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+PREEMPTED = signal.SIGUSR2  # what submitit asks SLURM to send before a time limit or preemption
+POLL = 0.5  # seconds
+DEAF = ("sh", "-c", 'trap "" USR2; exec "$@"', "sh")  # starts a command that SIGUSR2 cannot kill
+
+
+def supervise(command: list[str], log: str) -> None:
+    """Run `command` with its output in `log`, and see to it that a stopped run goes on later.
+
+    On SIGUSR2 the run is told to stop (SIGTERM) and, once it has saved its state, the job goes back
+    into the queue. A run that does not stop in time is killed by SLURM at the end of the job. After
+    a SIGTERM from SLURM itself (scancel, or a preemption without SIGUSR2) SLURM decides what comes
+    next. Exits with the run's code if it failed.
+    """
+    received: set[int] = set()
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.add(number)
+
+    for number in (PREEMPTED, signal.SIGTERM):
+        signal.signal(number, receive)
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as file:
+        run = subprocess.Popen([*DEAF, *command], stdout=file, stderr=file)
+    told = False
+    while run.poll() is None:
+        if PREEMPTED in received and not told:
+            run.terminate()
+            told = True
+        time.sleep(POLL)
+    code = run.returncode
+    if not code:
+        return
+    killer = signal.Signals(-code).name if code < 0 else ""
+    print(f"the run {f'was killed by {killer}' if killer else f'ended with exit code {code}'}")
+    if told:
+        subprocess.run(["scontrol", "requeue", _job_id()], check=False)
+    elif signal.SIGTERM in received:
+        while True:  # until SLURM ends the job: were it to end by itself, it would count as failed
+            signal.pause()
+    sys.exit(code if code > 0 else 128 - code)
+
+
+def _job_id() -> str:
+    """Never SLURM_JOB_ID in an array: for one of its jobs that is also the name of them all."""
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        return "{SLURM_ARRAY_JOB_ID}_{SLURM_ARRAY_TASK_ID}".format_map(os.environ)
+    return os.environ["SLURM_JOB_ID"]

@@ -1,0 +1,135 @@
+"""A launcher for a few processes of one machine."""
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.rec_arm_sweeper.results import JobFailed, in_one_line, why_failed, without_hydra
+from omegaconf import DictConfig, open_dict
+
+# Imported once, before the jobs' processes are forked: most of a short job's start is importing.
+PRELOAD = [
+    "rec_experiments.cli",
+    "rec_experiments.prepare",
+    "rec_experiments.train",
+    "matplotlib.backends.backend_agg",  # for the picture at the end of a run
+    "matplotlib.figure",
+]
+
+
+class LocalLauncher(Launcher):
+    """Runs up to `jobs` jobs at once, each in a process of its own that writes log.txt."""
+
+    def __init__(self, jobs: int):
+        self.jobs = jobs
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        if self.jobs < 1:
+            raise HydraException(f"hydra.launcher.jobs={self.jobs}: must be at least 1")
+        self.hydra_context, self.task, self.config = hydra_context, task_function, config
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        waiting = deque(range(len(job_overrides)))
+        running: dict[Any, tuple[int, BaseProcess, float]] = {}
+        returns: dict[int, JobReturn] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.jobs:
+                    index = waiting.popleft()
+                    job = (list(job_overrides[index]), initial_job_idx + index)
+                    connection, process = self._start(*job)
+                    running[connection] = (index, process, time.monotonic())
+                for ready in wait(list(running)):
+                    index, process, started = running.pop(ready)
+                    reason = _result(ready, process)
+                    returns[index] = _returned(job_overrides[index], reason)
+                    print(
+                        f"[{len(returns)}/{len(job_overrides)}] {'failed' if reason else 'done'} "
+                        f"in {time.monotonic() - started:.0f} s: {' '.join(job_overrides[index])}",
+                        flush=True,
+                    )
+        finally:
+            for _, process, _ in running.values():
+                process.terminate()
+        return [returns[index] for index in range(len(job_overrides))]
+
+    def _start(self, overrides: list[str], number: int) -> tuple[Connection, BaseProcess]:
+        """A forked process: its modules are loaded, but it shares no state with another job."""
+        context = get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        ours, theirs = context.Pipe(duplex=False)
+        payload = cloudpickle.dumps((self, overrides, number, Singleton.get_state()))
+        process = context.Process(target=_job, args=(theirs, payload))
+        process.start()
+        theirs.close()
+        return ours, process
+
+    def run(self, overrides: list[str], number: int) -> JobReturn:
+        """One job, in its own process, with its output in its run folder."""
+        from rec_experiments.sweeps import resolve
+
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+        with open_dict(config):
+            config.hydra.job.id = config.hydra.job.num = number
+        _, path = resolve(without_hydra(config))
+        # For the provenance of the run: the command that repeats it alone.
+        sys.orig_argv = [sys.executable, "-m", "rec_experiments", *overrides]
+        path.mkdir(parents=True, exist_ok=True)
+        with open(path / "log.txt", "ab") as log:
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+        return run_job(
+            hydra_context=self.hydra_context,
+            task_function=self.task,
+            config=config,
+            job_dir_key="hydra.sweep.dir",
+            job_subdir_key="hydra.sweep.subdir",
+        )
+
+
+def _job(connection: Connection, payload: bytes) -> None:
+    """Body of a job's process: sends why the job failed, or None."""
+    launcher, overrides, number, singletons = cloudpickle.loads(payload)
+    Singleton.set_state(singletons)
+    setup_globals()
+    try:
+        connection.send(why_failed(launcher.run(overrides, number)))
+    except Exception as error:
+        connection.send(in_one_line(error))
+
+
+def _result(connection: Any, process: BaseProcess) -> str | None:
+    """Wait for a job's end; why it failed, or None."""
+    try:
+        reason = connection.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    process.join()
+    connection.close()
+    return reason
+
+
+def _returned(overrides: Sequence[str], reason: str | None) -> JobReturn:
+    status = JobStatus.FAILED if reason else JobStatus.COMPLETED
+    returned = JobReturn(overrides=overrides, status=status)
+    returned.return_value = JobFailed(reason) if reason else None
+    return returned

@@ -1,0 +1,100 @@
+"""A launcher that submits the jobs of a sweep to SLURM as one array, and returns."""
+
+import contextlib
+import io
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.utils import JobReturn
+from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.rec_arm_sweeper.job import DEAF, supervise
+from omegaconf import DictConfig
+
+if TYPE_CHECKING:
+    from rec_experiments import sweeps
+
+
+class SlurmLauncher(Launcher):
+    """One array for all jobs of a sweep. conf/hydra/launcher/slurm.yaml explains the values.
+
+    site: what the other values refer to. resources: keywords of
+    submitit's SlurmExecutor.update_parameters. The jobs run the code and the configurations of now.
+    """
+
+    def __init__(
+        self,
+        site: dict[str, Any],
+        setup: list[str],
+        container: str | None,
+        options: dict[str, Any],
+        **resources: Any,
+    ):
+        self.lines, self.options = setup, options
+        self.container = shlex.split(container or "")
+        self.resources = {key: value for key, value in resources.items() if value is not None}
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self.choice = str(config.hydra.runtime.choices["hydra/launcher"])
+
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        raise HydraException(f"hydra/launcher={self.choice}: needs hydra/sweeper=arms")
+
+    def submit(self, title: str, jobs: list["sweeps.Job"]) -> "sweeps.Submission":
+        """Submit the jobs with one call of sbatch. Raises UserError if SLURM refuses them."""
+        import submitit
+
+        from rec_experiments import sweeps
+        from rec_experiments.types import UserError
+
+        if shutil.which("sbatch") is None or shutil.which("srun") is None:
+            raise UserError(f"hydra/launcher={self.choice}: no sbatch here; use a login node")
+        submission = sweeps.prepare(title, jobs)
+        python = shlex.join([*DEAF, sys.executable])  # until submitit listens to SIGUSR2
+        executor = submitit.SlurmExecutor(submission.folder, python=python)
+        try:
+            executor.update_parameters(
+                job_name=submission.name,
+                setup=[*self.lines, *self._environment(submission)],
+                stderr_to_stdout=True,
+                additional_parameters={"requeue": True, **self.options},
+                **self.resources,
+            )
+            with contextlib.redirect_stderr(io.StringIO()):  # the error has it too
+                executor.map_array(
+                    supervise,
+                    [self._command(submission, number) for number in range(len(jobs))],
+                    [str(job.path / "log.txt") for job in submission.jobs],
+                )
+        except (ValueError, submitit.core.utils.FailedJobError) as error:
+            shutil.rmtree(submission.folder)
+            reason = str(error).splitlines()[0].removeprefix("sbatch: error: ")
+            raise UserError(f"hydra/launcher={self.choice}: {reason}") from error
+        return submission
+
+    def _environment(self, submission: "sweeps.Submission") -> list[str]:
+        """Lines of the job's script: its Python sees the copied code before any other."""
+        return [
+            f"export PYTHONPATH={shlex.quote(str(submission.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
+            "export PYTHONSAFEPATH=1",  # and not the folder that it starts in
+            f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={self.resources['signal_delay_s']}",
+        ]
+
+    def _command(self, submission: "sweeps.Submission", number: int) -> list[str]:
+        """What a job runs: under torchrun if its run trains on several ranks."""
+        ranks = submission.jobs[number].config.get("ranks", 1)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        return [
+            *self.container,
+            sys.executable,
+            *(torchrun if ranks > 1 else []),
+            *("-m", "rec_experiments.sweeps.run_job", str(submission.folder), str(number)),
+        ]

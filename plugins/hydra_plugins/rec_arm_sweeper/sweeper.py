@@ -1,0 +1,123 @@
+"""A sweeper over arms × grid."""
+
+import shlex
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.rec_arm_sweeper.results import Contained, in_one_line, why_failed, without_hydra
+from hydra_plugins.rec_arm_sweeper.slurm import SlurmLauncher
+from omegaconf import DictConfig
+
+if TYPE_CHECKING:
+    from rec_experiments import sweeps
+
+# Hydra's overrides that shape the sweep; a job is composed without them.
+OF_THE_SWEEP = ("hydra.sweeper.", "hydra/sweeper=", "hydra.mode=")
+
+
+class ArmSweeper(Sweeper):
+    """Runs arms × grid: each distinct run once, and only what is not done, running or queued.
+
+    Every job is composed and checked before the first one starts. A failed job does not stop the
+    others; at the end the failed ones are named and the process exits with 1. Jobs that go to
+    SLURM are only submitted: `python -m rec_experiments.sweeps` tells what becomes of them.
+    """
+
+    hydra_context: HydraContext
+    config: DictConfig
+    launcher: Launcher
+
+    def __init__(self, **node: Any):
+        self.node = node  # hydra.sweeper as composed
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        hydra_overrides = config.hydra.overrides.hydra
+        config.hydra.overrides.hydra = [
+            line for line in hydra_overrides if not line.startswith(OF_THE_SWEEP)
+        ]
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=Contained(task_function), config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        from rec_experiments import provenance, sweeps  # not at the top: Hydra imports every plugin
+        from rec_experiments.types import UserError
+
+        try:
+            points = sweeps.expand(sweeps.sweep_of(self.node), arguments)
+            runs = list(sweeps.distinct(sweeps.compose_jobs(points, self._compose)).values())
+            states = [state.name for state in sweeps.survey(runs).values()]
+            done, active = states.count("done"), sum(name in sweeps.ACTIVE for name in states)
+            print(
+                f"{len(runs)} runs, {done} finished before"
+                + (f", {active} queued or running" if active else ""),
+                flush=True,
+            )
+            waiting = [
+                job
+                for job, name in zip(runs, states, strict=True)
+                if name != "done" and name not in sweeps.ACTIVE
+            ]
+            if waiting and provenance.is_dirty():
+                print("the checkout has uncommitted changes; every run folder keeps them as a diff")
+            if waiting and isinstance(self.launcher, SlurmLauncher):
+                self._submit(self.launcher, waiting)
+            elif waiting:
+                self._run(waiting)
+        except UserError as error:
+            raise HydraException(str(error)) from error
+
+    def _compose(self, overrides: list[str]) -> DictConfig:
+        return without_hydra(
+            self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+        )
+
+    def _submit(self, launcher: SlurmLauncher, waiting: list["sweeps.Job"]) -> None:
+        """Hand the jobs over and say where to look."""
+        figure = self.config.hydra.runtime.choices.get("sweep")
+        submission = launcher.submit(figure or "sweep", waiting)
+        again = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
+        of_figure = [figure, *(word for word in again if word != f"sweep={figure}")]
+        status = shlex.join(of_figure if figure else [str(submission.folder)])
+        print(
+            f"submitted {len(waiting)} jobs as {submission.name}; nothing here needs to go on",
+            f"  state   python -m rec_experiments.sweeps status {status}",
+            f"  logs    log.txt in each run folder; SLURM's own in {submission.folder}",
+            f"  cancel  scancel --name={submission.name}",
+            sep="\n",
+        )
+
+    def _run(self, waiting: list["sweeps.Job"]) -> None:
+        """Launch the jobs, wait for them, and exit with 1 if one failed."""
+        from rec_experiments import sweeps
+
+        reasons = self._launch([job.overrides for job in waiting])
+        failed = [
+            f"{job.path}: {reason}"
+            for job, reason in zip(waiting, reasons, strict=True)
+            if not sweeps.finished(job)  # the run's folder decides, not what the launcher saw
+        ]
+        print(f"{len(waiting) - len(failed)} done, {len(failed)} failed", flush=True)
+        if failed:
+            print("failed:", *failed, sep="\n  ", file=sys.stderr)
+            sys.exit(1)
+
+    def _launch(self, batch: list[list[str]]) -> list[str]:
+        """Run the jobs. For each, why it failed, as far as the launcher knows."""
+        try:
+            returns = self.launcher.launch(batch, initial_job_idx=0)
+        except Exception as error:  # a launcher's own, as for a job that its cluster killed
+            traceback.print_exc()
+            return [f"no result; the launcher stopped with {in_one_line(error)}"] * len(batch)
+        return [
+            why_failed(job) or "ended without an error, but its run is not done" for job in returns
+        ]

@@ -1,0 +1,51 @@
+"""Figures as sweeps, their jobs, and what has become of them.
+
+python -m rec_experiments.sweeps list | status | wait | resubmit FIGURE [overrides]
+"""
+
+from rec_experiments.sweeps.jobs import (
+    Figure,
+    Job,
+    Panel,
+    Point,
+    Resources,
+    Sweep,
+    compose_jobs,
+    distinct,
+    expand,
+    figure_of,
+    finished,
+    jobs,
+    load_figure,
+    names,
+    resolve,
+    summary,
+    sweep_of,
+)
+from rec_experiments.sweeps.state import ACTIVE, State, survey
+from rec_experiments.sweeps.submission import Submission, prepare
+
+__all__ = [
+    "ACTIVE",
+    "Figure",
+    "Job",
+    "Panel",
+    "Point",
+    "Resources",
+    "State",
+    "Submission",
+    "Sweep",
+    "compose_jobs",
+    "distinct",
+    "expand",
+    "figure_of",
+    "finished",
+    "jobs",
+    "load_figure",
+    "names",
+    "prepare",
+    "resolve",
+    "summary",
+    "survey",
+    "sweep_of",
+]

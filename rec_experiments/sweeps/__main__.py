@@ -1,0 +1,104 @@
+"""`python -m rec_experiments.sweeps list | status | wait | resubmit FIGURE [overrides]`."""
+
+import shlex
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from rec_experiments import cli
+from rec_experiments.sweeps.jobs import Job, distinct, jobs, load_figure, names, summary
+from rec_experiments.sweeps.state import ACTIVE, State, survey
+from rec_experiments.sweeps.submission import RECORD, read
+from rec_experiments.types import UserError
+
+USAGE = """\
+usage: python -m rec_experiments.sweeps COMMAND FIGURE [overrides]
+
+list      one job a line; runs nothing
+status    what has become of each job; the exit code is 1 if one failed
+wait      the same once nothing is queued or running any more; the exit code is 1 unless all is done
+resubmit  run what is not done, running or queued (hydra/launcher=NAME says where)
+
+FIGURE     {names}; for status and wait also the folder of a submission
+overrides  those of the sweep's own command line"""
+POLL = 15.0  # seconds between two looks at the queue
+
+
+def main(arguments: list[str]) -> None:
+    """Entry point of `python -m rec_experiments.sweeps`. Raises UserError for a wrong command."""
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(_usage())
+        return
+    commands = {"list": show_jobs, "status": show_states, "wait": wait, "resubmit": resubmit}
+    if len(arguments) < 2 or arguments[0] not in commands:
+        raise UserError(f"{' '.join(arguments) or 'nothing'}: is no command\n{_usage()}")
+    commands[arguments[0]](arguments[1], arguments[2:])
+
+
+def show_jobs(name: str, overrides: list[str]) -> None:
+    runs = _runs(name, overrides)
+    for job in runs:
+        print(shlex.join(job.overrides))
+    print(summary(load_figure(name, overrides), len(runs)), file=sys.stderr)
+
+
+def show_states(name: str, overrides: list[str]) -> None:
+    runs = _runs(name, overrides)
+    states = survey(runs)
+    print(*table(runs, states), sep="\n")
+    sys.exit(any(state.name == "failed" for state in states.values()))
+
+
+def wait(name: str, overrides: list[str]) -> None:
+    runs = _runs(name, overrides)
+    told = ""
+    while True:
+        states = survey(runs)
+        if (now := counts(states)) != told:
+            print(time.strftime("%H:%M:%S"), now, flush=True)
+            told = now
+        if not any(state.name in ACTIVE for state in states.values()):
+            break
+        time.sleep(POLL)
+    print(*table(runs, states), sep="\n")
+    sys.exit(any(state.name != "done" for state in states.values()))
+
+
+def resubmit(name: str, overrides: list[str]) -> None:
+    sys.argv = [sys.argv[0], "--multirun", f"sweep={name}", *overrides]
+    cli.main()
+
+
+def table(runs: list[Job], states: dict[Path, State]) -> list[str]:
+    """One line a job, and their number in each state."""
+    lines = [f"{'state':<11} {'step':>11}  {'ends':<12}  run"]
+    for job in runs:
+        state = states[job.path]
+        step = f"{state.step}/{job.config['steps']}"
+        ends = f"{state.ends:%d %b %H:%M}" if state.ends else ""
+        note = f"  {state.note}" if state.note else ""
+        lines.append(f"{state.name:<11} {step:>11}  {ends:<12}  {job.path.name}{note}")
+    return [*lines, counts(states)]
+
+
+def counts(states: dict[Path, State]) -> str:
+    found = Counter(state.name for state in states.values())
+    return f"{len(states)} runs: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items()))
+
+
+def _runs(name: str, overrides: list[str]) -> list[Job]:
+    """One job for each run folder."""
+    if Path(name, RECORD).exists():
+        return read(Path(name)).jobs
+    figure = load_figure(name, overrides)
+    return list(distinct(jobs(figure, overrides)).values())
+
+
+def _usage() -> str:
+    return USAGE.format(names=", ".join(names()))
+
+
+if __name__ == "__main__":
+    with cli.told_once():
+        main(sys.argv[1:])

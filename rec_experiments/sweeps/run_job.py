@@ -1,0 +1,19 @@
+"""`python -m rec_experiments.sweeps.run_job SUBMISSION NUMBER`: one job, as it was submitted."""
+
+import sys
+from pathlib import Path
+
+from rec_experiments import cli, schema
+from rec_experiments.sweeps.submission import read
+
+
+def main(folder: str, number: str) -> None:
+    job = read(Path(folder)).jobs[int(number)]
+    # For the provenance of the run: the command that repeats it alone.
+    sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
+    with cli.told_once():
+        cli.run(schema.restore(job.config))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,115 @@
+"""What was handed to a scheduler: a record that the jobs run from, and a copy of the code.
+
+OUTPUT_DIR/submissions/NAME/    jobs.json, the record; beside it the scheduler's script and logs
+OUTPUT_DIR/submissions/code/    the code of each content once, under its digest
+
+A job runs the code and the configuration of its submission, however long it waits and whatever is
+edited meanwhile. The record is complete before anything is submitted; in the queue a job is known
+by the submission's name and its own number.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rec_experiments import provenance, schema
+from rec_experiments.run_folder import write_atomic
+from rec_experiments.sweeps.jobs import Job
+
+FOLDER, RECORD, CODE = "submissions", "jobs.json", "code"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """Jobs that went to a scheduler together; a job's number is its place in `jobs`.
+
+    folder: of the record. command: that submitted them. code: the copy that they run.
+    """
+
+    folder: Path
+    command: list[str]
+    code: Path
+    jobs: list[Job]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+def prepare(title: str, jobs: list[Job]) -> Submission:
+    """Write down what is to be submitted. Nothing runs yet."""
+    root = Path(jobs[0].config["output_dir"]).absolute() / FOLDER
+    stamp = f"{title}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    submission = Submission(
+        folder=root / stamp,
+        command=sys.orig_argv,
+        code=copy_code(root / CODE),
+        jobs=[dataclasses.replace(job, path=job.path.absolute()) for job in jobs],
+    )
+    submission.folder.mkdir(parents=True)
+    record = dataclasses.asdict(submission)
+    del record["folder"]
+    write_atomic(submission.folder / RECORD, json.dumps(record, default=str).encode())
+    return submission
+
+
+def read(folder: Path) -> Submission:
+    """The submission that has its record in `folder`."""
+    record: dict[str, Any] = json.loads((folder / RECORD).read_text())
+    return Submission(
+        folder=folder,
+        command=record["command"],
+        code=Path(record["code"]),
+        jobs=[Job(**{**job, "path": Path(job["path"])}) for job in record["jobs"]],
+    )
+
+
+def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
+    """For each run folder among those of `jobs` that was ever submitted: when it last was, and
+    its job's number there."""
+    roots = {Path(job.config["output_dir"]).absolute() / FOLDER for job in jobs}
+    records = [record for root in roots for record in root.glob(f"*/{RECORD}")]
+    return {
+        job.path: (submission, number)
+        for record in sorted(records, key=lambda file: file.stat().st_mtime)
+        for submission in [read(record.parent)]
+        for number, job in enumerate(submission.jobs)
+    }
+
+
+def copy_code(root: Path) -> Path:
+    """A copy of this package, its configuration and its Hydra plugins under `root`, named by its
+    content; made once for each content. It is a folder for PYTHONPATH."""
+    root.mkdir(parents=True, exist_ok=True)
+    copy = root / f".partial-{os.getpid()}"
+    shutil.rmtree(copy, ignore_errors=True)
+    no_caches = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(schema.PACKAGE, copy / "rec_experiments", ignore=no_caches)
+    shutil.copytree(schema.CONF, copy / "rec_experiments" / "conf", dirs_exist_ok=True)
+    plugin = "hydra_plugins.rec_arm_sweeper"
+    spec = find_spec(plugin)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    found = spec.submodule_search_locations[0]
+    shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=no_caches)
+    (copy / provenance.SOURCE).write_text(json.dumps(provenance.source()))
+    digest = hashlib.sha256()
+    for file in sorted(file for file in copy.rglob("*") if file.is_file()):
+        digest.update(f"{file.relative_to(copy)} {file.stat().st_size}\n".encode())
+        digest.update(file.read_bytes())
+    target = root / digest.hexdigest()[:16]
+    try:
+        copy.rename(target)
+    except OSError:  # it is there already
+        shutil.rmtree(copy)
+    return target
