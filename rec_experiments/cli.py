@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -23,6 +23,10 @@ from rec_experiments import distributed, schema
 from rec_experiments.display import Reporter, draw_curves, introduce, summarise
 from rec_experiments.experiment import Experiment, run_path
 from rec_experiments.types import UserError
+
+if TYPE_CHECKING:
+    from rec_experiments.run_folder import RunFolder
+    from rec_experiments.tracking import Tracker
 
 USER_ERROR = 2  # exit code for bad input
 # Exit codes of a run stopped from outside.
@@ -134,26 +138,9 @@ def run(config: DictConfig) -> None:
             reporter.row(row)
             tracker.log(row)
 
-        stopped: signal.Signals | None = None
-        try:
+        with early_end_told(folder, tracker, reporter.note):
             if not train(experiment, bench, folder, on_row, reporter.note, told_to_stop()):
-                stopped = signal.SIGTERM
-        except KeyboardInterrupt:
-            stopped = signal.SIGINT
-        except BaseException as error:
-            if world.fails_first():
-                reason = f"{type(error).__name__}: {error}"
-                with contextlib.suppress(OSError):  # a full disk; what filled it is the news
-                    folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
-            tracker.finish(failed=True)
-            raise
-        if stopped:
-            reason = f"{stopped.name} after step {folder.last_step()}; {RESUMES}"
-            if world.leads:
-                folder.set_status("interrupted", reason=reason)
-            tracker.finish(failed=True)
-            reporter.note(f"interrupted: {reason}")
-            sys.exit(128 + stopped)
+                raise Terminated
     if not world.leads:
         return
     picture = path / "curves.png"
@@ -163,6 +150,35 @@ def run(config: DictConfig) -> None:
     summarise(console, folder.metrics(), path)
     for line in to_do:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class Terminated(BaseException):
+    """SIGTERM has come, and the run has saved its state."""
+
+
+@contextlib.contextmanager
+def early_end_told(
+    folder: "RunFolder", tracker: "Tracker", note: Callable[[str], None]
+) -> Iterator[None]:
+    """Whatever ends the run within stands in its status afterwards, and its tracker knows."""
+    world = folder.world
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as end:
+        number = signal.SIGTERM if isinstance(end, Terminated) else signal.SIGINT
+        reason = f"{number.name} after step {folder.last_step()}; {RESUMES}"
+        if world.leads:
+            folder.set_status("interrupted", reason=reason)
+        tracker.finish(failed=True)
+        note(f"interrupted: {reason}")
+        sys.exit(128 + number)
+    except BaseException as error:
+        if world.fails_first():
+            reason = f"{type(error).__name__}: {error}"
+            with contextlib.suppress(OSError):  # a full disk; what filled it is the news
+                folder.set_status("failed", reason=reason, traceback=traceback.format_exc())
+        tracker.finish(failed=True)
+        raise
 
 
 def told_to_stop() -> Callable[[], bool]:
