@@ -1,6 +1,7 @@
 """Gradients, micro-batches, schedule and resume of the real training path, on the tiny model.
 
-1. The gradient of a mini-batch does not depend on the split, the padding or the order.
+1. The gradient of a mini-batch does not depend on the split, the padding or the order; a split
+   holds every row once and keeps its limits.
 2. Only the right policy version draws a batch; on-policy ratios are 1, and the ratio moves off it.
 3. Evaluation at step s scores the weights after s steps.
 4. A resumed run is the uninterrupted one, bit for bit, with a damaged checkpoint too.
@@ -8,18 +9,22 @@
 
 import copy
 import dataclasses
+import itertools
 import json
+import math
 
 import pytest
 import torch
 from conftest import SMALL, experiment, resolve
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rec_experiments
 from rec_experiments.models import collate, score
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout import RolloutFeed
 from rec_experiments.run_folder import RunFolder
-from rec_experiments.train import accumulate_gradient, evaluate, train
+from rec_experiments.train import accumulate_gradient, evaluate, micro_batches, train
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,9 @@ def mini_batch():
     return model.double(), dataclasses.replace(rollouts, verdicts=verdicts), bench.codec.pad_id
 
 
-def gradient_of(model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None):
+def gradient_of(
+    model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None, micro_batch_tokens=None
+):
     model = copy.deepcopy(model)
     log = accumulate_gradient(
         model,
@@ -53,6 +60,7 @@ def gradient_of(model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None
         pad_id=pad_id,
         temperature=1.0,
         micro_batch_size=micro_batch_size,
+        micro_batch_tokens=micro_batch_tokens,
         seed=0,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
@@ -67,6 +75,37 @@ def test_the_gradient_does_not_depend_on_the_micro_batch_size(mini_batch, algori
     torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
     for name, value in whole_log.items():
         assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(None, 40), (3, 80), (None, 1)])
+def test_the_gradient_does_not_depend_on_the_token_budget(mini_batch, size, tokens):
+    whole, whole_log = gradient_of(*mini_batch)
+    split, split_log = gradient_of(*mini_batch, micro_batch_size=size, micro_batch_tokens=tokens)
+    torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
+    for name, value in whole_log.items():
+        assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30), st.booleans()), min_size=1),
+    size=st.none() | st.integers(1, 5),
+    tokens=st.none() | st.integers(1, 200),
+)
+def test_micro_batches_hold_every_row_once_within_their_limits(rows, size, tokens):
+    lengths = [(prompt, response) for prompt, response, _ in rows]
+    has_gradient = [wanted for *_, wanted in rows]
+    parts = list(micro_batches(lengths, torch.tensor(has_gradient), size, tokens))
+    assert sorted(i for part, _ in parts for i in part) == list(range(len(rows)))
+    for part, wanted in parts:
+        assert {has_gradient[i] for i in part} == {wanted}
+        assert size is None or len(part) <= size
+        padded = collate(*([[0] * lengths[i][k] for i in part] for k in (0, 1)), pad_id=0)
+        assert tokens is None or padded.input_ids.numel() <= tokens or len(part) == 1
+    for one, two in itertools.pairwise(parts):  # no two of a kind would have fitted into one
+        if one[1] == two[1]:
+            grown = [*one[0], two[0][0]]
+            width = sum(max(lengths[i][k] for i in grown) for k in (0, 1))
+            assert len(grown) > (size or math.inf) or len(grown) * width > (tokens or math.inf)
 
 
 def test_the_gradient_does_not_depend_on_the_order(mini_batch):
