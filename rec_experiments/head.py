@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# 256 MiB in float32, 441 tokens of a vocabulary of 151,936: enough rows for fast matrix products,
-# and a few such tensors are little beside the weights of a model with such a vocabulary.
+# 256 MiB in float32, 441 tokens of a vocabulary of 151,936. Fewer would save little beside the
+# weights of a model with such a vocabulary, and every chunk reads the head's weight and adds to its
+# gradient, which takes longer than the products themselves once a chunk has few tokens.
 LOGITS_AT_ONCE = 2**26
 
 
@@ -84,23 +85,13 @@ class _TokenScores(torch.autograd.Function):
         head = Head(hidden_ND, weight_VD, bias_V).lowered()
         ctx.low, ctx.temperature = head.hidden_ND.dtype, temperature
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N)
-        chosen: list[Tensor] = []
-        entropies: list[Tensor] = []
-        divergences: list[Tensor] = []
-        for rows in _chunks(len(target_N), len(weight_VD)):
-            logp_CV = tempered_logp(head.logits(rows), temperature)
-            other_CV = None
-            if reference is not None:
-                other_CV = tempered_logp(reference.logits(rows), temperature)
-            entropy_C, kl_C = entropy_and_kl(logp_CV, other_CV)
-            chosen.append(logp_CV.gather(1, target_N[rows, None])[:, 0])
-            entropies.append(entropy_C)
-            if kl_C is not None:
-                divergences.append(kl_C)
-        entropy_N = torch.cat(entropies)
-        kl_N = torch.cat(divergences) if divergences else None
-        ctx.mark_non_differentiable(*(x for x in (entropy_N, kl_N) if x is not None))
-        return torch.cat(chosen), entropy_N, kl_N
+        parts = [
+            _scores_of(rows, head, reference, target_N, temperature)
+            for rows in _chunks(len(target_N), len(weight_VD))
+        ]
+        logp_N, entropy_N, *kl = (torch.cat(part) for part in zip(*parts, strict=True))
+        ctx.mark_non_differentiable(entropy_N, *kl)
+        return logp_N, entropy_N, kl[0] if kl else None
 
     @staticmethod
     @once_differentiable
@@ -114,15 +105,35 @@ class _TokenScores(torch.autograd.Function):
         weight_grad_VD = torch.zeros_like(weight_VD, dtype=precise)
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precise)
         for rows in _chunks(len(target_N), len(weight_VD)):
-            p_CV = tempered_logp(head.logits(rows), ctx.temperature).exp_()
-            logits_grad_CV = p_CV.mul_(-grad_N[rows, None])
-            logits_grad_CV.scatter_add_(1, target_N[rows, None], grad_N[rows, None])
-            low_grad_CV = logits_grad_CV.to(ctx.low)
-            hidden_grad_ND[rows] = low_grad_CV @ head.weight_VD
-            weight_grad_VD += low_grad_CV.mT @ head.hidden_ND[rows]
+            logits_grad_CV = _logits_grad(rows, head, target_N, grad_N, ctx.temperature)
+            hidden_grad_ND[rows] = logits_grad_CV @ head.weight_VD
+            weight_grad_VD += logits_grad_CV.mT @ head.hidden_ND[rows]
             if bias_grad_V is not None:
                 bias_grad_V += logits_grad_CV.sum(0)
+            del logits_grad_CV  # before the next chunk's logits are made
         return hidden_grad_ND, weight_grad_VD, bias_grad_V, None, None, None
+
+
+def _scores_of(
+    rows: slice, head: Head, reference: Head | None, target_N: Tensor, temperature: float
+) -> list[Tensor]:
+    """Of one chunk: log-probability, entropy and, with a reference, KL."""
+    logp_CV = tempered_logp(head.logits(rows), temperature)
+    other_CV = None
+    if reference is not None:
+        other_CV = tempered_logp(reference.logits(rows), temperature)
+    scores = (logp_CV.gather(1, target_N[rows, None])[:, 0], *entropy_and_kl(logp_CV, other_CV))
+    return [x_C for x_C in scores if x_C is not None]
+
+
+def _logits_grad(
+    rows: slice, head: Head, target_N: Tensor, grad_N: Tensor, temperature: float
+) -> Tensor:
+    """(1[y] − p) · grad of one chunk, C x V, in the dtype of its products."""
+    p_CV = tempered_logp(head.logits(rows), temperature).exp_()
+    logits_grad_CV = p_CV.mul_(-grad_N[rows, None])
+    logits_grad_CV.scatter_add_(1, target_N[rows, None], grad_N[rows, None])
+    return logits_grad_CV.to(head.hidden_ND.dtype)
 
 
 def _chunks(tokens: int, vocabulary: int) -> Iterator[slice]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
 )
+from transformers.utils import logging
 
 from rec_experiments.head import (
     LOGITS_AT_ONCE,
@@ -175,6 +177,8 @@ class Pretrained(Piece):
         return model
 
     def _load(self, auto: Any, **options: Any) -> Any:
+        if not sys.stderr.isatty():
+            logging.disable_progress_bar()  # its redrawn line fills a log file
         try:
             return auto.from_pretrained(self.path, **options)
         except (OSError, ValueError, SafetensorError) as error:

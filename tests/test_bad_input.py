@@ -48,6 +48,7 @@ CASES = {
     "group of one": (["group_size=1"], ["group_size=1", "at least 2"]),
     "no prompts": (["batch_size=0"], ["batch_size=0", "at least 1"]),
     "no micro-batch": (["micro_batch_size=0"], ["micro_batch_size=0", "at least 1"]),
+    "no token in a micro-batch": (["micro_batch_tokens=0"], ["micro_batch_tokens=0", "at least 1"]),
     "lower bound above 1": (["clip.low=1.5"], ["clip.low=1.5", "between 0 and 1"]),
     "negative upper bound": (["clip.high=-0.1"], ["clip.high=-0.1", "at least 0"]),
     "bound is not a number": (["clip.high=nan"], ["clip.high=nan", "at least 0"]),
@@ -91,6 +92,18 @@ CASES = {
     ),
     "unknown dtype": (
         ["model=pretrained", "model.path=x", "model.dtype=float7"], ["model.dtype=float7"],
+    ),
+    "arithmetic that needs a scaled loss": (
+        ["model=pretrained", "model.path=x", "model.compute_dtype=float16"],
+        ["model.compute_dtype=float16", "must be float32, bfloat16"],
+    ),
+    "unknown attention": (
+        ["model=pretrained", "model.path=x", "model.attention=spda"],
+        ["model.attention=spda", "must be eager, sdpa, flex_attention, flash_attention_2"],
+    ),
+    "flash attention in float32": (
+        ["model=pretrained", "model.path=x", "model.attention=flash_attention_2"],
+        ["model.attention=flash_attention_2", "needs compute_dtype=bfloat16"],
     ),
     "run folder inside a file": (["run_dir=/dev/null/run"], ["run_dir=/dev/null/run"]),
 }  # fmt: skip

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import SMALL, experiment, resolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_bad_input import refused
 from test_training import mini_batch  # noqa: F401 (a fixture)
@@ -36,7 +36,7 @@ from rec_experiments.metrics import TokenLog
 from rec_experiments.models import collate, score
 from rec_experiments.prepare import prepare
 from rec_experiments.run_folder import RunFolder
-from rec_experiments.train import accumulate_gradient, deal, micro_batches, passes, train
+from rec_experiments.train import accumulate_gradient, train
 
 RANKS = 2
 PATIENCE = 300  # seconds until a task of the ranks counts as hung
@@ -181,37 +181,6 @@ def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):  # n
     assert not torch.allclose(*expected)
     for scores in ranks(scores_around_a_step, *mini_batch):
         torch.testing.assert_close(scores, expected, rtol=1e-11, atol=1e-12)
-
-
-lengths_and_needs = st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=40)
-
-
-@settings(deadline=None)
-@given(lengths_and_needs, st.one_of(st.none(), st.integers(1, 9)), st.integers(1, 5))
-def test_ranks_share_the_rows_and_keep_step(rows, size, ranks):
-    lengths, needs = [length for length, _ in rows], torch.tensor([need for _, need in rows])
-    plans = [passes(lengths, needs, size, World(rank, ranks)) for rank in range(ranks)]
-    assert len({tuple(p.needs_gradient for p in plan) for plan in plans}) == 1
-    counted = [row for plan in plans for p in plan if not p.blank for row in p.rows]
-    assert sorted(counted) == list(range(len(lengths)))
-    for plan in plans:
-        for p in plan:
-            assert len(p.rows) <= (size or len(lengths))
-            assert p.blank or all(needs[row] == p.needs_gradient for row in p.rows)
-    assert all(any(not plan[i].blank for plan in plans) for i in range(len(plans[0])))
-    if ranks == 1:
-        assert [(p.rows, p.needs_gradient) for p in plans[0]] == [
-            *micro_batches(lengths, needs, size)
-        ]
-
-
-@settings(deadline=None)
-@given(lengths_and_needs, st.integers(1, 5))
-def test_ranks_get_like_work(rows, ranks):
-    """Tokens with a gradient differ by no more than a longest row, there and back again."""
-    lengths, needs = [length for length, _ in rows], torch.tensor([need for _, need in rows])
-    work = [sum(lengths[i] for i in hand if needs[i]) for hand in deal(lengths, needs, ranks)]
-    assert max(work) - min(work) <= max(lengths)
 
 
 @given(st.integers(0, 100), st.integers(1, 9))

@@ -1,6 +1,7 @@
 """Gradients, micro-batches, schedule and resume of the real training path, on the tiny model.
 
-1. The gradient of a mini-batch does not depend on the split, the padding or the order.
+1. The gradient of a mini-batch does not depend on the split, the padding or the order; a split
+   holds every row once and keeps its limits.
 2. Only the right policy version draws a batch; on-policy ratios are 1, and the ratio moves off it.
 3. Evaluation at step s scores the weights after s steps.
 4. A resumed run is the uninterrupted one, bit for bit, with a damaged checkpoint too.
@@ -54,7 +55,9 @@ def test_prompts_encoded_together_are_those_encoded_one_by_one():
     assert codec.encode_all(prompts) == [codec.encode(prompt) for prompt in prompts]
 
 
-def gradient_of(model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None):
+def gradient_of(
+    model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None, micro_batch_tokens=None
+):
     model = copy.deepcopy(model)
     log = accumulate_gradient(
         model,
@@ -63,6 +66,7 @@ def gradient_of(model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None
         pad_id=pad_id,
         temperature=1.0,
         micro_batch_size=micro_batch_size,
+        micro_batch_tokens=micro_batch_tokens,
         seed=0,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
@@ -74,6 +78,15 @@ def test_the_gradient_does_not_depend_on_the_micro_batch_size(mini_batch, algori
     whole, whole_log = gradient_of(*mini_batch, algorithm)
     split, split_log = gradient_of(*mini_batch, algorithm, size)
     assert whole.abs().max() > 1e-4
+    torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
+    for name, value in whole_log.items():
+        assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(None, 40), (3, 80), (None, 1)])
+def test_the_gradient_does_not_depend_on_the_token_budget(mini_batch, size, tokens):
+    whole, whole_log = gradient_of(*mini_batch)
+    split, split_log = gradient_of(*mini_batch, micro_batch_size=size, micro_batch_tokens=tokens)
     torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
     for name, value in whole_log.items():
         assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name

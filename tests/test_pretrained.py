@@ -1,0 +1,320 @@
+"""Pretrained models: families, their tokenizers and templates, precision, and what can be missing.
+
+1. A run trains on a local folder, whatever the family; responses end at any of its end tokens.
+2. Prompts are those of the template, on any day, and responses are read with the tag it opened.
+3. What cannot be loaded or used is one clear line.
+4. Under bfloat16 arithmetic weights and gradients stay float32, and ratios stay near 1.
+"""
+
+import copy
+import json
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from conftest import command, experiment
+from huggingface_hub.errors import GatedRepoError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rec_experiments import rng
+from rec_experiments.models import Codec, byte_tokenizer
+from rec_experiments.prepare import prepare
+from rec_experiments.samplers.native import NativeSampler
+from rec_experiments.train import accumulate_gradient
+from rec_experiments.types import Draw, UserError
+
+SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.1,
+}
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+DATED = (  # as Llama 3.2: the day it is, unless the caller names one
+    "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    "<|begin_of_text|>Today Date: {{ date_string }}\n"
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+REASONING = (  # as DeepSeek-R1: the reasoning is open when the model begins
+    "{% for m in messages %}"
+    "{% if m['role'] == 'assistant' %}{{ m['content'].split('</think>')[-1] }}"
+    "{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
+)
+CLOSED = REASONING.replace("<think>\n{%", "<think>\n\n</think>\n\n{%")
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}{{ messages[0]['content'] }}"
+)
+QUESTION = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"})
+
+
+def tokenizer(template, pad, specials):
+    """Bytes, and the special tokens of a family; the last is the end token."""
+    made = byte_tokenizer()
+    made.add_special_tokens({"additional_special_tokens": specials})
+    made.eos_token = specials[-1]
+    made.pad_token = pad
+    made.chat_template = template
+    return made
+
+
+def save(folder, config, made, stops):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    model.generation_config.eos_token_id = stops
+    model.save_pretrained(folder)
+    made.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Tiny local models, as save_pretrained writes them."""
+    root = tmp_path_factory.mktemp("models")
+    made = tokenizer(CHATML, "<pad>", ["<|im_start|>", "<|im_end|>"])
+    config = transformers.Qwen2Config(
+        **SHAPE, vocab_size=len(made) + 7, tie_word_embeddings=True, bos_token_id=None,
+        eos_token_id=made.eos_token_id, pad_token_id=made.pad_token_id,
+    )  # fmt: skip
+    stops = [made.eos_token_id, made.pad_token_id]
+    found = {"qwen2": save(root / "qwen2", config, made, stops)}
+    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
+    made = tokenizer(DATED, None, names)
+    stops = made.convert_tokens_to_ids(names[1:])
+    config = transformers.LlamaConfig(
+        **SHAPE, vocab_size=len(made), tie_word_embeddings=False, pad_token_id=None,
+        bos_token_id=made.convert_tokens_to_ids(names[0]), eos_token_id=stops,
+    )  # fmt: skip
+    found["llama"] = save(root / "llama", config, made, stops)
+    return found
+
+
+def pretrained(folder, *overrides):
+    return experiment("model=pretrained", f"model.path={folder}", *overrides).model
+
+
+def codec_of(folder, template=None):
+    chosen = pretrained(folder)
+    made = chosen.tokenizer()
+    made.chat_template = template or made.chat_template
+    return Codec(made, chosen.model())
+
+
+TWO_STEPS = (
+    "model=pretrained", "dataset=arithmetic", "dataset.max_prompt_tokens=100",
+    "dataset.max_response_tokens=8",
+    "steps=2", "batch_size=2", "group_size=2", "eval_problems=4", "dataset.train_problems=16",
+    "dataset.eval_problems=8", "algo=asymre", "kl_every=1", "micro_batch_tokens=200",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_a_run_trains_on_a_local_model(family, folders, tmp_path):
+    done = command(
+        *TWO_STEPS, f"model.path={folders[family]}", "model.compute_dtype=bfloat16",
+        "model.gradient_checkpointing=true", "run_dir=run", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert all(row["train/grad_norm"] > 0 for row in rows[1:])
+    assert rows[1]["train/kl"] == 0
+    state = torch.load(
+        tmp_path / "run" / "checkpoints" / "step_00000002" / "state.pt", weights_only=True
+    )
+    own = AutoModelForCausalLM.from_pretrained(folders[family]).state_dict()
+    assert state["model"].keys() == own.keys()
+    assert any(not torch.equal(own[name], weight) for name, weight in state["model"].items())
+
+
+def test_a_llama_has_several_end_tokens_and_no_pad_token(folders):
+    codec = codec_of(folders["llama"])
+    names = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
+    assert codec.tokenizer.pad_token_id is None
+    assert codec.eos_ids == sorted(codec.tokenizer.convert_tokens_to_ids(names))
+    assert codec.pad_id in codec.eos_ids
+    sampler = NativeSampler(pretrained(folders["llama"]).model(), codec.eos_ids, codec.pad_id, 4, 8)
+    for stop in codec.eos_ids:
+        (response,) = sampler._responses(torch.tensor([[70, stop, 71, 72]]), torch.zeros(1, 4))
+        assert response.finished
+        assert response.tokens == [70, stop]
+
+
+def test_end_tokens_are_found_without_a_generation_config(folders, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(folders["llama"])
+    made = AutoTokenizer.from_pretrained(folders["llama"])
+    stops = model.generation_config.eos_token_id
+    model.save_pretrained(tmp_path)
+    made.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    assert codec_of(tmp_path).eos_ids == sorted(stops)
+
+
+def test_text_goes_there_and_back(folders):
+    codec = codec_of(folders["qwen2"])
+    expected = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    ids = codec.encode(QUESTION)
+    assert codec.tokenizer.decode(ids) == expected
+    assert ids.count(codec.tokenizer.convert_tokens_to_ids("<|im_start|>")) == 3
+    answer = codec.encode_response("It is 2: ½ · 4.")
+    assert answer[-1] in codec.eos_ids
+    assert codec.decode(answer) == "It is 2: ½ · 4."
+
+
+def test_the_prompt_does_not_depend_on_the_day(folders, monkeypatch):
+    codec = codec_of(folders["llama"])
+    monkeypatch.setattr(
+        "transformers.utils.chat_template_utils.datetime",
+        SimpleNamespace(now=lambda: datetime(2031, 5, 4)),
+    )
+    assert "04 May 2031" in codec.tokenizer.apply_chat_template(list(QUESTION), tokenize=False)
+    text = codec.tokenizer.decode(codec.encode(QUESTION))
+    assert text.startswith("<|begin_of_text|>Today Date: 26 Jul 2024\n<|system|>Be brief.")
+    assert codec.encode(QUESTION).count(codec.encode(QUESTION)[0]) == 1  # one start token
+
+
+@pytest.mark.parametrize(
+    ("template", "read"),
+    [
+        (REASONING, "<think>\nIt is 2."),
+        (CLOSED, "It is 2."),
+        (CHATML, "It is 2."),
+    ],
+)
+def test_a_response_is_read_with_the_tag_that_the_template_opened(folders, template, read):
+    codec = codec_of(folders["qwen2"], template)
+    assert codec.decode(codec.encode_response("It is 2.")) == read
+
+
+def test_a_tokenizer_without_template_says_what_to_do(folders, tmp_path):
+    AutoModelForCausalLM.from_pretrained(folders["qwen2"]).save_pretrained(tmp_path)
+    made = AutoTokenizer.from_pretrained(folders["qwen2"])
+    made.chat_template = None
+    made.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"no chat template.*instruct model.*chat_template\.jinja"):
+        codec_of(tmp_path)
+
+
+def test_a_template_that_refuses_the_prompt_is_a_clear_line(folders):
+    codec = codec_of(folders["qwen2"], NO_SYSTEM)
+    assert codec.encode(QUESTION[1:])
+    with pytest.raises(UserError, match=r"system \+ user \(System role not supported\).*edit"):
+        codec.encode(QUESTION)
+
+
+def test_a_model_without_an_end_token_is_refused(folders):
+    model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
+    model.generation_config.eos_token_id = made.eos_token = None
+    with pytest.raises(UserError, match="names no end token"):
+        Codec(made, model)
+
+
+def damaged(folders, tmp_path, what):
+    """A copy of a good model with something gone."""
+    if what == "empty":
+        return tmp_path
+    config = transformers.AutoConfig.from_pretrained(folders["qwen2"])
+    if what == "no weights":
+        config.save_pretrained(tmp_path)
+    else:
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+        weights = tmp_path / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", ["empty", "no weights", "half a file"])
+def test_a_folder_without_a_whole_model_is_a_clear_line(what, folders, tmp_path):
+    path = damaged(folders, tmp_path, what)
+    with pytest.raises(UserError) as error:
+        pretrained(path).model()
+    assert str(error.value).startswith(f"model.path={path}: the folder holds no model")
+    assert "as save_pretrained writes them" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_folder_is_a_clear_line(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere: no such folder; give a folder with a model"):
+        pretrained(tmp_path / "nowhere").model()
+
+
+def hub(monkeypatch, error, message):
+    """The hub fails as transformers reports it."""
+
+    def fail(*args, **kwargs):
+        raise OSError(message) from error
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", fail)
+
+
+def test_a_model_out_of_reach_says_how_to_get_it(monkeypatch):
+    hub(monkeypatch, None, "We couldn't connect to the hub.\nCheck your internet connection")
+    with pytest.raises(UserError, match=r"^[^\n]*couldn't connect[^\n]*hf download Qwen/Q --local"):
+        pretrained("Qwen/Q").model()
+
+
+def test_a_gated_model_says_how_to_get_it(monkeypatch):
+    gated = GatedRepoError("403", response=SimpleNamespace(headers={}, request=None))
+    hub(monkeypatch, gated, "You are trying to access a gated repo.\nMake sure to have access")
+    with pytest.raises(UserError, match=r"is gated; accept its terms at \S+/meta-llama/L, .*HF_"):
+        pretrained("meta-llama/L").model()
+
+
+def test_an_attention_that_is_not_installed_is_a_clear_line(folders):
+    chosen = pretrained(
+        folders["qwen2"], "model.attention=flash_attention_2", "model.compute_dtype=bfloat16"
+    )
+    with pytest.raises(UserError, match=r"^model\.attention=flash_attention_2: [^\n]*sdpa needs"):
+        chosen.model()
+
+
+def test_the_sampler_of_a_float32_model_does_not_use_flash_attention(folders):
+    model = pretrained(folders["qwen2"]).model()
+    model.config._attn_implementation_internal = "flash_attention_2"
+    assert NativeSampler(model, [1], 0, 4, None).model.config._attn_implementation == "sdpa"
+
+
+def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
+    """At the version that drew the batch a ratio is 1, but for rounding: bfloat16 has 8 bits, so a
+    log-probability of a few nats moves by a few hundredths. A ratio beyond 1.1 is no rounding."""
+    exp = experiment(
+        *TWO_STEPS, f"model.path={folders['qwen2']}", "model.compute_dtype=bfloat16",
+        "group_size=8", "batch_size=8",
+    )  # fmt: skip
+    bench = prepare(exp)
+    problems = bench.train_problems[:8]
+    draws = [[Draw(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))]
+    snapshot = SimpleNamespace(version=0, weights=bench.model.state_dict())
+    rollouts = bench.actor.answer(snapshot, problems, draws, 1.0)
+    rows, gradients = {}, {}
+    for dtype in (torch.float32, torch.bfloat16):
+        model = copy.deepcopy(bench.model)
+        log = accumulate_gradient(
+            model, rollouts, exp.algorithm(), pad_id=bench.codec.pad_id, temperature=1.0,
+            micro_batch_size=None, seed=0, compute_dtype=dtype, reference=bench.reference,
+        )  # fmt: skip
+        rows[dtype] = log.reduce()
+        gradients[dtype] = torch.cat([p.grad.flatten() for p in model.parameters()])
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        assert gradients[dtype].dtype == torch.float32
+    low = rows[torch.bfloat16]
+    assert low["train/ratio_max"] == pytest.approx(1, abs=0.1)
+    assert low["train/ratio_p01"] == pytest.approx(1, abs=0.1)
+    assert low["train/ratio_max"] != rows[torch.float32]["train/ratio_max"]  # it did run lower
+    assert rows[torch.float32]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert low["train/kl"] == 0  # model and reference round alike
+    similarity = torch.cosine_similarity(*gradients.values(), dim=0)
+    assert similarity > 0.99
