@@ -37,6 +37,7 @@ def prepare(
     in total, if one is made.
     """
     device = pick_device(experiment.device)
+    experiment.pipeline.check(device)
     torch.set_num_threads(experiment.threads)
     train_problems, eval_problems = experiment.dataset.load()
     eval_problems = eval_problems[: experiment.eval_problems]
