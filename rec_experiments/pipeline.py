@@ -19,6 +19,9 @@ from rec_experiments.types import Piece, UserError
 class Sequential(Piece):
     """Draw in the process that trains, in turn with it."""
 
+    def check(self, device: torch.device, ranks: int) -> None:
+        """Any device of the run will do."""
+
     def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> Drawer:
         """`here` makes the actor in this process."""
         return here()
@@ -47,14 +50,18 @@ class Overlap(Piece):
         if not self.timeout > 0:
             raise ValueError(f"timeout={self.timeout}: must be above 0 seconds")
 
+    def check(self, device: torch.device, ranks: int) -> None:
+        """Raise UserError if `device` of this object does not go with the run's."""
+        device_number(self.device, device, torch.cuda.device_count(), ranks)
+
     def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> Drawer:
         """`elsewhere` makes the actor in another process. `weights`: the layout of all to come.
         ranks: how many processes train, each with a process of its own that draws.
 
         Raises UserError for what the user can mend, whichever process finds it.
         """
-        own = next(iter(weights.values())).device
-        number = device_number(self.device, own, torch.cuda.device_count(), ranks)
+        device = next(iter(weights.values())).device
+        number = device_number(self.device, device, torch.cuda.device_count(), ranks)
         variables = {} if number is None else {"CUDA_VISIBLE_DEVICES": visible_device(number)}
         return RemoteActor(
             elsewhere, weights, ahead=self.max_ahead, timeout=self.timeout, environment=variables

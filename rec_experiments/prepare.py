@@ -41,6 +41,7 @@ def prepare(
     """
     check_ranks(experiment.ranks, world, sys.argv[1:])
     world = dataclasses.replace(world, device=pick_device(experiment.device, world))
+    experiment.pipeline.check(world.device, world.size)
     torch.set_num_threads(experiment.threads)
     train_problems, eval_problems = experiment.dataset.load()
     eval_problems = eval_problems[: experiment.eval_problems]

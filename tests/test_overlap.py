@@ -1,0 +1,535 @@
+"""Batches drawn in another process: the same bits, and no way to hang or to leave anything behind.
+
+1. Overlapped and sequential runs are equal bit for bit under every schedule, and so are their
+   checkpoints, so a run may be resumed in the other pipeline.
+2. Pending batches and copies of weights are bounded, and weights in use are never overwritten.
+3. A process that dies, hangs or raises ends the run with the reason; the same command resumes it.
+4. However a run ends, no process and no shared memory is left.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, command, experiment, resolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rec_experiments import pipeline, remote
+from rec_experiments.prepare import prepare
+from rec_experiments.remote import RemoteActor, SharedWeights, WorkerLost
+from rec_experiments.rollout import RolloutFeed, Snapshot
+from rec_experiments.run_folder import RunFolder
+from rec_experiments.sync import Phase, Schedule
+from rec_experiments.train import train
+from rec_experiments.types import Problem, Rollouts, UserError
+
+# Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
+TINY = (
+    *SMALL, "algo=asymre", "steps=24", "batch_size=2", "group_size=2", "eval_problems=4",
+    "eval_every=5", "checkpoint_every=3", "kl_every=0",
+)  # fmt: skip
+SCHEDULES = {
+    "on-policy": ("sync=on_policy",),
+    "interval 4": ("sync.interval=4",),
+    "interval 20": ("sync.interval=20",),
+    "offset 4": ("sync=on_policy", "sync.offset=4"),
+    "offset 10": ("sync=offset10",),
+    "mixed": ("sync.interval=3", "sync.offset=5"),
+    "offline": ("sync=offline",),
+}
+OVERLAP = "pipeline=overlap"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_start():
+    """A fork server imports once for all tests here; the command line's tests spawn, as runs do."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["rec_experiments.prepare", "hypothesis"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "get_context", lambda method: context)
+        yield
+
+
+def run(path: Path, *overrides: str, until: int | None = None) -> RunFolder:
+    """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
+    exp, config = experiment(*TINY, *overrides), resolve(*TINY, *overrides)
+    folder = RunFolder(path)
+    folder.check(config)
+    folder.start(config, {})
+
+    def stop(row):
+        if row["step"] == until:
+            raise KeyboardInterrupt
+
+    bench = prepare(exp)
+    with contextlib.closing(bench.actor):
+        train(exp, bench, folder, stop)
+    return folder
+
+
+def timeless(row: dict) -> dict:
+    return {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
+
+
+def assert_equal(one, other, where="state"):
+    """Equal bit for bit, whatever is nested, but for the seconds that batches took."""
+    assert type(one) is type(other), where
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one.keys() - {"seconds"}:
+            assert_equal(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), where
+        for i, pair in enumerate(zip(one, other, strict=True)):
+            assert_equal(*pair, f"{where}[{i}]")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    else:
+        assert one == other, where
+
+
+def assert_same_run(one: RunFolder, other: RunFolder):
+    assert [timeless(row) for row in one.metrics()] == [timeless(row) for row in other.metrics()]
+    samples = [(folder.path / "samples.jsonl").read_bytes() for folder in (one, other)]
+    assert samples[0] == samples[1]
+    names = [sorted(p.name for p in folder.checkpoints.iterdir()) for folder in (one, other)]
+    assert names[0] == names[1]
+    for name in names[0]:
+        states = [
+            torch.load(folder.checkpoints / name / "state.pt", weights_only=True)
+            for folder in (one, other)
+        ]
+        assert_equal(*states)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_overlapped_is_sequential(tmp_path, name):
+    sequential = run(tmp_path / "sequential", *SCHEDULES[name])
+    overlapped = run(tmp_path / "overlapped", *SCHEDULES[name], OVERLAP)
+    assert_same_run(overlapped, sequential)
+    for folder in (sequential, overlapped):
+        assert all(row["time/wait"] >= 0 for row in folder.metrics()[1:])
+
+
+@pytest.mark.parametrize(
+    "how", ["pipeline.max_ahead=1", "pipeline.max_ahead=null", "dataset.verifier_workers=1"]
+)
+def test_how_the_other_process_works_changes_no_bit(tmp_path, how):
+    overrides = ("sync.interval=3", "sync.offset=2", "steps=10")
+    overlapped = run(tmp_path / "overlapped", *overrides, OVERLAP, how)
+    assert_same_run(overlapped, run(tmp_path / "sequential", *overrides))
+
+
+@pytest.mark.parametrize("name", ["interval 4", "offset 4", "offline"])
+def test_a_run_is_resumed_in_the_other_pipeline(tmp_path, name):
+    schedule = (*SCHEDULES[name], "steps=14")
+    whole = run(tmp_path / "whole", *schedule)
+    for until, how in ((5, OVERLAP), (10, "pipeline=sequential")):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", *schedule, how, until=until)
+    assert_same_run(run(tmp_path / "cut", *schedule, OVERLAP), whole)
+
+
+# The feed alone, with a drawer that draws nothing.
+
+
+class Ledger:
+    """A drawer that keeps account. A batch "holds" the version whose weights it was drawn from."""
+
+    def __init__(self, schedule: Schedule, ahead: int | None):
+        self.schedule, self.ahead = schedule, ahead
+        self.submitted: list[int] = []
+        self.held: list[int] = []
+
+    def hold(self, snapshot):
+        assert snapshot.version not in self.held
+        self.held.append(snapshot.version)
+        return snapshot
+
+    def submit(self, snapshot, problems, draws, temperature):
+        batch = draws[0][0].batch
+        assert snapshot.version == self.held[-1] == self.schedule.version(batch)
+        self.submitted.append(batch)
+        rollouts = Rollouts(batch, snapshot.version, [], [], [], [])
+        return lambda: rollouts
+
+
+def ledger_feed(schedule: Schedule, ahead: int | None, steps: int) -> RolloutFeed:
+    return RolloutFeed(
+        actor=Ledger(schedule, ahead), schedule=schedule, problems=[Problem((), "")], seed=0,
+        steps=steps, batch_size=1, group_size=1, temperature=1.0, shuffle=False,
+    )  # fmt: skip
+
+
+schedules = st.builds(
+    Schedule,
+    interval=st.integers(1, 6),
+    offset=st.integers(0, 6),
+    phase=st.sampled_from(Phase),
+) | st.builds(Schedule, interval=st.none(), offset=st.just(0), phase=st.sampled_from(Phase))
+
+
+@settings(deadline=None)
+@given(schedules, st.integers(1, 12) | st.none(), st.integers(1, 25))
+def test_each_batch_once_from_its_version_and_never_too_many(schedule, ahead, steps):
+    """And what a checkpoint holds is the same as that of a feed that never draws ahead."""
+    model = torch.nn.Linear(1, 1)
+    feed, plain = ledger_feed(schedule, ahead, steps), ledger_feed(schedule, 0, steps)
+    demanded = (schedule.interval or 1) + schedule.offset - 1
+    allowed = steps if schedule.interval is None else demanded + 1
+    for each in (feed, plain):
+        each.reach(0, model)
+    for step in range(steps):
+        assert feed.take(step).index == plain.take(step).index == step
+        for each in (feed, plain):
+            each.reach(step + 1, model)
+        assert len(feed.pending) <= (allowed if ahead is None else max(ahead, demanded))
+        assert len(plain.pending) <= demanded
+        assert_equal(feed.state(), plain.state())
+    assert feed.actor.submitted == plain.actor.submitted == list(range(steps))
+
+
+@settings(deadline=None, max_examples=50)
+@given(schedules, st.integers(0, 12) | st.none(), st.integers(2, 20), st.data())
+def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, ahead, steps, data):
+    model = torch.nn.Linear(1, 1)
+    feed = ledger_feed(schedule, ahead, steps)
+    cut = data.draw(st.integers(1, steps - 1))
+    feed.reach(0, model)
+    for step in range(cut):
+        feed.take(step)
+        feed.reach(step + 1, model)
+    resumed = ledger_feed(schedule, ahead, steps)
+    resumed.restore(feed.state())
+    for step in range(cut, steps):
+        assert resumed.take(step).version == schedule.version(step)
+        resumed.reach(step + 1, model)
+
+
+# The other process alone, with an actor that does as it is told.
+
+
+class Stub:
+    """The first "problem" names what to do, the others are its arguments."""
+
+    def answer(self, snapshot, problems, draws, temperature):
+        name, *arguments = problems
+        return getattr(self, name)(snapshot, *arguments)
+
+    def look(self, snapshot, seconds=0.0, *_):
+        """The version, and the one value that all weights hold from first to last."""
+        before = {float(x) for tensor in snapshot.weights.values() for x in tensor.flatten()}
+        time.sleep(seconds)
+        after = {float(x) for tensor in snapshot.weights.values() for x in tensor.flatten()}
+        assert before == after
+        (value,) = after
+        return snapshot.version, value, time.monotonic()
+
+    def fail(self, snapshot):
+        raise FloatingPointError("the policy has diverged")
+
+    def fail_unportably(self, snapshot):
+        class Local(Exception):
+            pass
+
+        raise Local("of this process only")
+
+    def leave(self, snapshot):
+        os._exit(3)
+
+    def close(self):
+        pass
+
+
+def refuse():
+    raise UserError("model.path=nowhere: cannot be loaded")
+
+
+def start(build=Stub, timeout=60.0) -> RemoteActor:
+    weights = {"a": torch.zeros(3, 2), "b": torch.zeros(5)}
+    return RemoteActor(build, weights, ahead=None, timeout=timeout, environment={})
+
+
+def snapshot(version: int) -> Snapshot:
+    value = float(version)
+    return Snapshot(version, {"a": torch.full((3, 2), value), "b": torch.full((5,), value)})
+
+
+def ask(actor: RemoteActor, held: Snapshot, *order):
+    return actor.submit(held, list(order), [], 1.0)
+
+
+def gone(pid: int, seconds: float = 20.0) -> bool:
+    """Whether a process ends within `seconds`; a zombie has ended."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture(scope="module")
+def stub():
+    with contextlib.closing(start()) as actor:
+        yield actor
+
+
+def test_weights_in_use_are_never_overwritten(stub):
+    """Random orders under random schedules of versions; each sees its own version's weights."""
+    moves = random.Random(0)
+    version, asked = 100, []
+    held = stub.hold(snapshot(version))
+    for _ in range(150):
+        move = moves.random()
+        if move < 0.5:
+            asked.append((version, ask(stub, held, "look", moves.choice([0.0, 0.003]))))
+        elif move < 0.8:
+            version += 1
+            held = stub.hold(snapshot(version))
+        else:  # an evaluation, of the held version or of a later one
+            later = version + moves.choice([0, 1])
+            assert stub.answer(snapshot(later), ["look"], [], 1.0)[:2] == (later, float(later))
+        assert float(held.weights["a"][0, 0]) == version
+    for expected, answer in asked:
+        assert answer()[:2] == (expected, float(expected))
+
+
+def test_an_evaluation_goes_before_what_is_submitted_ahead(stub):
+    held = stub.hold(snapshot(1000))
+    asked = [ask(stub, held, "look", 0.2) for _ in range(4)]
+    evaluated = stub.answer(snapshot(1001), ["look"], [], 1.0)
+    assert evaluated[:2] == (1001, 1001.0)
+    times = [answer()[2] for answer in asked]
+    assert times == sorted(times)
+    assert evaluated[2] < times[-1]
+
+
+def test_an_error_there_is_raised_here_with_its_traceback(stub):
+    held = stub.hold(snapshot(2000))
+    with pytest.raises(FloatingPointError, match="diverged") as caught:
+        ask(stub, held, "fail")()
+    assert "in fail" in "".join(caught.value.__notes__)
+    with pytest.raises(RuntimeError, match="Local: of this process only") as caught:
+        ask(stub, held, "fail_unportably")()
+    assert "in fail_unportably" in "".join(caught.value.__notes__)
+    assert ask(stub, held, "look")()[0] == 2000
+
+
+def test_signals_to_all_processes_of_a_run_are_the_trainers_business(stub):
+    held = stub.hold(snapshot(3000))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(stub._process.pid, number)
+        assert ask(stub, held, "look")()[0] == 3000
+
+
+def test_what_the_start_refuses_is_the_users_to_mend():
+    with pytest.raises(UserError, match=r"model\.path=nowhere"):
+        start(refuse)
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"), [(("look", 1000), "killed by SIGKILL"), (("leave",), "exit code 3")]
+)
+def test_a_dead_process_is_noticed_at_once(order, reason):
+    with contextlib.closing(start(timeout=10_000)) as actor:
+        held = actor.hold(snapshot(1))
+        drawn = ask(actor, held, "look")
+        drawn()
+        lost, behind = ask(actor, held, *order), ask(actor, held, "look")
+        if order[0] == "look":
+            os.kill(actor._process.pid, signal.SIGKILL)
+        for answer in (lost, behind):
+            with pytest.raises(WorkerLost, match=reason):
+                answer()
+        with pytest.raises(WorkerLost, match=reason):
+            ask(actor, held, "look")
+        assert drawn()[0] == 1  # what was drawn whole stays whole
+
+
+@pytest.mark.parametrize("hang", ["asleep", "stopped"])
+def test_a_hung_process_is_noticed_after_the_timeout(hang):
+    """Even if it hangs within a message, or with the pipe to it full."""
+    with contextlib.closing(start()) as actor:
+        actor.timeout = 1.0
+        held = actor.hold(snapshot(1))
+        if hang == "stopped":
+            os.kill(actor._process.pid, signal.SIGSTOP)
+        lost = ask(actor, held, "look", 1000, *["full"] * 1_000_000)
+        ask(actor, held, "look", 1000, *["full"] * 1_000_000)
+        with pytest.raises(WorkerLost, match=r"no answer for 1 s \(pipeline\.timeout\)"):
+            lost()
+        pid = actor._process.pid
+    assert gone(pid, 0.1)
+
+
+def test_closing_leaves_no_process_and_no_shared_memory():
+    actor = start()
+    pid = actor._process.pid
+    ask(actor, actor.hold(snapshot(1)), "look", 1000)  # within a batch: by force
+    actor.close()
+    actor.close()
+    assert gone(pid, 0.1)
+    assert not list(Path("/dev/shm").glob(f"torch_{os.getpid()}_*"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
+@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), 9)", "pass"])
+def test_without_its_trainer_the_process_dies_within_a_batch(ending):
+    """The trainer is killed, or ends without closing what it has started."""
+    script = (
+        "import os, test_overlap as t\n"
+        "actor = t.start()\n"
+        "t.ask(actor, actor.hold(t.snapshot(1)), 'look', 1000)\n"
+        "print(actor._process.pid, flush=True)\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script + ending],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+    assert gone(int(out.stdout))
+
+
+def test_tied_weights_share_their_place_and_dtypes_do_not_mix():
+    head = torch.randn(4, 3)
+    weights = {"embed": head, "scale": torch.ones(2, dtype=torch.bfloat16), "head": head}
+    shared = SharedWeights.like(weights)
+    assert {dtype: len(block) for dtype, block in shared.blocks.items()} == {
+        torch.float32: 12, torch.bfloat16: 2,
+    }  # fmt: skip
+    room = shared.tensors()
+    for name, tensor in weights.items():
+        room[name].copy_(tensor)
+    for name, tensor in weights.items():
+        assert torch.equal(room[name], tensor)
+        assert room[name].dtype == tensor.dtype
+
+
+def test_too_little_shared_memory_is_one_line():
+    with pytest.raises(UserError, match=r"shared memory \(/dev/shm\)"):
+        SharedWeights.like({"a": torch.zeros(1).expand(1 << 50)})
+
+
+# Configuration.
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("pipeline.max_ahead=0", r"pipeline\.max_ahead=0: must be at least 1"),
+        ("pipeline.timeout=0", r"pipeline\.timeout=0\.0: must be above 0"),
+        ("pipeline.device=cpu", r"pipeline\.device=cpu: must be auto or cuda:N"),
+    ],
+)
+def test_impossible_values_are_refused(override, message):
+    with pytest.raises(UserError, match=message):
+        experiment(OVERLAP, override)
+
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "count", "number"),
+    [("auto", CPU, 0, None), ("auto", CPU, 2, None), ("auto", CUDA, 1, 0), ("auto", CUDA, 2, 1),
+     ("auto", torch.device("cuda", 1), 4, 2), ("cuda:0", CUDA, 2, 0), ("cuda:3", CUDA, 4, 3)],
+)  # fmt: skip
+def test_the_device_that_draws(name, own, count, number):
+    assert pipeline.device_number(name, own, count) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "message"),
+    [("cuda:1", CPU, "the run is on cpu"), ("cuda:2", CUDA, "there are 2 CUDA devices")],
+)
+def test_a_device_that_cannot_draw_is_refused(name, own, message):
+    with pytest.raises(UserError, match=f"pipeline.device={name}: {message}"):
+        pipeline.device_number(name, own, 2)
+
+
+def test_devices_are_counted_among_those_that_are_visible(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert pipeline.visible_device(1) == "1"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
+    assert pipeline.visible_device(1) == "GPU-5"
+
+
+def test_what_is_refused_before_starts_no_process(tmp_path, monkeypatch):
+    def boom(*_, **__):
+        raise AssertionError("started")
+
+    monkeypatch.setattr(pipeline, "RemoteActor", boom)
+    with pytest.raises(UserError):
+        prepare(experiment(OVERLAP, "dataset=gsm8k", f"dataset.path={tmp_path}"))
+    with pytest.raises(UserError):
+        prepare(experiment(OVERLAP, "dataset.max_prompt_tokens=1"))
+
+
+# The command line.
+
+
+def drawing_processes(parent: int) -> list[int]:
+    """Children of `parent` that were started to draw."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = stat.read_text().rpartition(")")[2].split()
+            line = (stat.parent / "cmdline").read_bytes()
+            if int(words[1]) == parent and b"spawn_main" in line:
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
+    """Ctrl-C reaches all processes of the run; SIGKILL only the one that draws."""
+    overrides = (*TINY, "sync=on_policy", "sync.offset=4", "steps=50")
+    folder = RunFolder(tmp_path / "cut")
+
+    def cut(step: int, how) -> tuple[int, str]:
+        """Start the command, do `how` after the row of `step`: its exit code, its errors."""
+        arguments = (*overrides, OVERLAP, f"run_dir={folder.path}")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rec_experiments", *arguments],
+            cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        while process.poll() is None and len(folder.metrics()) <= step:
+            time.sleep(0.02)
+        (drawing,) = drawing_processes(process.pid)
+        how(process.pid, drawing)
+        errors = process.communicate(timeout=60)[1]
+        assert gone(drawing, 1.0)
+        return process.returncode, errors
+
+    code, _ = cut(6, lambda run, drawing: os.killpg(run, signal.SIGINT))
+    assert code == 128 + signal.SIGINT
+    assert "interrupted" in folder.status()["reason"]
+    code, errors = cut(20, lambda run, drawing: os.kill(drawing, signal.SIGKILL))
+    assert code == 1
+    assert "WorkerLost" in errors
+    assert folder.status()["state"] == "failed"
+    assert "died (killed by SIGKILL); the same command resumes" in folder.status()["reason"]
+    again = command(*overrides, OVERLAP, f"run_dir={folder.path}", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert_same_run(folder, run(tmp_path / "whole", *overrides))
+
+
+def test_a_device_that_is_not_there_leaves_nothing_behind(tmp_path):
+    refused = command(*TINY, OVERLAP, "pipeline.device=cuda:9", "device=cpu", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: pipeline.device=cuda:9: the run is on cpu")
+    assert len(refused.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
