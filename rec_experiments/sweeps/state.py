@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.run_folder import RunFolder
-from rec_experiments.sweeps.jobs import Job
+from rec_experiments.sweeps.jobs import Job, finished
 from rec_experiments.sweeps.submission import RECORD, Submission, newest
 from rec_experiments.types import UserError
 
 ACTIVE = ("queued", "running")  # states of a job that will end by itself
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
-# In the log of a job: its start, for it may have been requeued, and why it was not to end well.
+# In the log of a job: its start, for it may have been requeued, and why it ended.
 STARTED = "Starting with JobEnvironment"
-ENDING = re.compile(r"CANCELLED AT [^*\n]*\w|.*oom.kill.*|the run (was killed|ended) .*", re.I)
+ENDING = re.compile(
+    r"CANCELLED AT [^*\n]*\w|.*oom.kill.*|the run (was killed|ended) .*|srun: error: .*", re.I
+)
 
+Place = tuple[Submission, int]  # where a job was submitted, and its number there
 Queue = dict[tuple[str, int], tuple[str, str]]  # submission, number: SLURM's state and its reason
 
 
@@ -42,25 +45,16 @@ def survey(jobs: Iterable[Job]) -> dict[Path, State]:
     Raises UserError if the scheduler does not answer.
     """
     jobs = list(jobs)
-    statuses = {job.path: RunFolder(job.path).status() for job in jobs}
     records = newest(jobs)
-    asked = any(
-        job.path.absolute() in records and statuses[job.path].get("state") != "done" for job in jobs
-    )
-    queue = read_queue() if asked else {}
-    return {
-        job.path: _state(job, statuses[job.path], records.get(job.path.absolute()), queue)
-        for job in jobs
-    }
+    asked = any(job.path.absolute() in records and not finished(job) for job in jobs)
+    queue = read_queue() if asked else {}  # before the folders: a job may end in between
+    return {job.path: _state(job, records.get(job.path.absolute()), queue) for job in jobs}
 
 
-def _state(
-    job: Job, status: dict[str, Any], record: tuple[Submission, int] | None, queue: Queue
-) -> State:
+def _state(job: Job, record: Place | None, queue: Queue) -> State:
     folder = RunFolder(job.path)
-    step = folder.last_step()
+    status, step = folder.status(), folder.last_step()
     claim = status.get("state", "missing")
-    outdated = record is not None and _is_older(job.path, record[0])
     in_queue = queue.get((record[0].name, record[1])) if record else None
     if claim == "done":
         return State("done", step)
@@ -68,10 +62,10 @@ def _state(
         return State("queued", step, in_queue[1])
     if in_queue or folder.is_held():
         return State("running", step, ends=_ends(job, status, step))
-    if claim == "interrupted" or (claim == "failed" and not outdated):
+    if claim == "interrupted" or (claim == "failed" and not _is_older(job.path, record)):
         return State(claim, step, status["reason"])
-    if claim == "running" or record:  # a dead process cannot take back that it is running
-        return State("failed", step, _last_words(job.path, record))
+    if claim != "missing" or _log(record):  # a dead process cannot take back that it is running
+        return State("failed", step, _last_words(job.path, _log(record)))
     return State("missing", step)
 
 
@@ -106,24 +100,30 @@ def _ends(job: Job, status: dict[str, Any], step: int) -> datetime | None:
     return last + timedelta(seconds=took / steps * (job.config["steps"] - step))
 
 
-def _is_older(path: Path, submission: Submission) -> bool:
-    """Whether the run's status, if it has one, is from before it was submitted."""
-    status = path / "status.json"
-    submitted = (submission.folder / RECORD).stat().st_mtime
-    return status.exists() and status.stat().st_mtime < submitted
+def _is_older(path: Path, record: Place | None) -> bool:
+    """Whether the run's status is from before it was last submitted."""
+    if record is None:
+        return False
+    submitted = (record[0].folder / RECORD).stat().st_mtime
+    return (path / "status.json").stat().st_mtime < submitted
 
 
-def _last_words(path: Path, record: tuple[Submission, int] | None) -> str:
-    """Why a job ended that could not say so itself, by what it or SLURM wrote last."""
-    log = path / "log.txt"
-    last = log.read_text(errors="replace").rstrip().rpartition("\n")[2] if log.exists() else ""
+def _log(record: Place | None) -> str:
+    """What SLURM and the supervisor wrote since the job last started; "" if it never did."""
+    if record is None:
+        return ""
+    submission, number = record
+    name = f"*_{number}_0_log.out" if len(submission.jobs) > 1 else "*_0_log.out"
+    texts = [file.read_text(errors="replace") for file in submission.folder.glob(name)]
+    return "".join(texts).rpartition(STARTED)[2]
+
+
+def _last_words(path: Path, log: str) -> str:
+    """Why a job ended that could not say so itself."""
+    output = path / "log.txt"
+    said = output.read_text(errors="replace").rstrip() if output.exists() else ""
+    last = said.rpartition("\n")[2]
     if last.startswith("error: "):  # a user's mistake
         return last.removeprefix("error: ")
-    endings = []
-    if record:
-        submission, number = record
-        name = f"*_{number}_0_log.out" if len(submission.jobs) > 1 else "*_0_log.out"
-        for file in submission.folder.glob(name):
-            last_life = file.read_text(errors="replace").rpartition(STARTED)[2]
-            endings = [match[0] for match in ENDING.finditer(last_life)]
-    return endings[0] if endings else "ended without a result"
+    ending = ENDING.search(log)
+    return ending[0] if ending else "ended without a result"

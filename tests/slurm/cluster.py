@@ -21,7 +21,7 @@ from pathlib import Path
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"  # daemons are not on every user's PATH
 BINARIES = ("munged", "slurmctld", "slurmd", "sbatch")
 INSTALL = "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge"
-CPUS = 8  # of the node, more than the machine may have: jobs of the tests mostly wait
+CPUS = 4  # of the node, whatever the machine has
 
 # cred_expire: a requeued job starts again after seconds instead of two minutes.
 # preempt_send_user_signal: preemption sends the signal that the job asked for, as at a time limit.
@@ -81,6 +81,8 @@ class Cluster:
         }
 
     def __enter__(self) -> "Cluster":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)  # munge wants its socket to be within reach of all
         for name in ("run", "state", "spool", "log"):
             (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o755)
         key = self.folder / "munge.key"

@@ -1,0 +1,311 @@
+"""Sweeps on a real SLURM (`make test-slurm`; skipped elsewhere).
+
+1. A sweep whose jobs are preempted, requeued, cancelled and killed, some while they still import,
+   ends in the run folders of the same sweep on this machine, bit for bit.
+2. A job that fails and a job that hangs are named with the reason; the rest finish; resubmitting
+   runs just those two.
+3. 200 jobs: one call of sbatch, one of squeue for their state, and none is submitted twice.
+4. A queued job runs the code and the configuration of its submission, whatever is edited since.
+5. What SLURM refuses is one line, and leaves nothing behind.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from cluster import Cluster, missing
+from conftest import SMALL
+
+from rec_experiments.run_folder import RunFolder
+
+if "SLURM_TESTS" not in os.environ:
+    pytest.skip("run by make test-slurm", allow_module_level=True)
+if missing():
+    pytest.skip(missing(), allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+# Steps enough to be interrupted among them, and few checkpoints, so that work can be lost.
+RUNS = (*SMALL, "steps=40", "eval_every=10", "checkpoint_every=15")
+SLURM = ("hydra/launcher=slurm_cpu", "hydra.launcher.mem=500MB", "hydra.launcher.signal_delay_s=30")
+HELD = "+hydra.launcher.options.hold=true"
+CALLS = ("sbatch", "squeue", "sacct", "scontrol", "scancel")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    # Not in pytest's own folders: munge wants every folder above its socket to be open to all.
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder)) as cluster:
+        yield cluster
+
+
+class User:
+    """Someone who types commands in a folder of their own. Run folders are under runs/."""
+
+    def __init__(self, cluster, folder, checkout=ROOT):
+        self.cluster, self.folder = cluster, folder
+        paths = [checkout, checkout / "plugins", *os.environ.get("PYTHONPATH", "").split(":")]
+        self.environment = os.environ | cluster.environment
+        self.environment["PYTHONPATH"] = ":".join(map(str, paths))
+
+    def python(self, *arguments, code=0):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", *arguments],
+            env=self.environment, cwd=self.folder,
+            capture_output=True, text=True, check=False, timeout=900,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def submit(self, *arguments, code=0):
+        return self.python("rec_experiments", "-m", *arguments, *SLURM, code=code)
+
+    def sweeps(self, *arguments, code=0):
+        return self.python("rec_experiments.sweeps", *arguments, code=code)
+
+    def jobs(self):
+        """The id, SLURM's state and the run folder of each job in the queue."""
+        asked = self.cluster.run("squeue", "--array", "-h", "-o", "%A %F %K %j %T")
+        found = []
+        for raw, array, number, submission, state in map(str.split, asked.stdout.splitlines()):
+            record = self.folder / "runs/submissions" / submission / "jobs.json"
+            alone = number == "N/A"
+            if record.exists():
+                job = json.loads(record.read_text())["jobs"][0 if alone else int(number)]
+                name = raw if alone else f"{array}_{number}"
+                found.append((name, state, RunFolder(Path(job["path"]))))
+        return found
+
+
+@pytest.fixture
+def user(cluster, tmp_path):
+    return User(cluster, tmp_path)
+
+
+def until(true, seconds=300):
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.1)
+    return found
+
+
+def without_times(rows):
+    return [
+        {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
+        for row in rows
+    ]
+
+
+def assert_same_runs(folder, reference):
+    names = sorted(each.parent.name for each in reference.glob("*/status.json"))
+    assert names == sorted(each.parent.name for each in folder.glob("*/status.json"))
+    for name in names:
+        one, other = RunFolder(folder / name), RunFolder(reference / name)
+        assert one.status()["state"] == other.status()["state"] == "done"
+        assert without_times(one.metrics()) == without_times(other.metrics()), name
+        texts = [(each.path / "samples.jsonl").read_text() for each in (one, other)]
+        assert texts[0] == texts[1], name
+        (state, _), (expected, _) = one.load_checkpoint(), other.load_checkpoint()
+        for key, weight in expected["model"].items():
+            assert torch.equal(state["model"][key], weight), (name, key)
+
+
+def line_of(report, name):
+    return next(line for line in report.splitlines() if name in line)
+
+
+def under_way(folder):
+    """Past the first step, and a checkpoint is still some way off."""
+    return 1 <= folder.last_step() <= 10
+
+
+def importing(folder):
+    return not folder.status()
+
+
+def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
+    arguments = ("seed=0", *RUNS)
+    user.python("rec_experiments", "-m", "sweep=fig3", *arguments, "output_dir=local")
+    assert "submitted 15 jobs" in user.submit("sweep=fig3", *arguments)
+
+    notice = ("scancel", "--signal=USR2")
+    plan = {
+        "noticed": (under_way, [notice]),
+        "noticed early": (importing, [notice]),
+        "noticed twice": (under_way, [notice, notice]),
+        "not noticed": (under_way, [("scontrol", "requeue")]),
+        "killed": (under_way, [("scancel", "--signal=KILL")]),
+        "cancelled": (under_way, [("scancel",)]),
+        "noticed again": (under_way, [notice]),
+    }
+    hit = {}
+
+    def disturbed():
+        for job, state, folder in user.jobs():
+            for what, (when, commands) in plan.items():
+                ready = state == "RUNNING" and when(folder)
+                if what not in hit and folder.path.name not in hit.values() and ready:
+                    for command in commands:
+                        cluster.run(*command, job)
+                    hit[what] = folder.path.name
+                    break
+        return len(hit) == len(plan)
+
+    until(disturbed)
+    # A partition that preempts takes the whole node: every job gets its notice and comes back.
+    last = until(lambda: [j for j in user.jobs() if j[1] == "RUNNING" and under_way(j[2])])[-1][2]
+    cluster.run("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
+    until(lambda: last.status()["state"] == "interrupted")
+
+    report = user.sweeps("wait", "fig3", *arguments, code=1)
+    assert "13 done" in report
+    assert line_of(report, hit["killed"]).startswith("failed")
+    assert line_of(report, hit["cancelled"]).startswith("interrupted")
+
+    assert "submitted 2 jobs" in user.sweeps("resubmit", "fig3", *arguments, *SLURM)
+    assert "15 runs: 15 done" in user.sweeps("wait", "fig3", *arguments)
+    assert_same_runs(user.folder / "runs", user.folder / "local")
+    for what in ("noticed", "noticed twice", "cancelled", "noticed again"):
+        log = (user.folder / "runs" / hit[what] / "log.txt").read_text()
+        assert "interrupted: SIGTERM after step" in log, what
+        assert "resumed after gradient step" in log, what
+
+
+def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
+    arguments = ("seed=0", "sync=offline", *RUNS)
+    overrides = user.sweeps("list", "fig3", *arguments).splitlines()[:5]
+    assert len(overrides) == 5
+    prepared = user.python(
+        "rec_experiments",
+        "-m",
+        "sweep=fig3",
+        *arguments,
+        *SLURM,
+        HELD,
+    )
+    assert "submitted 5 jobs" in prepared
+    (fails, _, failing), (hangs, _, hanging), *others = user.jobs()
+    for folder in (failing, hanging):
+        folder.path.mkdir()
+    (failing.path / "samples.jsonl").mkdir()  # cannot be read
+    os.mkfifo(hanging.path / "samples.jsonl")  # reading waits for ever
+    for job in (fails, hangs, *(job for job, _, _ in others)):
+        cluster.run("scontrol", "release", job)
+    until(hanging.status)
+    cluster.run("scontrol", "update", f"jobid={hangs}", "timelimit=1")
+
+    report = user.sweeps("wait", "fig3", *arguments, code=1)
+    assert "5 runs: 3 done, 2 failed" in report
+    assert "IsADirectoryError" in line_of(report, failing.path.name)
+    assert "DUE TO TIME LIMIT" in line_of(report, hanging.path.name)
+    assert (
+        user.sweeps("status", "fig3", *arguments, code=1).splitlines()[-6:]
+        == report.splitlines()[-6:]
+    )
+
+    (failing.path / "samples.jsonl").rmdir()
+    (hanging.path / "samples.jsonl").unlink()
+    assert "submitted 2 jobs" in user.sweeps("resubmit", "fig3", *arguments, *SLURM)
+    assert {folder.path for _, _, folder in user.jobs()} == {failing.path, hanging.path}
+    assert "5 runs: 5 done" in user.sweeps("wait", "fig3", *arguments)
+
+
+def test_two_hundred_jobs_take_one_call(user, cluster, tmp_path):
+    calls = tmp_path / "calls"
+    wrappers = tmp_path / "bin"
+    wrappers.mkdir()
+    for name in CALLS:
+        real = shutil.which(name, path=user.environment["PATH"])
+        script = f'#!/bin/sh\necho {name} >> {calls}\nexec {real} "$@"\n'
+        (wrappers / name).write_text(script)
+        (wrappers / name).chmod(0o755)
+    user.environment["PATH"] = f"{wrappers}:{user.environment['PATH']}"
+    arguments = ("sync=offline", "seed=range(40)", *RUNS)
+
+    def called():
+        made = calls.read_text().split() if calls.exists() else []
+        calls.unlink(missing_ok=True)
+        return made
+
+    assert "submitted 200 jobs" in user.submit(
+        "sweep=fig3", *arguments, HELD
+    )
+    assert called() == ["sbatch"]
+    report = user.sweeps("status", "fig3", *arguments)
+    assert called() == ["squeue"]
+    assert report.splitlines()[-1] == "200 runs: 200 queued"
+    assert "JobHeldUser" in report.splitlines()[1]
+    again = user.submit("sweep=fig3", *arguments)
+    assert "200 runs, 0 finished before, 200 queued or running" in again
+    assert called() == ["squeue"]
+    [submission] = {name for name in os.listdir(user.folder / "runs/submissions") if name != "code"}
+    cluster.run("scancel", f"--name={submission}")
+    until(lambda: not user.jobs())
+    assert "200 missing" in user.sweeps("status", "fig3", *arguments)
+
+
+def checkout_of(folder):
+    """A checkout of its own, with one commit."""
+    for name in ("rec_experiments", "plugins", "conf", "sweeps"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(folder)]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    asked = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return asked.stdout.strip()
+
+
+def test_editing_the_checkout_does_not_change_queued_jobs(cluster, tmp_path):
+    checkout, home = tmp_path / "checkout", tmp_path / "home"
+    commit = checkout_of(checkout)
+    home.mkdir()
+    user = User(cluster, home, checkout)
+    job = ("algo=grpo", "sync=offline", "seed=0", *RUNS)
+    user.python("rec_experiments", *job, "output_dir=local")
+    told = user.submit(*job, HELD)
+    assert "uncommitted" not in told
+
+    config = checkout / "conf/optimizer/adamw.yaml"
+    config.write_text(config.read_text().replace("learning_rate: 5", "learning_rate: 7"))
+    (checkout / "rec_experiments/train.py").write_text("raise RuntimeError('edited')\n")
+    [(name, _, folder)] = user.jobs()
+    cluster.run("scontrol", "release", name)
+    until(lambda: under_way(folder))
+    cluster.run("scancel", "--signal=USR2", name)  # and again when it comes back
+    until(lambda: folder.status()["state"] == "done")
+
+    assert_same_runs(home / "runs", home / "local")
+    configs = [yaml.safe_load((p / folder.path.name / "config.yaml").read_text())
+               for p in (home / "runs", home / "local")]  # fmt: skip
+    assert configs[0] | {"output_dir": ""} == configs[1] | {"output_dir": ""}
+    provenance = json.loads((folder.path / "provenance.json").read_text())
+    assert (provenance["commit"], provenance["diff"]) == (commit, "")
+    assert provenance["command"][1:] == ["-m", "rec_experiments", *job]
+    assert "resumed after gradient step" in (folder.path / "log.txt").read_text()
+
+    told = user.submit(*job, "seed=1", HELD)
+    assert "the checkout has uncommitted changes" in told
+    copies = list((home / "runs/submissions/code").iterdir())
+    assert len(copies) == 2
+    [held] = [job for job, _, _ in user.jobs()]
+    cluster.run("scancel", held)
+
+
+def test_what_slurm_refuses_is_one_line(user):
+    said = user.submit("seed=0", "hydra.launcher.partition=nowhere", *RUNS, code=2)
+    assert said.splitlines()[-1] == (
+        "error: hydra/launcher=slurm_cpu: "
+        "Batch job submission failed: Invalid partition name specified"
+    )
+    assert [each.name for each in (user.folder / "runs/submissions").iterdir()] == ["code"]
+    user.environment["PATH"] = "/nowhere"
+    said = user.submit("seed=0", *RUNS, code=2)
+    assert said.splitlines()[-1].endswith("no sbatch here; use a login node")
