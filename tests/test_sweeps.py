@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from conftest import resolve
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 
 from rec_experiments import sweeps
 from rec_experiments.experiment import run_path
@@ -228,6 +230,32 @@ def test_figures_share_runs_and_few_are_needed():
     assert len(set.union(*paths.values())) == 165
 
 
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("scale", ["mini", "paper"])
+def test_a_job_is_what_hydra_composes_from_its_overrides(name, scale):
+    """Of every arm and column; seeds are set in one composition, so the last one stands for all."""
+    found = jobs_of(name, scale)
+    last = max(job.config["seed"] for job in found)
+    for job in found:
+        if job.config["seed"] == last:
+            assert job.config == resolve(*job.overrides)
+            assert job.path == run_path(job.config)
+
+
+def test_runs_that_differ_in_their_seed_alone_are_composed_once():
+    asked = []
+
+    def compose(lines):
+        asked.append(lines)
+        return hydra_compose("config", lines)
+
+    with initialize_config_dir(str(sweeps.schema.CONF), version_base="1.3"):
+        found = sweeps.compose_jobs(sweeps.expand(sweep(["A"]), ["seed=5,6,7"]), compose)
+    assert [job.config["seed"] for job in found] == [5, 5, 6, 6, 7, 7]
+    assert [job.config["sync"]["interval"] for job in found] == [None, 1] * 3
+    assert asked == [["sync=offline", "algo=grpo"], ["sync=offset10", "algo=grpo"]]
+
+
 def test_a_single_run_has_the_same_folder_as_the_job_of_a_figure():
     """A run is identified by its resolved config, however it was asked for."""
     figure = sweeps.load_figure("fig3", ["hydra.sweeper.only=[GRPO]"])
@@ -292,6 +320,8 @@ def test_arms_are_chosen_by_label():
         ("fig8", [], "sweep=fig8: no such figure; allowed: fig3, fig4"),
         ("fig3", ["scale=large"], "scale=large: no such choice; allowed: mini, paper"),
         ("fig3", ["seed=-1"], "seed=-1: must be at least 0"),
+        ("fig3", ["seed=0,many"], "seed=many: Value 'many' of type 'str' could not be"),
+        ("fig3", ["seed=true"], "seed=true: Value 'True' of type 'bool' could not be"),
         ("fig3", ["stepz=3"], "did you mean steps"),
         ("fig3", ["seed=interval(0, 1)"], "cannot be swept"),
     ],

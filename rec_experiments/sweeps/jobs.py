@@ -4,6 +4,7 @@ The sweeper plugin launches these jobs, the renderer reads their folders.
 """
 
 import fnmatch
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,9 +152,13 @@ def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
     one run folder. Raises UserError for a wrong override.
     """
     with _hydra():
-        return compose_jobs(
-            expand(figure, overrides or []), lambda lines: compose("config", lines), figure.heading
-        )
+        points = expand(figure, overrides or [])
+        return compose_jobs(points, lambda lines: _composed(*lines), figure.heading)
+
+
+@functools.cache  # figures share runs
+def _composed(*overrides: str) -> DictConfig:
+    return compose("config", list(overrides))
 
 
 def sweep_of(node: dict[str, Any]) -> Sweep:
@@ -215,12 +220,25 @@ def compose_jobs(
     compose: Callable[[list[str]], DictConfig],
     heading: Callable[[Point], str] = lambda point: "",
 ) -> list[Job]:
-    """The points as jobs, each composed and checked. Raises UserError for what cannot run."""
+    """The points as jobs, each composed and checked. Raises UserError for what cannot run.
+
+    Composing is slow, so runs that differ in their seed alone are composed once.
+    """
+    once = functools.cache(lambda *lines: compose(list(lines)))
     found = []
     for point in points:
-        config, path = resolve(compose(point.overrides))
+        config, path = resolve(_with_seed(point, once))
         found.append(Job(point.label, heading(point), point.overrides, config, path))
     return found
+
+
+def _with_seed(point: Point, compose: Callable[..., DictConfig]) -> DictConfig:
+    """The point composed without its seed, the seed then set: as Hydra does, values come last."""
+    others = [line for key, line in point.lines.items() if key != "seed"]
+    seed = _parse([point.lines["seed"]])[0].value() if "seed" in point.lines else None
+    if type(seed) is not int:  # none, or one that Hydra has to refuse
+        return compose(*point.overrides)
+    return OmegaConf.merge(compose(*others), {"seed": seed})  # type: ignore[return-value]
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, Any], Path]:
