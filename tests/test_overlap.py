@@ -442,12 +442,14 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "count", "number"),
-    [("auto", CPU, 0, None), ("auto", CPU, 2, None), ("auto", CUDA, 1, 0), ("auto", CUDA, 2, 1),
-     ("auto", torch.device("cuda", 1), 4, 2), ("cuda:0", CUDA, 2, 0), ("cuda:3", CUDA, 4, 3)],
+    ("name", "own", "count", "ranks", "number"),
+    [("auto", CPU, 0, 1, None), ("auto", CPU, 2, 1, None), ("auto", CUDA, 1, 1, 0),
+     ("auto", CUDA, 2, 1, 1), ("auto", torch.device("cuda", 1), 4, 2, 3),
+     ("auto", torch.device("cuda", 1), 3, 2, 1), ("cuda:0", CUDA, 2, 1, 0),
+     ("cuda:3", CUDA, 4, 1, 3)],
 )  # fmt: skip
-def test_the_device_that_draws(name, own, count, number):
-    assert pipeline.device_number(name, own, count) == number
+def test_the_device_that_draws(name, own, count, ranks, number):
+    assert pipeline.device_number(name, own, count, ranks) == number
 
 
 @pytest.mark.parametrize(
@@ -456,7 +458,7 @@ def test_the_device_that_draws(name, own, count, number):
 )
 def test_a_device_that_cannot_draw_is_refused(name, own, message):
     with pytest.raises(UserError, match=f"pipeline.device={name}: {message}"):
-        pipeline.device_number(name, own, 2)
+        pipeline.device_number(name, own, 2, 1)
 
 
 def test_devices_are_counted_among_those_that_are_visible(monkeypatch):

@@ -235,9 +235,7 @@ def test_two_hundred_jobs_take_one_call(user, cluster, tmp_path):
         calls.unlink(missing_ok=True)
         return made
 
-    assert "submitted 200 jobs" in user.submit(
-        "sweep=fig3", *arguments, HELD
-    )
+    assert "submitted 200 jobs" in user.submit("sweep=fig3", *arguments, HELD)
     assert called() == ["sbatch"]
     report = user.sweeps("status", "fig3", *arguments)
     assert called() == ["squeue"]
