@@ -298,7 +298,7 @@ def test_a_sharded_model_scores_as_a_whole_one(one_rank, family):
     for sharded in (model, reference):
         for layer in sharded.model.layers:
             fully_shard(layer, mesh=one_rank)
-        fully_shard(sharded, mesh=one_rank)
+        fully_shard(sharded, mesh=one_rank, reshard_after_forward=True)
     chunk, cut = chunks_of(4)
     with chunk, cut:
         assert has_plain_head(model)
