@@ -139,6 +139,12 @@ class Cluster:
             timeout=60,
         )
 
+    def start(self, *command: str) -> None:
+        """The same without waiting: scancel goes on for long when the job has a new state by then."""
+        quiet = subprocess.DEVNULL
+        environment = {**os.environ, **self.environment}
+        subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet)
+
     def _start(self, *command: str) -> None:
         with open(self.folder / "log" / f"{command[0]}.out", "wb") as log:
             self.daemons.append(
