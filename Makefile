@@ -7,7 +7,7 @@ SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claims report test check format bench kill-test golden notebooks \
+.PHONY: help install run figures claims report test test-slurm check format bench kill-test golden notebooks \
 	clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -42,6 +42,10 @@ report: $(STAMP) ## one local HTML page of all figures, claims and runs that are
 
 test: $(STAMP) ## all tests; REC_DATA=FOLDER adds those on real data sets
 	$(BIN)/python -m pytest $(ARGS)
+
+test-slurm: $(STAMP) ## sweeps on a real SLURM, started in a temporary folder
+	@$(BIN)/python tests/slurm/cluster.py check
+	SLURM_TESTS=1 $(BIN)/python -m pytest tests/slurm $(ARGS)
 
 check: $(STAMP) ## style, types and import rules
 	$(BIN)/ruff check .

@@ -36,14 +36,18 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One curve's place in the figure and what its folder holds. rows: of metrics.jsonl."""
+    """One curve's place in the figure and what its folder holds. rows: of metrics.jsonl.
+
+    copies: other folders that hold the same run and were passed over.
+    """
 
     arm: str
     column: str
     seed: int
     path: Path
-    state: str  # missing, or that of status.json: running, done, failed
+    state: str  # missing, or that of status.json: running, done, failed, interrupted
     rows: list[Row]
+    copies: tuple[Path, ...] = ()
 
     @property
     def cell(self) -> str:
@@ -272,7 +276,7 @@ def columns_of_text(table: list[list[str]]) -> list[str]:
 
 
 def remarks(data: FigureData) -> list[str]:
-    """What a reader of the picture must know about runs that are not whole."""
+    """What a reader of the picture must know about runs that are not whole, or not alone."""
     found = []
     if data.partial:
         found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
@@ -282,6 +286,12 @@ def remarks(data: FigureData) -> list[str]:
     if seeds:
         found.append(
             "Missing: " + _names(f"{cell}, seed {', '.join(each)}" for cell, each in seeds.items())
+        )
+    copied = {run.path: run for run in data.runs if run.copies}
+    if copied:
+        found.append(
+            "In several folders, counted once: "
+            + _names(f"{run.name}, from {path.parent}" for path, run in copied.items())
         )
     return found
 

@@ -2,10 +2,11 @@
 
 import functools
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from rec_experiments import sweeps
-from rec_experiments.figures.curves import FigureData, Panel, read_run
+from rec_experiments.figures.curves import FigureData, Panel, Run, read_run
 from rec_experiments.types import UserError
 
 
@@ -30,7 +31,12 @@ def collect(name: str, folders: list[Path] | None, overrides: list[str]) -> Figu
         columns=list(dict.fromkeys(job.heading for job in jobs)),
         panels=[Panel(metric=p.metric, label=p.label, log=p.log) for p in figure.panels],
         runs=[
-            read_run(job.label, job.heading, job.config["seed"], locate(job.path, folders))
+            best_of(
+                [
+                    read_run(job.label, job.heading, job.config["seed"], path)
+                    for path in places(job.path, folders)
+                ]
+            )
             for job in jobs
         ],
     )
@@ -59,7 +65,17 @@ def run_folders(text: str) -> list[Path]:
     return folders
 
 
-def locate(path: Path, folders: list[Path] | None) -> Path:
-    """The run's folder: where the sweep puts it, or in the first of `folders` that has it."""
-    candidates = [folder / path.name for folder in folders] if folders else [path]
-    return next((each for each in candidates if each.is_dir()), candidates[0])
+def places(path: Path, folders: list[Path] | None) -> list[Path]:
+    """Where a run may be: where the sweep puts it, or under its own name in each of `folders`.
+
+    The name is a digest of the experiment, so the same name is the same run.
+    """
+    return [folder / path.name for folder in folders] if folders else [path]
+
+
+def best_of(runs: list[Run]) -> Run:
+    """The copy of a run to count: one that is done before one that is not, then the furthest."""
+    best = max(runs, key=lambda run: (run.state == "done", run.last_step, run.state != "missing"))
+    found = {run.path.resolve(): run.path for run in runs if run.state != "missing"}
+    found.pop(best.path.resolve(), None)
+    return replace(best, copies=tuple(found.values()))

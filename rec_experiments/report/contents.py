@@ -25,7 +25,7 @@ from rec_experiments.figures.curves import (
     summarise_run,
 )
 from rec_experiments.figures.render import Drawing, draw
-from rec_experiments.figures.sweep import NoRuns, collect
+from rec_experiments.figures.sweep import NoRuns, best_of, collect
 from rec_experiments.tracking import schedule_name
 from rec_experiments.types import UserError
 
@@ -143,8 +143,11 @@ def gather(
         drawings[name] = draw(data[name], SMOOTH)
     found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
     if every_run:
-        for path in _run_folders(folders or [default_folder()]):
-            found.setdefault(path, read_run("", "", 0, path))
+        known = {path.name for path in found}
+        for name, paths in _run_folders(folders or [default_folder()]).items():
+            if name not in known:
+                run = best_of([read_run("", "", 0, path) for path in paths])
+                found[run.path] = run
     configs = {path: read_config(path) for path in found}
     environments: dict[Environment, int] = {}
     return Contents(
@@ -178,8 +181,12 @@ def default_folder() -> Path:
     return Path(yaml.safe_load((schema.CONF / "config.yaml").read_text())["output_dir"])
 
 
-def _run_folders(folders: Iterable[Path]) -> list[Path]:
-    return sorted(file.parent for folder in folders for file in folder.glob("*/status.json"))
+def _run_folders(folders: Iterable[Path]) -> dict[str, list[Path]]:
+    """The run folders of each name; the same name is the same run."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(file.parent for folder in folders for file in folder.glob("*/status.json")):
+        found.setdefault(path.name, []).append(path)
+    return found
 
 
 def read_config(path: Path) -> Config:

@@ -28,11 +28,14 @@ POLL = 15.0  # seconds between two looks at the queue
 def main(arguments: list[str]) -> None:
     """Entry point of `python -m rec_experiments.sweeps`. Raises UserError for a wrong command."""
     if arguments[:1] in (["-h"], ["--help"]):
-        print(_usage())
+        print(USAGE.format(names=", ".join(names())))
         return
     commands = {"list": show_jobs, "status": show_states, "wait": wait, "resubmit": resubmit}
     if len(arguments) < 2 or arguments[0] not in commands:
-        raise UserError(f"{' '.join(arguments) or 'nothing'}: is no command\n{_usage()}")
+        raise UserError(
+            f"usage: python -m rec_experiments.sweeps {'|'.join(commands)} FIGURE [overrides]; "
+            f"figures: {', '.join(names())}"
+        )
     commands[arguments[0]](arguments[1], arguments[2:])
 
 
@@ -93,10 +96,6 @@ def _runs(name: str, overrides: list[str]) -> list[Job]:
         return read(Path(name)).jobs
     figure = load_figure(name, overrides)
     return list(distinct(jobs(figure, overrides)).values())
-
-
-def _usage() -> str:
-    return USAGE.format(names=", ".join(names()))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """A real SLURM on this machine, in one folder: munge, slurmctld and one slurmd, no files in /etc.
 
-    python tests/slurm/cluster.py FOLDER
+    python tests/slurm/cluster.py [FOLDER]
 
 starts one, prints the environment that makes sbatch and squeue talk to it, and stops it on Ctrl-C.
+With `check` instead of a folder it only tells what is not installed.
 It needs no root and no accounting. Partition `ci` is the default; a job in `urgent` preempts.
 """
 
@@ -139,6 +140,12 @@ class Cluster:
             timeout=60,
         )
 
+    def start(self, *command: str) -> None:
+        """The same without waiting: scancel tries for long when a job has moved on by then."""
+        quiet = subprocess.DEVNULL
+        environment = {**os.environ, **self.environment}
+        subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet)
+
     def _start(self, *command: str) -> None:
         with open(self.folder / "log" / f"{command[0]}.out", "wb") as log:
             self.daemons.append(
@@ -179,6 +186,8 @@ def _free_ports(count: int) -> list[int]:
 def main() -> None:
     if reason := missing():
         sys.exit(reason)
+    if sys.argv[1:] == ["check"]:
+        return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="slurm"))
     with Cluster(folder) as cluster:
         for name, value in cluster.environment.items():

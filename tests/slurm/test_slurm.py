@@ -154,7 +154,7 @@ def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
                 ready = state == "RUNNING" and when(folder)
                 if what not in hit and folder.path.name not in hit.values() and ready:
                     for command in commands:
-                        cluster.run(*command, job)
+                        cluster.start(*command, job)
                     hit[what] = folder.path.name
                     break
         return len(hit) == len(plan)
@@ -277,7 +277,7 @@ def test_editing_the_checkout_does_not_change_queued_jobs(cluster, tmp_path):
     [(name, _, folder)] = user.jobs()
     cluster.run("scontrol", "release", name)
     until(lambda: under_way(folder))
-    cluster.run("scancel", "--signal=USR2", name)  # and again when it comes back
+    cluster.start("scancel", "--signal=USR2", name)  # and again when it comes back
     until(lambda: folder.status()["state"] == "done")
 
     assert_same_runs(home / "runs", home / "local")

@@ -1,0 +1,373 @@
+"""What surrounds a job of a scheduler, without one (tests/slurm has the real SLURM).
+
+1. The state of a job follows from its run folder, its lock and the queue, not from a dead claim.
+2. A submission keeps the resolved configurations and a copy of the code, once for each content.
+3. A run told to stop by SIGTERM saves its state, says so, and resumes bit for bit.
+4. The supervisor passes SIGUSR2 on, requeues what stopped and nothing else.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import SMALL, resolve
+from kill_and_resume import differences
+from omegaconf import OmegaConf
+
+from rec_experiments import provenance, schema, sweeps
+from rec_experiments.run_folder import RunFolder
+from rec_experiments.sweeps import submission
+from rec_experiments.sweeps.__main__ import main
+from rec_experiments.types import UserError
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    """Two jobs, whose run folders are not there yet."""
+    monkeypatch.chdir(tmp_path)
+    overrides = ["sync=offline", "seed=0,1", "hydra.sweeper.only=[GRPO]"]
+    return sweeps.jobs(sweeps.load_figure("fig3", overrides), overrides)
+
+
+@pytest.fixture
+def squeue(tmp_path, monkeypatch):
+    """A queue that holds the lines it is given."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def holds(*lines, code=0):
+        text = "\n".join(lines)
+        script = f"#!/bin/sh\ncat <<END\n{text}\nEND\necho refused >&2\nexit {code}\n"
+        (folder / "squeue").write_text(script if lines else f"#!/bin/sh\nexit {code}\n")
+        (folder / "squeue").chmod(0o755)
+
+    return holds
+
+
+def state_of(job):
+    return sweeps.survey([job])[job.path]
+
+
+def start(job, state="running", **details):
+    folder = RunFolder(job.path)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.set_status(state, **details)
+    (folder.path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 40}\n{"ste')
+    return folder
+
+
+def test_jobs_in_the_queue_are_queued_or_running(jobs, squeue):
+    sent = sweeps.prepare("fig3", jobs)
+    squeue(
+        f"{sent.name}|0|PENDING|Resources", f"{sent.name}|1|RUNNING|None", "other|0|RUNNING|None"
+    )
+    assert state_of(jobs[0]) == sweeps.State("queued", 0, "Resources")
+    assert state_of(jobs[1]).name == "running"
+    start(jobs[0], "failed", reason="of an earlier life")
+    assert state_of(jobs[0]) == sweeps.State("queued", 40, "Resources")
+
+
+def test_one_job_alone_has_no_number(jobs, squeue):
+    sent = sweeps.prepare("fig3", jobs[:1])
+    squeue(f"{sent.name}|N/A|COMPLETING|None")
+    assert state_of(jobs[0]).name == "running"
+
+
+def test_a_running_job_has_an_expected_end(jobs, squeue):
+    sent = sweeps.prepare("fig3", jobs)
+    squeue(f"{sent.name}|0|RUNNING|None")
+    folder = start(jobs[0], from_step=20)
+    status = folder.status()
+    began = time.time() - 60  # 20 steps in a minute, 60 to go
+    local = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(began))
+    (folder.path / "status.json").write_text(json.dumps(status | {"since": local}))
+    assert state_of(jobs[0]).ends.timestamp() == pytest.approx(time.time() + 180, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("Starting with JobEnvironment\n", "ended without a result"),
+        (
+            "Starting with JobEnvironment\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT "
+            "2026-11-21T15:19:57 DUE TO TIME LIMIT ***\nsrun: error: n1: task 0: Killed\n",
+            "CANCELLED AT 2026-11-21T15:19:57 DUE TO TIME LIMIT",
+        ),
+        (
+            "Starting with JobEnvironment\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT "
+            "2026-11-21T15:19:57 DUE TO JOB REQUEUE ***\n"
+            "Starting with JobEnvironment\nthe run was killed by SIGKILL\n",
+            "the run was killed by SIGKILL",
+        ),
+        ("module: not found\n", "ended without a result"),
+    ],
+)
+def test_a_job_that_died_is_not_believed_to_run(jobs, squeue, log, reason):
+    sent = sweeps.prepare("fig3", jobs)
+    squeue()
+    (sent.folder / "7_0_0_log.out").write_text(log)
+    (sent.folder / "7_10_0_log.out").write_text("CANCELLED AT another job")
+    assert state_of(jobs[0]) == sweeps.State("failed", 0, reason)  # before it had a run folder
+    start(jobs[0])
+    assert state_of(jobs[0]) == sweeps.State("failed", 40, reason)
+
+
+def test_a_mistake_of_the_user_is_the_reason(jobs, squeue):
+    sent = sweeps.prepare("fig3", jobs)
+    squeue()
+    (sent.folder / "7_0_0_log.out").write_text("the run ended with exit code 2\n")
+    jobs[0].path.mkdir(parents=True)
+    (jobs[0].path / "log.txt").write_text("warm start\nerror: seed=3: not today\n")
+    assert state_of(jobs[0]) == sweeps.State("failed", 0, "seed=3: not today")
+
+
+def test_states_without_a_scheduler(jobs, squeue):
+    squeue(code=1)  # nobody asks it
+    first, second = jobs
+    assert state_of(first).name == "missing"
+    for state in ("failed", "interrupted"):
+        start(first, state, reason="because")
+        assert state_of(first) == sweeps.State(state, 40, "because")
+    start(first)
+    assert state_of(first) == sweeps.State("failed", 40, "ended without a result")
+    with open(first.path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert state_of(first).name == "running"
+    start(first, "done")
+    sweeps.prepare("fig3", [first])
+    assert state_of(first).name == "done"
+    assert state_of(second).name == "missing"
+
+
+def test_a_failure_before_the_last_submission_is_not_the_news(jobs, squeue):
+    squeue()
+    folder = start(jobs[0], "failed", reason="old")
+    os.utime(folder.path / "status.json", (0, 0))
+    sent = sweeps.prepare("fig3", jobs)
+    (sent.folder / "7_0_0_log.out").write_text("the run was killed by SIGKILL\n")
+    assert state_of(jobs[0]) == sweeps.State("failed", 40, "the run was killed by SIGKILL")
+
+
+def test_a_scheduler_that_does_not_answer_is_no_verdict(jobs, squeue, monkeypatch):
+    sweeps.prepare("fig3", jobs)
+    squeue("x", code=1)
+    with pytest.raises(UserError, match="squeue: refused"):
+        sweeps.survey(jobs)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="squeue: not found here"):
+        sweeps.survey(jobs)
+
+
+def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
+    squeue()
+    arguments = ["fig3", "sync=offline", "seed=0,1", "hydra.sweeper.only=[GRPO]"]
+    start(jobs[0], "done")
+    with pytest.raises(SystemExit) as ended:
+        main(["status", *arguments])
+    assert ended.value.code == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["state", "step", "ends", "run"]
+    assert [line.split() for line in lines[:-1]] == [
+        ["done", "40/100", jobs[0].path.name],
+        ["missing", "0/100", jobs[1].path.name],
+    ]
+    assert lines[-1] == "2 runs: 1 done, 1 missing"
+    start(jobs[1], "failed", reason="ValueError: boom")
+    for command in ("status", "wait"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, *arguments])
+        assert ended.value.code == 1
+        assert f"{jobs[1].path.name}  ValueError: boom\n" in capsys.readouterr().out
+    sent = sweeps.prepare("fig3", jobs)
+    with pytest.raises(SystemExit):
+        main(["status", str(sent.folder)])
+    assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 1 done, 1 failed"
+
+
+@pytest.mark.parametrize("arguments", [[], ["status"], ["stat", "fig3"]])
+def test_a_wrong_command_is_told(arguments):
+    with pytest.raises(UserError, match=r"usage: python -m rec_experiments.sweeps list\|status"):
+        main(arguments)
+
+
+# Submissions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [[], *([f"algo={path.stem}"] for path in sorted((schema.CONF / "algo").glob("*.yaml"))),
+     ["setting=paper/gsm8k"], ["setting=paper/guru", "tracking=wandb", "sync.phase=framework"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_resolved_configuration_can_be_run(overrides):
+    resolved = json.loads(json.dumps(resolve(*overrides)))
+    config = schema.restore(resolved)
+    assert OmegaConf.to_container(config, resolve=True, enum_to_str=True) == resolved
+    sweeps.resolve(config)
+
+
+def test_a_submission_is_read_as_it_was_written(jobs):
+    sent = sweeps.prepare("fig3", jobs)
+    again = submission.read(sent.folder)
+    assert again == sent
+    assert [job.config for job in again.jobs] == [job.config for job in jobs]
+    assert [job.path for job in again.jobs] == [job.path.absolute() for job in jobs]
+    later = sweeps.prepare("fig3", jobs[1:])
+    os.utime(sent.folder / submission.RECORD, (0, 0))
+    newest = submission.newest(jobs)
+    assert newest[jobs[0].path.absolute()][0].name == sent.name
+    assert newest[jobs[1].path.absolute()] == (later, 0)
+
+
+def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
+    first = submission.copy_code(tmp_path)
+    assert submission.copy_code(tmp_path) == first
+    assert [each.name for each in tmp_path.iterdir()] == [first.name]
+    monkeypatch.setattr(provenance, "source", lambda: {"commit": "other", "diff": ""})
+    assert submission.copy_code(tmp_path) != first
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not list(first.rglob("__pycache__"))
+    script = (
+        "from rec_experiments import provenance, schema as s; print(s.CONF, provenance.source())"
+    )
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        env={**os.environ, "PYTHONPATH": str(first)},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert str(first / "rec_experiments/conf") in said
+    assert f"'copy': '{first}'" in said
+    assert (first / "rec_experiments/conf/sweep/fig3.yaml").is_file()
+    assert (first / "hydra_plugins/rec_arm_sweeper/job.py").is_file()
+
+
+def test_the_command_of_several_ranks_is_that_of_torchrun(jobs):
+    from hydra_plugins.rec_arm_sweeper.slurm import SlurmLauncher
+
+    launcher = SlurmLauncher(
+        site={}, setup=[], options={}, container="apptainer exec image.sif", signal_delay_s=60
+    )
+    jobs[1].config["ranks"] = 4
+    sent = sweeps.prepare("fig3", jobs)
+    ends = [str(sent.folder), "0"], [str(sent.folder), "1"]
+    entry = ["-m", "rec_experiments.sweeps.run_job"]
+    container = ["apptainer", "exec", "image.sif", sys.executable]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    assert launcher._command(sent, 0) == [*container, *entry, *ends[0]]
+    assert launcher._command(sent, 1) == [*container, *torchrun, *entry, *ends[1]]
+
+
+# Signals -----------------------------------------------------------------------------------------
+
+
+def test_sigterm_saves_the_state_and_the_same_command_resumes(tmp_path):
+    def command(name):
+        return [
+            sys.executable, "-m", "rec_experiments", f"run_dir={tmp_path / name}", *SMALL,
+            "steps=30", "checkpoint_every=100", "sync=offset10", "algo=red_drop",
+        ]  # fmt: skip
+
+    stopped, whole = RunFolder(tmp_path / "stopped"), RunFolder(tmp_path / "whole")
+    run = subprocess.Popen(command("stopped"), stdout=subprocess.PIPE, text=True)
+    while stopped.last_step() < 3:
+        assert run.poll() is None
+        time.sleep(0.02)
+    for _ in range(2):
+        run.send_signal(signal.SIGTERM)
+    said, _ = run.communicate(timeout=100)
+    assert run.returncode == 128 + signal.SIGTERM
+    status, step = stopped.status(), stopped.last_step()
+    assert status["state"] == "interrupted"
+    assert status["reason"] == f"SIGTERM after step {step}; the same command resumes the run"
+    assert f"interrupted: {status['reason']}" in said
+    assert stopped.load_checkpoint()[0]["step"] == step < 30
+    for name in ("stopped", "whole"):
+        subprocess.run(command(name), check=True, stdout=subprocess.DEVNULL)
+    assert stopped.status()["state"] == "done"
+    assert differences(stopped, whole) == []
+
+
+SUPERVISE = """
+import sys
+from hydra_plugins.rec_arm_sweeper.job import supervise
+supervise([sys.executable, "-c", sys.argv[1]], sys.argv[2])
+"""
+STOPS = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("ready", flush=True)
+time.sleep(100)
+"""
+SLOW = "print('ready', flush=True); import time; time.sleep(100)"  # SIGTERM kills it
+
+
+@pytest.fixture
+def supervised(tmp_path, monkeypatch):
+    """Start a script under the supervisor; returns the process once the script is ready."""
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    started = []
+
+    def start(script):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SUPERVISE, script, str(tmp_path / "log.txt")],
+            start_new_session=True,
+        )
+        started.append(process)
+        while "ready" not in (
+            (tmp_path / "log.txt").read_text() if (tmp_path / "log.txt").exists() else ""
+        ):
+            assert process.poll() is None
+            time.sleep(0.05)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def requeued(tmp_path):
+    file = tmp_path / "requeued"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.mark.parametrize("script", [STOPS, SLOW])
+def test_a_preempted_job_goes_back_into_the_queue(supervised, tmp_path, script):
+    process = supervised(script)
+    os.killpg(process.pid, signal.SIGUSR2)  # as SLURM: to every process of the job
+    os.killpg(process.pid, signal.SIGUSR2)
+    assert process.wait(20) == 143
+    assert requeued(tmp_path) == ["requeue 6"]
+
+
+def test_a_job_of_an_array_requeues_itself_alone(supervised, tmp_path, monkeypatch):
+    """The id 6 would be the whole array's."""
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "6")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    process = supervised(STOPS)
+    os.killpg(process.pid, signal.SIGUSR2)
+    process.wait(20)
+    assert requeued(tmp_path) == ["requeue 6_3"]
+
+
+def test_a_failed_or_finished_run_is_not_requeued(supervised, tmp_path):
+    assert supervised("print('ready', flush=True); raise SystemExit(2)").wait(20) == 2
+    assert supervised("print('ready', flush=True)").wait(20) == 0
+    assert requeued(tmp_path) == []
+
+
+def test_a_terminated_job_waits_for_the_schedulers_decision(supervised, tmp_path):
+    process = supervised(STOPS)
+    os.killpg(process.pid, signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    assert requeued(tmp_path) == []
