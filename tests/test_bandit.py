@@ -21,8 +21,9 @@ from rec_experiments.algo.regularizers import NoRegularizer, Regularizer, Sequen
 from rec_experiments.algo.shaping import Uniform
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.weights import NoWeight
-from rec_experiments.figures import bandit, computed
+from rec_experiments.figures import bandit
 from rec_experiments.figures.bandit import BEHAVIOR, REWARDS
+from rec_experiments.figures.computed import section3
 from rec_experiments.types import LossInput
 
 SAMPLES = np.repeat([0, 1, 2], [3, 6, 1])  # ten samples distributed exactly as π_b
@@ -115,16 +116,16 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_figure_moves_the_policy_as_training_would(name):
-    assert list(METHODS) == list(computed.METHODS)
+    assert list(METHODS) == list(section3.METHODS)
     rng = np.random.default_rng(0)
     for _ in range(50):
         theta = np.log(BEHAVIOR) + rng.normal(size=3)
-        found = bandit.direction(theta, computed.METHODS[name](theta))
+        found = bandit.direction(theta, section3.METHODS[name](theta))
         np.testing.assert_allclose(found, trainer_direction(theta, *METHODS[name]), atol=1e-12)
 
 
 def end(name: str) -> np.ndarray:
-    path = bandit.trajectory(computed.METHODS[name], np.log(BEHAVIOR), rate=1.0, steps=5000)
+    path = bandit.trajectory(section3.METHODS[name], np.log(BEHAVIOR), rate=1.0, steps=5000)
     return bandit.policy(path[-1])
 
 

@@ -22,6 +22,7 @@ from matplotlib.colors import to_rgb
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.figures import __main__ as cli
 from rec_experiments.figures import computed, curves, render, style, sweep
+from rec_experiments.figures.computed import fig2, fig8, theorem1
 from rec_experiments.figures.curves import FigureData, Panel, Run
 from rec_experiments.sync import Phase, Schedule
 from rec_experiments.types import UserError
@@ -306,7 +307,7 @@ def test_files_hold_the_data_and_come_out_the_same_each_time(data, tmp_path):
 
 @pytest.mark.parametrize("name", computed.COMPUTED)
 def test_computed_figures_are_whole(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(computed, "CASES_PER_SIZE", 50)
+    monkeypatch.setattr(theorem1, "CASES_PER_SIZE", 50)
     drawing = computed.COMPUTED[name]()
     paths = render.write(drawing, tmp_path)
     assert drawing.name == name
@@ -317,12 +318,12 @@ def test_computed_figures_are_whole(name, tmp_path, monkeypatch):
 
 
 def test_theorem_figure_counts_its_violations(monkeypatch):
-    monkeypatch.setattr(computed, "CASES_PER_SIZE", 200)
-    assert computed.theorem1().statistics["violations"] == 0
+    monkeypatch.setattr(theorem1, "CASES_PER_SIZE", 200)
+    assert theorem1.draw().statistics["violations"] == 0
     monkeypatch.setattr(
-        computed.bandit, "improvement", lambda cases: np.full(len(cases.policy), -9.0)
+        theorem1.bandit, "improvement", lambda cases: np.full(len(cases.policy), -9.0)
     )
-    assert computed.theorem1().statistics["violations"] > 0
+    assert theorem1.draw().statistics["violations"] > 0
 
 
 # Looks -------------------------------------------------------------------------------------------
@@ -382,7 +383,7 @@ def test_unknown_methods_are_told_apart():
 @pytest.mark.parametrize(("interval", "offset"), [(1, 0), (4, 0), (1, 4), (3, 2), (None, 0)])
 def test_timeline_obeys_the_schedule(interval, offset):
     schedule = Schedule(interval=interval, offset=offset, phase=Phase.paper)
-    slots = computed.timeline(schedule, 12)
+    slots = fig2.timeline(schedule, 12)
     for slot in slots:
         trained_before = sum(other.trained + 1 <= slot.drawn for other in slots)
         assert schedule.version(slot.batch) <= trained_before
@@ -394,13 +395,13 @@ def test_timeline_obeys_the_schedule(interval, offset):
 
 
 def test_timeline_of_the_papers_two_schedules():
-    four, lagged = computed.SCHEDULES
-    assert [slot.drawn for slot in computed.timeline(four, 8)] == [0, 1, 2, 3, 5, 6, 7, 8]
-    assert [slot.trained for slot in computed.timeline(lagged, 4)] == [4, 5, 6, 7]
+    four, lagged = fig2.SCHEDULES
+    assert [slot.drawn for slot in fig2.timeline(four, 8)] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert [slot.trained for slot in fig2.timeline(lagged, 4)] == [4, 5, 6, 7]
 
 
 def test_active_regions_are_those_of_the_equations():
-    rho = computed.RATIOS
+    rho = fig8.RATIOS
     expected = {
         (OneSide, 1): rho <= 1.2,
         (OneSide, -1): rho >= 0.8,
@@ -409,11 +410,11 @@ def test_active_regions_are_those_of_the_equations():
         (Ring, 1): (rho <= 0.4) | (rho >= 0.8) & (rho <= 1.2),
         (Ring, -1): (rho >= 3) | (rho >= 0.8) & (rho <= 1.2),
     }
-    for clip in computed.MASKS.values():
+    for clip in fig8.MASKS.values():
         for sign in (1, -1):
-            found = computed.active_ratios(clip, float(sign))
+            found = fig8.active_ratios(clip, float(sign))
             np.testing.assert_array_equal(found, expected[type(clip), sign])
-    assert computed.fig8().statistics["REC-Ring (0.2) & (0.6, 2.0), A > 0"] == [
+    assert fig8.draw().statistics["REC-Ring (0.2) & (0.6, 2.0), A > 0"] == [
         "0.00 ≤ ρ ≤ 0.40",
         "0.80 ≤ ρ ≤ 1.20",
     ]
@@ -444,7 +445,7 @@ def two_sweeps(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "sweeps", fake)
     monkeypatch.setattr(sweep, "composed", sweep.composed.__wrapped__)
     monkeypatch.setattr(cli, "sweeps", fake)
-    monkeypatch.setattr(cli, "COMPUTED", {"fig8": computed.fig8})
+    monkeypatch.setattr(cli, "COMPUTED", {"fig8": fig8.draw})
     return root
 
 
