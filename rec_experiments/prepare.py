@@ -15,6 +15,7 @@ from torch import nn
 
 from rec_experiments.experiment import Experiment
 from rec_experiments.models import Codec, Tiny, warm_start
+from rec_experiments.rescore import Rescorer
 from rec_experiments.rewards.judge import Isolated, Judge, inline
 from rec_experiments.rollout import Actor
 from rec_experiments.run_folder import write_atomic
@@ -51,13 +52,18 @@ def prepare(
         experiment.dataset.max_prompt_tokens,
         experiment.dataset.max_response_tokens,
     )
+    rescorer = None
+    if experiment.mismatch_cap is not None:
+        rescorer = Rescorer(
+            model, codec.pad_id, experiment.sampler.temperature, experiment.micro_batch_size
+        )
     return Workbench(
         model=model,
         reference=copy.deepcopy(model).eval().requires_grad_(False)
         if experiment.kl_every
         else None,
         codec=codec,
-        actor=Actor(sampler, codec, judge_for(experiment.dataset)),
+        actor=Actor(sampler, codec, judge_for(experiment.dataset), rescorer),
         train_problems=train_problems,
         eval_problems=eval_problems,
     )

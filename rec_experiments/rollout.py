@@ -10,6 +10,7 @@ from torch import Tensor
 from rec_experiments import rng
 from rec_experiments.data import problems_of
 from rec_experiments.models import Codec
+from rec_experiments.rescore import Rescorer
 from rec_experiments.rewards.judge import Judge
 from rec_experiments.sync import Schedule
 from rec_experiments.types import Draw, Problem, Response, Rollouts, Sampler, Verdict
@@ -30,11 +31,28 @@ class Snapshot:
 
 
 class Actor:
-    """Sampler, codec and verifier together: answers problems with the weights it is given."""
+    """Sampler, codec and verifier together: answers problems with the weights it is given.
 
-    def __init__(self, sampler: Sampler, codec: Codec, judge: Judge):
+    rescorer: computes the log-probabilities of training batches again, where that is asked for.
+    """
+
+    def __init__(
+        self, sampler: Sampler, codec: Codec, judge: Judge, rescorer: Rescorer | None = None
+    ):
         self.sampler, self.codec, self.judge = sampler, codec, judge
+        self.rescorer = rescorer
         self._loaded: int | None = None
+
+    def draw(
+        self,
+        snapshot: Snapshot,
+        problems: list[Problem],
+        draws: list[list[Draw]],
+        temperature: float,
+    ) -> Rollouts:
+        """A batch to train on: `answer`, and what the trainer has to add to it."""
+        rollouts = self.answer(snapshot, problems, draws, temperature)
+        return self.rescorer(snapshot.weights, rollouts) if self.rescorer else rollouts
 
     def answer(
         self,
@@ -117,7 +135,7 @@ class RolloutFeed:
             for group in range(self.batch_size)
         ]
         problems = [self.problems[number] for number in numbers]
-        self.pending.append(self.actor.answer(self.behavior, problems, draws, self.temperature))
+        self.pending.append(self.actor.draw(self.behavior, problems, draws, self.temperature))
         self.next_batch += 1
 
     def state(self) -> dict:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.weights import mismatch_weight
 from rec_experiments.experiment import Experiment
 from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
 from rec_experiments.models import Codec, collate, score
@@ -117,6 +118,7 @@ def update(
         temperature=experiment.sampler.temperature,
         micro_batch_size=experiment.micro_batch_size,
         seed=experiment.seed,
+        mismatch_cap=experiment.mismatch_cap,
         reference=bench.reference if measure_kl else None,
     )
     norm = experiment.optimizer.step(optimizer, bench.model, step)
@@ -142,16 +144,24 @@ def accumulate_gradient(
     temperature: float,
     micro_batch_size: int | None,
     seed: int,
+    mismatch_cap: float | None = None,
     reference: nn.Module | None = None,
 ) -> TokenLog:
     """Add the gradient of the whole mini-batch to the model's, micro-batch by micro-batch.
 
-    Denominators are counted over the mini-batch first, so the split changes rounding only.
+    Denominators are counted over the mini-batch first, so the split changes rounding only. With
+    `mismatch_cap` the batch must bring its recomputed log-probabilities.
     """
     device = next(model.parameters()).device
     responses = [response.tokens for response in rollouts.responses]
     mask_BT = _padded([[1.0] * len(tokens) for tokens in responses]).bool().to(device)
-    behavior_BT = _padded([response.logp for response in rollouts.responses]).to(device)
+    sampled_BT = _padded([response.logp for response in rollouts.responses]).to(device)
+    behavior_BT = sampled_BT
+    correction_BT = None
+    if mismatch_cap is not None:
+        assert rollouts.recomputed is not None
+        behavior_BT = _padded(rollouts.recomputed).to(device)
+        correction_BT = mismatch_weight(behavior_BT - sampled_BT, mismatch_cap)
     credit = algorithm.credit(
         torch.tensor([v.reward for v in rollouts.verdicts], device=device, dtype=torch.float64),
         torch.tensor(rollouts.groups, device=device),
@@ -173,10 +183,21 @@ def accumulate_gradient(
         part = credit.rows(index_B, width)
         with torch.set_grad_enabled(needs_gradient):
             scores = score(model, reference, batch.to(device), temperature)
-            out = algorithm.loss(LossInput(scores.logp_BT, behavior_BT[index_B, :width], part))
+            out = algorithm.loss(
+                LossInput(
+                    scores.logp_BT,
+                    behavior_BT[index_B, :width],
+                    part,
+                    None if correction_BT is None else correction_BT[index_B, :width],
+                )
+            )
         if needs_gradient:
             out.loss.backward()
         log.add(out, part.mask_BT)
+        if correction_BT is not None:
+            log.add_mismatch((behavior_BT - sampled_BT)[index_B, :width], part.mask_BT)
+        elif rollouts.staleness == 0:  # only then the trainer's pass is at the sampler's version
+            log.add_mismatch(out.log_ratio_BT, part.mask_BT)
         log.add_policy(scores.entropy_BT, scores.kl_BT, mask_BT[index_B, :width])
     return log
 

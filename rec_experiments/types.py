@@ -71,6 +71,8 @@ class Rollouts:
 
     index: the batch's number; it is consumed by gradient step `index`.
     version: gradient steps that the policy which drew it had taken.
+    recomputed: log-probability of each response token under that policy, by the trainer's forward
+    pass; None where nobody asked for it.
     """
 
     index: int
@@ -80,6 +82,7 @@ class Rollouts:
     verdicts: list[Verdict]  # B
     groups: list[int]  # B group ids
     seconds: dict[str, float] = field(default_factory=dict)  # time spent on rollout and on reward
+    recomputed: list[list[float]] | None = None
 
     @property
     def staleness(self) -> int:
@@ -119,11 +122,13 @@ class LossInput:
 
     logp_BT: current policy, differentiable.
     behavior_logp_BT: the policy that drew the tokens.
+    mismatch_weight_BT: what corrects for a sampler that differs from the trainer; None: nothing.
     """
 
     logp_BT: Tensor
     behavior_logp_BT: Tensor
     credit: Credit
+    mismatch_weight_BT: Tensor | None = None
 
     @property
     def log_ratio_BT(self) -> Tensor:

@@ -205,7 +205,8 @@ class VllmSampler:
             for prompt, named in zip(prompts, draws, strict=True)
             for draw in named
         ]
-        outputs = self.engine.generate(*map(list, zip(*rows)), use_tqdm=False) if rows else []
+        inputs, parameters = [row[0] for row in rows], [row[1] for row in rows]
+        outputs = self.engine.generate(inputs, parameters, use_tqdm=False) if rows else []
         responses = iter([self._response(output.outputs[0]) for output in outputs])
         return [[next(responses) for _ in named] for named in draws]
 
@@ -233,9 +234,10 @@ class WeightReceiver:
     def receive_weights(self: Any, weights: list[tuple[str, Tensor]]) -> None:
         """Load all parameters, named as in the transformers model, into the engine's tensors."""
         self.reload_weights(weights_iterator=iter(weights))
-        head = getattr(self.model_runner.get_model(), "lm_head", None)
+        head: Any = getattr(self.model_runner.get_model(), "lm_head", None)
         if hasattr(head, "cpu_linear"):
-            # On a CPU the head multiplies by a packed copy, which reloading forgets if it is tied.
+            # On some CPUs the head multiplies by a packed copy, which reloading forgets if the
+            # embeddings are tied.
             head.quant_method.process_weights_after_loading(head)
 
 
