@@ -65,6 +65,7 @@ class Experiment(Pieces):
     checkpoint_every: int
     kl_every: int
     ranks: int
+    mismatch_cap: float | None
     device: str
     threads: int
     output_dir: str
@@ -79,6 +80,10 @@ class Experiment(Pieces):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value}: must be at least {least}")
+        if self.mismatch_cap is not None and not self.mismatch_cap >= 1:
+            raise ValueError(
+                f"mismatch_cap={self.mismatch_cap}: must be at least 1, or null for no correction"
+            )
         if self.group_size == 1:
             raise ValueError(
                 "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"

@@ -21,6 +21,7 @@ class TokenLog:
     entropy: list[Tensor] = field(default_factory=list)
     kl: list[Tensor] = field(default_factory=list)
     loss: list[Tensor] = field(default_factory=list)
+    mismatch: list[Tensor] = field(default_factory=list)
 
     def add(self, out: LossOutput, live_BT: Tensor) -> None:
         """live_BT: tokens that count for the loss."""
@@ -45,6 +46,10 @@ class TokenLog:
         columns = ([getattr(log, f.name) for log in logs] for f in fields(cls))
         return cls(*([value for part in column for value in part] for column in columns))
 
+    def add_mismatch(self, gap_BT: Tensor, live_BT: Tensor) -> None:
+        """gap_BT: log π of trainer minus sampler, both at the version that drew the tokens."""
+        self.mismatch.append(gap_BT[live_BT].abs())
+
     def reduce(self) -> dict[str, float]:
         row = {
             "train/loss": float(torch.stack(self.loss).sum()),
@@ -55,6 +60,8 @@ class TokenLog:
         for name in ("entropy", "kl"):
             if values := getattr(self, name):
                 row[f"train/{name}"] = float(torch.cat(values).double().mean())
+        if self.mismatch and len(gap_N := torch.cat(self.mismatch).double()):
+            row |= {"train/mismatch": float(gap_N.mean()), "train/mismatch_max": float(gap_N.max())}
         return row
 
 

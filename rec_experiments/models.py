@@ -374,6 +374,11 @@ def head_output(model: PreTrainedModel, rows: Rows) -> Tensor:
     ).logits[:, :-1]
 
 
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """The precision of the trainer's forward passes; float32 leaves that of the weights."""
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
 class Scores(NamedTuple):
     """Of each response token, B x T: its log-probability (differentiable), and the entropy of the
     policy and its divergence KL(π_θ ‖ π_reference) at that position (both without gradient, in

@@ -16,9 +16,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from rec_experiments.batching import Limits
 from rec_experiments.distributed import ALONE, World, check_ranks
 from rec_experiments.experiment import Experiment
 from rec_experiments.models import Codec, Tiny, warm_start
+from rec_experiments.rescore import Rescorer
 from rec_experiments.rewards.judge import Isolated, Judge, inline
 from rec_experiments.rollout import Actor
 from rec_experiments.run_folder import write_atomic
@@ -95,7 +97,17 @@ def make_actor(experiment: Experiment, model: PreTrainedModel, codec: Codec) -> 
         experiment.dataset.max_prompt_tokens,
         experiment.dataset.max_response_tokens,
     )
-    return Actor(sampler, codec, judge_for(experiment.dataset), experiment.dataset)
+    rescorer = None
+    if experiment.mismatch_cap is not None:
+        rescorer = Rescorer(
+            model,
+            codec.pad_id,
+            experiment.sampler.temperature,
+            Limits(rows=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens),
+            getattr(torch, experiment.model.compute_dtype),
+        )
+    task = experiment.dataset
+    return Actor(sampler, codec, judge_for(task), task, rescorer)
 
 
 def judge_for(task: Task) -> Judge:

@@ -46,7 +46,10 @@ class WorkerLost(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One batch to draw. slot: the shared memory that holds the weights of `version`."""
+    """One batch to draw. slot: the shared memory that holds the weights of `version`.
+
+    training: a batch to train on; otherwise an evaluation, which goes before all of those.
+    """
 
     number: int
     slot: int
@@ -54,6 +57,7 @@ class Order:
     problems: list[Problem]
     draws: list[list[Draw]]
     temperature: float
+    training: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,7 @@ class RemoteActor:
         temperature: float,
     ) -> Answer:
         assert snapshot.version == self._held.version
-        future = self._order(self._held, problems, draws, temperature, urgent=False)
+        future = self._order(self._held, problems, draws, temperature, training=True)
         return lambda: self._result(future)
 
     def answer(
@@ -174,7 +178,7 @@ class RemoteActor:
         """Goes before all that is submitted, except the batch being drawn."""
         held = snapshot.version == self._held.version
         slot = self._held if held else self._fill_spare(snapshot)
-        return self._result(self._order(slot, problems, draws, temperature, urgent=True))
+        return self._result(self._order(slot, problems, draws, temperature, training=False))
 
     def close(self) -> None:
         """End the other process: by itself, or after GRACE seconds by force."""
@@ -205,13 +209,13 @@ class RemoteActor:
         problems: list[Problem],
         draws: list[list[Draw]],
         temperature: float,
-        urgent: bool,
+        training: bool,
     ) -> Future:
         assert slot.version is not None
         number, future = self._expect()
-        order = Order(number, slot.index, slot.version, problems, draws, temperature)
+        order = Order(number, slot.index, slot.version, problems, draws, temperature, training)
         slot.orders = [*(f for f in slot.orders if not f.done()), future]
-        self._send((not urgent, number, order))
+        self._send((training, number, order))
         return future
 
     def _send(self, message: Any) -> None:
@@ -277,7 +281,8 @@ def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> N
     while (order := orders.get()[2]) is not None:
         snapshot = Snapshot(order.version, slots[order.slot])
         try:
-            outcome: Rollouts | Exception = actor.answer(
+            draw = actor.draw if order.training else actor.answer
+            outcome: Rollouts | Exception = draw(
                 snapshot, order.problems, order.draws, order.temperature
             )
         except Exception as error:
@@ -287,7 +292,7 @@ def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> N
 
 
 def _read(connection: Connection, orders: PriorityQueue) -> None:
-    """Body of a thread: take in orders, urgent ones to the front, then the end of all."""
+    """Body of a thread: take in orders, evaluations to the front, then the end of all."""
     with contextlib.suppress(EOFError, OSError):
         while (message := connection.recv()) is not None:
             orders.put(message)

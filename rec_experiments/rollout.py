@@ -14,6 +14,7 @@ from rec_experiments import rng
 from rec_experiments.data import problems_of
 from rec_experiments.distributed import ALONE, World, whole
 from rec_experiments.models import Codec
+from rec_experiments.rescore import Rescorer
 from rec_experiments.rewards.judge import Isolated, Judge
 from rec_experiments.sync import Schedule
 from rec_experiments.types import (
@@ -84,12 +85,21 @@ class Actor:
     """Sampler, codec, verifier and environment: answers problems with the weights it is given.
 
     Implements `Drawer`: a batch is drawn at the moment it is submitted.
+    rescorer: computes the log-probabilities of training batches again, where that is asked for.
     """
 
     ahead = 0
 
-    def __init__(self, sampler: Sampler, codec: Codec, judge: Judge, task: Task):
+    def __init__(
+        self,
+        sampler: Sampler,
+        codec: Codec,
+        judge: Judge,
+        task: Task,
+        rescorer: Rescorer | None = None,
+    ):
         self.sampler, self.codec, self.judge, self.task = sampler, codec, judge, task
+        self.rescorer = rescorer
         self._loaded: int | None = None
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
@@ -103,12 +113,23 @@ class Actor:
         draws: list[list[Draw]],
         temperature: float,
     ) -> Answer:
-        return _given(self.answer(snapshot, problems, draws, temperature))
+        return _given(self.draw(snapshot, problems, draws, temperature))
 
     def close(self) -> None:
         """Stop the verifier's processes, if it has any."""
         if isinstance(self.judge, Isolated):
             self.judge.close()
+
+    def draw(
+        self,
+        snapshot: Snapshot,
+        problems: list[Problem],
+        draws: list[list[Draw]],
+        temperature: float,
+    ) -> Rollouts:
+        """A batch to train on: `answer`, and what the trainer has to add to it."""
+        rollouts = self.answer(snapshot, problems, draws, temperature)
+        return self.rescorer(rollouts) if self.rescorer else rollouts
 
     def answer(
         self,
@@ -119,7 +140,10 @@ class Actor:
     ) -> Rollouts:
         """One response per draw, judged. Row order: problem by problem, draw by draw."""
         if self._loaded != snapshot.version:
-            self.sampler.load(snapshot.full())
+            weights = snapshot.full()
+            self.sampler.load(weights)
+            if self.rescorer:
+                self.rescorer.load(weights)
             self._loaded = snapshot.version
         started = time.perf_counter()
         prompts = [self.codec.encode(problem.messages) for problem in problems]
@@ -327,6 +351,7 @@ def joined(parts: list[Rollouts]) -> Rollouts:
         verdicts=[verdict for part in parts for verdict in part.verdicts],
         groups=groups,
         seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
+        recomputed=[row for part in parts for row in part.recomputed or []] or None,
     )
 
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.weights import mismatch_weight
 from rec_experiments.batching import Limits, passes
 from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
 from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
-from rec_experiments.models import Codec, collate, score
+from rec_experiments.models import Codec, autocast, collate, score
 from rec_experiments.rollout import Drawer, RolloutFeed, Snapshot, joined
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.types import Draw, LossInput, Problem, Rollouts
@@ -134,6 +135,7 @@ def update(
         micro_batch_tokens=experiment.micro_batch_tokens,
         compute_dtype=getattr(torch, experiment.model.compute_dtype),
         seed=experiment.seed,
+        mismatch_cap=experiment.mismatch_cap,
         reference=bench.reference if measure_kl else None,
         world=bench.world,
     )
@@ -163,6 +165,7 @@ def accumulate_gradient(
     seed: int,
     micro_batch_tokens: int | None = None,
     compute_dtype: torch.dtype = torch.float32,
+    mismatch_cap: float | None = None,
     reference: nn.Module | None = None,
     world: World = ALONE,
 ) -> TokenLog:
@@ -171,12 +174,18 @@ def accumulate_gradient(
     Denominators are counted over the mini-batch first, so the split into micro-batches and over
     ranks changes rounding only. Returns the tokens of this rank's micro-batches.
     compute_dtype: below float32, the models run under autocast; the gradient keeps the dtype of
-    the weights.
+    the weights. With `mismatch_cap` the batch must bring its recomputed log-probabilities.
     """
     device = next(model.parameters()).device
     responses = [response.tokens for response in rollouts.responses]
     mask_BT = _padded([response.mask for response in rollouts.responses]).bool().to(device)
-    behavior_BT = _padded([response.logp for response in rollouts.responses]).to(device)
+    sampled_BT = _padded([response.logp for response in rollouts.responses]).to(device)
+    behavior_BT = sampled_BT
+    correction_BT = None
+    if mismatch_cap is not None:
+        assert rollouts.recomputed is not None
+        behavior_BT = _padded(rollouts.recomputed).to(device)
+        correction_BT = mismatch_weight(behavior_BT - sampled_BT, mismatch_cap)
     credit = algorithm.credit(
         torch.tensor([v.reward for v in rollouts.verdicts], device=device, dtype=torch.float64),
         torch.tensor(rollouts.groups, device=device),
@@ -188,9 +197,6 @@ def accumulate_gradient(
     for parameter in model.parameters():  # a batch without any gradient still is a step of AdamW
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    autocast = torch.autocast(
-        device.type, dtype=compute_dtype, enabled=compute_dtype != torch.float32
-    )
     lengths = [(len(p), len(r)) for p, r in zip(rollouts.prompts, responses, strict=True)]
     limits = Limits(rows=micro_batch_size, tokens=micro_batch_tokens)
     has_gradient_B = algorithm.has_gradient(credit)
@@ -202,12 +208,23 @@ def accumulate_gradient(
         part = credit.rows(index_B, width)
         part = replace(part, mask_BT=part.mask_BT & written_BT)
         with torch.set_grad_enabled(needs_gradient):
-            with autocast:
+            with autocast(device, compute_dtype):
                 scores = score(model, reference, batch.to(device), temperature)
-            out = algorithm.loss(LossInput(scores.logp_BT, behavior_BT[index_B, :width], part))
+            out = algorithm.loss(
+                LossInput(
+                    scores.logp_BT,
+                    behavior_BT[index_B, :width],
+                    part,
+                    None if correction_BT is None else correction_BT[index_B, :width],
+                )
+            )
         if needs_gradient:
             out.loss.backward()
         log.add(out, part.mask_BT)
+        if correction_BT is not None:
+            log.add_mismatch((behavior_BT - sampled_BT)[index_B, :width], part.mask_BT)
+        elif rollouts.staleness == 0:  # only then the trainer's pass is at the sampler's version
+            log.add_mismatch(out.log_ratio_BT, part.mask_BT)
         log.add_policy(scores.entropy_BT, scores.kl_BT, written_BT)
     return log
 

@@ -95,6 +95,8 @@ class Rollouts:
 
     index: the batch's number; it is consumed by gradient step `index`.
     version: gradient steps that the policy which drew it had taken.
+    recomputed: log-probability of each response token under that policy, by the trainer's forward
+    pass; None where nobody asked for it.
     """
 
     index: int
@@ -105,6 +107,7 @@ class Rollouts:
     groups: list[int]  # B group ids
     # spent on rollout and on reward where it was drawn, and on the wait for it where it is used
     seconds: dict[str, float] = field(default_factory=dict)
+    recomputed: list[list[float]] | None = None
 
     @property
     def staleness(self) -> int:
@@ -144,11 +147,13 @@ class LossInput:
 
     logp_BT: current policy, differentiable.
     behavior_logp_BT: the policy that drew the tokens.
+    mismatch_weight_BT: what corrects for a sampler that differs from the trainer; None: nothing.
     """
 
     logp_BT: Tensor
     behavior_logp_BT: Tensor
     credit: Credit
+    mismatch_weight_BT: Tensor | None = None
 
     @property
     def log_ratio_BT(self) -> Tensor:

@@ -78,6 +78,24 @@ CASES = {
     "ranks without torchrun": (
         ["ranks=2"], ["ranks=2: 1 process started", "torchrun --nproc-per-node 2 -m rec_exp"],
     ),
+    "no correction at all": (["mismatch_cap=0.5"], ["mismatch_cap=0.5", "at least 1, or null"]),
+    "greedy rollouts of vLLM": (
+        ["sampler=vllm", "sampler.temperature=0"], ["sampler.temperature=0", "at least 0.01"],
+    ),
+    "almost greedy evaluation": (
+        ["sampler=vllm", "sampler.eval_temperature=0.001"], ["eval_temperature=0.001", "0.01"],
+    ),
+    "no device for vLLM": (
+        ["sampler=vllm", "sampler.tensor_parallel_size=0"], ["tensor_parallel_size=0", "at least 1"],
+    ),
+    "more than the memory": (
+        ["sampler=vllm", "sampler.gpu_memory_utilization=1.5"],
+        ["gpu_memory_utilization=1.5", "at most 1"],
+    ),
+    "no cache for vLLM": (
+        ["sampler=vllm", "sampler.kv_cache_memory_bytes=0"], ["kv_cache_memory_bytes=0", "null"],
+    ),
+    "cut distribution": (["sampler=vllm", "sampler.top_p=0.9"], ["sampler.top_p", "allowed: "]),
     "absent device": (["device=cuda"], ["device=cuda", "no CUDA device"]),
     "unknown tracking mode": (
         ["tracking=wandb", "tracking.mode=loud"], ["tracking.mode=loud", "online, offline"],
@@ -131,6 +149,15 @@ def test_bad_input_is_one_line_and_leaves_nothing(name, tmp_path, monkeypatch, c
     small = [] if "model=pretrained" in arguments else SMALL
     line = refused([*small, *arguments], monkeypatch, capfd)
     for part in expected:
+        assert part in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_absent_vllm_is_one_line_that_names_the_extra(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "vllm", None)  # as where it is not installed
+    line = refused([*SMALL, "sampler=vllm"], monkeypatch, capfd)
+    for part in ("sampler=vllm", "not installed", "rec_experiments[vllm]", "sampler=native"):
         assert part in line
     assert list(tmp_path.iterdir()) == []
 

@@ -49,6 +49,8 @@ class Algorithm:
         log_ratio_BT = batch.log_ratio_BT
         keep_BT = self.clip(log_ratio_BT, advantage_B, mask_BT) & mask_BT
         weight_BT = self.weight(log_ratio_BT, advantage_B, mask_BT)
+        if batch.mismatch_weight_BT is not None:
+            weight_BT = weight_BT * torch.where(mask_BT, batch.mismatch_weight_BT, 0.0)
         surrogate_BT = -(weight_BT * advantage_B[:, None]) * batch.logp_BT
         loss_BT = torch.where(keep_BT, surrogate_BT, 0.0)
         extra_BT = self.regularizer(batch)

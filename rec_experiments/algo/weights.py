@@ -1,5 +1,6 @@
 """Importance weight of each token: the factor ρ of the IS variants, or 1 (Section 4.1)."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,12 @@ from rec_experiments.types import Piece
 
 # exp(20) is beyond any weight a step survives, and its products stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
+
+
+def mismatch_weight(gap_BT: Tensor, cap: float) -> Tensor:
+    """min(π_trainer / π_sampler, cap) of each token: truncated importance weighting between the two
+    programs that compute one policy. gap_BT: log π_trainer − log π_sampler."""
+    return gap_BT.clamp(max=math.log(cap)).exp()
 
 
 class Weight(Protocol):

@@ -235,9 +235,10 @@ class WeightReceiver:
     def receive_weights(self: Any, weights: list[tuple[str, Tensor]]) -> None:
         """Load all parameters, named as in the transformers model, into the engine's tensors."""
         self.reload_weights(weights_iterator=iter(weights))
-        head = getattr(self.model_runner.get_model(), "lm_head", None)
+        head: Any = getattr(self.model_runner.get_model(), "lm_head", None)
         if hasattr(head, "cpu_linear"):
-            # On a CPU the head multiplies by a packed copy, which reloading forgets if it is tied.
+            # On some CPUs the head multiplies by a packed copy, which reloading forgets if the
+            # embeddings are tied.
             head.quant_method.process_weights_after_loading(head)
 
 

@@ -1,0 +1,51 @@
+"""The trainer's own log-probabilities of a drawn batch, where the sampler's are corrected for."""
+
+import copy
+import dataclasses
+import time
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rec_experiments.batching import Limits, micro_batches
+from rec_experiments.models import autocast, collate, score
+from rec_experiments.types import Rollouts
+
+
+class Rescorer:
+    """Owns a copy of `model`. limits, compute_dtype: of a forward pass, as in training."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        pad_id: int,
+        temperature: float,
+        limits: Limits,
+        compute_dtype: torch.dtype,
+    ) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.pad_id, self.temperature = pad_id, temperature
+        self.limits, self.compute_dtype = limits, compute_dtype
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Score with these weights from now on."""
+        self.model.load_state_dict(weights)
+
+    @torch.no_grad()
+    def __call__(self, rollouts: Rollouts) -> Rollouts:
+        """The batch with `recomputed` filled in. The weights must be those that drew it."""
+        started = time.perf_counter()
+        device = self.model.device
+        prompts = rollouts.prompts
+        responses = [response.tokens for response in rollouts.responses]
+        lengths = [(len(p), len(r)) for p, r in zip(prompts, responses, strict=True)]
+        recomputed: list[list[float]] = []
+        for part in micro_batches(list(range(len(responses))), lengths, self.limits):
+            rows = collate([prompts[i] for i in part], [responses[i] for i in part], self.pad_id)
+            with autocast(device, self.compute_dtype):
+                logp_BT = score(self.model, None, rows.to(device), self.temperature).logp_BT
+            scored = zip(part, logp_BT.tolist(), strict=True)
+            recomputed += [logp[: len(responses[i])] for i, logp in scored]
+        seconds = {**rollouts.seconds, "rescore": time.perf_counter() - started}
+        return dataclasses.replace(rollouts, recomputed=recomputed, seconds=seconds)

@@ -1,0 +1,187 @@
+"""Where sampler and trainer disagree on one policy: the metric, and truncated importance weighting.
+
+1. A token's coefficient is multiplied by min(π_trainer / π_sampler, cap), and by nothing else.
+2. ρ is then taken between two numbers of the trainer; the sampler's enter the correction alone.
+3. The trainer's log-probabilities are those of the version that drew the batch, kept in checkpoints.
+4. The metric is the mean |log π_trainer − log π_sampler| where both are at one version.
+"""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from conftest import SMALL, experiment
+
+import rec_experiments
+from rec_experiments.algo.weights import mismatch_weight
+from rec_experiments.models import collate, score
+from rec_experiments.prepare import prepare
+from rec_experiments.rollout import RolloutFeed
+from rec_experiments.train import accumulate_gradient, update
+from rec_experiments.types import LossInput
+
+STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
+PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
+
+
+def feed_of(exp, bench):
+    feed = RolloutFeed(
+        actor=bench.actor, schedule=exp.sync, problems=bench.train_problems, seed=0, steps=4,
+        batch_size=4, group_size=4, temperature=exp.sampler.temperature, shuffle=True,
+    )  # fmt: skip
+    feed.reach(0, bench.model)
+    return feed
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A float64 model off the policy that drew a batch, that batch, and known gaps in it."""
+    exp = experiment(*SMALL)
+    bench = prepare(exp)
+    rollouts = feed_of(exp, bench).take(0)
+    g = torch.Generator().manual_seed(0)
+    own = [[x + 0.1 for x in response.logp] for response in rollouts.responses]
+    gaps = [(2 * torch.randn(len(row), generator=g)).tolist() for row in own]
+    responses = [
+        dataclasses.replace(r, logp=[x - gap for x, gap in zip(*row, strict=True)])
+        for r, *row in zip(rollouts.responses, own, gaps, strict=True)
+    ]
+    verdicts = [
+        dataclasses.replace(verdict, reward=float(i % 3))
+        for i, verdict in enumerate(rollouts.verdicts)
+    ]
+    rollouts = dataclasses.replace(rollouts, responses=responses, verdicts=verdicts, recomputed=own)
+    return bench.model.double(), rollouts, gaps, bench.codec.pad_id
+
+
+def gradient_of(drawn, cap, name="grpo", **changes):
+    model, rollouts, _, pad_id = drawn
+    model = copy.deepcopy(model)
+    log = accumulate_gradient(
+        model,
+        dataclasses.replace(rollouts, **changes),
+        rec_experiments.algorithm(name).parts,
+        pad_id=pad_id,
+        temperature=1.0,
+        micro_batch_size=5,
+        seed=0,
+        mismatch_cap=cap,
+    )
+    return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
+
+
+def test_the_weight_in_closed_form():
+    gap = torch.tensor(
+        [0.0, math.log(1.5), math.log(2), 5.0, 1e9, -math.log(4), -1e9], dtype=torch.float64
+    )
+    expected = [1, 1.5, 2, 2, 2, 0.25, 0]
+    assert mismatch_weight(gap, 2.0).tolist() == pytest.approx(expected, rel=1e-12)
+    assert mismatch_weight(gap[:4], math.inf)[3] == pytest.approx(math.exp(5))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_coefficient_is_multiplied_by_it(name):
+    g = torch.Generator().manual_seed(1)
+    logp = torch.randn(8, 5, generator=g, dtype=torch.float64, requires_grad=True)
+    behavior = logp.detach() + 0.1 * torch.randn(8, 5, generator=g, dtype=torch.float64)
+    correction = torch.rand(8, 5, generator=g, dtype=torch.float64) * 2
+    mask = torch.arange(5) < torch.tensor([5, 3, 1, 4, 5, 2, 5, 3])[:, None]
+    correction[~mask] = math.nan
+    algorithm = rec_experiments.algorithm(name).parts
+    rewards, groups = torch.tensor([0.0, 1, 1, 0, 0, 0, 1, 0]), torch.arange(8) // 4
+    credit = algorithm.credit(rewards, groups, mask, None)
+    plain, corrected = (
+        torch.autograd.grad(algorithm.loss(LossInput(logp, behavior, credit, w)).loss, logp)[0]
+        for w in (None, correction)
+    )
+    assert plain.abs().max() > 1e-3
+    torch.testing.assert_close(corrected, torch.where(mask, plain * correction, 0.0))
+
+
+def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
+    """REINFORCE with importance weights: Σ A · ρ · min(e^gap, cap) · ∇log π / tokens."""
+    model, rollouts, gaps, pad_id = drawn
+    ours, _ = gradient_of(drawn, 1.5, "rec_oneside_is")
+    rewards = torch.tensor([v.reward for v in rollouts.verdicts]).double().reshape(-1, 4)
+    advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
+    algorithm = rec_experiments.algorithm("rec_oneside_is").parts
+    model, loss = copy.deepcopy(model), torch.zeros((), dtype=torch.float64)
+    for i, response in enumerate(rollouts.responses):
+        rows = collate([rollouts.prompts[i]], [response.tokens], pad_id)
+        logp = score(model, None, rows, 1.0).logp_BT
+        log_ratio = (logp - torch.tensor([rollouts.recomputed[i]])).detach()
+        keep = algorithm.clip(log_ratio, advantages[i : i + 1], torch.ones_like(logp).bool())
+        weight = log_ratio.exp() * torch.tensor([gaps[i]]).double().exp().clamp(max=1.5)
+        loss = loss - (keep * weight * advantages[i] * logp).sum()
+    (loss / sum(len(r.tokens) for r in rollouts.responses)).backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert expected.abs().max() > 1e-4
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_the_ratio_does_not_see_the_sampler(drawn):
+    """Ratio and clip metrics are those of a sampler without a gap; only the mismatch tells."""
+    _, rollouts, gaps, _ = drawn
+    exact = [
+        dataclasses.replace(r, logp=row)
+        for r, row in zip(rollouts.responses, rollouts.recomputed, strict=True)
+    ]
+    without, row = gradient_of(drawn, 2.0, responses=exact)
+    with_gap, gap_row = gradient_of(drawn, 2.0)
+    assert not torch.allclose(without, with_gap)
+    for name in row:
+        if "mismatch" not in name and name != "train/loss":
+            assert gap_row[name] == row[name], name
+    flat = torch.tensor([abs(gap) for of_row in gaps for gap in of_row]).double()
+    assert row["train/mismatch"] == row["train/mismatch_max"] == 0
+    assert gap_row["train/mismatch"] == pytest.approx(float(flat.mean()), rel=1e-5)
+    assert gap_row["train/mismatch_max"] == pytest.approx(float(flat.max()), rel=1e-5)
+    uncorrected, _ = gradient_of(drawn, None, responses=exact, recomputed=None)
+    assert torch.equal(without, uncorrected)
+
+
+@pytest.mark.parametrize(("cap", "seen"), [("null", [True, False, False]), ("2", [True] * 3)])
+def test_the_metric_is_there_where_it_can_be_known(cap, seen):
+    exp = experiment(*STALE, f"mismatch_cap={cap}", "sampler.temperature=0.8")
+    bench = prepare(exp)
+    optimizer, feed = exp.optimizer.build(bench.model), feed_of(exp, bench)
+    rows = []
+    for step in range(3):
+        rows.append(update(exp, bench, optimizer, feed.take(step)))
+        feed.reach(step + 1, bench.model)
+    assert ["train/mismatch" in row for row in rows] == seen
+    assert all(row["train/mismatch_max"] < 1e-4 for row in rows if "train/mismatch" in row)
+    assert rows[2]["train/ratio_max"] > 1.01  # the weights did move on
+    assert all(("time/rescore" in row) == (cap != "null") for row in rows)
+
+
+def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
+    exp = experiment(*STALE, "sync.interval=2", "mismatch_cap=2")
+    bench = prepare(exp)
+    optimizer, feed, versions = exp.optimizer.build(bench.model), feed_of(exp, bench), []
+    for step in range(3):
+        versions.append(copy.deepcopy(bench.model))
+        update(exp, bench, optimizer, feed.take(step))
+        feed.reach(step + 1, bench.model)
+    stale = feed.take(3)
+    assert (stale.index, stale.version) == (3, 2)
+    rows = collate(stale.prompts, [r.tokens for r in stale.responses], bench.codec.pad_id)
+    with torch.no_grad():
+        expected = score(versions[2], None, rows, 1.0).logp_BT
+    for response, recomputed, logp in zip(
+        stale.responses, stale.recomputed, expected.tolist(), strict=True
+    ):
+        assert len(recomputed) == len(response.tokens)
+        assert recomputed == pytest.approx(logp[: len(recomputed)], abs=1e-5)
+
+
+def test_a_checkpoint_keeps_them():
+    exp = experiment(*SMALL, "mismatch_cap=2")
+    bench = prepare(exp)
+    feed = feed_of(exp, bench)
+    feed._draw()
+    other = feed_of(exp, bench)
+    other.restore(feed.state())
+    assert other.take(0).recomputed == feed.take(0).recomputed is not None
