@@ -271,7 +271,7 @@ LINES = [
         ["a", "b", "c"],  # the last turn that is allowed
         ["abc…"],  # cut by the sampler
         ["a", "bc…"],
-        ["abcdefghij", "klmn."],  # cut after three tokens of the second turn
+        ["abcdefghij", "kl.mn"],  # cut after three tokens of the second turn
     ],
     [
         ["abcdefghijklmn", "o."],  # 15 tokens, so that the reply is cut in its midst
@@ -286,7 +286,7 @@ EXPECTED = [
         ("a⟦01⟧b⟦02⟧c", True, 3),
         ("abc", False, 1),
         ("a⟦01⟧bc", False, 2),
-        ("abcdefghij⟦01⟧klm", False, 2),
+        ("abcdefghij⟦01⟧kl.", False, 2),
     ],
     [
         ("abcdefghijklmn⟦1⟧", False, 1),
