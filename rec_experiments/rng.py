@@ -17,7 +17,7 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
     Philox is keyed by (seed, stream); its counter's lowest word counts the numbers drawn, the
     other three hold `counter`, so generators of different names never overlap.
     """
-    words = [0, *counter, *[0] * (3 - len(counter))]
+    words = np.array([0, *counter, *[0] * (3 - len(counter))], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=words))
 
 
