@@ -16,8 +16,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, Shard
 
@@ -140,7 +140,7 @@ def join() -> World:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(
             backend,
-            store=PrefixStore("collectives", store),
+            store=store,
             rank=rank,
             world_size=size,
             timeout=PATIENCE,

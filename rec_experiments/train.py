@@ -226,17 +226,16 @@ def passes(
 
 
 def deal(lengths: list[int], has_gradient_B: Tensor, ranks: int) -> list[list[int]]:
-    """Row numbers of each rank: the longest first, there and back, so that ranks work alike.
+    """Row numbers of each rank, dealt by length, so that the ranks' tokens differ by a row at most.
 
     Rows without a gradient are dealt apart, since they cost less.
     """
     hands: list[list[int]] = [[] for _ in range(ranks)]
-    there_and_back = [*range(ranks), *reversed(range(ranks))]
     for wanted in (True, False):
         rows = [i for i, has in enumerate(has_gradient_B.tolist()) if has is wanted]
         rows.sort(key=lambda i: (-lengths[i], i))
-        for place, row in enumerate(rows):
-            hands[there_and_back[place % len(there_and_back)]].append(row)
+        for rank, hand in enumerate(hands):
+            hand.extend(rows[rank::ranks])
     return hands
 
 
