@@ -166,8 +166,8 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
         return
     start = "python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
     raise UserError(
-        f"ranks={ranks}: {world.size} process{'es' * (world.size > 1)} started; the command for "
-        f"ranks={ranks} is: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
+        f"ranks={ranks}: must be the number of processes that were started, {world.size}; "
+        f"{ranks} are started by: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
     )
 
 

@@ -75,7 +75,8 @@ CASES = {
     "no ranks": (["ranks=0"], ["ranks=0", "at least 1"]),
     "more ranks than groups": (["ranks=5"], ["ranks=5", "at most batch_size=4"]),
     "ranks without torchrun": (
-        ["ranks=2"], ["ranks=2: 1 process started", "torchrun --nproc-per-node 2 -m rec_exp"],
+        ["ranks=2"],
+        ["ranks=2", "processes that were started, 1;", "torchrun --nproc-per-node 2 -m rec_exp"],
     ),
     "absent device": (["device=cuda"], ["device=cuda", "no CUDA device"]),
     "unknown tracking mode": (
