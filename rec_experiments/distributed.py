@@ -16,8 +16,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, Shard
 
@@ -140,7 +140,7 @@ def join() -> World:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(
             backend,
-            store=PrefixStore("collectives", store),
+            store=store,
             rank=rank,
             world_size=size,
             timeout=PATIENCE,
@@ -166,8 +166,8 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
         return
     start = "python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
     raise UserError(
-        f"ranks={ranks}: {world.size} process{'es' * (world.size > 1)} started; the command for "
-        f"ranks={ranks} is: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
+        f"ranks={ranks}: must be the number of processes that were started, {world.size}; "
+        f"{ranks} are started by: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
     )
 
 

@@ -76,7 +76,8 @@ CASES = {
     "no ranks": (["ranks=0"], ["ranks=0", "at least 1"]),
     "more ranks than groups": (["ranks=5"], ["ranks=5", "at most batch_size=4"]),
     "ranks without torchrun": (
-        ["ranks=2"], ["ranks=2: 1 process started", "torchrun --nproc-per-node 2 -m rec_exp"],
+        ["ranks=2"],
+        ["ranks=2", "processes that were started, 1;", "torchrun --nproc-per-node 2 -m rec_exp"],
     ),
     "no correction at all": (["mismatch_cap=0.5"], ["mismatch_cap=0.5", "at least 1, or null"]),
     "greedy rollouts of vLLM": (
@@ -86,7 +87,8 @@ CASES = {
         ["sampler=vllm", "sampler.eval_temperature=0.001"], ["eval_temperature=0.001", "0.01"],
     ),
     "no device for vLLM": (
-        ["sampler=vllm", "sampler.tensor_parallel_size=0"], ["tensor_parallel_size=0", "at least 1"],
+        ["sampler=vllm", "sampler.tensor_parallel_size=0"],
+        ["tensor_parallel_size=0", "at least 1"],
     ),
     "more than the memory": (
         ["sampler=vllm", "sampler.gpu_memory_utilization=1.5"],

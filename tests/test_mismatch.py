@@ -2,7 +2,8 @@
 
 1. A token's coefficient is multiplied by min(π_trainer / π_sampler, cap), and by nothing else.
 2. ρ is then taken between two numbers of the trainer; the sampler's enter the correction alone.
-3. The trainer's log-probabilities are those of the version that drew the batch, kept in checkpoints.
+3. The trainer's log-probabilities are those of the version that drew the batch; checkpoints keep
+   them.
 4. The metric is the mean |log π_trainer − log π_sampler| where both are at one version.
 """
 
@@ -178,10 +179,13 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
 
 
 def test_a_checkpoint_keeps_them():
-    exp = experiment(*SMALL, "mismatch_cap=2")
+    exp = experiment(*SMALL, "sync.interval=1", "sync.offset=2", "mismatch_cap=2")
     bench = prepare(exp)
     feed = feed_of(exp, bench)
-    feed._draw()
+    feed.take(0)
+    feed.reach(1, bench.model)  # draws the batches that are due from version 0
+    state = feed.state()
+    assert state["pending"]
     other = feed_of(exp, bench)
-    other.restore(feed.state())
-    assert other.take(0).recomputed == feed.take(0).recomputed is not None
+    other.restore(state)
+    assert other.take(1).recomputed == feed.take(1).recomputed is not None
