@@ -60,7 +60,7 @@ def passes(lengths: Lengths, has_gradient_B: Tensor, limits: Limits, world: Worl
 
 
 def deal(rows: list[int], ranks: int) -> list[list[int]]:
-    """The rows of each rank. If they are sorted by length, ranks differ by a row's tokens at most."""
+    """The rows of each rank. Of rows sorted by length, ranks get like numbers of tokens."""
     return [rows[rank::ranks] for rank in range(ranks)]
 
 

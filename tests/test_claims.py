@@ -484,7 +484,7 @@ def test_the_table_is_printed_and_written(fig5_runs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig5"], "fig5: allowed are only runs=FOLDER, out=FILE and KEY=VALUE"),
+        (["fig5"], "fig5: is not understood; allowed: runs=FOLDER,…, out=FILE, KEY=VALUE"),
         (["out=claims.txt"], "out=claims.txt: the name must end in .json or .md"),
         (["runs=/nowhere"], "runs=/nowhere: no such folder"),
         (["out=/nowhere/claims.md"], "out=/nowhere/claims.md: cannot be written (No such file"),

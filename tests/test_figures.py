@@ -23,7 +23,8 @@ from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.figures import __main__ as cli
 from rec_experiments.figures import computed, curves, render, style, sweep
 from rec_experiments.figures.computed import fig2, fig8, theorem1
-from rec_experiments.figures.curves import FigureData, Panel, Run
+from rec_experiments.figures.curves import FigureData, Run
+from rec_experiments.sweeps import Panel
 from rec_experiments.sync import Phase, Schedule
 from rec_experiments.types import UserError
 

@@ -22,7 +22,10 @@ import pytest
 from conftest import resolve
 
 from rec_experiments import sweeps
-from rec_experiments.figures.curves import FigureData, Panel, read_run
+from rec_experiments.claims import __main__ as claims_cli
+from rec_experiments.figures import __main__ as figures_cli
+from rec_experiments.figures import command
+from rec_experiments.figures.curves import FigureData, read_run
 from rec_experiments.figures.sweep import NoRuns
 from rec_experiments.report import __main__ as cli
 from rec_experiments.report import contents as reading
@@ -85,7 +88,7 @@ def data(tmp_path_factory) -> FigureData:
         scale="mini",
         arms=list(ARMS),
         columns=list(COLUMNS),
-        panels=[Panel(metric="eval/accuracy", label="evaluation accuracy", log=False)],
+        panels=[sweeps.Panel(metric="eval/accuracy", label="evaluation accuracy", log=False)],
         runs=runs,
     )
 
@@ -387,6 +390,23 @@ def test_bad_input_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
     assert line.startswith("error: ")
     for word in words:
         assert word in line
+
+
+@pytest.mark.parametrize("module", [figures_cli, claims_cli, cli])
+@pytest.mark.parametrize("arguments", [["-h"], ["scale=paper", "--help"]])
+def test_help_is_the_usage(module, arguments, capsys):
+    module.main(arguments)
+    usage, error = capsys.readouterr()
+    assert usage.startswith(f"usage: python -m {module.__name__.removesuffix('.__main__')} ")
+    assert "{" not in usage
+    assert not error
+
+
+def test_keys_of_others_choose_runs(tmp_path):
+    line = command.parse(["fig3", f"runs={tmp_path},.", "seed=0", "clip.low=a=b", "out=x"], "runs")
+    assert (line.words, line.runs) == (["fig3"], [tmp_path, Path()])
+    assert line.overrides == ["seed=0", "clip.low=a=b", "out=x"]
+    assert command.parse([], "runs").runs is None
 
 
 def test_command_writes_the_page(capsys, monkeypatch, tmp_path, found):

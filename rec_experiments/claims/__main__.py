@@ -7,9 +7,9 @@ from rich.console import Console
 
 from rec_experiments import sweeps
 from rec_experiments.claims import tables, verdicts
-from rec_experiments.cli import USER_ERROR
+from rec_experiments.figures import command
 from rec_experiments.figures.curves import FigureData, to_json
-from rec_experiments.figures.sweep import NoRuns, collect, run_folders
+from rec_experiments.figures.sweep import NoRuns, collect
 from rec_experiments.run_folder import write_atomic
 from rec_experiments.types import UserError
 
@@ -42,32 +42,20 @@ def read(
 
 def run(arguments: list[str]) -> None:
     """Raises UserError for a wrong argument or a file that cannot be written."""
-    if wrong := [argument for argument in arguments if "=" not in argument]:
-        raise UserError(f"{wrong[0]}: allowed are only runs=FOLDER, out=FILE and KEY=VALUE")
-    values = dict(argument.split("=", 1) for argument in arguments)
-    folders = run_folders(values.pop("runs")) if "runs" in values else None
-    out = Path(values.pop("out")) if "out" in values else None
+    line = command.parse(arguments, "runs", "out")
+    line.refuse_words("runs=FOLDER,…, out=FILE, KEY=VALUE")
+    out = Path(line.values["out"]) if "out" in line.values else None
     if out and out.suffix not in WRITERS:
         raise UserError(f"out={out}: the name must end in {' or '.join(WRITERS)}")
-    overrides = [f"{key}={value}" for key, value in values.items()]
-    found = verdicts(read(Console(stderr=True), folders, overrides))
+    found = verdicts(read(Console(stderr=True), line.runs, line.overrides))
     if out:
-        try:
+        with command.writing(out):
             write_atomic(out, WRITERS[out.suffix](found))
-        except OSError as error:
-            raise UserError(f"out={out}: cannot be written ({error.strerror})") from error
     tables.show(Console(), found)
 
 
 def main(arguments: list[str]) -> None:
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
-        return
-    try:
-        run(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+    command.run(run, USAGE, arguments)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ TWO_SIDES, RINGS, REDS = "REC-TwoSide-*", "REC-Ring-*", "RED-*"
 
 REWARD, KL, CLIPPED = "train/reward", "train/kl", "train/clip_fraction"
 ENTROPY, LENGTH = "train/entropy", "train/response_length"
-RATIO = Compare.ratio
+ACCURACY = "eval/accuracy"
+DIFFERENCE, RATIO = Compare.difference, Compare.ratio
 
 # Thresholds on accuracies and rewards, both between 0 and 1 -------------------------------------
 
@@ -106,6 +107,29 @@ TEETH = Range(
     "slope and teeth of another period about 0 or less",
 )
 
+# Parts that several claims have, each with one statistic and one threshold ----------------------
+
+
+def learns(figures: tuple[str, ...], column: str, arm: str) -> Check:
+    return Check("learns", figures, column, arm, GAIN, LEARNS)
+
+
+def stable(figures: tuple[str, ...], column: str, arm: str, metric: str = ACCURACY) -> Check:
+    return Check("stable", figures, column, arm, KEPT, STABLE, metric=metric)
+
+
+def alike(
+    figures: tuple[str, ...], column: str, arm: str, against: str, metric: str = ACCURACY
+) -> Check:
+    return Check("alike", figures, column, arm, HEIGHT, ALIKE, against, metric)
+
+
+def faster(
+    figures: tuple[str, ...], column: str, arm: str, against: str, metric: str = ACCURACY
+) -> Check:
+    return Check("learns faster", figures, column, arm, HEIGHT, HIGHER, against, metric)
+
+
 # The paper's claims -----------------------------------------------------------------------------
 
 FIG3, FIG4, FIG5 = ("fig3",), ("fig4",), ("fig5",)
@@ -121,11 +145,8 @@ PARITY = Claim(
     "equally",
     figures=FIG5,
     checks=(
-        Check("learns", FIG5, ON_POLICY, REINFORCE, GAIN, LEARNS),
-        *(
-            Check("alike", FIG5, ON_POLICY, arm, HEIGHT, ALIKE, REINFORCE)
-            for arm in ("RED-Drop", RED_WEIGHT, WIDE)
-        ),
+        learns(FIG5, ON_POLICY, REINFORCE),
+        *(alike(FIG5, ON_POLICY, arm, REINFORCE) for arm in ("RED-Drop", RED_WEIGHT, WIDE)),
     ),
 )
 
@@ -135,10 +156,14 @@ COLLAPSE = Claim(
     "offset 10",
     figures=SHARED[INTERVAL],
     checks=(
-        Check("rises", SHARED[INTERVAL], INTERVAL, REINFORCE, RISE, LEARNS),
-        Check("then collapses", SHARED[INTERVAL], INTERVAL, REINFORCE, LEFT, COLLAPSES),
-        Check("rises", SHARED[OFFLINE], OFFLINE, REINFORCE, RISE, LEARNS),
-        Check("then collapses", SHARED[OFFLINE], OFFLINE, REINFORCE, LEFT, COLLAPSES),
+        *(
+            check
+            for column in (INTERVAL, OFFLINE)
+            for check in (
+                Check("rises", SHARED[column], column, REINFORCE, RISE, LEARNS),
+                Check("then collapses", SHARED[column], column, REINFORCE, LEFT, COLLAPSES),
+            )
+        ),
         Check("dips", SHARED[OFFSET], OFFSET, REINFORCE, FALL, FALLS),
         Check("and does not collapse", SHARED[OFFSET], OFFSET, REINFORCE, LEFT, NO_COLLAPSE),
     ),
@@ -150,9 +175,9 @@ IMPORTANCE = Claim(
     "settings",
     figures=FIG3 + FIG4 + FIG9,
     checks=(
-        *(Check("alike", FIG3, column, NARROW_IS, HEIGHT, ALIKE, NARROW) for column in STALE),
-        *(Check("alike", FIG9, column, TWO_SIDE_IS, HEIGHT, ALIKE, TWO_SIDE) for column in STALE),
-        Check("alike", FIG4, INTERVAL, NARROW_IS_4, HEIGHT, ALIKE, NARROW_4, REWARD),
+        *(alike(FIG3, column, NARROW_IS, NARROW) for column in STALE),
+        *(alike(FIG9, column, TWO_SIDE_IS, TWO_SIDE) for column in STALE),
+        alike(FIG4, INTERVAL, NARROW_IS_4, NARROW_4, REWARD),
     ),
 )
 
@@ -162,13 +187,13 @@ WIDE_FASTER = Claim(
     "and stays stable",
     figures=FIG3 + FIG4 + FIG10 + FIG11,
     checks=(
-        Check("learns faster", FIG3, INTERVAL, WIDE, HEIGHT, HIGHER, NARROW),
-        Check("learns faster", FIG3, OFFSET, WIDE, HEIGHT, HIGHER, NARROW),
-        Check("learns faster", FIG4, INTERVAL, WIDE, HEIGHT, HIGHER, NARROW_4, REWARD),
-        Check("stable", FIG3 + FIG11, INTERVAL, WIDE, KEPT, STABLE),
-        Check("stable", FIG3 + FIG11, OFFSET, WIDE, KEPT, STABLE),
-        Check("stable", FIG10, INTERVAL, f"{WIDE}, lr *", KEPT, STABLE),
-        Check("stable", FIG4, INTERVAL, WIDE, KEPT, STABLE, metric=REWARD),
+        faster(FIG3, INTERVAL, WIDE, NARROW),
+        faster(FIG3, OFFSET, WIDE, NARROW),
+        faster(FIG4, INTERVAL, WIDE, NARROW_4, REWARD),
+        stable(FIG3 + FIG11, INTERVAL, WIDE),
+        stable(FIG3 + FIG11, OFFSET, WIDE),
+        stable(FIG10, INTERVAL, f"{WIDE}, lr *"),
+        stable(FIG4, INTERVAL, WIDE, REWARD),
     ),
 )
 
@@ -195,7 +220,7 @@ FRAGILE = Claim(
             Check("fast at first", FIG9, column, TWO_SIDES, EARLY, HIGHER, GRPO),
             Check("declines later", FIG9, column, TWO_SIDES, KEPT, DECLINES),
             Check("not slow", FIG9, column, RINGS, EARLY, NOT_LOWER, GRPO),
-            Check("stable", FIG9, column, RINGS, KEPT, STABLE),
+            stable(FIG9, column, RINGS),
         )
     ),
     note="The paper says that REC-TwoSide tends to collapse, so a decline is enough here.",
@@ -220,10 +245,7 @@ REGULARISED = Claim(
         check
         for column in (INTERVAL, OFFSET)
         for arm in ("OPMD *", "AsymRE *")
-        for check in (
-            Check("learns", FIG11, column, arm, GAIN, LEARNS),
-            Check("stable", FIG11, column, arm, KEPT, STABLE),
-        )
+        for check in (learns(FIG11, column, arm), stable(FIG11, column, arm))
     ),
 )
 
@@ -232,8 +254,8 @@ DATA_WEIGHTING = Claim(
     says="RED-Drop and RED-Weight are robust under interval 20, comparable to (0.6, 2.0)",
     figures=FIG5,
     checks=(
-        Check("learns", FIG5, INTERVAL, REDS, GAIN, LEARNS),
-        Check("stable", FIG5, INTERVAL, REDS, KEPT, STABLE),
+        learns(FIG5, INTERVAL, REDS),
+        stable(FIG5, INTERVAL, REDS),
         Check("comparable", FIG5, INTERVAL, REDS, HEIGHT, NOT_LOWER, WIDE),
     ),
 )
@@ -244,37 +266,15 @@ LESS_DRIFT = Claim(
     "entropy and length",
     figures=FIG6 + FIG7,
     checks=tuple(
-        check
+        Check(says, figures, INTERVAL, RED_WEIGHT, statistic, range_, arm, metric, compare)
         for arm in (GRPO, NARROW)
-        for check in (
-            Check("higher reward in fig6", FIG6, INTERVAL, RED_WEIGHT, HEIGHT, HIGHER, arm, REWARD),
-            Check(
-                "similar KL in fig6", FIG6, INTERVAL, RED_WEIGHT, HEIGHT, NOT_MORE, arm, KL, RATIO
-            ),
-            Check("higher reward in fig7", FIG7, INTERVAL, RED_WEIGHT, HEIGHT, HIGHER, arm, REWARD),
-            Check("lower KL in fig7", FIG7, INTERVAL, RED_WEIGHT, HEIGHT, LESS, arm, KL, RATIO),
-            Check(
-                "stabler entropy in fig7",
-                FIG7,
-                INTERVAL,
-                RED_WEIGHT,
-                SPREAD,
-                LESS,
-                arm,
-                ENTROPY,
-                RATIO,
-            ),
-            Check(
-                "stabler length in fig7",
-                FIG7,
-                INTERVAL,
-                RED_WEIGHT,
-                SPREAD,
-                LESS,
-                arm,
-                LENGTH,
-                RATIO,
-            ),
+        for says, figures, statistic, range_, metric, compare in (
+            ("higher reward in fig6", FIG6, HEIGHT, HIGHER, REWARD, DIFFERENCE),
+            ("similar KL in fig6", FIG6, HEIGHT, NOT_MORE, KL, RATIO),
+            ("higher reward in fig7", FIG7, HEIGHT, HIGHER, REWARD, DIFFERENCE),
+            ("lower KL in fig7", FIG7, HEIGHT, LESS, KL, RATIO),
+            ("stabler entropy in fig7", FIG7, SPREAD, LESS, ENTROPY, RATIO),
+            ("stabler length in fig7", FIG7, SPREAD, LESS, LENGTH, RATIO),
         )
     ),
     note="Of Figure 6 the text claims a similar KL, of Figure 7 a lower one.",
@@ -286,9 +286,10 @@ SAW = Claim(
     "wider ranges clip less",
     figures=FIG4 + FIG9,
     checks=(
-        Check("a sawtooth", FIG4, INTERVAL, "REC-*", SAWTOOTH, TEETH, metric=CLIPPED),
-        Check("a sawtooth", FIG9, INTERVAL, "REC-*", SAWTOOTH, TEETH, metric=CLIPPED),
-        Check("a sawtooth", FIG9, INTERVAL, GRPO, SAWTOOTH, TEETH, metric=CLIPPED),
+        *(
+            Check("a sawtooth", figures, INTERVAL, arm, SAWTOOTH, TEETH, metric=CLIPPED)
+            for figures, arm in ((FIG4, "REC-*"), (FIG9, "REC-*"), (FIG9, GRPO))
+        ),
         *(
             Check("clips less", FIG4, INTERVAL, wide, HEIGHT, HALF, narrow, CLIPPED, RATIO)
             for wide, narrow in (
@@ -323,7 +324,7 @@ ON_PAR = Claim(
     "step",
     figures=PAPER_2,
     checks=(
-        Check("stable", PAPER_2, "", OLD_MODEL, KEPT, STABLE),
+        stable(PAPER_2, "", OLD_MODEL),
         Check("on par or better", PAPER_2, "", OLD_MODEL, HEIGHT, NOT_LOWER, FRESH),
         Check("slower", PAPER_2, "", OLD_DATA, HEIGHT, LOWER, FRESH),
     ),

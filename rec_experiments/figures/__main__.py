@@ -1,16 +1,17 @@
 """`python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=3] [overrides]`."""
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rec_experiments import claims, sweeps
 from rec_experiments.claims import tables
 from rec_experiments.cli import USER_ERROR
+from rec_experiments.figures import command
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import remarks
 from rec_experiments.figures.render import Drawing, draw, write
-from rec_experiments.figures.sweep import NoRuns, collect, run_folders
+from rec_experiments.figures.sweep import NoRuns, collect
 from rec_experiments.types import UserError
 
 OUT, SMOOTH = "figures", 3  # the paper smooths over 3 steps
@@ -29,10 +30,10 @@ class Request:
     """What the command line asks for."""
 
     names: list[str]
-    out: Path = Path(OUT)
-    runs: list[Path] | None = None
-    smooth: int = SMOOTH
-    overrides: list[str] = field(default_factory=list)
+    out: Path
+    runs: list[Path] | None
+    smooth: int
+    overrides: list[str]
 
 
 def all_names() -> list[str]:
@@ -44,26 +45,25 @@ def all_names() -> list[str]:
 
 def parse(arguments: list[str]) -> Request:
     """Raises UserError for an unknown figure or a value that is out of range."""
-    plain = [argument for argument in arguments if "=" not in argument]
-    values = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    if len(plain) != 1:
-        raise UserError(f"one figure is wanted, not {len(plain)}; allowed: {_allowed()}")
-    if plain[0] not in [*all_names(), "all"]:
-        raise UserError(f"figure {plain[0]}: no such figure; allowed: {_allowed()}")
-    chosen: dict = {}
-    if "out" in values:
-        chosen["out"] = Path(values.pop("out"))
-    if "runs" in values:
-        chosen["runs"] = run_folders(values.pop("runs"))
-    if "smooth" in values:
-        text = values.pop("smooth")
-        if not text.isdecimal() or int(text) < 1:
-            raise UserError(f"smooth={text}: must be a whole number of steps, at least 1")
-        chosen["smooth"] = int(text)
-    if values and plain[0] in COMPUTED:
-        raise UserError(f"{next(iter(values))}: {plain[0]} is computed, it takes only out=FOLDER")
-    names = all_names() if plain[0] == "all" else plain
-    return Request(names=names, overrides=[f"{k}={v}" for k, v in values.items()], **chosen)
+    line = command.parse(arguments, "out", "runs", "smooth")
+    if len(line.words) != 1:
+        raise UserError(f"one figure is wanted, not {len(line.words)}; allowed: {_allowed()}")
+    [name] = line.words
+    if name not in [*all_names(), "all"]:
+        raise UserError(f"figure {name}: no such figure; allowed: {_allowed()}")
+    smooth = line.values.get("smooth", str(SMOOTH))
+    if not smooth.isdecimal() or int(smooth) < 1:
+        raise UserError(f"smooth={smooth}: must be a whole number of steps, at least 1")
+    if line.overrides and name in COMPUTED:
+        key = line.overrides[0].partition("=")[0]
+        raise UserError(f"{key}: {name} is computed, it takes only out=FOLDER")
+    return Request(
+        names=all_names() if name == "all" else [name],
+        out=Path(line.values.get("out", OUT)),
+        runs=line.runs,
+        smooth=int(smooth),
+        overrides=line.overrides,
+    )
 
 
 def make(name: str, request: Request) -> tuple[Drawing, list[str]]:
@@ -104,14 +104,11 @@ def run(request: Request) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE.format(names=_allowed(), out=OUT, smooth=SMOOTH))
-        sys.exit(0 if arguments else USER_ERROR)
-    try:
-        run(parse(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    usage = USAGE.format(names=_allowed(), out=OUT, smooth=SMOOTH)
+    if not arguments:
+        print(usage)
         sys.exit(USER_ERROR)
+    command.run(lambda given: run(parse(given)), usage, arguments)
 
 
 def _allowed() -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rec_experiments.run_folder import RunFolder
+from rec_experiments.sweeps import Panel
 from rec_experiments.types import UserError
 
 Array = NDArray[np.float64]
@@ -23,15 +24,6 @@ SMOOTHED = ("train/reward",)  # the paper smooths no other curve
 SUMMARISED = ("eval/accuracy", "train/reward")
 FINAL_POINTS = 3  # evaluations, or training batches, whose mean is a run's final value
 RESAMPLES, CONFIDENCE, BOOTSTRAP_SEED = 2000, 0.95, 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Panel:
-    """One metric of a figure. log: whether its axis is logarithmic."""
-
-    metric: str
-    label: str
-    log: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,10 +17,10 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from rec_experiments.figures import style
+from rec_experiments.figures.command import writing
 from rec_experiments.figures.curves import (
     SMOOTHED,
     FigureData,
-    Panel,
     Row,
     band,
     curve,
@@ -31,7 +31,7 @@ from rec_experiments.figures.curves import (
     to_json,
 )
 from rec_experiments.run_folder import write_atomic
-from rec_experiments.types import UserError
+from rec_experiments.sweeps import Panel
 
 Legend = list[tuple[Any, str]]  # handle, label
 
@@ -189,12 +189,10 @@ def write(drawing: Drawing, folder: Path) -> list[Path]:
         "json": to_json(drawing.statistics),
         "txt": drawing.summary.encode(),
     }
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, content in files.items():
             write_atomic(folder / f"{drawing.name}.{suffix}", content)
-    except OSError as error:
-        raise UserError(f"out={folder}: cannot be written ({error.strerror})") from error
     return [folder / f"{drawing.name}.{suffix}" for suffix in files]
 
 

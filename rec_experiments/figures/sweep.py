@@ -1,4 +1,4 @@
-"""Which run folders a figure is drawn from: the only part here that knows the sweeps."""
+"""Which run folders a figure is drawn from: the only part here that expands sweeps."""
 
 import functools
 import shlex
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rec_experiments import sweeps
-from rec_experiments.figures.curves import FigureData, Panel, Run, read_run
+from rec_experiments.figures.curves import FigureData, Run, read_run
 from rec_experiments.types import UserError
 
 
@@ -29,7 +29,7 @@ def collect(name: str, folders: list[Path] | None, overrides: list[str]) -> Figu
         scale=figure.scale,
         arms=list(dict.fromkeys(job.label for job in jobs)),
         columns=list(dict.fromkeys(job.heading for job in jobs)),
-        panels=[Panel(metric=p.metric, label=p.label, log=p.log) for p in figure.panels],
+        panels=figure.panels,
         runs=[
             best_of(
                 [
@@ -54,15 +54,6 @@ def composed(name: str, overrides: tuple[str, ...]) -> tuple[sweeps.Figure, list
     """A figure and all its jobs. Raises UserError for a wrong override."""
     figure = sweeps.load_figure(name, list(overrides))
     return figure, sweeps.jobs(figure, list(overrides))
-
-
-def run_folders(text: str) -> list[Path]:
-    """The folders of runs=FOLDER,…. Raises UserError for one that does not exist."""
-    folders = [Path(folder) for folder in text.split(",")]
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"runs={folder}: no such folder")
-    return folders
 
 
 def places(path: Path, folders: list[Path] | None) -> list[Path]:
