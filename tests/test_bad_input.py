@@ -80,7 +80,8 @@ CASES = {
         ["sampler=vllm", "sampler.eval_temperature=0.001"], ["eval_temperature=0.001", "0.01"],
     ),
     "no device for vLLM": (
-        ["sampler=vllm", "sampler.tensor_parallel_size=0"], ["tensor_parallel_size=0", "at least 1"],
+        ["sampler=vllm", "sampler.tensor_parallel_size=0"],
+        ["tensor_parallel_size=0", "at least 1"],
     ),
     "more than the memory": (
         ["sampler=vllm", "sampler.gpu_memory_utilization=1.5"],
