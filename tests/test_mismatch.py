@@ -2,8 +2,7 @@
 
 1. A token's coefficient is multiplied by min(π_trainer / π_sampler, cap), and by nothing else.
 2. ρ is then taken between two numbers of the trainer; the sampler's enter the correction alone.
-3. The trainer's log-probabilities are those of the version that drew the batch; checkpoints keep
-   them.
+3. The trainer's log-probabilities are of the version that drew the batch; checkpoints keep them.
 4. The metric is the mean |log π_trainer − log π_sampler| where both are at one version.
 """
 

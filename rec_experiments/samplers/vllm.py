@@ -15,8 +15,10 @@ import math
 import os
 import random
 import tempfile
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -106,19 +108,9 @@ class VllmSampler:
         max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> None:
-        os.environ.update({name: os.environ.get(name, ENVIRONMENT[name]) for name in ENVIRONMENT})
-        try:
-            import vllm
-        except ModuleNotFoundError as error:
-            if error.name != "vllm":
-                raise
-            raise UserError(
-                "sampler=vllm: vLLM is not installed; pip install 'rec_experiments[vllm]' in an "
-                "environment of its own, or use sampler=native"
-            ) from error
+        self.vllm = vllm = _import_vllm()
         from vllm.platforms import current_platform
 
-        self.vllm = vllm
         self.eos_ids = eos_ids
         self.limit = max_response_tokens
         self.names = set(model.state_dict())
@@ -242,6 +234,20 @@ class WeightReceiver:
             head.quant_method.process_weights_after_loading(head)
 
 
+def _import_vllm() -> ModuleType:
+    os.environ.update({**ENVIRONMENT, **os.environ})
+    try:
+        import vllm
+    except ModuleNotFoundError as error:
+        if error.name != "vllm":
+            raise
+        raise UserError(
+            "sampler=vllm: vLLM is not installed; pip install 'rec_experiments[vllm]' in an "
+            "environment of its own, or use sampler=native"
+        ) from error
+    return vllm
+
+
 def _save_config(model: PreTrainedModel, folder: str) -> None:
     """What vLLM has to read of a model: its configuration, with the architecture's name."""
     config = copy.deepcopy(model.config)
@@ -254,7 +260,11 @@ def _undisturbed() -> Iterator[None]:
     """Starting vLLM reseeds python, numpy and torch and disables torch.set_num_threads; undo it."""
     python, arrays = random.getstate(), np.random.get_state()
     threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with (
+        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", FutureWarning)  # of torch, about vLLM's own code
         try:
             yield
         finally:
