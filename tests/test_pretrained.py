@@ -8,17 +8,19 @@
 
 import copy
 import json
+import sys
 from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
-from conftest import command, experiment
+from conftest import experiment
 from huggingface_hub.errors import GatedRepoError
+from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rec_experiments import rng
+from rec_experiments import cli, rng
 from rec_experiments.models import Codec, byte_tokenizer
 from rec_experiments.prepare import prepare
 from rec_experiments.samplers.native import NativeSampler
@@ -119,12 +121,14 @@ TWO_STEPS = (
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
-def test_a_run_trains_on_a_local_model(family, folders, tmp_path):
-    done = command(
-        *TWO_STEPS, f"model.path={folders[family]}", "model.compute_dtype=bfloat16",
-        "model.gradient_checkpointing=true", "run_dir=run", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_run_trains_on_a_local_model(family, folders, tmp_path, monkeypatch):
+    """Through the command line, in this process."""
+    overrides = ("model.compute_dtype=bfloat16", "model.gradient_checkpointing=true")
+    arguments = (*TWO_STEPS, f"model.path={folders[family]}", *overrides, "run_dir=run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
+    GlobalHydra.instance().clear()
+    cli.main()
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(row["train/grad_norm"] > 0 for row in rows[1:])
@@ -288,8 +292,9 @@ def test_the_sampler_of_a_float32_model_does_not_use_flash_attention(folders):
 
 
 def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
-    """At the version that drew the batch a ratio is 1, but for rounding: bfloat16 has 8 bits, so a
-    log-probability of a few nats moves by a few hundredths. A ratio beyond 1.1 is no rounding."""
+    """At the version that drew the batch a ratio is 1, but for rounding. The bound: 98 % of ratios
+    are within 3 %, and all within 25 %, since the logit of a rare token is large and so is its
+    rounding to 8 bits."""
     exp = experiment(
         *TWO_STEPS, f"model.path={folders['qwen2']}", "model.compute_dtype=bfloat16",
         "group_size=8", "batch_size=8",
@@ -311,8 +316,9 @@ def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
         assert {p.dtype for p in model.parameters()} == {torch.float32}
         assert gradients[dtype].dtype == torch.float32
     low = rows[torch.bfloat16]
-    assert low["train/ratio_max"] == pytest.approx(1, abs=0.1)
-    assert low["train/ratio_p01"] == pytest.approx(1, abs=0.1)
+    assert low["train/ratio_max"] == pytest.approx(1, abs=0.25)
+    assert low["train/ratio_p01"] == pytest.approx(1, abs=0.03)
+    assert low["train/ratio_p99"] == pytest.approx(1, abs=0.03)
     assert low["train/ratio_max"] != rows[torch.float32]["train/ratio_max"]  # it did run lower
     assert rows[torch.float32]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
     assert low["train/kl"] == 0  # model and reference round alike
