@@ -138,13 +138,7 @@ def join() -> World:
         except ValueError as error:  # RANK, MASTER_ADDR or MASTER_PORT is not set
             raise UserError(f"WORLD_SIZE={size}: {error}; start the ranks with torchrun") from error
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=rank,
-            world_size=size,
-            timeout=PATIENCE,
-        )
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
         _Joined.world = World(rank, size, store=store)
     return _Joined.world
 

@@ -39,7 +39,7 @@ from rec_experiments.run_folder import RunFolder
 from rec_experiments.train import accumulate_gradient, train
 
 RANKS = 2
-PATIENCE = 300  # seconds until a task of the ranks counts as hung
+PATIENCE = 600  # seconds until a task of the ranks counts as hung
 
 
 class Ranks:
@@ -314,11 +314,12 @@ def pids(process) -> dict[int, int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
-    overrides = ("steps=40", "checkpoint_every=5", "sync.interval=3", "sync.offset=2")
+    overrides = ("steps=24", "checkpoint_every=4", "eval_every=12", "sync.interval=3",
+                 "sync.offset=2")  # fmt: skip
     arguments = (*MOVING, *overrides, "ranks=2", "run_dir=killed")
     entire = ranks(run_on, tmp_path / "whole", overrides)
     folder = RunFolder(tmp_path / "killed")
-    for killed, row in (((1,), 12), ((0, 1), 23)):
+    for killed, row in (((1,), 6), ((0, 1), 13)):
         process = torchrun(*arguments, cwd=tmp_path)
         while process.poll() is None and len(folder.metrics()) <= row:
             time.sleep(0.01)
@@ -329,7 +330,7 @@ def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, t
         assert folder.status()["state"] != "done"
     code, out, err = outcome(torchrun(*arguments, cwd=tmp_path))
     assert code == 0, err
-    assert re.search(r"resumed after gradient step (20|25|30|35)", out)
+    assert re.search(r"resumed after gradient step (12|16|20|24)", out)
     assert timeless(folder.metrics()) == entire[0][0]
     for rank in range(RANKS):
         newest = sorted(folder.checkpoints.glob("step_*"))[-1]
