@@ -4,6 +4,7 @@ Overlapped and sequential runs are equal bit for bit, because a batch is a funct
 the seed and the weights, and the schedule names the weights. So are their checkpoints.
 """
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Overlap(Piece):
             raise ValueError(f"device={self.device}: must be auto or cuda:N")
         if self.max_ahead is not None and self.max_ahead < 1:
             raise ValueError(f"max_ahead={self.max_ahead}: must be at least 1, or null")
-        if not self.timeout > 0:
+        if not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout={self.timeout}: must be above 0 seconds")
 
     def check(self, device: torch.device, ranks: int) -> None:

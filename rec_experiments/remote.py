@@ -254,9 +254,9 @@ class RemoteActor:
         finally:
             self._process.join(GRACE)
             code = self._process.exitcode or 0
-            ending = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            how = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
             self._lost = WorkerLost(
-                f"the process that draws batches died ({ending}); the same command resumes the run"
+                f"the process that draws batches died ({how}); the same command resumes the run"
             )
             for future in list(self._expected.values()):
                 future.set_exception(self._lost)

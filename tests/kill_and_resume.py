@@ -1,5 +1,6 @@
 """Kill one run N times at random moments with SIGKILL, resume it each time, and compare it with an
-uninterrupted run: metrics (times aside) and final weights must be the same, bit for bit.
+uninterrupted run: metrics (times aside) and final weights must be the same, bit for bit. Every
+other life draws its batches in a process of their own.
 
     python tests/kill_and_resume.py 20 [seed]
 """
@@ -20,11 +21,11 @@ STEPS_PER_KILL = 12
 LONGEST_LIFE = 4.0  # seconds of training before a kill, at most
 
 
-def command(folder: Path, steps: int) -> list[str]:
+def command(folder: Path, steps: int, pipeline: str) -> list[str]:
     return [
         sys.executable, "-m", "rec_experiments", f"run_dir={folder}", f"steps={steps}",
         "algo=asymre", "sync.interval=5", "sync.offset=3", "batch_size=8", "eval_problems=32",
-        "checkpoint_every=2", "kl_every=1", "model.warm_start.steps=20",
+        "checkpoint_every=2", "kl_every=1", "model.warm_start.steps=20", f"pipeline={pipeline}",
     ]  # fmt: skip
 
 
@@ -39,7 +40,8 @@ def kill_and_resume(kills: int, seed: int, root: Path) -> list[str]:
     killed, whole = root / "killed", root / "whole"
     done = 0
     while done < kills:
-        process = subprocess.Popen(command(killed, steps), stdout=subprocess.DEVNULL)
+        pipeline = ("overlap", "sequential")[done % 2]
+        process = subprocess.Popen(command(killed, steps, pipeline), stdout=subprocess.DEVNULL)
         began = time.monotonic()
         while not is_running(killed) and process.poll() is None and time.monotonic() - began < 120:
             time.sleep(0.02)
@@ -54,7 +56,7 @@ def kill_and_resume(kills: int, seed: int, root: Path) -> list[str]:
         rows = RunFolder(killed).metrics()
         print(f"kill {done}: after the row of step {rows[-1]['step']}", flush=True)
     for folder in (killed, whole):
-        subprocess.run(command(folder, steps), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command(folder, steps, "sequential"), check=True, stdout=subprocess.DEVNULL)
     print(f"{done} kills in {steps} steps")
     return ([] if done == kills else [f"the run ended after {done} kills"]) + differences(
         RunFolder(killed), RunFolder(whole)

@@ -341,7 +341,7 @@ def test_what_the_start_refuses_is_the_users_to_mend():
 
 
 @pytest.mark.parametrize(
-    ("order", "reason"), [(("look", 1000), "killed by SIGKILL"), (("leave",), "exit code 3")]
+    ("order", "reason"), [(("look", 1000), "signal 9, Killed"), (("leave",), "exit code 3")]
 )
 def test_a_dead_process_is_noticed_at_once(order, reason):
     with contextlib.closing(start(timeout=10_000)) as actor:
@@ -430,6 +430,7 @@ def test_too_little_shared_memory_is_one_line():
     [
         ("pipeline.max_ahead=0", r"pipeline\.max_ahead=0: must be at least 1"),
         ("pipeline.timeout=0", r"pipeline\.timeout=0\.0: must be above 0"),
+        ("pipeline.timeout=.inf", r"pipeline\.timeout=inf: must be above 0"),
         ("pipeline.device=cpu", r"pipeline\.device=cpu: must be auto or cuda:N"),
     ],
 )
@@ -523,7 +524,7 @@ def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
     assert code == 1
     assert "WorkerLost" in errors
     assert folder.status()["state"] == "failed"
-    assert "died (killed by SIGKILL); the same command resumes" in folder.status()["reason"]
+    assert "died (signal 9, Killed); the same command resumes" in folder.status()["reason"]
     again = command(*overrides, OVERLAP, f"run_dir={folder.path}", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert_same_run(folder, run(tmp_path / "whole", *overrides))
