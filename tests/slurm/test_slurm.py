@@ -89,7 +89,7 @@ def user(cluster, tmp_path):
     return User(cluster, tmp_path)
 
 
-def until(true, seconds=300):
+def until(true, seconds=900):
     end = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < end, "nothing happened"
