@@ -67,7 +67,9 @@ class ArmSweeper(Sweeper):
                 if name != "done" and name not in sweeps.ACTIVE
             ]
             if waiting and provenance.is_dirty():
-                print("the checkout has uncommitted changes; provenance.json keeps all but new files")
+                print(
+                    "the checkout has uncommitted changes; provenance.json keeps all but new files"
+                )
             if waiting and hasattr(self.launcher, "submit"):
                 self._submit(waiting)
             elif waiting:
