@@ -244,7 +244,7 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert str(first / "rec_experiments/conf") in said
     assert f"'copy': '{first}'" in said
     assert (first / "rec_experiments/conf/sweep/fig3.yaml").is_file()
-    assert (first / "hydra_plugins/rec_arm_sweeper/job.py").is_file()
+    assert (first / "hydra_plugins/rec_arm_sweeper/_job.py").is_file()
 
 
 def test_the_command_of_several_ranks_is_that_of_torchrun(jobs):
@@ -295,7 +295,7 @@ def test_sigterm_saves_the_state_and_the_same_command_resumes(tmp_path):
 
 SUPERVISE = """
 import sys
-from hydra_plugins.rec_arm_sweeper.job import supervise
+from hydra_plugins.rec_arm_sweeper._job import supervise
 supervise([sys.executable, "-c", sys.argv[1]], sys.argv[2])
 """
 STOPS = """

@@ -22,6 +22,7 @@ from hydra import initialize_config_dir
 
 from rec_experiments import sweeps
 from rec_experiments.experiment import run_path
+from rec_experiments.sweeps.__main__ import main
 from rec_experiments.types import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -436,7 +437,7 @@ def test_the_local_launcher_needs_a_process(multirun, jobs):
 
 
 def test_list_prints_each_run_once_and_what_it_would_ask_for(capsys):
-    sweeps.main(["list", "fig5", "sync=offline,on_policy", "seed=0"])
+    main(["list", "fig5", "sync=offline,on_policy", "seed=0"])
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 8
     assert out.splitlines()[0] == "seed=0 setting=mini/gsm8k sync=offline algo=reinforce"

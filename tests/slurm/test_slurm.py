@@ -9,9 +9,11 @@
 5. What SLURM refuses is one line, and leaves nothing behind.
 """
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,7 +61,7 @@ class User:
         done = subprocess.run(
             [sys.executable, "-P", "-m", *arguments],
             env=self.environment, cwd=self.folder,
-            capture_output=True, text=True, check=False, timeout=900,
+            capture_output=True, text=True, check=False, timeout=1800,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -89,7 +91,7 @@ def user(cluster, tmp_path):
     return User(cluster, tmp_path)
 
 
-def until(true, seconds=300):
+def until(true, seconds=900):
     end = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < end, "nothing happened"
@@ -131,30 +133,41 @@ def importing(folder):
     return not folder.status()
 
 
+def kill(user, job):
+    """Kill the run of a job of an array, as the kernel does when memory is short."""
+    number = job.partition("_")[2]
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it is over
+            words = entry.read_text().split("\0")[:-1]
+            if words[-1] == number and words[-2].startswith(f"{user.folder}/"):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
 def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
     arguments = ("seed=0", *RUNS)
     user.python("rec_experiments", "-m", "sweep=fig3", *arguments, "output_dir=local")
     assert "submitted 15 jobs" in user.submit("sweep=fig3", *arguments)
 
-    notice = ("scancel", "--signal=USR2")
+    def notice(job):
+        cluster.start("scancel", "--signal=USR2", job)
+
     plan = {
-        "noticed": (under_way, [notice]),
-        "noticed early": (importing, [notice]),
-        "noticed twice": (under_way, [notice, notice]),
-        "not noticed": (under_way, [("scontrol", "requeue")]),
-        "killed": (under_way, [("scancel", "--signal=KILL")]),
-        "cancelled": (under_way, [("scancel",)]),
-        "noticed again": (under_way, [notice]),
+        "noticed": (under_way, notice),
+        "noticed early": (importing, notice),
+        "noticed twice": (under_way, lambda job: (notice(job), notice(job))),
+        "not noticed": (under_way, lambda job: cluster.start("scontrol", "requeue", job)),
+        "killed": (under_way, lambda job: kill(user, job)),
+        "cancelled": (under_way, lambda job: cluster.start("scancel", job)),
+        "noticed again": (under_way, notice),
     }
     hit = {}
 
     def disturbed():
         for job, state, folder in user.jobs():
-            for what, (when, commands) in plan.items():
+            for what, (when, disturb) in plan.items():
                 ready = state == "RUNNING" and when(folder)
                 if what not in hit and folder.path.name not in hit.values() and ready:
-                    for command in commands:
-                        cluster.start(*command, job)
+                    disturb(job)
                     hit[what] = folder.path.name
                     break
         return len(hit) == len(plan)
@@ -168,6 +181,7 @@ def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
     report = user.sweeps("wait", "fig3", *arguments, code=1)
     assert "13 done" in report
     assert line_of(report, hit["killed"]).startswith("failed")
+    assert "the run was killed by SIGKILL" in line_of(report, hit["killed"])
     assert line_of(report, hit["cancelled"]).startswith("interrupted")
 
     assert "submitted 2 jobs" in user.sweeps("resubmit", "fig3", *arguments, *SLURM)

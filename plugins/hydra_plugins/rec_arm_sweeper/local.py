@@ -17,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from hydra_plugins.rec_arm_sweeper.results import JobFailed, in_one_line, why_failed, without_hydra
+from hydra_plugins.rec_arm_sweeper._results import JobFailed, in_one_line, why_failed, without_hydra
 from omegaconf import DictConfig, open_dict
 
 # Imported once, before the jobs' processes are forked: most of a short job's start is importing.

@@ -12,7 +12,7 @@ from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from hydra_plugins.rec_arm_sweeper.job import DEAF, supervise
+from hydra_plugins.rec_arm_sweeper._job import DEAF, supervise
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:

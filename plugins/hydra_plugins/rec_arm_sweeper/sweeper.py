@@ -10,8 +10,7 @@ from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from hydra_plugins.rec_arm_sweeper.results import Contained, in_one_line, why_failed, without_hydra
-from hydra_plugins.rec_arm_sweeper.slurm import SlurmLauncher
+from hydra_plugins.rec_arm_sweeper._results import Contained, in_one_line, why_failed, without_hydra
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
@@ -68,9 +67,11 @@ class ArmSweeper(Sweeper):
                 if name != "done" and name not in sweeps.ACTIVE
             ]
             if waiting and provenance.is_dirty():
-                print("the checkout has uncommitted changes; every run folder keeps them as a diff")
-            if waiting and isinstance(self.launcher, SlurmLauncher):
-                self._submit(self.launcher, waiting)
+                print(
+                    "the checkout has uncommitted changes; provenance.json keeps all but new files"
+                )
+            if waiting and hasattr(self.launcher, "submit"):
+                self._submit(waiting)
             elif waiting:
                 self._run(waiting)
         except UserError as error:
@@ -81,10 +82,10 @@ class ArmSweeper(Sweeper):
             self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
         )
 
-    def _submit(self, launcher: SlurmLauncher, waiting: list["sweeps.Job"]) -> None:
+    def _submit(self, waiting: list["sweeps.Job"]) -> None:
         """Hand the jobs over and say where to look."""
         figure = self.config.hydra.runtime.choices.get("sweep")
-        submission = launcher.submit(figure or "sweep", waiting)
+        submission = self.launcher.submit(figure or "sweep", waiting)
         again = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
         of_figure = [figure, *(word for word in again if word != f"sweep={figure}")]
         status = shlex.join(of_figure if figure else [str(submission.folder)])
