@@ -105,7 +105,7 @@ def assert_same_run(one: RunFolder, other: RunFolder):
     assert names[0] == names[1]
     for name in names[0]:
         states = [
-            torch.load(folder.checkpoints / name / "state.pt", weights_only=True)
+            torch.load(folder.checkpoints / name / "rank_0.pt", weights_only=True)
             for folder in (one, other)
         ]
         assert_equal(*states)

@@ -134,7 +134,7 @@ def test_a_run_trains_on_a_local_model(family, folders, tmp_path, monkeypatch):
     assert all(row["train/grad_norm"] > 0 for row in rows[1:])
     assert rows[1]["train/kl"] == 0
     state = torch.load(
-        tmp_path / "run" / "checkpoints" / "step_00000002" / "state.pt", weights_only=True
+        tmp_path / "run" / "checkpoints" / "step_00000002" / "rank_0.pt", weights_only=True
     )
     own = AutoModelForCausalLM.from_pretrained(folders[family]).state_dict()
     assert state["model"].keys() == own.keys()
