@@ -474,6 +474,45 @@ def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
     cli.main(["fig3", f"out={tmp_path}/out", f"runs={tmp_path}/empty,{moved}"])
 
 
+def test_a_run_in_several_folders_counts_once(tmp_path):
+    """Done before not done, then the furthest; and the notes say so."""
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, steps, state in zip(
+        folders, (STEPS, STEPS - 1, STEPS), ("failed", "done", "running"), strict=True
+    ):
+        write_run(folder / "both", rows_of(STABLE, 0, steps), state)
+    write_run(folders[0] / "once", rows_of(STABLE, 1))
+
+    def read(name, folders):
+        return sweep.best_of(
+            [curves.read_run(STABLE, "offline", 0, p) for p in sweep.places(Path(name), folders)]
+        )
+
+    run = read("both", folders)
+    assert (run.path, run.state) == (folders[1] / "both", "done")
+    assert run.copies == (folders[0] / "both", folders[2] / "both")
+    assert read("both", [folders[2], folders[0]]).path == folders[2] / "both"  # the first of equals
+    assert read("once", folders).copies == ()
+    assert read("both", [folders[1], tmp_path / "a/../b"]).copies == ()  # the same folder twice
+    assert read("none", folders).state == "missing"
+    data = FigureData(
+        name="figx", title="", caption="", scale="mini", arms=[STABLE], columns=["offline"],
+        panels=PANELS, runs=[run, read("once", folders)],
+    )  # fmt: skip
+    assert curves.remarks(data) == [
+        f"In several folders, counted once: {run.name}, from {folders[1]}."
+    ]
+
+
+def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
+    run = two_sweeps / "one"
+    (run / "status.json").write_text('{"state": "running"}')
+    with open(run / "metrics.jsonl", "a") as rows:
+        rows.write('{"step": 99, "eval/acc')  # half a row
+    cli.main(["fig3", f"out={tmp_path}/out"])
+    assert f"(running, step {STEPS})" in capsys.readouterr().out
+
+
 def test_without_a_run_the_message_says_how_to_make_one(two_sweeps, tmp_path, capsys):
     error = refusal(["fig4", f"out={tmp_path}/out", "seed=0"], capsys)
     assert "fig4: no run found in" in error

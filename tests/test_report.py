@@ -185,6 +185,14 @@ def test_uncommitted_changes_are_told_apart():
     assert len(set(diffs)) == 3
 
 
+def test_a_run_in_two_folders_is_one_run(data, tmp_path):
+    for folder, state in (("a", "failed"), ("b", "done")):
+        copy = shutil.copytree(data.runs[0].path, tmp_path / folder / "run")
+        (copy / "status.json").write_text(json.dumps({"state": state}))
+    [run] = reading.gather([], [tmp_path / "a", tmp_path / "b"], [], every_run=True).runs
+    assert run.state == "done"
+
+
 def test_unreadable_run_is_one_line(data, tmp_path):
     shutil.copytree(data.runs[0].path, tmp_path / "run")
     (tmp_path / "run" / "provenance.json").write_text("{")
