@@ -51,7 +51,7 @@ PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForC
 TODAY = date(2024, 7, 26)
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
-    "{% if not loop.last %}\n{% endif %}{% endfor %}"
+    "{% if message['role'] == 'system' %}{{ '\\n' }}{% endif %}{% endfor %}"
 )
 
 
