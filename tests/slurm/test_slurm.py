@@ -138,8 +138,8 @@ def kill(user, job):
     number = job.partition("_")[2]
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it is over
-            words = entry.read_text().split("\0")[:-1]
-            if words[-1] == number and words[-2].startswith(f"{user.folder}/"):
+            *_, submission, last, _ = ["", "", *entry.read_text().split("\0")]
+            if last == number and submission.startswith(f"{user.folder}/"):
                 os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
