@@ -20,7 +20,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from queue import PriorityQueue
 from typing import Any
@@ -269,6 +269,9 @@ def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> N
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     if sys.platform == "linux":
         die_with_parent()
+    parent = parent_process()
+    if parent is None or not parent.is_alive():
+        return  # it died while this process was starting
     try:
         actor = build()
     except Exception as error:

@@ -269,7 +269,7 @@ def ask(actor: RemoteActor, held: Snapshot, *order):
     return actor.submit(held, list(order), [], 1.0)
 
 
-def gone(pid: int, seconds: float = 20.0) -> bool:
+def gone(pid: int, seconds: float = 60.0) -> bool:
     """Whether a process ends within `seconds`; a zombie has ended."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -398,7 +398,7 @@ def test_without_its_trainer_the_process_dies_within_a_batch(ending):
     )
     out = subprocess.run(
         [sys.executable, "-c", script + ending],
-        cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=100,
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert gone(int(out.stdout))
 
@@ -520,8 +520,8 @@ def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
             time.sleep(0.02)
         (drawing,) = drawing_processes(process.pid)
         how(process.pid, drawing)
-        errors = process.communicate(timeout=60)[1]
-        assert gone(drawing, 1.0)
+        errors = process.communicate(timeout=300)[1]
+        assert gone(drawing)
         return process.returncode, errors
 
     code, _ = cut(6, lambda run, drawing: os.killpg(run, signal.SIGINT))
