@@ -119,9 +119,7 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         if len(self.daemons) > 2:
-            self.run("scancel", "--user", getpass.getuser(), check=False)
-            self.run("scancel", "--signal=KILL", "--user", getpass.getuser(), check=False)
-            _until(lambda: not self.run("squeue", "-h", check=False).stdout.strip(), 30)
+            self.cancel()
         for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
             try:
@@ -139,6 +137,11 @@ class Cluster:
             check=check,
             timeout=60,
         )
+
+    def cancel(self) -> None:
+        """Every job, and wait until the node is free."""
+        self.run("scancel", "--user", getpass.getuser(), check=False)
+        _until(lambda: not self.run("squeue", "-h", check=False).stdout.strip(), 60)
 
     def start(self, *command: str) -> None:
         """The same without waiting: scancel tries for long when a job has moved on by then."""

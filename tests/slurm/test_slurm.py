@@ -35,7 +35,7 @@ if missing():
 
 ROOT = Path(__file__).parents[2]
 # Steps enough to be interrupted among them, and few checkpoints, so that work can be lost.
-RUNS = (*SMALL, "steps=40", "eval_every=10", "checkpoint_every=15")
+RUNS = (*SMALL, "steps=24", "eval_every=10", "checkpoint_every=15")
 SLURM = ("hydra/launcher=slurm_cpu", "hydra.launcher.mem=500MB", "hydra.launcher.signal_delay_s=30")
 HELD = "+hydra.launcher.options.hold=true"
 CALLS = ("sbatch", "squeue", "sacct", "scontrol", "scancel")
@@ -88,7 +88,8 @@ class User:
 
 @pytest.fixture
 def user(cluster, tmp_path):
-    return User(cluster, tmp_path)
+    yield User(cluster, tmp_path)
+    cluster.cancel()
 
 
 def until(true, seconds=900):
@@ -307,8 +308,7 @@ def test_editing_the_checkout_does_not_change_queued_jobs(cluster, tmp_path):
     assert "the checkout has uncommitted changes" in told
     copies = list((home / "runs/submissions/code").iterdir())
     assert len(copies) == 2
-    [held] = [job for job, _, _ in user.jobs()]
-    cluster.run("scancel", held)
+    cluster.cancel()
 
 
 def test_what_slurm_refuses_is_one_line(user):
