@@ -226,6 +226,8 @@ class Stub:
         name, *arguments = problems
         return getattr(self, name)(snapshot, *arguments)
 
+    draw = answer
+
     def look(self, snapshot, seconds=0.0, *_):
         """The version, and the one value that all weights hold from first to last."""
         before = {float(x) for tensor in snapshot.weights.values() for x in tensor.flatten()}
