@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rec_experiments import cli, rng
 from rec_experiments.models import Codec, byte_tokenizer
 from rec_experiments.prepare import prepare
+from rec_experiments.rollout import Snapshot
 from rec_experiments.samplers.native import NativeSampler
 from rec_experiments.train import accumulate_gradient
 from rec_experiments.types import Draw, UserError
@@ -302,7 +303,7 @@ def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
     bench = prepare(exp)
     problems = bench.train_problems[:8]
     draws = [[Draw(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))]
-    snapshot = SimpleNamespace(version=0, weights=bench.model.state_dict())
+    snapshot = Snapshot.of(bench.model, 0)
     rollouts = bench.actor.answer(snapshot, problems, draws, 1.0)
     rows, gradients = {}, {}
     for dtype in (torch.float32, torch.bfloat16):
