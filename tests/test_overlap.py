@@ -439,7 +439,7 @@ def test_the_report_counts_drawing_as_far_as_training_waited_for_it():
     [
         ("pipeline.max_ahead=0", r"pipeline\.max_ahead=0: must be at least 1"),
         ("pipeline.timeout=0", r"pipeline\.timeout=0\.0: must be above 0"),
-        ("pipeline.timeout=.inf", r"pipeline\.timeout=inf: must be above 0"),
+        ("pipeline.timeout=inf", r"pipeline\.timeout=inf: must be above 0"),
         ("pipeline.device=cpu", r"pipeline\.device=cpu: must be auto or cuda:N"),
     ],
 )

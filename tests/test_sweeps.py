@@ -20,7 +20,7 @@ from conftest import resolve
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 
-from rec_experiments import sweeps
+from rec_experiments import schema, sweeps
 from rec_experiments.experiment import run_path
 from rec_experiments.sweeps.__main__ import main
 from rec_experiments.types import UserError
@@ -250,7 +250,7 @@ def test_runs_that_differ_in_their_seed_alone_are_composed_once():
         asked.append(lines)
         return hydra_compose("config", lines)
 
-    with initialize_config_dir(str(sweeps.schema.CONF), version_base="1.3"):
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         found = sweeps.compose_jobs(sweeps.expand(sweep(["A"]), ["seed=5,6,7"]), compose)
     assert [job.config["seed"] for job in found] == [5, 5, 6, 6, 7, 7]
     assert [job.config["sync"]["interval"] for job in found] == [None, 1] * 3
