@@ -153,7 +153,7 @@ class Cluster:
         with open(self.folder / "log" / f"{command[0]}.out", "wb") as log:
             self.daemons.append(
                 subprocess.Popen(
-                    ["setpriv", "--pdeathsig=TERM", *command],  # dies with this process
+                    ["setpriv", "--pdeathsig=KILL", *command],  # dies with this process
                     env={**os.environ, **self.environment},
                     stdout=log,
                     stderr=log,

@@ -90,7 +90,8 @@ class ArmSweeper(Sweeper):
         of_figure = [figure, *(word for word in again if word != f"sweep={figure}")]
         status = shlex.join(of_figure if figure else [str(submission.folder)])
         print(
-            f"submitted {len(waiting)} jobs as {submission.name}; nothing here needs to go on",
+            f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}; "
+            "nothing here needs to go on",
             f"  state   python -m rec_experiments.sweeps status {status}",
             f"  logs    log.txt in each run folder; SLURM's own in {submission.folder}",
             f"  cancel  scancel --name={submission.name}",
