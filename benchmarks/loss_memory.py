@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments import models
-from rec_experiments.models import Rows, collate, head_output, score
+from rec_experiments import scores
+from rec_experiments.scores import Rows, collate, head_output, score
 
 VOCABULARY, HIDDEN = 151_936, 128
 SEQUENCES, PROMPT, RESPONSE = 8, 16, 512
@@ -64,7 +64,7 @@ def in_chunks(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor
 
 
 def all_at_once(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
-    models.LOGITS_AT_ONCE = SEQUENCES * RESPONSE * VOCABULARY
+    scores.LOGITS_AT_ONCE = SEQUENCES * RESPONSE * VOCABULARY
     return in_chunks(model, rows, advantage_B)
 
 

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from rec_experiments.rng import TRAIN
-from rec_experiments.samplers.native import NativeSampler
+from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.types import Draw
 
 VOCABULARY, PAD = 260, 258

@@ -22,7 +22,7 @@ from rich.console import Console
 from rec_experiments import distributed, schema
 from rec_experiments.display import Reporter, draw_curves, introduce, summarise
 from rec_experiments.experiment import Experiment, run_path
-from rec_experiments.types import UserError
+from rec_experiments.types import UserError, first_line
 
 if TYPE_CHECKING:
     from rec_experiments.run_folder import RunFolder
@@ -105,7 +105,7 @@ def _help(show: Callable[[], None]) -> None:
 
 def run(config: DictConfig) -> None:
     """One experiment, from its configuration to a finished run folder."""
-    from rec_experiments import provenance  # torch and transformers load only for a real run
+    from rec_experiments import provenance  # transformers loads only for a real run
     from rec_experiments.prepare import prepare
     from rec_experiments.run_folder import RunFolder
     from rec_experiments.tracking import NoTracking, group_name
@@ -195,7 +195,7 @@ def explain(error: BaseException) -> str:
         chain.append(cause)
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
-            return f"{part.override}: cannot be read ({_first_line(part)})"
+            return f"{part.override}: cannot be read ({first_line(part)})"
         if isinstance(part, MissingConfigException) and part.options:
             group, _, choice = str(part.missing_cfg_file).rpartition("/")
             allowed = sorted(option for option in part.options if option != "schema")
@@ -203,8 +203,8 @@ def explain(error: BaseException) -> str:
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
-            return f"{where}: {_first_line(part)}{_suggestion(part)}"
-    return _first_line(error)
+            return f"{where}: {first_line(part)}{_suggestion(part)}"
+    return first_line(error)
 
 
 def _suggestion(error: OmegaConfBaseException) -> str:
@@ -215,8 +215,3 @@ def _suggestion(error: OmegaConfBaseException) -> str:
     close = difflib.get_close_matches(str(error.key), allowed, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"; {hint}allowed: {', '.join(sorted(allowed))}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor, Shard
 
 from rec_experiments.types import UserError
 
@@ -107,6 +106,8 @@ class World:
             return tree
         if SHARD not in tree:
             return {key: self.unpack(value) for key, value in tree.items()}
+        from torch.distributed.tensor import DTensor, Shard
+
         return DTensor.from_local(
             tree[SHARD].to(self.device),
             self.mesh,
@@ -167,16 +168,22 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that may be split among the ranks. Every rank must call it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _is_split(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def pack(tree: Any) -> Any:
     """A tree of dicts with every split tensor replaced by this rank's part of it, to be saved."""
-    if isinstance(tree, DTensor):
+    if _is_split(tree):
         return {SHARD: tree.to_local(), "shape": tuple(tree.shape), "stride": tree.stride()}
     if isinstance(tree, dict):
         return {key: pack(value) for key, value in tree.items()}
     return tree
+
+
+def _is_split(value: Any) -> bool:
+    from torch.distributed.tensor import DTensor  # slow to import; what reads no run needs it not
+
+    return isinstance(value, DTensor)
 
 
 @functools.cache

@@ -8,12 +8,15 @@ import math
 import os
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from rec_experiments.remote import Build, RemoteActor
-from rec_experiments.rollout import Drawer, Weights
 from rec_experiments.types import Piece, UserError
+
+if TYPE_CHECKING:
+    from rec_experiments.remote import Build
+    from rec_experiments.rollout import Drawer, Weights
 
 
 @dataclass(kw_only=True, slots=True)
@@ -23,7 +26,7 @@ class Sequential(Piece):
     def check(self, device: torch.device, ranks: int) -> None:
         """Any device of the run will do."""
 
-    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> Drawer:
+    def start(self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int) -> "Drawer":
         """`here` makes the actor in this process."""
         return here()
 
@@ -55,12 +58,14 @@ class Overlap(Piece):
         """Raise UserError if `device` of this object does not go with the run's."""
         device_number(self.device, device, torch.cuda.device_count(), ranks)
 
-    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> Drawer:
+    def start(self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int) -> "Drawer":
         """`elsewhere` makes the actor in another process. `weights`: the layout of all to come.
         ranks: how many processes train, each with a process of its own that draws.
 
         Raises UserError for what the user can mend, whichever process finds it.
         """
+        from rec_experiments.remote import RemoteActor
+
         device = next(iter(weights.values())).device
         number = device_number(self.device, device, torch.cuda.device_count(), ranks)
         variables = {} if number is None else {"CUDA_VISIBLE_DEVICES": visible_device(number)}

@@ -2,32 +2,25 @@
 
 import copy
 import dataclasses
-import fcntl
 import functools
-import hashlib
-import io
-import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from rec_experiments.batching import Limits
+from rec_experiments.codec import Codec
 from rec_experiments.distributed import ALONE, World, check_ranks
 from rec_experiments.experiment import Experiment
-from rec_experiments.models import Codec, Tiny, warm_start
+from rec_experiments.models import Tiny
 from rec_experiments.rescore import Rescorer
 from rec_experiments.rewards.judge import Isolated, Judge, inline
 from rec_experiments.rollout import Actor
-from rec_experiments.run_folder import write_atomic
 from rec_experiments.train import Workbench
 from rec_experiments.types import MultiTurnTask, Problem, Task, UserError
-
-WARM_START_VERSION = 1  # part of the cache key: raise it when the warm start itself changes
+from rec_experiments.warm_start import load_warm_start
 
 
 def prepare(
@@ -158,69 +151,3 @@ def check_lengths(experiment: Experiment, codec: Codec, problems: list[Problem])
                 f"dataset.max_prompt_tokens={limit}: a prompt has {len(prompt)} tokens "
                 f"({problem.messages[-1]['content'][:60]!r} …); raise the limit or filter the data"
             )
-
-
-def load_warm_start(
-    experiment: Experiment,
-    model: nn.Module,
-    codec: Codec,
-    problems: list[Problem],
-    note: Callable[[str], None],
-    on_step: Callable[[int, int], None],
-) -> None:
-    """Warm-start the tiny model on the task's demonstrations, from the cache if it is there."""
-    plan = experiment.model.warm_start
-    if not plan.steps or not hasattr(experiment.dataset, "demonstrations"):
-        note("the tiny model starts untrained on this data set: expect an accuracy near 0")
-        return
-    recipe = {
-        "version": WARM_START_VERSION,
-        "torch": torch.__version__,
-        "model": dataclasses.asdict(experiment.model),
-        "dataset": dataclasses.asdict(experiment.dataset),
-    }
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"warm_start_{digest[:16]}.pt"
-    with open(file.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together make it once
-        if not file.exists():
-            note(f"warm start: {plan.steps} supervised steps, once, kept in {file}")
-            shown = experiment.dataset.demonstrations(
-                problems, plan.steps * plan.batch_size, plan.seed
-            )
-            prompts = [codec.encode(problem.messages) for problem in problems]
-            rows = [
-                (prompts[i], *trajectory(experiment.dataset, codec, problems[i], turns))
-                for i, turns in shown
-            ]
-            torch.set_num_threads(1)  # the result must not depend on the machine's cores
-            warm_start(model, rows, codec.pad_id, plan, on_step)
-            torch.set_num_threads(experiment.threads)
-            buffer = io.BytesIO()
-            torch.save(model.state_dict(), buffer)
-            write_atomic(file, buffer.getvalue())
-    model.load_state_dict(torch.load(file, weights_only=True))
-
-
-def trajectory(
-    task: Task, codec: Codec, problem: Problem, turns: list[str]
-) -> tuple[list[int], list[bool]]:
-    """Tokens and mask, as of a Response, of the model's turns with the task's replies between."""
-    tokens = codec.encode_response(turns[0])
-    mask = [True] * len(tokens)
-    for n in range(1, len(turns)):
-        assert isinstance(task, MultiTurnTask)
-        text = task.reply(problem, turns[:n])
-        assert text is not None, f"nobody replies to turn {n} of the demonstration {turns}"
-        reply, turn = codec.encode_reply(text), codec.encode_response(turns[n])
-        tokens += reply + turn
-        mask += [False] * len(reply) + [True] * len(turn)
-    return tokens, mask
-
-
-def cache_folder() -> Path:
-    """REC_EXPERIMENTS_CACHE, or the user's cache folder."""
-    default = Path.home() / ".cache" / "rec_experiments"
-    return Path(os.environ.get("REC_EXPERIMENTS_CACHE", default))

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rec_experiments.batching import Limits, micro_batches
-from rec_experiments.models import autocast, collate, score
+from rec_experiments.scores import autocast, collate, score
 from rec_experiments.types import Rollouts
 
 

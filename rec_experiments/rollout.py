@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from rec_experiments import rng
+from rec_experiments.codec import Codec
 from rec_experiments.data import problems_of
 from rec_experiments.distributed import ALONE, World, whole
-from rec_experiments.models import Codec
 from rec_experiments.rescore import Rescorer
 from rec_experiments.rewards.judge import Isolated, Judge
 from rec_experiments.sync import Schedule
@@ -98,8 +98,8 @@ class Actor:
         task: Task,
         rescorer: Rescorer | None = None,
     ):
-        self.sampler, self.codec, self.judge, self.task = sampler, codec, judge, task
-        self.rescorer = rescorer
+        self.sampler, self.codec, self.judge, self.rescorer = sampler, codec, judge, rescorer
+        self.conversation = task if isinstance(task, MultiTurnTask) else None
         self._loaded: int | None = None
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
@@ -146,7 +146,7 @@ class Actor:
                 self.rescorer.load(weights)
             self._loaded = snapshot.version
         started = time.perf_counter()
-        prompts = [self.codec.encode(problem.messages) for problem in problems]
+        prompts = self.codec.encode_all([problem.messages for problem in problems])
         responses = self._respond(problems, prompts, draws, temperature)
         sampled = time.perf_counter()
         rows = [
@@ -179,14 +179,15 @@ class Actor:
         and then cut to what the trajectory has left.
         """
         responses = self.sampler.sample(prompts, draws, temperature)
-        if not isinstance(self.task, MultiTurnTask):
+        task = self.conversation
+        if task is None:
             return responses
-        limit = self.task.max_response_tokens
+        limit = task.max_response_tokens
         live = [(group, k) for group, named in enumerate(draws) for k in range(len(named))]
-        for turn in range(1, self.task.max_turns):
+        for turn in range(1, task.max_turns):
             spoken_to = []
             for group, k in live:
-                reply = self._reply(self.task, problems[group], responses[group][k])
+                reply = self._reply(task, problems[group], responses[group][k])
                 if reply is None:
                     continue
                 responses[group][k] = responses[group][k].then(reply, limit)
@@ -216,9 +217,9 @@ class Actor:
 
     def _outcome(self, response: Response) -> str:
         """The text that the verifier judges."""
-        if isinstance(self.task, MultiTurnTask):
-            return self.task.outcome(self.codec.turns(response))
-        return self.codec.decode(response.tokens)
+        if self.conversation is None:
+            return self.codec.decode(response.tokens)
+        return self.conversation.outcome(self.codec.turns(response))
 
 
 @dataclass(kw_only=True)

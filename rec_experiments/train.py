@@ -12,12 +12,13 @@ from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.weights import mismatch_weight
 from rec_experiments.batching import Limits, passes
+from rec_experiments.codec import Codec
 from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
 from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
-from rec_experiments.models import Codec, autocast, collate, score
 from rec_experiments.rollout import Drawer, RolloutFeed, Snapshot, joined
 from rec_experiments.run_folder import RunFolder
+from rec_experiments.scores import autocast, collate, score
 from rec_experiments.types import Draw, LossInput, Problem, Rollouts
 
 SAMPLES_SHOWN = 4  # responses written to samples.jsonl at each evaluation

@@ -18,6 +18,12 @@ class UserError(Exception):
     """Bad input: one clear line for the user, exit code 2, no traceback."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
 @dataclass(kw_only=True, slots=True)
 class Piece:
     """Base of every class that a config group can choose.

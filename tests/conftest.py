@@ -32,6 +32,7 @@ SMALL = (
 def _session(tmp_path_factory):
     torch.set_num_threads(1)
     os.environ["REC_EXPERIMENTS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))  # of all processes
     schema.register()
 
 

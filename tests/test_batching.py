@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rec_experiments.batching import Limits, deal, passes
 from rec_experiments.distributed import World
-from rec_experiments.models import collate
+from rec_experiments.scores import collate
 
 ROWS = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 30), st.booleans()), min_size=1, max_size=40

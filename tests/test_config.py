@@ -3,9 +3,12 @@
 1. Every preset's resolved configuration is on file: a changed default shows in review.
 2. All presets run under all schedules, and compose with every clip that makes sense.
 3. A value stands once: dataclasses have no defaults of their own.
+4. Reading a configuration loads none of the large libraries but torch.
 """
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,12 @@ def test_run_folders_differ_exactly_when_the_experiment_does(tmp_path):
 def test_a_kind_cannot_be_overwritten():
     with pytest.raises(UserError, match=r"clip\.kind=ring: is set by the group's choice"):
         experiment("clip.kind=ring")
+
+
+def test_whoever_only_reads_configurations_does_not_wait_for_transformers():
+    code = (
+        "import sys, rec_experiments.sweeps, rec_experiments.claims, rec_experiments.figures.sweep;"
+        "print({'transformers', 'datasets', 'wandb', 'math_verify'} & sys.modules.keys())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert printed.stdout == "set()\n", printed.stderr

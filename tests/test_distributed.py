@@ -33,9 +33,9 @@ import rec_experiments
 from rec_experiments import distributed, schema
 from rec_experiments.distributed import World, whole
 from rec_experiments.metrics import TokenLog
-from rec_experiments.models import collate, score
 from rec_experiments.prepare import prepare
 from rec_experiments.run_folder import RunFolder
+from rec_experiments.scores import collate, score
 from rec_experiments.train import accumulate_gradient, train
 
 RANKS = 2

@@ -24,9 +24,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rec_experiments import head, models
+from rec_experiments import head, scores
 from rec_experiments.head import Head, token_scores
-from rec_experiments.models import collate, has_plain_head, score
+from rec_experiments.scores import collate, has_plain_head, score
 
 VOCABULARY = 97
 SHAPE = {
@@ -67,7 +67,7 @@ def chunks_of(tokens):
     """Both limits: when to cut, and how many tokens a chunk has."""
     limit = tokens * VOCABULARY
     return mock.patch.multiple(head, LOGITS_AT_ONCE=limit), mock.patch.multiple(
-        models, LOGITS_AT_ONCE=limit
+        scores, LOGITS_AT_ONCE=limit
     )
 
 
@@ -215,7 +215,7 @@ def test_all_logits_never_exist_at_once():
     for name, elements in {"plain": 10**9, "chunked": limit}.items():
         with (
             mock.patch.object(head, "LOGITS_AT_ONCE", elements),
-            mock.patch.object(models, "LOGITS_AT_ONCE", elements),
+            mock.patch.object(scores, "LOGITS_AT_ONCE", elements),
             Largest() as seen,
         ):
             score(model, reference, batch, 1.0).logp_BT.sum().backward()

@@ -16,9 +16,9 @@ from conftest import SMALL, experiment
 
 import rec_experiments
 from rec_experiments.algo.weights import mismatch_weight
-from rec_experiments.models import collate, score
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout import RolloutFeed
+from rec_experiments.scores import collate, score
 from rec_experiments.train import accumulate_gradient, update
 from rec_experiments.types import LossInput
 

@@ -26,9 +26,10 @@ from test_training import assert_same_result, run
 import rec_experiments
 from rec_experiments import rng
 from rec_experiments.check_data import report
+from rec_experiments.codec import Codec
 from rec_experiments.metrics import response_metrics
-from rec_experiments.models import PLAIN_TEMPLATE, Codec, WarmStart, byte_tokenizer, warm_start
-from rec_experiments.prepare import prepare, trajectory
+from rec_experiments.models import PLAIN_TEMPLATE, WarmStart, byte_tokenizer
+from rec_experiments.prepare import prepare
 from rec_experiments.rewards.judge import inline
 from rec_experiments.rollout import Actor, Snapshot
 from rec_experiments.train import accumulate_gradient
@@ -41,6 +42,7 @@ from rec_experiments.types import (
     UserError,
     Verdict,
 )
+from rec_experiments.warm_start import trajectory, warm_start
 
 PAD, EOS = 0, 1
 

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from rec_experiments.rng import TRAIN, uniforms
-from rec_experiments.samplers.native import Native, NativeSampler, choose
+from rec_experiments.samplers.decoding import NativeSampler, choose
+from rec_experiments.samplers.native import Native
 from rec_experiments.types import Draw, Response
 
 VOCABULARY, LIMIT = 61, 14

@@ -482,7 +482,7 @@ def test_what_is_refused_before_starts_no_process(tmp_path, monkeypatch):
     def boom(*_, **__):
         raise AssertionError("started")
 
-    monkeypatch.setattr(pipeline, "RemoteActor", boom)
+    monkeypatch.setattr(remote, "RemoteActor", boom)
     with pytest.raises(UserError):
         prepare(experiment(OVERLAP, "dataset=gsm8k", f"dataset.path={tmp_path}"))
     with pytest.raises(UserError):
@@ -528,7 +528,7 @@ def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
 
     code, _ = cut(6, lambda run, drawing: os.killpg(run, signal.SIGINT))
     assert code == 128 + signal.SIGINT
-    assert "interrupted" in folder.status()["reason"]
+    assert folder.status()["state"] == "interrupted"
     code, errors = cut(20, lambda run, drawing: os.kill(drawing, signal.SIGKILL))
     assert code == 1
     assert "WorkerLost" in errors

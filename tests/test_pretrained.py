@@ -21,10 +21,11 @@ from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments import cli, rng
-from rec_experiments.models import Codec, byte_tokenizer
+from rec_experiments.codec import Codec
+from rec_experiments.models import byte_tokenizer
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout import Snapshot
-from rec_experiments.samplers.native import NativeSampler
+from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.train import accumulate_gradient
 from rec_experiments.types import Draw, UserError
 

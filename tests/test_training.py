@@ -16,10 +16,11 @@ import torch
 from conftest import SMALL, experiment, resolve
 
 import rec_experiments
-from rec_experiments.models import Codec, collate, score
+from rec_experiments.codec import Codec
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout import RolloutFeed
 from rec_experiments.run_folder import RunFolder
+from rec_experiments.scores import collate, score
 from rec_experiments.train import accumulate_gradient, evaluate, train
 
 

@@ -24,10 +24,10 @@ import torch
 from conftest import SMALL, command
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.models import collate, score
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.scores import collate, score
 from rec_experiments.types import Draw, UserError
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")

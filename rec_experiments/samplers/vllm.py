@@ -19,16 +19,18 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
-from transformers import PreTrainedModel
 
 from rec_experiments.rng import integer
 from rec_experiments.types import Draw, Piece, Response, UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
 # Read by vLLM when it is imported. The engine belongs in this process: tensors are then handed to
@@ -80,7 +82,7 @@ class Vllm(Piece):
 
     def build(
         self,
-        model: PreTrainedModel,
+        model: "PreTrainedModel",
         eos_ids: list[int],
         pad_id: int | None,
         max_prompt_tokens: int,
@@ -103,7 +105,7 @@ class VllmSampler:
     def __init__(
         self,
         config: Vllm,
-        model: PreTrainedModel,
+        model: "PreTrainedModel",
         eos_ids: list[int],
         max_prompt_tokens: int,
         max_response_tokens: int,
@@ -248,7 +250,7 @@ def _import_vllm() -> ModuleType:
     return vllm
 
 
-def _save_config(model: PreTrainedModel, folder: str) -> None:
+def _save_config(model: "PreTrainedModel", folder: str) -> None:
     """What vLLM has to read of a model: its configuration, with the architecture's name."""
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.types import UserError
+from rec_experiments.types import UserError, first_line
 
 Row = Mapping[str, Any]
 Named = tuple[str, Row]  # what to call a row in an error, and the row
@@ -71,7 +71,7 @@ class Source:
                 found["repository"], self.subset, data_files=found["file"], split=self.split
             )
         except Exception as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise UserError(
                 f"dataset.{name}.hub={self.hub}: not to be had from the Hugging Face hub "
                 f"({reason}); give a local folder with {self.file}: dataset.path=FOLDER"
@@ -139,7 +139,7 @@ def _parquet(path: Path) -> list[Row]:
     try:
         return parquet.read_table(path).to_pylist()
     except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{path}: cannot be read: not a parquet table: {reason}") from None
 
 

@@ -25,6 +25,7 @@ PRELOAD = [
     "rec_experiments.cli",
     "rec_experiments.prepare",
     "rec_experiments.train",
+    "rec_experiments.samplers.decoding",
     "matplotlib.backends.backend_agg",  # for the picture at the end of a run
     "matplotlib.figure",
 ]

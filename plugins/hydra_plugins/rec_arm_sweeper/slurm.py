@@ -53,7 +53,7 @@ class SlurmLauncher(Launcher):
         import submitit
 
         from rec_experiments import sweeps
-        from rec_experiments.types import UserError
+        from rec_experiments.types import UserError, first_line
 
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise UserError(f"hydra/launcher={self.choice}: no sbatch here; use a login node")
@@ -76,7 +76,7 @@ class SlurmLauncher(Launcher):
                 )
         except (ValueError, submitit.core.utils.FailedJobError) as error:
             shutil.rmtree(submission.folder)
-            reason = str(error).splitlines()[0].removeprefix("sbatch: error: ")
+            reason = first_line(error).removeprefix("sbatch: error: ")
             raise UserError(f"hydra/launcher={self.choice}: {reason}") from error
         return submission
 

@@ -1,0 +1,121 @@
+"""Text to tokens and back, as one model wants it: chat template, end tokens, turns."""
+
+import re
+from datetime import date
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from jinja2 import TemplateError
+
+from rec_experiments.types import Message, Response, UserError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+# "Today" of chat templates that name a date, so that a run does not depend on its day. It is the
+# one that Llama 3's templates themselves fall back to.
+TODAY = date(2024, 7, 26)
+# Stands for a model's turn where a chat template is rendered to see what follows one.
+TURN = "\N{OBJECT REPLACEMENT CHARACTER}"
+
+
+class Codec:
+    """The tokenizer and the template of one model.
+
+    Raises UserError for a tokenizer without chat template, or a template that refuses a prompt.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerFast", model: "PreTrainedModel"):
+        self.tokenizer = tokenizer
+        if not tokenizer.chat_template:
+            raise UserError(
+                f"model.path={tokenizer.name_or_path}: its tokenizer has no chat template; choose "
+                "an instruct model, or put a chat_template.jinja into a local copy of this one"
+            )
+        stops = model.generation_config.eos_token_id  # several ids for some families
+        stops = stops if isinstance(stops, list) else [stops]
+        self.eos_ids = sorted({i for i in [*stops, tokenizer.eos_token_id] if i is not None})
+        if not self.eos_ids:
+            raise UserError(
+                f"model.path={tokenizer.name_or_path}: names no end token, so no response would "
+                "end; put eos_token_id into generation_config.json of a local copy"
+            )
+        # A model without a pad token never attends to it, so any id serves.
+        self.pad_id = tokenizer.pad_token_id
+        if self.pad_id is None:
+            self.pad_id = self.eos_ids[0]
+        self.context = model.config.max_position_embeddings
+        # Templates of reasoning models open the reasoning themselves. The tag is part of what the
+        # model says, so it stands before the response for whoever reads it.
+        opened = re.search(r"<think>\s*\Z", self._render(({"role": "user", "content": "?"},)))
+        self.opening = opened[0] if opened else ""
+
+    def _render(self, messages: tuple[Message, ...]) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=True,
+                strftime_now=TODAY.strftime,
+            )
+        except TemplateError as error:
+            raise UserError(
+                f"model.path={self.tokenizer.name_or_path}: its chat template refuses a prompt of "
+                f"{' + '.join(message['role'] for message in messages)} ({first_line(error)}); "
+                "choose another model, or edit the template in a local copy"
+            ) from error
+
+    def encode(self, messages: tuple[Message, ...]) -> list[int]:
+        return self.tokenizer.encode(self._render(messages), add_special_tokens=False)
+
+    def encode_all(self, prompts: list[tuple[Message, ...]]) -> list[list[int]]:
+        """At least one prompt, each as `encode` has it, in less time."""
+        texts = [self._render(messages) for messages in prompts]
+        return self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)[
+            "input_ids"
+        ]
+
+    def encode_response(self, text: str) -> list[int]:
+        return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
+
+    def encode_reply(self, text: str) -> list[int]:
+        """What stands between two turns of the model: `text` as a user's message.
+
+        It is all that the chat template puts after the end token of one turn and before the next,
+        tokenised by itself. Raises UserError for a template that does not show the model's turns.
+        """
+        before = {"role": "user", "content": "?"}, {"role": "assistant", "content": TURN}
+        rendered = self._render((*before, {"role": "user", "content": text}))
+        _, shown, rest = rendered.partition(TURN)
+        if not shown:
+            raise UserError(
+                "model: its chat template has no place for the turns of a conversation, which this "
+                "data set needs; choose another model or another data set"
+            )
+        for end in self.tokenizer.convert_ids_to_tokens(self.eos_ids):  # the model wrote it
+            if rest.lstrip().startswith(end):
+                rest = rest.lstrip().removeprefix(end)
+        return self.tokenizer.encode(rest, add_special_tokens=False)
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of a response, with the tag that the template opened for it."""
+        return self.opening + self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+    def turns(self, response: Response) -> list[str]:
+        """The texts of the policy's turns."""
+        return [text for written, text in self._parts(response) if written]
+
+    def transcript(self, response: Response) -> str:
+        """The whole response as text for people, the environment's turns in ⟦ ⟧."""
+        parts = self._parts(response)
+        return "".join(text if written else f"⟦{text.strip()}⟧" for written, text in parts)
+
+    def _parts(self, response: Response) -> list[tuple[bool, str]]:
+        """Whether the policy wrote it, and its text, of each turn."""
+        pairs = zip(response.mask, response.tokens, strict=True)
+        parts = []
+        for written, turn in groupby(pairs, key=lambda pair: pair[0]):
+            tokens = [token for _, token in turn]
+            text = self.decode(tokens)
+            parts.append((written, text if written else text.removeprefix(self.opening)))
+        return parts

@@ -1,0 +1,119 @@
+"""The supervised phase of a tiny model, which starts from nothing; made once, then cached."""
+
+import dataclasses
+import fcntl
+import hashlib
+import io
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rec_experiments.codec import Codec
+from rec_experiments.experiment import Experiment
+from rec_experiments.models import WarmStart
+from rec_experiments.run_folder import write_atomic
+from rec_experiments.scores import collate, score
+from rec_experiments.types import MultiTurnTask, Problem, Task
+
+VERSION = 1  # part of the cache key: raise it when the warm start itself changes
+
+
+def load_warm_start(
+    experiment: Experiment,
+    model: nn.Module,
+    codec: Codec,
+    problems: list[Problem],
+    note: Callable[[str], None],
+    on_step: Callable[[int, int], None],
+) -> None:
+    """Warm-start the tiny model on the task's demonstrations, from the cache if it is there."""
+    plan = experiment.model.warm_start
+    if not plan.steps or not hasattr(experiment.dataset, "demonstrations"):
+        note("the tiny model starts untrained on this data set: expect an accuracy near 0")
+        return
+    recipe = {
+        "version": VERSION,
+        "torch": torch.__version__,
+        "model": dataclasses.asdict(experiment.model),
+        "dataset": dataclasses.asdict(experiment.dataset),
+    }
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"warm_start_{digest[:16]}.pt"
+    with open(file.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together make it once
+        if not file.exists():
+            note(f"warm start: {plan.steps} supervised steps, once, kept in {file}")
+            shown = experiment.dataset.demonstrations(
+                problems, plan.steps * plan.batch_size, plan.seed
+            )
+            prompts = [codec.encode(problem.messages) for problem in problems]
+            rows = [
+                (prompts[i], *trajectory(experiment.dataset, codec, problems[i], turns))
+                for i, turns in shown
+            ]
+            torch.set_num_threads(1)  # the result must not depend on the machine's cores
+            warm_start(model, rows, codec.pad_id, plan, on_step)
+            torch.set_num_threads(experiment.threads)
+            buffer = io.BytesIO()
+            torch.save(model.state_dict(), buffer)
+            write_atomic(file, buffer.getvalue())
+    model.load_state_dict(torch.load(file, weights_only=True))
+
+
+def trajectory(
+    task: Task, codec: Codec, problem: Problem, turns: list[str]
+) -> tuple[list[int], list[bool]]:
+    """Tokens and mask, as of a Response, of the model's turns with the task's replies between."""
+    tokens = codec.encode_response(turns[0])
+    mask = [True] * len(tokens)
+    for n in range(1, len(turns)):
+        assert isinstance(task, MultiTurnTask)
+        text = task.reply(problem, turns[:n])
+        assert text is not None, f"nobody replies to turn {n} of the demonstration {turns}"
+        reply, turn = codec.encode_reply(text), codec.encode_response(turns[n])
+        tokens += reply + turn
+        mask += [False] * len(reply) + [True] * len(turn)
+    return tokens, mask
+
+
+def warm_start(
+    model: nn.Module,
+    rows: list[tuple[list[int], list[int], list[bool]]],
+    pad_id: int,
+    plan: WarmStart,
+    on_step: Callable[[int, int], None] = lambda step, total: None,
+) -> None:
+    """Supervised learning of (prompt, response, mask), `plan.batch_size` a step, in order.
+
+    Only the response tokens where the mask is True are learned.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, betas=(0.9, 0.98))
+    model.train()
+    for step in range(plan.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = plan.learning_rate * 0.5 * (1 + math.cos(math.pi * step / plan.steps))
+        chunk = rows[step * plan.batch_size : (step + 1) * plan.batch_size]
+        prompts, responses, masks = (list(column) for column in zip(*chunk, strict=True))
+        batch = collate(prompts, responses, pad_id)
+        logp_BT = score(model, None, batch, temperature=1.0).logp_BT
+        mask_BT = nn.utils.rnn.pad_sequence([torch.tensor(m) for m in masks], batch_first=True)
+        loss = -(logp_BT * mask_BT).sum() / mask_BT.sum()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        on_step(step + 1, plan.steps)
+    model.zero_grad(set_to_none=True)  # nothing of it may reach the first step of the run
+
+
+def cache_folder() -> Path:
+    """REC_EXPERIMENTS_CACHE, or the user's cache folder."""
+    default = Path.home() / ".cache" / "rec_experiments"
+    return Path(os.environ.get("REC_EXPERIMENTS_CACHE", default))
