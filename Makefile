@@ -42,8 +42,8 @@ claims: $(STAMP) ## the paper's claims, judged on the runs that are there
 report: $(STAMP) ## one local HTML page of all figures, claims and runs that are there
 	$(BIN)/python -m rec_experiments.report
 
-test: $(STAMP) ## all tests; REC_DATA=FOLDER adds those on real data sets
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## all tests, two files at a time; REC_DATA=FOLDER adds those on real data sets
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(ARGS)
 
 test-slurm: $(STAMP) ## sweeps on a real SLURM, started in a temporary folder
 	@$(BIN)/python tests/slurm/cluster.py check

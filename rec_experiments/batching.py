@@ -21,12 +21,10 @@ class Limits:
     rows: int | None
     tokens: int | None
 
-    def admit(self, lengths: Lengths) -> bool:
-        """Whether rows of these lengths fit into one pass. A single row always does."""
-        width = max(prompt for prompt, _ in lengths) + max(response for _, response in lengths)
-        return len(lengths) == 1 or (
-            (self.rows is None or len(lengths) <= self.rows)
-            and (self.tokens is None or len(lengths) * width <= self.tokens)
+    def admit(self, rows: int, width: int) -> bool:
+        """Whether `rows` rows, padded to `width` tokens, fit into one pass."""
+        return (self.rows is None or rows <= self.rows) and (
+            self.tokens is None or rows * width <= self.tokens
         )
 
 
@@ -65,13 +63,19 @@ def deal(rows: list[int], ranks: int) -> list[list[int]]:
 
 
 def micro_batches(rows: list[int], lengths: Lengths, limits: Limits) -> Iterator[list[int]]:
-    """The rows in order, as many together as the limits admit. Sorted rows save padding."""
+    """The rows in order, as many together as the limits admit, but at least one.
+
+    Sorted rows save padding.
+    """
     part: list[int] = []
+    prompt = response = 0  # the longest in `part`
     for row in rows:
-        if part and not limits.admit([lengths[i] for i in [*part, row]]):
+        longest = max(prompt, lengths[row][0]), max(response, lengths[row][1])
+        if part and not limits.admit(len(part) + 1, sum(longest)):
             yield part
-            part = []
+            part, longest = [], lengths[row]
         part.append(row)
+        prompt, response = longest
     if part:
         yield part
 
