@@ -507,9 +507,7 @@ def drawing_processes(parent: int) -> list[int]:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
     """Ctrl-C reaches all processes of the run; SIGKILL only the one that draws."""
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # what runs in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     overrides = (*TINY, "sync=on_policy", "sync.offset=4", "steps=50")
     folder = RunFolder(tmp_path / "cut")
 
