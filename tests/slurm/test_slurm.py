@@ -35,7 +35,9 @@ if missing():
 
 ROOT = Path(__file__).parents[2]
 # Steps enough to be interrupted among them, and few checkpoints, so that work can be lost.
-RUNS = (*SMALL, "steps=24", "eval_every=10", "checkpoint_every=15")
+LONGER = ("steps=24", "eval_every=10", "checkpoint_every=15")
+CHANGED = {override.partition("=")[0] for override in LONGER}
+RUNS = (*(each for each in SMALL if each.partition("=")[0] not in CHANGED), *LONGER)
 SLURM = ("hydra/launcher=slurm_cpu", "hydra.launcher.mem=500MB", "hydra.launcher.signal_delay_s=30")
 HELD = "+hydra.launcher.options.hold=true"
 CALLS = ("sbatch", "squeue", "sacct", "scontrol", "scancel")
@@ -313,10 +315,9 @@ def test_editing_the_checkout_does_not_change_queued_jobs(cluster, tmp_path):
 
 def test_what_slurm_refuses_is_one_line(user):
     said = user.submit("seed=0", "hydra.launcher.partition=nowhere", *RUNS, code=2)
-    assert said.splitlines()[-1] == (
-        "error: hydra/launcher=slurm_cpu: "
-        "Batch job submission failed: Invalid partition name specified"
-    )
+    told = said.splitlines()[-1]
+    assert told.startswith("error: hydra/launcher=slurm_cpu: ")
+    assert "invalid partition" in told.lower()  # the words differ among versions
     assert [each.name for each in (user.folder / "runs/submissions").iterdir()] == ["code"]
     user.environment["PATH"] = "/nowhere"
     said = user.submit("seed=0", *RUNS, code=2)
