@@ -151,7 +151,7 @@ def current() -> World:
 
 def leave() -> None:
     """Part from the other ranks at the end of a run that went well."""
-    if dist.is_initialized():
+    if current().size > 1:  # of a process alone, a process group is vLLM's, which ends it itself
         dist.destroy_process_group()
 
 

@@ -267,6 +267,7 @@ def test_a_run_ends_and_resumes_to_the_same_numbers(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     done = command(*RUN, "run_dir=whole", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
     assert json.loads((whole / "status.json").read_text())["state"] == "done"
     rows = rows_of(whole)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
