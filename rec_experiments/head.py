@@ -46,8 +46,10 @@ class Head(NamedTuple):
 
 def tempered_logp(logits: Tensor, temperature: float) -> Tensor:
     """log softmax(logits / temperature) over the last dimension, in float32 at least."""
-    precise = torch.promote_types(logits.dtype, torch.float32)
-    return torch.log_softmax(logits.to(precise) / temperature, dim=-1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature != 1:  # a division by 1 would copy the largest tensor of the step
+        logits = logits / temperature
+    return torch.log_softmax(logits, dim=-1)
 
 
 def entropy_and_kl(logp: Tensor, reference_logp: Tensor | None) -> tuple[Tensor, Tensor | None]:

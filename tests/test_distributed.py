@@ -319,15 +319,22 @@ def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, t
     arguments = (*MOVING, *overrides, "ranks=2", "run_dir=killed")
     entire = ranks(run_on, tmp_path / "whole", overrides)
     folder = RunFolder(tmp_path / "killed")
-    for killed, row in (((1,), 6), ((0, 1), 13)):
+    for number, struck, row in (
+        (signal.SIGTERM, (1,), 1), (signal.SIGKILL, (1,), 6), (signal.SIGKILL, (0, 1), 13),
+    ):  # fmt: skip
         process = torchrun(*arguments, cwd=tmp_path)
         while process.poll() is None and len(folder.metrics()) <= row:
             time.sleep(0.01)
         started = pids(process)
-        for rank in killed:
-            os.kill(started[rank], signal.SIGKILL)
+        for rank in struck:
+            os.kill(started[rank], number)
         assert outcome(process)[0] != 0
-        assert folder.status()["state"] != "done"
+        if number == signal.SIGTERM:  # the ranks agree to stop after the same step
+            assert folder.status()["state"] == "interrupted"
+            newest = max(folder.checkpoints.glob("step_*")).name
+            assert int(newest.removeprefix("step_")) == folder.last_step() < 4
+        else:
+            assert folder.status()["state"] != "done"
     code, out, err = outcome(torchrun(*arguments, cwd=tmp_path))
     assert code == 0, err
     assert re.search(r"resumed after gradient step (12|16|20|24)", out)

@@ -1,5 +1,6 @@
 """A launcher for a few processes of one machine."""
 
+import gc
 import os
 import signal
 import sys
@@ -107,6 +108,7 @@ class LocalLauncher(Launcher):
 
 def _job(connection: Connection, payload: bytes) -> None:
     """Body of a job's process: sends why the job failed, or None."""
+    gc.freeze()  # what was loaded before the fork is never garbage; looking for it copies its pages
     launcher, overrides, number, singletons = cloudpickle.loads(payload)
     Singleton.set_state(singletons)
     setup_globals()
