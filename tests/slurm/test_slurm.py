@@ -35,7 +35,7 @@ if missing():
 
 ROOT = Path(__file__).parents[2]
 # Steps enough to be interrupted among them, and few checkpoints, so that work can be lost.
-LONGER = ("steps=24", "eval_every=10", "checkpoint_every=15")
+LONGER = ("steps=240", "eval_every=120", "checkpoint_every=150")
 CHANGED = {override.partition("=")[0] for override in LONGER}
 RUNS = (*(each for each in SMALL if each.partition("=")[0] not in CHANGED), *LONGER)
 SLURM = ("hydra/launcher=slurm_cpu", "hydra.launcher.mem=500MB", "hydra.launcher.signal_delay_s=30")
@@ -129,7 +129,12 @@ def line_of(report, name):
 
 def under_way(folder):
     """Past the first step, and a checkpoint is still some way off."""
-    return 1 <= folder.last_step() <= 10
+    return 1 <= folder.last_step() <= 120
+
+
+def release(cluster, jobs):
+    for job in jobs:
+        cluster.run("scontrol", "release", job)
 
 
 def importing(folder):
@@ -149,7 +154,9 @@ def kill(user, job):
 def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
     arguments = ("seed=0", *RUNS)
     user.python("rec_experiments", "-m", "sweep=fig3", *arguments, "output_dir=local")
-    assert "submitted 15 jobs" in user.submit("sweep=fig3", *arguments)
+    assert "submitted 15 jobs" in user.submit("sweep=fig3", *arguments, HELD)
+    *first, _, _, _, _ = names = [job for job, _, _ in user.jobs()]
+    release(cluster, first)
 
     def notice(job):
         cluster.start("scancel", "--signal=USR2", job)
@@ -176,6 +183,7 @@ def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
         return len(hit) == len(plan)
 
     until(disturbed)
+    release(cluster, names[len(first) :])
     # A partition that preempts takes the whole node: every job gets its notice and comes back.
     last = until(lambda: [j for j in user.jobs() if j[1] == "RUNNING" and under_way(j[2])])[-1][2]
     cluster.run("sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true")
@@ -214,8 +222,7 @@ def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
         folder.path.mkdir()
     (failing.path / "samples.jsonl").mkdir()  # cannot be read
     os.mkfifo(hanging.path / "samples.jsonl")  # reading waits for ever
-    for job in (fails, hangs, *(job for job, _, _ in others)):
-        cluster.run("scontrol", "release", job)
+    release(cluster, (fails, hangs, *(job for job, _, _ in others)))
     until(hanging.status)
     cluster.run("scontrol", "update", f"jobid={hangs}", "timelimit=1")
 
