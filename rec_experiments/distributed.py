@@ -11,7 +11,7 @@ import os
 import shlex
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,9 @@ from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from rec_experiments.types import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # How long a rank waits for the others before it gives up: longer than an evaluation may take.
 PATIENCE = timedelta(hours=1)
@@ -168,7 +171,7 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that may be split among the ranks. Every rank must call it."""
-    return tensor.full_tensor() if _is_split(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.full_tensor() if _is_split(tensor) else tensor
 
 
 def pack(tree: Any) -> Any:
@@ -180,7 +183,7 @@ def pack(tree: Any) -> Any:
     return tree
 
 
-def _is_split(value: Any) -> bool:
+def _is_split(value: Any) -> TypeGuard["DTensor"]:
     from torch.distributed.tensor import DTensor  # slow to import; what reads no run needs it not
 
     return isinstance(value, DTensor)

@@ -223,7 +223,8 @@ class RemoteActor:
 
     def _expect(self) -> tuple[int, Future]:
         """The next number, and what becomes the answer under that number."""
-        number, future = next(self._numbers), Future()  # type: ignore[var-annotated]
+        number = next(self._numbers)
+        future: Future = Future()
         self._expected[number] = future
         if self._lost:  # read after the entry is made, set before the entries are read
             raise self._lost

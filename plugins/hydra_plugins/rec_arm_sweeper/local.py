@@ -1,10 +1,10 @@
 """A launcher for a few processes of one machine."""
 
-import gc
 import os
 import signal
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing import get_context
@@ -108,13 +108,13 @@ class LocalLauncher(Launcher):
 
 def _job(connection: Connection, payload: bytes) -> None:
     """Body of a job's process: sends why the job failed, or None."""
-    gc.freeze()  # what was loaded before the fork is never garbage; looking for it copies its pages
     launcher, overrides, number, singletons = cloudpickle.loads(payload)
     Singleton.set_state(singletons)
     setup_globals()
     try:
         connection.send(why_failed(launcher.run(overrides, number)))
-    except Exception as error:
+    except Exception as error:  # of the launcher's own: a run's errors come back as its result
+        traceback.print_exc()
         connection.send(in_one_line(error))
 
 
