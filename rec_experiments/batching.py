@@ -1,17 +1,27 @@
-"""How a mini-batch is cut: which rows each rank takes, and which it computes in one pass.
+"""How a mini-batch is cut: which sequences each rank takes, and which it computes in one pass.
 
-Only memory, speed and rounding depend on it. A row is a prompt with its response.
+Only memory, speed and rounding depend on it. A sequence is a prompt with its response.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import Tensor
-
 from rec_experiments.distributed import World
 
-Lengths = list[tuple[int, int]]  # of each row: tokens of its prompt, tokens of its response
+Lengths = list[tuple[int, int]]  # of each sequence: tokens of its prompt, tokens of its response
+
+
+def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[list[int]]:
+    """The rows of each sequence that occurs, so that it need be computed only once.
+
+    A tiny policy says the same thing to the same prompt most of the time.
+    """
+    rows = defaultdict(list)
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        rows[tuple(prompt), tuple(response)].append(i)
+    return list(rows.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +49,16 @@ class Pass(NamedTuple):
     blank: bool = False
 
 
-def passes(lengths: Lengths, has_gradient_B: Tensor, limits: Limits, world: World) -> list[Pass]:
-    """This rank's passes over a mini-batch.
+def passes(lengths: Lengths, has_gradient: list[bool], limits: Limits, world: World) -> list[Pass]:
+    """This rank's passes over the sequences of a mini-batch.
 
-    Rows without a gradient are apart: they are only measured, which costs a third. All ranks make
+    Those without a gradient are apart: they are only measured, which costs a third. All ranks make
     the same number of each kind, in the same order: in every pass they exchange weights and
-    gradients. A rank that has fewer repeats the shortest row, blank.
+    gradients. A rank that has fewer repeats the shortest, blank.
     """
     mine: list[Pass] = []
     for wanted in (True, False):
-        rows = [i for i, has in enumerate(has_gradient_B.tolist()) if has is wanted]
+        rows = [i for i, has in enumerate(has_gradient) if has is wanted]
         rows.sort(key=lambda i: (-sum(lengths[i]), i))
         plans = [list(micro_batches(hand, lengths, limits)) for hand in deal(rows, world.size)]
         mine += [Pass(part, wanted) for part in plans[world.rank]]

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
@@ -55,15 +54,18 @@ def collate(
 
 
 def head_output(model: PreTrainedModel, rows: Rows) -> Tensor:
-    """What the head makes of the hidden state before each response token: logits, B x T x V."""
-    positions = (rows.attention_mask.cumsum(1) - 1).clamp(min=0)
+    """What the head makes of the hidden state before each response token: logits, B x T x V.
+
+    The last token is not read: nothing comes after it.
+    """
+    mask = rows.attention_mask[:, :-1]
     return model(
-        input_ids=rows.input_ids,
-        attention_mask=rows.attention_mask,
-        position_ids=positions,
+        input_ids=rows.input_ids[:, :-1],
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
         use_cache=False,
-        logits_to_keep=rows.response_length + 1,
-    ).logits[:, :-1]
+        logits_to_keep=rows.response_length,
+    ).logits
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
@@ -79,6 +81,11 @@ class Scores(NamedTuple):
     logp_BT: Tensor
     entropy_BT: Tensor
     kl_BT: Tensor | None
+
+    def rows(self, index_B: Tensor) -> "Scores":
+        """These rows, each as often as it is named."""
+        kl_BT = None if self.kl_BT is None else self.kl_BT[index_B]
+        return Scores(self.logp_BT[index_B], self.entropy_BT[index_B], kl_BT)
 
 
 def score(
@@ -131,14 +138,13 @@ def _score_in_chunks(
             hidden_ND, whole(weight_VD), None if bias_V is None else whole(bias_V)
         )
 
-    def scores_of(hidden_BSD: Tensor) -> Tensor:
-        """What the library takes for logits: B x S x 2 or, with KL, 3; S = T + 1. 0 at padding."""
-        live_BS = functional.pad(live_BT, (0, 1))
-        head = Head(hidden_BSD[live_BS], model.lm_head.weight, model.lm_head.bias)
+    def scores_of(hidden_BTD: Tensor) -> Tensor:
+        """What the library takes for logits: B x T x 2 or, with KL, 3. 0 at padding."""
+        head = Head(hidden_BTD[live_BT], model.lm_head.weight, model.lm_head.bias)
         scores = token_scores(head, reference_head, target_N, temperature)
         scores_NX = torch.stack([x_N for x_N in scores if x_N is not None], dim=-1)
-        shape = (*live_BS.shape, scores_NX.shape[1])
-        return scores_NX.new_zeros(shape).index_put((live_BS,), scores_NX)
+        shape = (*live_BT.shape, scores_NX.shape[1])
+        return scores_NX.new_zeros(shape).index_put((live_BT,), scores_NX)
 
     with _head_forward(model, scores_of):
         logp_BT, entropy_BT, *kl = head_output(model, rows).unbind(-1)

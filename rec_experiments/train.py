@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.weights import mismatch_weight
-from rec_experiments.batching import Limits, passes
+from rec_experiments.batching import Limits, distinct, passes
 from rec_experiments.codec import Codec
 from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
@@ -173,7 +173,8 @@ def accumulate_gradient(
     """Add the gradient of the whole mini-batch to the model's, micro-batch by micro-batch.
 
     Denominators are counted over the mini-batch first, so the split into micro-batches and over
-    ranks changes rounding only. Returns the tokens of this rank's micro-batches.
+    ranks changes rounding only; so does computing a sequence once that several rows are. Returns
+    the tokens of this rank's micro-batches. B rows of the mini-batch, S distinct sequences.
     compute_dtype: below float32, the models run under autocast; the gradient keeps the dtype of
     the weights. With `mismatch_cap` the batch must bring its recomputed log-probabilities.
     """
@@ -198,19 +199,28 @@ def accumulate_gradient(
     for parameter in model.parameters():  # a batch without any gradient still is a step of AdamW
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    lengths = [(len(p), len(r)) for p, r in zip(rollouts.prompts, responses, strict=True)]
+    alike = distinct(rollouts.prompts, responses)
+    prompts_S = [rollouts.prompts[rows[0]] for rows in alike]
+    responses_S = [responses[rows[0]] for rows in alike]
+    lengths_S = [(len(p), len(r)) for p, r in zip(prompts_S, responses_S, strict=True)]
+    has_gradient_B = algorithm.has_gradient(credit).tolist()
+    has_gradient_S = [any(has_gradient_B[i] for i in rows) for rows in alike]
     limits = Limits(rows=micro_batch_size, tokens=micro_batch_tokens)
-    has_gradient_B = algorithm.has_gradient(credit)
-    for rows, needs_gradient, blank in passes(lengths, has_gradient_B, limits, world):
-        batch = collate([rollouts.prompts[i] for i in rows], [responses[i] for i in rows], pad_id)
+    for sequences, needs_gradient, blank in passes(lengths_S, has_gradient_S, limits, world):
+        batch = collate(
+            [prompts_S[s] for s in sequences], [responses_S[s] for s in sequences], pad_id
+        )
         width = batch.response_length
-        index_B = torch.tensor(rows, device=device)
+        index_B = torch.tensor([i for s in sequences for i in alike[s]], device=device)
+        place_B = torch.tensor(
+            [place for place, s in enumerate(sequences) for _ in alike[s]], device=device
+        )
         written_BT = mask_BT[index_B, :width] & (not blank)
         part = credit.rows(index_B, width)
         part = replace(part, mask_BT=part.mask_BT & written_BT)
         with torch.set_grad_enabled(needs_gradient):
             with autocast(device, compute_dtype):
-                scores = score(model, reference, batch.to(device), temperature)
+                scores = score(model, reference, batch.to(device), temperature).rows(place_B)
             out = algorithm.loss(
                 LossInput(
                     scores.logp_BT,

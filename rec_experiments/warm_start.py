@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import transformers
 from torch import nn
 
 from rec_experiments.codec import Codec
@@ -20,7 +21,7 @@ from rec_experiments.run_folder import write_atomic
 from rec_experiments.scores import collate, score
 from rec_experiments.types import MultiTurnTask, Problem, Task
 
-VERSION = 1  # part of the cache key: raise it when the warm start itself changes
+VERSION = 2  # part of the cache key: raise it when the warm start itself changes
 
 
 def load_warm_start(
@@ -39,6 +40,7 @@ def load_warm_start(
     recipe = {
         "version": VERSION,
         "torch": torch.__version__,
+        "transformers": transformers.__version__,
         "model": dataclasses.asdict(experiment.model),
         "dataset": dataclasses.asdict(experiment.dataset),
     }

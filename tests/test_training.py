@@ -1,7 +1,7 @@
 """Gradients, micro-batches, schedule and resume of the real training path, on the tiny model.
 
-1. The gradient of a mini-batch does not depend on the split, the padding or the order; a split
-   holds every row once and keeps its limits.
+1. The gradient of a mini-batch does not depend on the split, the padding, the order, or on a
+   sequence being computed once that several rows are.
 2. Only the right policy version draws a batch; on-policy ratios are 1, and the ratio moves off it.
 3. Evaluation at step s scores the weights after s steps.
 4. A resumed run is the uninterrupted one, bit for bit, with a damaged checkpoint too.
@@ -16,6 +16,7 @@ import torch
 from conftest import SMALL, experiment, resolve
 
 import rec_experiments
+from rec_experiments import train as training
 from rec_experiments.codec import Codec
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout import RolloutFeed
@@ -109,6 +110,30 @@ def test_the_gradient_does_not_depend_on_the_order(mini_batch):
         rtol=1e-9,
         atol=1e-13,
     )
+
+
+@pytest.mark.parametrize("algorithm", ["reinforce", "grpo", "opmd", "red_drop"])
+def test_a_sequence_that_occurs_often_is_computed_once_and_counts_as_often(
+    mini_batch, algorithm, monkeypatch
+):
+    model, rollouts, pad_id = mini_batch
+    like = [0, 0, 0, 0, 4, 5, 5, 4, 8, 9, 10, 9, 12, 13, 14, 15]  # in groups of 4
+    repeated = dataclasses.replace(rollouts, responses=[rollouts.responses[i] for i in like])
+    computed = []
+
+    def counted(model, reference, rows, temperature):
+        computed.append(len(rows.input_ids))
+        return score(model, reference, rows, temperature)
+
+    monkeypatch.setattr(training, "score", counted)
+    once, once_log = gradient_of(model, repeated, pad_id, algorithm)
+    assert sum(computed) == len(set(like))
+    monkeypatch.setattr(training, "distinct", lambda prompts, _: [[i] for i in range(16)])
+    apart, apart_log = gradient_of(model, repeated, pad_id, algorithm)
+    # The library's norm rounds its gradient to float32, here of a sum, there of each summand.
+    torch.testing.assert_close(once, apart, rtol=0, atol=1e-6 * float(apart.abs().max()))
+    for name, value in apart_log.items():
+        assert once_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
 
 
 def test_the_gradient_does_not_depend_on_padding(mini_batch):
