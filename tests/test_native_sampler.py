@@ -1,7 +1,8 @@
 """The native sampler.
 
 1. Tokens and log-probabilities are those of a plain loop without a cache, for any architecture.
-2. A response does not depend on what is sampled beside it.
+2. A response does not depend on what is sampled beside it; what several have in common is computed
+   once.
 3. Greedy responses are those of `generate`.
 4. A response stops at any end token, which it includes, or at the limit.
 5. Loaded weights are the ones sampled from, tied and fused parameters included.
@@ -152,6 +153,25 @@ def test_no_more_than_max_rows_are_decoded_at_once():
     embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
     sampler.sample(PROMPTS, DRAWS, 1.0)
     assert max(widths) == 4
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma2"])
+def test_draws_that_have_said_the_same_are_computed_once(name):
+    """A forward pass holds the prefixes that differ, and at most a third more that have ended."""
+    sampler, widths = sampler_of(build(name)), []
+    embeddings = sampler.model.get_input_embeddings()
+    embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
+    for temperature in (0.0, 0.3):
+        widths.clear()
+        sampled = sampler.sample(PROMPTS, DRAWS, temperature)
+        for t, width in enumerate(widths):
+            going_on = {
+                (n, *response.tokens[:t])
+                for n, group in enumerate(sampled)
+                for response in group
+                if len(response.tokens) > t
+            }
+            assert len(going_on) <= width <= max(len(going_on), len(going_on) / 0.75)
 
 
 def test_the_same_call_gives_the_same_bits():

@@ -1,11 +1,12 @@
 """The native sampler: any decoder-only transformers model, on the device where the model is.
 
-Each prompt is computed once and its key/value cache repeated for its draws. A token is chosen by
-inverse CDF from a uniform that its draw names, so a response depends on its `Draw` and the weights,
-not on what was sampled beside it. (The batch's shape still reaches the last bits of a logit.)
+Draws that have said the same so far are one prefix, computed once: at first the prompts, which part
+where a draw chooses another token. A token is chosen by inverse CDF from a uniform that its draw
+names, so a response depends on its `Draw` and the weights, not on what was sampled beside it. (The
+batch's shape still reaches the last bits of a logit.)
 
-Shape suffixes: N prompts, B rows (responses in flight), P prompt tokens, T response tokens,
-L = P + T cache positions, V vocabulary entries.
+Shape suffixes: B rows (responses in flight), N prefixes in the cache, M prefixes that go on, one
+token longer, P prompt tokens, T response tokens, L = P + T cache positions, V vocabulary entries.
 """
 
 import inspect
@@ -27,7 +28,7 @@ from rec_experiments.types import Draw, Response
 # exp(logit - max) is counted in units of 2^-44: finer than float32 needs, and the integer sum over
 # up to 2^18 entries stays below 2^63.
 CDF_UNIT = 2.0**44
-# Finished rows leave the batch once this share of its rows has finished.
+# Ended prefixes leave the cache once this share of it has ended: to move it costs more.
 COMPACT_SHARE = 0.25
 # Added to the attention scores of padding: its weight is then exactly 0.
 HIDDEN = 1e30
@@ -39,71 +40,66 @@ SPAN = 32
 class _Buffer(DynamicLayer):
     """A layer of key/value cache that writes into a preallocated buffer; it never concatenates."""
 
-    def __init__(self, prompt: DynamicLayer, prompt_B: Tensor, extra: int) -> None:
-        """Repeat the cache of the prompts for their rows, with room for `extra` more tokens."""
+    def __init__(self, prompt: DynamicLayer, extra: int) -> None:
+        """The cache of the prompts, with room for `extra` more tokens."""
         super().__init__()
         self.dtype, self.device, self.is_initialized = prompt.dtype, prompt.device, True
         self.length = prompt.get_seq_length()
         self.buffers = [
-            _with_room(x_NHPD, prompt_B, extra) for x_NHPD in (prompt.keys, prompt.values)
+            functional.pad(x_NHPE, (0, 0, 0, extra)) for x_NHPE in (prompt.keys, prompt.values)
         ]
         self._view()
 
     def _view(self) -> None:
-        self.keys, self.values = (x_BHLD[:, :, : self.length] for x_BHLD in self.buffers)
+        self.keys, self.values = (x_NHLE[:, :, : self.length] for x_NHLE in self.buffers)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         start, self.length = self.length, self.length + key_states.shape[2]
-        for x_BHLD, new in zip(self.buffers, (key_states, value_states), strict=True):
-            x_BHLD[:, :, start : self.length] = new
+        for x_NHLE, new in zip(self.buffers, (key_states, value_states), strict=True):
+            x_NHLE[:, :, start : self.length] = new
         self._view()
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.buffers = [x_BHLD.index_select(0, beam_idx) for x_BHLD in self.buffers]
+        self.buffers = [x_NHLE.index_select(0, beam_idx) for x_NHLE in self.buffers]
         self._view()
-
-
-def _with_room(x_NHPE: Tensor, prompt_B: Tensor, extra: int) -> Tensor:
-    """A buffer that starts with x, repeated for its rows, and goes on with zeros."""
-    _, heads, length, size = x_NHPE.shape
-    buffer_BHLE = x_NHPE.new_empty(len(prompt_B), heads, length + extra, size)
-    buffer_BHLE[:, :, :length] = x_NHPE[prompt_B]
-    buffer_BHLE[:, :, length:] = 0
-    return buffer_BHLE
 
 
 @dataclass(slots=True)
 class _State:
-    """What decoding keeps of the rows in flight: their cache, mask and next position."""
+    """What decoding keeps of the prefixes: their cache, mask and next position."""
 
     cache: Cache
-    mask_BL: Tensor  # 1 where there is a token, 0 where there is padding or none yet
-    position_B: Tensor  # of the next token
-    length: int  # cache positions in use, the same in every row
+    mask_NL: Tensor  # 1 where there is a token, 0 where there is padding or none yet
+    position_N: Tensor  # of the next token
+    length: int  # cache positions in use, the same for every prefix
 
     @classmethod
-    def repeat(cls, cache: Cache, mask_NP: Tensor, prompt_B: Tensor, extra: int) -> "_State":
-        """Repeat the state after the prompts for their rows, with room for `extra` tokens."""
+    def after(cls, cache: Cache, mask_NP: Tensor, extra: int) -> "_State":
+        """The state after the prompts, with room for `extra` tokens."""
         for i, layer in enumerate(cache.layers):
-            if type(layer) is DynamicLayer:
-                cache.layers[i] = _Buffer(layer, prompt_B, extra)
-            else:  # a sliding window and the like: the library knows how
-                layer.reorder_cache(prompt_B)
-        mask_BL = functional.pad(mask_NP[prompt_B], (0, extra))
-        return cls(cache, mask_BL, mask_NP.sum(dim=1)[prompt_B], mask_NP.shape[1])
+            if type(layer) is DynamicLayer:  # not a sliding window and the like
+                cache.layers[i] = _Buffer(layer, extra)
+        return cls(cache, functional.pad(mask_NP, (0, extra)), mask_NP.sum(1), mask_NP.shape[1])
 
     def append(self) -> None:
-        """Make room in the mask for one more token per row."""
-        self.mask_BL[:, self.length] = 1
+        """Make room in the mask for one more token per prefix."""
+        self.mask_NL[:, self.length] = 1
         self.length += 1
 
-    def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these."""
-        self.cache.reorder_cache(rows)
-        self.mask_BL, self.position_B = self.mask_BL[rows], self.position_B[rows]
+    def branch(self, parent_M: Tensor) -> Tensor:
+        """Go on with these prefixes, in ascending order, each as often as it is named.
+
+        Returns the place of each. Others may stay in the cache.
+        """
+        few_ended = len(parent_M) > (1 - COMPACT_SHARE) * len(self.position_N)
+        if few_ended and bool((parent_M.diff() > 0).all()):
+            return parent_M
+        self.cache.reorder_cache(parent_M)
+        self.mask_NL, self.position_N = self.mask_NL[parent_M], self.position_N[parent_M]
+        return torch.arange(len(parent_M), device=parent_M.device)
 
 
 def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -141,38 +137,41 @@ class _FusedStep:
             _fuse(layer.mlp.gate_proj, layer.mlp.up_proj) for layer in model.model.layers
         ]
 
-    def __call__(self, token_B: Tensor, state: _State) -> Tensor:
-        """Logits after one more token per row, B x V. D hidden size, H query heads, G key heads."""
+    def __call__(self, token_N: Tensor, state: _State) -> Tensor:
+        """Logits after one more token per prefix, N x V.
+
+        D hidden size, E size of a head, H query heads, G key heads, R query heads of a key head.
+        """
         decoder, config = self.model.model, self.model.config
-        x_BD = decoder.embed_tokens(token_B)
-        cos_B1E, sin_B1E = decoder.rotary_emb(x_BD, state.position_B[:, None])
-        half = cos_B1E.shape[-1] // 2
-        sin_B1E = torch.cat((-sin_B1E[..., :half], sin_B1E[..., half:]), dim=-1)
+        x_ND = decoder.embed_tokens(token_N)
+        cos_N1E, sin_N1E = decoder.rotary_emb(x_ND, state.position_N[:, None])
+        half = cos_N1E.shape[-1] // 2
+        sin_N1E = torch.cat((-sin_N1E[..., :half], sin_N1E[..., half:]), dim=-1)
         span = math.ceil(state.length / SPAN) * SPAN
-        bias_B11L = ((state.mask_BL[:, :span] - 1) * HIDDEN)[:, None, None]
+        bias_N11L = ((state.mask_NL[:, :span] - 1) * HIDDEN)[:, None, None]
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
         for i, layer in enumerate(decoder.layers):
-            qkv_BD = functional.linear(_rms_norm(x_BD, layer.input_layernorm), *self.qkv[i])
-            qkv_BHE = qkv_BD.unflatten(1, (heads + 2 * key_heads, -1))
-            rotated_BHE = qkv_BHE[:, : heads + key_heads]
-            rotated_BHE = torch.addcmul(
-                rotated_BHE * cos_B1E, rotated_BHE.roll(half, dims=-1), sin_B1E
+            qkv_ND = functional.linear(_rms_norm(x_ND, layer.input_layernorm), *self.qkv[i])
+            qkv_NHE = qkv_ND.unflatten(1, (heads + 2 * key_heads, -1))
+            rotated_NHE = qkv_NHE[:, : heads + key_heads]
+            rotated_NHE = torch.addcmul(
+                rotated_NHE * cos_N1E, rotated_NHE.roll(half, dims=-1), sin_N1E
             )
             state.cache.update(
-                rotated_BHE[:, heads:, None], qkv_BHE[:, heads + key_heads :, None], i
+                rotated_NHE[:, heads:, None], qkv_NHE[:, heads + key_heads :, None], i
             )
-            key_BGLE, value_BGLE = (x_BGLE[:, :, :span] for x_BGLE in state.cache.layers[i].buffers)
+            key_NGLE, value_NGLE = (x_NGLE[:, :, :span] for x_NGLE in state.cache.layers[i].buffers)
             # The query heads of a key head are the rows of one small matrix.
-            query_BGRE = rotated_BHE[:, :heads].unflatten(1, (key_heads, -1))
-            score_BGRL = (query_BGRE * layer.self_attn.scaling) @ key_BGLE.mT + bias_B11L
-            mixed_BGRE = score_BGRL.softmax(dim=-1) @ value_BGLE
-            x_BD = x_BD + layer.self_attn.o_proj(mixed_BGRE.flatten(1))
-            gate_up_BF = functional.linear(
-                _rms_norm(x_BD, layer.post_attention_layernorm), *self.gate_up[i]
+            query_NGRE = rotated_NHE[:, :heads].unflatten(1, (key_heads, -1))
+            score_NGRL = (query_NGRE * layer.self_attn.scaling) @ key_NGLE.mT + bias_N11L
+            mixed_NGRE = score_NGRL.softmax(dim=-1) @ value_NGLE
+            x_ND = x_ND + layer.self_attn.o_proj(mixed_NGRE.flatten(1))
+            gate_up_NF = functional.linear(
+                _rms_norm(x_ND, layer.post_attention_layernorm), *self.gate_up[i]
             )
-            gate_BF, up_BF = gate_up_BF.chunk(2, dim=-1)
-            x_BD = x_BD + layer.mlp.down_proj(functional.silu(gate_BF) * up_BF)
-        return self.model.lm_head(_rms_norm(x_BD, decoder.norm))
+            gate_NF, up_NF = gate_up_NF.chunk(2, dim=-1)
+            x_ND = x_ND + layer.mlp.down_proj(functional.silu(gate_NF) * up_NF)
+        return self.model.lm_head(_rms_norm(x_ND, decoder.norm))
 
 
 def _fuse(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
@@ -257,12 +256,11 @@ class NativeSampler:
         device = self.model.device
         used = sorted({n for n, _ in rows})
         place = {n: i for i, n in enumerate(used)}
-        prompt_B = torch.tensor([place[n] for n, _ in rows], device=device)
         ids_NP, mask_NP = (x.to(device) for x in _left_pad([prompts[n] for n in used], self.pad_id))
         cache = DynamicCache(config=self.model.config)
         position_NP = (mask_NP.cumsum(dim=1) - 1).clamp(min=0)
-        logits_BV = self._forward(ids_NP, mask_NP, position_NP, cache)[prompt_B]
-        state = _State.repeat(cache, mask_NP, prompt_B, self.limit)
+        logits_NV = self._forward(ids_NP, mask_NP, position_NP, cache)
+        state = _State.after(cache, mask_NP, self.limit)
 
         uniform_BT = torch.from_numpy(
             np.stack([uniforms(draw, self.limit) for _, draw in rows])
@@ -270,40 +268,43 @@ class NativeSampler:
         token_BT = torch.full((len(rows), self.limit), -1, dtype=torch.long, device=device)
         logp_BT = torch.zeros((len(rows), self.limit), device=device)
         row_B = torch.arange(len(rows), device=device)  # where each row in flight is reported
-        scratch_BV = torch.empty_like(logits_BV, dtype=torch.long)
-        live_B = torch.ones(len(rows), dtype=torch.bool, device=device)
+        prefix_B = torch.tensor([place[n] for n, _ in rows], device=device)
+        vocabulary = logits_NV.shape[1]
+        scratch_BV = logits_NV.new_empty((len(rows), vocabulary), dtype=torch.long)
         for t in range(self.limit):
-            chosen_B, chosen_logp_B = choose(
-                logits_BV, uniform_BT[row_B, t], temperature, scratch_BV
+            chosen_B, logp_BT[row_B, t] = choose(
+                logits_NV[prefix_B], uniform_BT[row_B, t], temperature, scratch_BV
             )
             token_BT[row_B, t] = chosen_B
-            logp_BT[row_B, t] = chosen_logp_B
-            live_B &= ~torch.isin(chosen_B, self.eos)
-            n_live = int(live_B.sum())
-            if n_live == 0 or t + 1 == self.limit:
+            live = (~torch.isin(chosen_B, self.eos)).nonzero()[:, 0]
+            if not len(live) or t + 1 == self.limit:
                 break
-            if n_live <= (1 - COMPACT_SHARE) * len(row_B):
-                keep = live_B.nonzero()[:, 0]
-                state.keep(keep)
-                row_B, chosen_B, live_B = row_B[keep], chosen_B[keep], live_B[keep]
-            logits_BV = self._step(chosen_B, state)
+            row_B = row_B[live]
+            pair_M, pair_B = torch.unique(
+                prefix_B[live] * vocabulary + chosen_B[live], return_inverse=True
+            )
+            place_M = state.branch(pair_M // vocabulary)
+            prefix_B = place_M[pair_B]
+            token_N = torch.zeros_like(state.position_N)
+            token_N[place_M] = pair_M % vocabulary
+            logits_NV = self._step(token_N, state)
         return self._responses(token_BT, logp_BT)
 
-    def _step(self, token_B: Tensor, state: _State) -> Tensor:
-        """Logits after one more token per row, B x V."""
+    def _step(self, token_N: Tensor, state: _State) -> Tensor:
+        """Logits after one more token per prefix, N x V."""
         state.append()
         if self.fused:
-            logits_BV = self.fused(token_B, state)
+            logits_NV = self.fused(token_N, state)
         else:
-            mask_BL = state.mask_BL[:, : state.length]
-            logits_BV = self._forward(
-                token_B[:, None], mask_BL, state.position_B[:, None], state.cache
+            mask_NL = state.mask_NL[:, : state.length]
+            logits_NV = self._forward(
+                token_N[:, None], mask_NL, state.position_N[:, None], state.cache
             )
-        state.position_B += 1
-        return logits_BV
+        state.position_N += 1
+        return logits_NV
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """The library's forward: logits of the last position, B x V. Extends the cache."""
+        """The library's forward: logits of the last position, N x V. Extends the cache."""
         optional = {"position_ids": positions, "logits_to_keep": 1}
         known = {name: value for name, value in optional.items() if name in self.accepts}
         output = self.model(
