@@ -30,8 +30,8 @@ from torch import Tensor
 
 from rec_experiments.distributed import whole
 from rec_experiments.rewards.judge import die_with_parent
-from rec_experiments.rollout import Actor, Answer, Snapshot, Weights
-from rec_experiments.types import Draw, Problem, Rollouts, UserError
+from rec_experiments.rollout import Actor, Answer, Request, Snapshot, Weights
+from rec_experiments.types import Rollouts, UserError
 
 Build = Callable[[], Actor]
 
@@ -54,9 +54,7 @@ class Order:
     number: int
     slot: int
     version: int
-    problems: list[Problem]
-    draws: list[list[Draw]]
-    temperature: float
+    request: Request
     training: bool
 
 
@@ -157,28 +155,16 @@ class RemoteActor:
         self._held, self._spare = slot, self._held
         return Snapshot(snapshot.version, slot.tensors)
 
-    def submit(
-        self,
-        snapshot: Snapshot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> Answer:
+    def submit(self, snapshot: Snapshot, request: Request) -> Answer:
         assert snapshot.version == self._held.version
-        future = self._order(self._held, problems, draws, temperature, training=True)
+        future = self._order(self._held, request, training=True)
         return lambda: self._result(future)
 
-    def answer(
-        self,
-        snapshot: Snapshot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> Rollouts:
+    def answer(self, snapshot: Snapshot, request: Request) -> Rollouts:
         """Goes before all that is submitted, except the batch being drawn."""
         held = snapshot.version == self._held.version
         slot = self._held if held else self._fill_spare(snapshot)
-        return self._result(self._order(slot, problems, draws, temperature, training=False))
+        return self._result(self._order(slot, request, training=False))
 
     def close(self) -> None:
         """End the other process: by itself, or after GRACE seconds by force."""
@@ -203,17 +189,10 @@ class RemoteActor:
             slot.version = snapshot.version
         return slot
 
-    def _order(
-        self,
-        slot: Slot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-        training: bool,
-    ) -> Future:
+    def _order(self, slot: Slot, request: Request, training: bool) -> Future:
         assert slot.version is not None
         number, future = self._expect()
-        order = Order(number, slot.index, slot.version, problems, draws, temperature, training)
+        order = Order(number, slot.index, slot.version, request, training)
         slot.orders = [*(f for f in slot.orders if not f.done()), future]
         self._send((training, number, order))
         return future
@@ -286,9 +265,7 @@ def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> N
         snapshot = Snapshot(order.version, slots[order.slot])
         try:
             draw = actor.draw if order.training else actor.answer
-            outcome: Rollouts | Exception = draw(
-                snapshot, order.problems, order.draws, order.temperature
-            )
+            outcome: Rollouts | Exception = draw(snapshot, order.request)
         except Exception as error:
             outcome = _portable(error)
         connection.send((order.number, outcome))

@@ -49,6 +49,15 @@ class Snapshot:
         return {name: whole(tensor) for name, tensor in self.weights.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to draw: one response for each draw of each problem."""
+
+    problems: list[Problem]
+    draws: list[list[Draw]]
+    temperature: float
+
+
 class Drawer(Protocol):
     """Where batches are drawn: here (`Actor`) or in another process (`pipeline.RemoteActor`)."""
 
@@ -59,22 +68,10 @@ class Drawer(Protocol):
     def hold(self, snapshot: Snapshot) -> Snapshot:
         """A copy of the weights to submit batches from. It stays good until the next `hold`."""
 
-    def submit(
-        self,
-        snapshot: Snapshot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> Answer:
+    def submit(self, snapshot: Snapshot, request: Request) -> Answer:
         """Have a batch drawn from the snapshot that `hold` returned last."""
 
-    def answer(
-        self,
-        snapshot: Snapshot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> Rollouts:
+    def answer(self, snapshot: Snapshot, request: Request) -> Rollouts:
         """Draw a batch from any snapshot now, and wait for it."""
 
     def close(self) -> None:
@@ -106,38 +103,20 @@ class Actor:
         weights = {name: tensor.clone() for name, tensor in snapshot.weights.items()}
         return replace(snapshot, weights=weights)
 
-    def submit(
-        self,
-        snapshot: Snapshot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> Answer:
-        return _given(self.draw(snapshot, problems, draws, temperature))
+    def submit(self, snapshot: Snapshot, request: Request) -> Answer:
+        return _given(self.draw(snapshot, request))
 
     def close(self) -> None:
         """Stop the verifier's processes, if it has any."""
         if isinstance(self.judge, Isolated):
             self.judge.close()
 
-    def draw(
-        self,
-        snapshot: Snapshot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> Rollouts:
+    def draw(self, snapshot: Snapshot, request: Request) -> Rollouts:
         """A batch to train on: `answer`, and what the trainer has to add to it."""
-        rollouts = self.answer(snapshot, problems, draws, temperature)
+        rollouts = self.answer(snapshot, request)
         return self.rescorer(rollouts) if self.rescorer else rollouts
 
-    def answer(
-        self,
-        snapshot: Snapshot,
-        problems: list[Problem],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> Rollouts:
+    def answer(self, snapshot: Snapshot, request: Request) -> Rollouts:
         """One response per draw, judged. Row order: problem by problem, draw by draw."""
         if self._loaded != snapshot.version:
             weights = snapshot.full()
@@ -146,8 +125,9 @@ class Actor:
                 self.rescorer.load(weights)
             self._loaded = snapshot.version
         started = time.perf_counter()
+        problems = request.problems
         prompts = self.codec.encode_all([problem.messages for problem in problems])
-        responses = self._respond(problems, prompts, draws, temperature)
+        responses = self._respond(request, prompts)
         sampled = time.perf_counter()
         rows = [
             (group, prompts[group], response)
@@ -156,7 +136,7 @@ class Actor:
         ]
         verdicts = self.judge([(self._outcome(r), problems[group].answer) for group, _, r in rows])
         return Rollouts(
-            index=draws[0][0].batch,
+            index=request.draws[0][0].batch,
             version=snapshot.version,
             prompts=[prompt for _, prompt, _ in rows],
             responses=[response for _, _, response in rows],
@@ -165,19 +145,14 @@ class Actor:
             seconds={"rollout": sampled - started, "reward": time.perf_counter() - sampled},
         )
 
-    def _respond(
-        self,
-        problems: list[Problem],
-        prompts: list[list[int]],
-        draws: list[list[Draw]],
-        temperature: float,
-    ) -> list[list[Response]]:
+    def _respond(self, request: Request, prompts: list[list[int]]) -> list[list[Response]]:
         """One response per draw, of one turn, or of several where the task replies to them.
 
         Every turn is prompted with the tokens before it as they are: text is never tokenised
         twice, so what is trained on is what was sampled. A later turn is sampled to the full length
         and then cut to what the trajectory has left.
         """
+        draws, temperature = request.draws, request.temperature
         responses = self.sampler.sample(prompts, draws, temperature)
         task = self.conversation
         if task is None:
@@ -187,7 +162,7 @@ class Actor:
         for turn in range(1, task.max_turns):
             spoken_to = []
             for group, k in live:
-                reply = self._reply(task, problems[group], responses[group][k])
+                reply = self._reply(task, request.problems[group], responses[group][k])
                 if reply is None:
                     continue
                 responses[group][k] = responses[group][k].then(reply, limit)
@@ -294,8 +269,8 @@ class RolloutFeed:
         ]
         problems = [self.problems[number] for number in numbers]
         mine = self.world.share(self.batch_size)
-        answer = self.actor.submit(self.behavior, problems[mine], draws[mine], self.temperature)
-        self.pending.append((batch, answer))
+        request = Request(problems[mine], draws[mine], self.temperature)
+        self.pending.append((batch, self.actor.submit(self.behavior, request)))
         self.next_batch += 1
 
     @contextlib.contextmanager

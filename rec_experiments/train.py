@@ -16,7 +16,7 @@ from rec_experiments.codec import Codec
 from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
 from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
-from rec_experiments.rollout import Drawer, RolloutFeed, Snapshot, joined
+from rec_experiments.rollout import Drawer, Request, RolloutFeed, Snapshot, joined
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.scores import autocast, collate, score
 from rec_experiments.types import Draw, LossInput, Problem, Rollouts
@@ -249,9 +249,7 @@ def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: 
     mine = bench.world.share(len(bench.eval_problems))
     share = bench.actor.answer(
         Snapshot.of(bench.model, step),
-        bench.eval_problems[mine],
-        draws[mine],
-        experiment.sampler.eval_temperature,
+        Request(bench.eval_problems[mine], draws[mine], experiment.sampler.eval_temperature),
     )
     answered = joined(bench.world.gather(share))
     shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))

@@ -1,5 +1,6 @@
-"""Shared: one-thread torch, a cache of warm starts for the whole session, small experiments."""
+"""Shared: one-thread torch, a cache of warm starts for the session, small experiments and runs."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 
 from rec_experiments import schema
 from rec_experiments.experiment import Experiment
+from rec_experiments.run_folder import RunFolder
 
 # An experiment of seconds: the same code path as a real one.
 SMALL = (
@@ -46,6 +48,48 @@ def resolve(*overrides: str) -> dict:
 def experiment(*overrides: str) -> Experiment:
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         return schema.build(compose("config", list(overrides)), Experiment)
+
+
+def run(path: Path, *overrides: str, until: int | None = None) -> RunFolder:
+    """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
+    from rec_experiments.prepare import prepare
+    from rec_experiments.train import train
+
+    exp, config = experiment(*overrides), resolve(*overrides)
+    folder = RunFolder(path)
+    folder.check(config)
+    folder.start(config, {})
+
+    def stop(row):
+        if row["step"] == until:
+            raise KeyboardInterrupt
+
+    bench = prepare(exp)
+    with contextlib.closing(bench.actor):
+        train(exp, bench, folder, stop)
+    return folder
+
+
+def timeless(row: dict) -> dict:
+    """A row of metrics without what the clock says."""
+    return {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
+
+
+def assert_equal(one, other, where="state"):
+    """Equal bit for bit, whatever is nested, but for the seconds that batches took."""
+    assert type(one) is type(other), where
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one.keys() - {"seconds"}:
+            assert_equal(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), where
+        for i, pair in enumerate(zip(one, other, strict=True)):
+            assert_equal(*pair, f"{where}[{i}]")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    else:
+        assert one == other, where
 
 
 def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess:

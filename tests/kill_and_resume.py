@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import torch
+from conftest import timeless
 
 from rec_experiments.run_folder import RunFolder
 
@@ -64,7 +65,7 @@ def kill_and_resume(kills: int, seed: int, root: Path) -> list[str]:
 
 
 def differences(one: RunFolder, other: RunFolder) -> list[str]:
-    rows, other_rows = ([_timeless(row) for row in f.metrics()] for f in (one, other))
+    rows, other_rows = ([timeless(row) for row in f.metrics()] for f in (one, other))
     found = [f"{len(rows)} rows against {len(other_rows)}"] if len(rows) != len(other_rows) else []
     found += [f"row {a['step']}" for a, b in zip(rows, other_rows, strict=False) if a != b]
     (state, _), (other_state, _) = one.load_checkpoint(), other.load_checkpoint()
@@ -75,10 +76,6 @@ def differences(one: RunFolder, other: RunFolder) -> list[str]:
         for name, tensor in state["model"].items()
         if not torch.equal(tensor, other_state["model"][name])
     ]
-
-
-def _timeless(row: dict) -> dict:
-    return {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
 
 
 if __name__ == "__main__":

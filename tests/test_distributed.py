@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, experiment, resolve
+from conftest import SMALL, assert_equal, experiment, resolve, timeless
 from hypothesis import given
 from hypothesis import strategies as st
 from test_bad_input import refused
@@ -216,14 +216,7 @@ def run_on(world, path, overrides, until=None):
         assert until is not None
     folder._lock.close() if world.leads else None
     weights = {name: whole(t).detach() for name, t in bench.model.state_dict().items()}
-    return timeless(folder.metrics()), weights, folder.load_checkpoint()[0], notes
-
-
-def timeless(rows):
-    return [
-        {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
-        for row in rows
-    ]
+    return [*map(timeless, folder.metrics())], weights, folder.load_checkpoint()[0], notes
 
 
 def test_ten_steps_of_two_ranks_are_those_of_one(ranks, tmp_path):
@@ -256,12 +249,6 @@ def assert_same(one, other):
         assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
 
 
-def states_are_equal(one, other):
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(states_are_equal(one[k], other[k]) for k in one)
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-
-
 def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
     entire = ranks(run_on, tmp_path / "whole", OFF_POLICY)
     for until in (1, 3, 5):
@@ -271,7 +258,7 @@ def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
     assert_same(resumed, entire)
     for (_, _, state, _), (_, _, other, _) in zip(resumed, entire, strict=True):
         for part in ("model", "optimizer"):
-            assert states_are_equal(state[part], other[part])
+            assert_equal(state[part], other[part])
     parts = [state["optimizer"]["state"][0]["exp_avg"] for _, _, state, _ in entire]
     assert sum(len(part["shard"]) for part in parts) == parts[0]["shape"][0]  # each its own
 
@@ -338,11 +325,11 @@ def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, t
     code, out, err = outcome(torchrun(*arguments, cwd=tmp_path))
     assert code == 0, err
     assert re.search(r"resumed after gradient step (12|16|20|24)", out)
-    assert timeless(folder.metrics()) == entire[0][0]
+    assert [*map(timeless, folder.metrics())] == entire[0][0]
     for rank in range(RANKS):
         newest = sorted(folder.checkpoints.glob("step_*"))[-1]
         state = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
-        assert states_are_equal(state["model"], entire[rank][2]["model"])
+        assert_equal(state["model"], entire[rank][2]["model"])
 
 
 def test_a_rank_that_fails_ends_the_run(tmp_path):

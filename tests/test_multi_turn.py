@@ -31,7 +31,7 @@ from rec_experiments.metrics import response_metrics
 from rec_experiments.models import PLAIN_TEMPLATE, WarmStart, byte_tokenizer
 from rec_experiments.prepare import prepare
 from rec_experiments.rewards.judge import inline
-from rec_experiments.rollout import Actor, Snapshot
+from rec_experiments.rollout import Actor, Request, Snapshot
 from rec_experiments.train import accumulate_gradient
 from rec_experiments.types import (
     Draw,
@@ -263,7 +263,7 @@ def play(lines: list[list[list[str]]]) -> tuple[Rollouts, Script, Codec]:
         [Draw(0, rng.TRAIN, 4, g, k) for k in range(len(named))] for g, named in enumerate(lines)
     ]
     actor = Actor(sampler, codec, inline(task.verify), task)
-    return actor.answer(Snapshot(4, {}), problems, draws, 1.0), sampler, codec
+    return actor.answer(Snapshot(4, {}), Request(problems, draws, 1.0)), sampler, codec
 
 
 LINES = [
@@ -427,7 +427,7 @@ def calculator():
     bench = prepare(exp)
     draws = [[Draw(0, rng.TRAIN, 0, g, k) for k in range(4)] for g in range(6)]
     snapshot = Snapshot.of(bench.model, 0)
-    rollouts = bench.actor.answer(snapshot, bench.train_problems[:6], draws, 1.0)
+    rollouts = bench.actor.answer(snapshot, Request(bench.train_problems[:6], draws, 1.0))
     assert max(r.turns for r in rollouts.responses) >= 3
     return exp, bench, rollouts
 

@@ -17,9 +17,10 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
+import conftest
 import pytest
 import torch
-from conftest import SMALL, command, experiment, resolve
+from conftest import SMALL, assert_equal, command, experiment, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,10 +28,9 @@ from rec_experiments import pipeline, remote
 from rec_experiments.prepare import prepare
 from rec_experiments.remote import RemoteActor, SharedWeights, WorkerLost
 from rec_experiments.report import contents
-from rec_experiments.rollout import RolloutFeed, Snapshot
+from rec_experiments.rollout import Request, RolloutFeed, Snapshot
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.sync import Phase, Schedule
-from rec_experiments.train import train
 from rec_experiments.types import Problem, Rollouts, UserError
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
@@ -61,41 +61,7 @@ def _quick_start():
 
 
 def run(path: Path, *overrides: str, until: int | None = None) -> RunFolder:
-    """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
-    exp, config = experiment(*TINY, *overrides), resolve(*TINY, *overrides)
-    folder = RunFolder(path)
-    folder.check(config)
-    folder.start(config, {})
-
-    def stop(row):
-        if row["step"] == until:
-            raise KeyboardInterrupt
-
-    bench = prepare(exp)
-    with contextlib.closing(bench.actor):
-        train(exp, bench, folder, stop)
-    return folder
-
-
-def timeless(row: dict) -> dict:
-    return {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
-
-
-def assert_equal(one, other, where="state"):
-    """Equal bit for bit, whatever is nested, but for the seconds that batches took."""
-    assert type(one) is type(other), where
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for key in one.keys() - {"seconds"}:
-            assert_equal(one[key], other[key], f"{where}.{key}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), where
-        for i, pair in enumerate(zip(one, other, strict=True)):
-            assert_equal(*pair, f"{where}[{i}]")
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
-    else:
-        assert one == other, where
+    return conftest.run(path, *TINY, *overrides, until=until)
 
 
 def assert_same_run(one: RunFolder, other: RunFolder):
@@ -156,8 +122,8 @@ class Ledger:
         self.held.append(snapshot.version)
         return snapshot
 
-    def submit(self, snapshot, problems, draws, temperature):
-        batch = draws[0][0].batch
+    def submit(self, snapshot, request):
+        batch = request.draws[0][0].batch
         assert snapshot.version == self.held[-1] == self.schedule.version(batch)
         self.submitted.append(batch)
         rollouts = Rollouts(batch, snapshot.version, [], [], [], [])
@@ -222,8 +188,8 @@ def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, ahead, steps, dat
 class Stub:
     """The first "problem" names what to do, the others are its arguments."""
 
-    def answer(self, snapshot, problems, draws, temperature):
-        name, *arguments = problems
+    def answer(self, snapshot, request):
+        name, *arguments = request.problems
         return getattr(self, name)(snapshot, *arguments)
 
     draw = answer
@@ -253,6 +219,9 @@ class Stub:
         pass
 
 
+LOOK = Request(["look"], [], 1.0)
+
+
 def refuse():
     raise UserError("model.path=nowhere: cannot be loaded")
 
@@ -268,7 +237,7 @@ def snapshot(version: int) -> Snapshot:
 
 
 def ask(actor: RemoteActor, held: Snapshot, *order):
-    return actor.submit(held, list(order), [], 1.0)
+    return actor.submit(held, Request([*order], [], 1.0))
 
 
 def gone(pid: int, seconds: float = 60.0) -> bool:
@@ -304,7 +273,7 @@ def test_weights_in_use_are_never_overwritten(stub):
             held = stub.hold(snapshot(version))
         else:  # an evaluation, of the held version or of a later one
             later = version + moves.choice([0, 1])
-            assert stub.answer(snapshot(later), ["look"], [], 1.0)[:2] == (later, float(later))
+            assert stub.answer(snapshot(later), LOOK)[:2] == (later, float(later))
         assert float(held.weights["a"][0, 0]) == version
     for expected, answer in asked:
         assert answer()[:2] == (expected, float(expected))
@@ -313,7 +282,7 @@ def test_weights_in_use_are_never_overwritten(stub):
 def test_an_evaluation_goes_before_what_is_submitted_ahead(stub):
     held = stub.hold(snapshot(1000))
     asked = [ask(stub, held, "look", 0.2) for _ in range(4)]
-    evaluated = stub.answer(snapshot(1001), ["look"], [], 1.0)
+    evaluated = stub.answer(snapshot(1001), LOOK)
     assert evaluated[:2] == (1001, 1001.0)
     times = [answer()[2] for answer in asked]
     assert times == sorted(times)

@@ -24,7 +24,7 @@ from rec_experiments import cli, rng
 from rec_experiments.codec import Codec
 from rec_experiments.models import byte_tokenizer
 from rec_experiments.prepare import prepare
-from rec_experiments.rollout import Snapshot
+from rec_experiments.rollout import Request, Snapshot
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.train import accumulate_gradient
 from rec_experiments.types import Draw, UserError
@@ -305,7 +305,7 @@ def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
     problems = bench.train_problems[:8]
     draws = [[Draw(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))]
     snapshot = Snapshot.of(bench.model, 0)
-    rollouts = bench.actor.answer(snapshot, problems, draws, 1.0)
+    rollouts = bench.actor.answer(snapshot, Request(problems, draws, 1.0))
     rows, gradients = {}, {}
     for dtype in (torch.float32, torch.bfloat16):
         model = copy.deepcopy(bench.model)

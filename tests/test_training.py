@@ -9,11 +9,11 @@
 
 import copy
 import dataclasses
-import json
 
+import conftest
 import pytest
 import torch
-from conftest import SMALL, experiment, resolve
+from conftest import SMALL, assert_equal, experiment, resolve, timeless
 
 import rec_experiments
 from rec_experiments import train as training
@@ -184,37 +184,13 @@ MOVING = (*SMALL, "algo=asymre")
 
 
 def run(path, *overrides, until=None):
-    """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
-    exp, config = experiment(*MOVING, *overrides), resolve(*MOVING, *overrides)
-    folder = RunFolder(path)
-    folder.check(config)
-    folder.start(config, {})
-
-    def stop(row):
-        if row["step"] == until:
-            raise KeyboardInterrupt
-
-    train(exp, prepare(exp), folder, stop)
-    return folder
-
-
-def result(folder) -> tuple[list[dict], dict]:
-    """Metrics without times, and the final state."""
-    rows = [
-        {k: v for k, v in row.items() if not k.startswith("time/") and "per_second" not in k}
-        for row in folder.metrics()
-    ]
-    return rows, folder.load_checkpoint()[0]
+    return conftest.run(path, *MOVING, *overrides, until=until)
 
 
 def assert_same_result(one, other):
-    rows, state = result(one)
-    other_rows, other_state = result(other)
-    assert rows == other_rows
-    assert json.dumps(rows) == json.dumps(other_rows)
-    assert state["model"].keys() == other_state["model"].keys()
-    for name, tensor in state["model"].items():
-        assert torch.equal(tensor, other_state["model"][name]), name
+    """The same metrics, but for times, and the same final state."""
+    assert [*map(timeless, one.metrics())] == [*map(timeless, other.metrics())]
+    assert_equal(one.load_checkpoint()[0], other.load_checkpoint()[0])
 
 
 @pytest.mark.parametrize(
@@ -274,11 +250,12 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     def fingerprint(model):
         return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
 
-    def spy(snapshot, problems, draws, temperature):
-        out = answer(snapshot, problems, draws, temperature)
+    def spy(snapshot, request):
+        out = answer(snapshot, request)
         weights_after.setdefault(0, fingerprint(bench.model))
-        if draws[0][0].stream == 0:
-            drawn_with[draws[0][0].batch] = fingerprint(bench.actor.sampler.model)
+        first = request.draws[0][0]
+        if first.stream == 0:
+            drawn_with[first.batch] = fingerprint(bench.actor.sampler.model)
         return out
 
     bench.actor.answer = spy
