@@ -1,6 +1,6 @@
 """How a mini-batch is cut: which sequences each rank takes, and which it computes in one pass.
 
-Only memory, speed and rounding depend on it. A sequence is a prompt with its response.
+Only memory, speed and rounding depend on it.
 """
 
 from collections import defaultdict
@@ -10,85 +10,93 @@ from typing import NamedTuple
 
 from rec_experiments.distributed import World
 
-Lengths = list[tuple[int, int]]  # of each sequence: tokens of its prompt, tokens of its response
+
+class Sequence(NamedTuple):
+    """A prompt with its response, computed once, and the rows of the mini-batch that are it."""
+
+    prompt: list[int]
+    response: list[int]
+    rows: list[int]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.response)
 
 
-def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[list[int]]:
-    """The rows of each sequence that occurs, so that it need be computed only once.
+def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[Sequence]:
+    """The sequences of a mini-batch, in order of their first rows.
 
     A tiny policy says the same thing to the same prompt most of the time.
     """
     rows = defaultdict(list)
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         rows[tuple(prompt), tuple(response)].append(i)
-    return list(rows.values())
+    return [Sequence(prompts[same[0]], responses[same[0]], same) for same in rows.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one pass: most rows, and most tokens with padding. None for no limit."""
+    """Of one pass: most sequences, and most tokens with padding. None for no limit."""
 
-    rows: int | None
+    sequences: int | None
     tokens: int | None
 
-    def admit(self, rows: int, width: int) -> bool:
-        """Whether `rows` rows, padded to `width` tokens, fit into one pass."""
-        return (self.rows is None or rows <= self.rows) and (
-            self.tokens is None or rows * width <= self.tokens
+    def admit(self, sequences: int, width: int) -> bool:
+        """Whether so many sequences, padded to `width` tokens, fit into one pass."""
+        return (self.sequences is None or sequences <= self.sequences) and (
+            self.tokens is None or sequences * width <= self.tokens
         )
 
 
 class Pass(NamedTuple):
-    """One forward pass over some rows, with a backward pass if they need a gradient.
+    """One forward pass over some sequences, with a backward pass if they need a gradient.
 
     blank: nothing in it counts, it only keeps step with the other ranks.
     """
 
-    rows: list[int]
+    sequences: list[Sequence]
     needs_gradient: bool
     blank: bool = False
 
 
-def passes(lengths: Lengths, has_gradient: list[bool], limits: Limits, world: World) -> list[Pass]:
-    """This rank's passes over the sequences of a mini-batch.
+def passes(
+    sequences: list[Sequence], has_gradient_B: list[bool], limits: Limits, world: World
+) -> list[Pass]:
+    """This rank's passes over the sequences of a mini-batch of B rows.
 
     Those without a gradient are apart: they are only measured, which costs a third. All ranks make
     the same number of each kind, in the same order: in every pass they exchange weights and
     gradients. A rank that has fewer repeats the shortest, blank.
     """
     mine: list[Pass] = []
+    longest_first = sorted(sequences, key=lambda sequence: -sequence.length)
     for wanted in (True, False):
-        rows = [i for i, has in enumerate(has_gradient) if has is wanted]
-        rows.sort(key=lambda i: (-sum(lengths[i]), i))
-        plans = [list(micro_batches(hand, lengths, limits)) for hand in deal(rows, world.size)]
+        chosen = [s for s in longest_first if any(has_gradient_B[i] for i in s.rows) is wanted]
+        plans = [list(micro_batches(hand, limits)) for hand in deal(chosen, world.size)]
         mine += [Pass(part, wanted) for part in plans[world.rank]]
         missing = max(map(len, plans)) - len(plans[world.rank])
-        mine += [Pass([_shortest(lengths)], wanted, blank=True)] * missing
+        mine += [Pass(longest_first[-1:], wanted, blank=True)] * missing
     return mine
 
 
-def deal(rows: list[int], ranks: int) -> list[list[int]]:
-    """The rows of each rank. Of rows sorted by length, ranks get like numbers of tokens."""
-    return [rows[rank::ranks] for rank in range(ranks)]
+def deal(sequences: list[Sequence], ranks: int) -> list[list[Sequence]]:
+    """The sequences of each rank. Sorted by length, ranks get like numbers of tokens."""
+    return [sequences[rank::ranks] for rank in range(ranks)]
 
 
-def micro_batches(rows: list[int], lengths: Lengths, limits: Limits) -> Iterator[list[int]]:
-    """The rows in order, as many together as the limits admit, but at least one.
+def micro_batches(sequences: list[Sequence], limits: Limits) -> Iterator[list[Sequence]]:
+    """The sequences in order, as many together as the limits admit, but at least one.
 
-    Sorted rows save padding.
+    Sorted sequences save padding.
     """
-    part: list[int] = []
+    part: list[Sequence] = []
     prompt = response = 0  # the longest in `part`
-    for row in rows:
-        longest = max(prompt, lengths[row][0]), max(response, lengths[row][1])
+    for sequence in sequences:
+        longest = max(prompt, len(sequence.prompt)), max(response, len(sequence.response))
         if part and not limits.admit(len(part) + 1, sum(longest)):
             yield part
-            part, longest = [], lengths[row]
-        part.append(row)
+            part, longest = [], (len(sequence.prompt), len(sequence.response))
+        part.append(sequence)
         prompt, response = longest
     if part:
         yield part
-
-
-def _shortest(lengths: Lengths) -> int:
-    return min(range(len(lengths)), key=lambda i: sum(lengths[i]))

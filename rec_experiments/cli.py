@@ -70,6 +70,9 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
         if composed:
             raise
         _refuse(error)
+    except KeyboardInterrupt:  # of a sweep, or of a run before its folder is there
+        print("interrupted; what is finished is kept, the same command goes on", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ def make_actor(experiment: Experiment, model: PreTrainedModel, codec: Codec) -> 
             model,
             codec.pad_id,
             experiment.sampler.temperature,
-            Limits(rows=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens),
+            Limits(sequences=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens),
             getattr(torch, experiment.model.compute_dtype),
         )
     task = experiment.dataset

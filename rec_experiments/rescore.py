@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.batching import Limits, micro_batches
+from rec_experiments.batching import Limits, distinct, micro_batches
 from rec_experiments.scores import autocast, collate, score
 from rec_experiments.types import Rollouts
 
@@ -37,15 +37,14 @@ class Rescorer:
         """The batch with `recomputed` filled in. The weights must be those that drew it."""
         started = time.perf_counter()
         device = self.model.device
-        prompts = rollouts.prompts
         responses = [response.tokens for response in rollouts.responses]
-        lengths = [(len(p), len(r)) for p, r in zip(prompts, responses, strict=True)]
-        recomputed: list[list[float]] = []
-        for part in micro_batches(list(range(len(responses))), lengths, self.limits):
-            rows = collate([prompts[i] for i in part], [responses[i] for i in part], self.pad_id)
+        recomputed: list[list[float]] = [[] for _ in responses]
+        for part in micro_batches(distinct(rollouts.prompts, responses), self.limits):
+            batch = collate([s.prompt for s in part], [s.response for s in part], self.pad_id)
             with autocast(device, self.compute_dtype):
-                logp_BT = score(self.model, None, rows.to(device), self.temperature).logp_BT
-            scored = zip(part, logp_BT.tolist(), strict=True)
-            recomputed += [logp[: len(responses[i])] for i, logp in scored]
+                logp_ST = score(self.model, None, batch.to(device), self.temperature).logp_BT
+            for sequence, logp in zip(part, logp_ST.tolist(), strict=True):
+                for i in sequence.rows:
+                    recomputed[i] = logp[: len(sequence.response)]
         seconds = {**rollouts.seconds, "rescore": time.perf_counter() - started}
         return dataclasses.replace(rollouts, recomputed=recomputed, seconds=seconds)

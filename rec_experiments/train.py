@@ -174,7 +174,7 @@ def accumulate_gradient(
 
     Denominators are counted over the mini-batch first, so the split into micro-batches and over
     ranks changes rounding only; so does computing a sequence once that several rows are. Returns
-    the tokens of this rank's micro-batches. B rows of the mini-batch, S distinct sequences.
+    the tokens of this rank's micro-batches. B rows, S distinct sequences.
     compute_dtype: below float32, the models run under autocast; the gradient keeps the dtype of
     the weights. With `mismatch_cap` the batch must bring its recomputed log-probabilities.
     """
@@ -199,22 +199,14 @@ def accumulate_gradient(
     for parameter in model.parameters():  # a batch without any gradient still is a step of AdamW
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    alike = distinct(rollouts.prompts, responses)
-    prompts_S = [rollouts.prompts[rows[0]] for rows in alike]
-    responses_S = [responses[rows[0]] for rows in alike]
-    lengths_S = [(len(p), len(r)) for p, r in zip(prompts_S, responses_S, strict=True)]
+    sequences = distinct(rollouts.prompts, responses)
     has_gradient_B = algorithm.has_gradient(credit).tolist()
-    has_gradient_S = [any(has_gradient_B[i] for i in rows) for rows in alike]
-    limits = Limits(rows=micro_batch_size, tokens=micro_batch_tokens)
-    for sequences, needs_gradient, blank in passes(lengths_S, has_gradient_S, limits, world):
-        batch = collate(
-            [prompts_S[s] for s in sequences], [responses_S[s] for s in sequences], pad_id
-        )
+    limits = Limits(sequences=micro_batch_size, tokens=micro_batch_tokens)
+    for part_S, needs_gradient, blank in passes(sequences, has_gradient_B, limits, world):
+        batch = collate([s.prompt for s in part_S], [s.response for s in part_S], pad_id)
         width = batch.response_length
-        index_B = torch.tensor([i for s in sequences for i in alike[s]], device=device)
-        place_B = torch.tensor(
-            [place for place, s in enumerate(sequences) for _ in alike[s]], device=device
-        )
+        index_B = torch.tensor([i for s in part_S for i in s.rows], device=device)
+        place_B = torch.tensor([n for n, s in enumerate(part_S) for _ in s.rows], device=device)
         written_BT = mask_BT[index_B, :width] & (not blank)
         part = credit.rows(index_B, width)
         part = replace(part, mask_BT=part.mask_BT & written_BT)

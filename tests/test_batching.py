@@ -13,7 +13,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.batching import Limits, deal, distinct, passes
+from rec_experiments.batching import Limits, Sequence, deal, distinct, passes
 from rec_experiments.distributed import World
 from rec_experiments.scores import collate
 
@@ -23,35 +23,45 @@ ROWS = st.lists(
 LIMITS = st.builds(Limits, st.none() | st.integers(1, 9), st.none() | st.integers(1, 200))
 
 
+def sequences_of(lengths: list[tuple[int, int]]) -> list[Sequence]:
+    """Of these lengths of prompt and response; sequence i is row i and row -i - 1."""
+    return [
+        Sequence([0] * prompt, [0] * response, [i, -i - 1])
+        for i, (prompt, response) in enumerate(lengths)
+    ]
+
+
 @settings(deadline=None)
 @given(ROWS, LIMITS, st.integers(1, 5))
-def test_ranks_share_the_rows_within_the_limits_and_keep_step(rows, limits, ranks):
-    lengths = [(prompt, response) for prompt, response, _ in rows]
+def test_ranks_share_the_sequences_within_the_limits_and_keep_step(rows, limits, ranks):
+    sequences = sequences_of([(prompt, response) for prompt, response, _ in rows])
     needs = [needed for *_, needed in rows]
-    plans = [passes(lengths, needs, limits, World(rank, ranks)) for rank in range(ranks)]
+    has_gradient = [*needs, *[False] * len(rows)]  # only one of its rows makes a sequence need it
+    plans = [passes(sequences, has_gradient, limits, World(rank, ranks)) for rank in range(ranks)]
     assert len({tuple(p.needs_gradient for p in plan) for plan in plans}) == 1
-    counted = [row for plan in plans for p in plan if not p.blank for row in p.rows]
-    assert sorted(counted) == list(range(len(lengths)))
+    counted = [s.rows[0] for plan in plans for p in plan if not p.blank for s in p.sequences]
+    assert sorted(counted) == list(range(len(rows)))
     assert all(any(not plan[i].blank for plan in plans) for i in range(len(plans[0])))
     for plan in plans:
         for p in plan:
-            assert p.blank or {needs[row] for row in p.rows} == {p.needs_gradient}
-            assert len(p.rows) <= (limits.rows or math.inf)
-            padded = collate(*([[0] * lengths[i][k] for i in p.rows] for k in (0, 1)), pad_id=0)
-            assert padded.input_ids.numel() <= (limits.tokens or math.inf) or len(p.rows) == 1
+            size = len(p.sequences)
+            assert p.blank or {needs[s.rows[0]] for s in p.sequences} == {p.needs_gradient}
+            assert size <= (limits.sequences or math.inf)
+            batch = collate(*zip(*((s.prompt, s.response) for s in p.sequences), strict=True), 0)
+            assert batch.input_ids.numel() <= (limits.tokens or math.inf) or size == 1
         for one, two in itertools.pairwise(p for p in plan if not p.blank):
             if one.needs_gradient == two.needs_gradient:
-                grown = [*one.rows, two.rows[0]]
-                width = sum(max(lengths[i][k] for i in grown) for k in (0, 1))
-                too_many = len(grown) > (limits.rows or math.inf)
+                grown = [*one.sequences, two.sequences[0]]
+                width = max(len(s.prompt) for s in grown) + max(len(s.response) for s in grown)
+                too_many = len(grown) > (limits.sequences or math.inf)
                 assert too_many or len(grown) * width > (limits.tokens or math.inf)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 5))
 def test_ranks_get_like_work(sizes, ranks):
-    """The tokens of two ranks differ by no more than a longest row has."""
-    rows = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    work = [sum(sizes[i] for i in hand) for hand in deal(rows, ranks)]
+    """The tokens of two ranks differ by no more than a longest sequence has."""
+    hands = deal(sequences_of([(1, size) for size in sorted(sizes, reverse=True)]), ranks)
+    work = [sum(len(s.response) for s in hand) for hand in hands]
     assert max(work) - min(work) <= max(sizes)
 
 
@@ -60,7 +70,7 @@ TOKENS = st.lists(st.integers(0, 1), max_size=2)
 
 @given(st.lists(st.tuples(TOKENS, TOKENS), max_size=20))
 def test_rows_are_one_sequence_where_prompt_and_response_are_the_same(rows):
-    alike = distinct([prompt for prompt, _ in rows], [response for _, response in rows])
-    assert sorted(i for same in alike for i in same) == list(range(len(rows)))
-    for i, j in itertools.combinations(range(len(rows)), 2):
-        assert (rows[i] == rows[j]) == any(i in same and j in same for same in alike)
+    found = distinct([prompt for prompt, _ in rows], [response for _, response in rows])
+    assert sorted(i for s in found for i in s.rows) == list(range(len(rows)))
+    assert all(rows[i] == (s.prompt, s.response) for s in found for i in s.rows)
+    assert len({(*s.prompt, None, *s.response) for s in found}) == len(found)

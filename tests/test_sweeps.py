@@ -11,14 +11,20 @@
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from multiprocessing import Pipe
 from pathlib import Path
 
+import cloudpickle
 import pytest
 from conftest import resolve
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.singleton import Singleton
+from hydra_plugins.rec_arm_sweeper import local
 
 from rec_experiments import schema, sweeps
 from rec_experiments.experiment import run_path
@@ -341,7 +347,7 @@ def test_a_fixed_run_dir_cannot_hold_a_sweep():
 
 # A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 is left undone.
 STUB = """
-import os, sys
+import os, sys, time
 from rec_experiments import cli
 from rec_experiments.run_folder import RunFolder
 from rec_experiments.sweeps import resolve
@@ -357,6 +363,8 @@ def task(config):
         os.kill(os.getpid(), 9)
     if config.seed == 3:
         raise UserError("seed=3: not today")
+    if config.seed == 6:
+        time.sleep(600)
     if config.seed != 4:
         RunFolder(path).set_status("done")
 
@@ -371,12 +379,19 @@ def multirun(tmp_path):
     script.write_text(STUB)
     paths = [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
 
-    def start(*overrides):
-        return subprocess.run(
+    def start(*overrides, until=None):
+        """The sweep's end; where `until` says so, Ctrl-C comes first, to all its processes."""
+        process = subprocess.Popen(
             [sys.executable, str(script), "-m", f"output_dir={tmp_path}/runs", *overrides],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=tmp_path, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
+        if until:
+            while process.poll() is None and not until():
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     return start
 
@@ -405,6 +420,29 @@ def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
     again = multirun("seed=0,4,5")  # seeds 0 and 5 are done
     assert "3 runs, 2 finished before" in again.stdout
     assert "0 done, 1 failed" in again.stdout
+
+
+def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multirun, tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+    stopped = multirun(
+        "seed=0,6",
+        "hydra.launcher.jobs=1",
+        until=lambda: any(tmp_path.glob("runs/*_seed6_*/log.txt")),
+    )
+    assert stopped.returncode == 128 + signal.SIGINT
+    assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
+    assert "1 runs, 1 finished before" in multirun("seed=0").stdout
+
+
+def test_an_error_of_the_local_launcher_is_named_and_its_traceback_kept(capfd):
+    class Broken:
+        def run(self, overrides, number):
+            raise OSError("no room for log.txt")
+
+    ours, theirs = Pipe(duplex=False)
+    local._job(theirs, cloudpickle.dumps((Broken(), [], 0, Singleton.get_state())))
+    assert "no room for log.txt" in ours.recv()
+    assert "Traceback" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("launcher", ["basic", "local", "submitit_local"])

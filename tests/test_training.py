@@ -17,6 +17,7 @@ from conftest import SMALL, assert_equal, experiment, resolve, timeless
 
 import rec_experiments
 from rec_experiments import train as training
+from rec_experiments.batching import Sequence
 from rec_experiments.codec import Codec
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout import RolloutFeed
@@ -128,7 +129,11 @@ def test_a_sequence_that_occurs_often_is_computed_once_and_counts_as_often(
     monkeypatch.setattr(training, "score", counted)
     once, once_log = gradient_of(model, repeated, pad_id, algorithm)
     assert sum(computed) == len(set(like))
-    monkeypatch.setattr(training, "distinct", lambda prompts, _: [[i] for i in range(16)])
+    monkeypatch.setattr(
+        training,
+        "distinct",
+        lambda prompts, responses: [Sequence(prompts[i], responses[i], [i]) for i in range(16)],
+    )
     apart, apart_log = gradient_of(model, repeated, pad_id, algorithm)
     # The library's norm rounds its gradient to float32, here of a sum, there of each summand.
     torch.testing.assert_close(once, apart, rtol=0, atol=1e-6 * float(apart.abs().max()))
