@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments import scores
-from rec_experiments.scores import Rows, collate, head_output, score
+from rec_experiments.policy import logprobs as scores
+from rec_experiments.policy.logprobs import Rows, collate, head_output, score
 
 VOCABULARY, HIDDEN = 151_936, 128
 SEQUENCES, PROMPT, RESPONSE = 8, 16, 512

@@ -23,8 +23,8 @@ from hydra import compose, initialize_config_dir
 from rec_experiments import schema
 from rec_experiments.experiment import Experiment
 from rec_experiments.prepare import prepare
-from rec_experiments.run_folder import RunFolder
-from rec_experiments.train import train
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.training.loop import train
 
 # Untrained, so that every response runs to the limit and each batch is as long as the others.
 SETTING = (
@@ -37,11 +37,11 @@ def rows_of(arguments: list[str]) -> list[dict]:
     """Train in a folder that is thrown away; the rows of metrics.jsonl, one a gradient step."""
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*SETTING, *arguments]), Experiment)
-    bench = prepare(experiment)
-    with contextlib.closing(bench.actor), tempfile.TemporaryDirectory() as name:
+    context = prepare(experiment)
+    with contextlib.closing(context.worker), tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name))
         folder.start({}, {})
-        train(experiment, bench, folder)
+        train(experiment, context, folder)
         return folder.metrics()[1:]
 
 

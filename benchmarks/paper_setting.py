@@ -23,8 +23,8 @@ from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.train import accumulate_gradient
-from rec_experiments.types import Draw, Response, Rollouts, Sampler, Verdict
+from rec_experiments.training.loop import accumulate_gradient
+from rec_experiments.types import Response, Rollouts, SampleKey, Sampler, Verdict
 
 # Dense bfloat16 FLOP/s as their maker states them, by a part of the device's name.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
@@ -119,7 +119,7 @@ def main() -> None:
     sampler = sampler_of(options.sampler, model, size)
     sampler.load(model.state_dict())
     prompts = torch.randint(size.model["vocab_size"], (size.prompts, size.prompt)).tolist()
-    draws = [[Draw(0, TRAIN, 0, g, k) for k in range(size.draws)] for g in range(size.prompts)]
+    draws = [[SampleKey(0, TRAIN, 0, g, k) for k in range(size.draws)] for g in range(size.prompts)]
 
     responses, seconds, sampling_peak = measured(
         lambda: sampler.sample(prompts, draws, temperature=1.0), device

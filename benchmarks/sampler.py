@@ -23,7 +23,7 @@ from rec_experiments.experiment import Experiment
 from rec_experiments.prepare import prepare
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.types import Draw
+from rec_experiments.types import SampleKey
 
 VOCABULARY, PAD = 260, 258
 PROMPTS, DRAWS, LIMIT = 32, 8, 24
@@ -75,10 +75,10 @@ def miniature() -> Case:
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         experiment = schema.build(compose("config"), Experiment)
     bench = prepare(experiment)
-    codec, problems = bench.codec, bench.train_problems[:PROMPTS]
-    prompts = codec.encode_all([problem.messages for problem in problems])
+    chat, problems = bench.chat, bench.train_problems[:PROMPTS]
+    prompts = chat.encode_all([problem.messages for problem in problems])
     limit = experiment.dataset.max_response_tokens
-    return Case("miniature", bench.model.eval(), prompts, codec.eos_ids, codec.pad_id, limit)
+    return Case("miniature", bench.model.eval(), prompts, chat.eos_ids, chat.pad_id, limit)
 
 
 def native(case: Case) -> Callable[[], int]:
@@ -86,7 +86,7 @@ def native(case: Case) -> Callable[[], int]:
     sampler = NativeSampler(
         copy.deepcopy(case.model), case.stop, case.pad, case.limit, max_rows=None
     )
-    draws = [[Draw(0, TRAIN, 0, g, k) for k in range(DRAWS)] for g in range(PROMPTS)]
+    draws = [[SampleKey(0, TRAIN, 0, g, k) for k in range(DRAWS)] for g in range(PROMPTS)]
 
     def rollout() -> int:
         responses = sampler.sample(case.prompts, draws, temperature=1.0)

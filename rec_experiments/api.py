@@ -3,17 +3,15 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+from hydra import compose
 from torch import Tensor
 
 from rec_experiments import rng, schema
 from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.cli import explain
+from rec_experiments.composition import composing
 from rec_experiments.experiment import Pieces
-from rec_experiments.metrics import TokenLog
-from rec_experiments.types import LossInput, UserError
+from rec_experiments.training.metrics import TokenLog
+from rec_experiments.types import LossInput
 
 
 class Result(NamedTuple):
@@ -79,10 +77,6 @@ def algorithm(preset: str, *overrides: str) -> StandaloneAlgorithm:
 
     Raises UserError for an unknown preset, a misspelt override, or a value out of range.
     """
-    schema.register()
-    try:
-        with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-            config = compose("algorithm", [f"algo={preset}", *overrides])
-        return StandaloneAlgorithm(schema.build(config, Pieces).algorithm())
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(explain(error)) from error
+    with composing():
+        config = compose("algorithm", [f"algo={preset}", *overrides])
+    return StandaloneAlgorithm(schema.build(config, Pieces).algorithm())

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from rec_experiments import schema
-from rec_experiments.cli import hydra_main
+from rec_experiments.command import hydra_main
 from rec_experiments.experiment import Experiment
-from rec_experiments.prepare import judge_for
-from rec_experiments.rewards.judge import Judge
+from rec_experiments.prepare import verifier_for
+from rec_experiments.rewards.verifier_pool import BatchVerifier
 from rec_experiments.types import Problem, Task
 
 FAILURES_SHOWN = 5
@@ -24,17 +24,17 @@ class Report:
     failures: list[Problem]
 
 
-def check_gold(problems: list[Problem], judge: Judge) -> list[Problem]:
+def check_gold(problems: list[Problem], verifier: BatchVerifier) -> list[Problem]:
     """The problems whose gold solution the verifier rejects."""
-    verdicts = judge([(problem.solution, problem.answer) for problem in problems])
+    verdicts = verifier([(problem.solution, problem.answer) for problem in problems])
     return [p for p, verdict in zip(problems, verdicts, strict=True) if verdict.accuracy != 1]
 
 
-def report(task: Task, judge: Judge) -> Report:
+def report(task: Task, verifier: BatchVerifier) -> Report:
     """Check every training and evaluation problem of a task."""
     train, evaluation = task.load()
     problems = train + evaluation
-    failures = check_gold(problems, judge)
+    failures = check_gold(problems, verifier)
     return Report(len(problems) - len(failures), len(problems), failures)
 
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 def _print_report(config: DictConfig) -> None:
     experiment = schema.build(config, Experiment)
-    found = report(experiment.dataset, judge_for(experiment.dataset))
+    found = report(experiment.dataset, verifier_for(experiment.dataset))
     print(f"{found.accepted} of {found.total} gold answers accepted")
     for problem in found.failures[:FAILURES_SHOWN]:
         question = " ".join(problem.messages[-1]["content"].split())

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rec_experiments.experiment import Experiment
-from rec_experiments.run_folder import write_atomic
+from rec_experiments.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from rec_experiments.types import UserError
+from rec_experiments.errors import UserError
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

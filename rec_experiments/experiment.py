@@ -1,13 +1,12 @@
 """The whole experiment as one typed object: what the configuration composes, and nothing else."""
 
-import hashlib
-import json
+import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
+from enum import Enum
 from typing import Any
 
 from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.sync import Schedule
+from rec_experiments.rollout.schedule import Schedule
 
 
 @dataclass(kw_only=True, slots=True)
@@ -24,7 +23,7 @@ class Pieces:
 
     algo: Preset
     advantage: Any
-    shaping: Any
+    data_weighting: Any
     clip: Any
     weight: Any
     regularizer: Any
@@ -33,7 +32,7 @@ class Pieces:
     def algorithm(self) -> Algorithm:
         return Algorithm(
             advantage=self.advantage,
-            shaping=self.shaping,
+            data_weighting=self.data_weighting,
             clip=self.clip,
             weight=self.weight,
             regularizer=self.regularizer,
@@ -96,21 +95,17 @@ class Experiment(Pieces):
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={self.device}: must be auto, cpu or cuda")
 
-
-# Keys that say where and how a run goes or what a method is called, not what is computed.
-NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir")
-
-
-def identity(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a resolved configuration that decides what a run computes."""
-    return {key: value for key, value in config.items() if key not in NOT_IDENTITY}
+    def config(self) -> dict[str, Any]:
+        """The experiment as plain values, as run folders hold it. `schema.restore` reads them."""
+        return plain(self)
 
 
-def run_path(config: dict[str, Any]) -> Path:
-    """The run's folder: run_dir, or a name made of method, schedule, seed and identity."""
-    if config["run_dir"]:
-        return Path(config["run_dir"])
-    digest = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
-    sync, name = config["sync"], config["algo"]["name"].lower().replace(" ", "-")
-    schedule = "offline" if sync["interval"] is None else f"m{sync['interval']}-n{sync['offset']}"
-    return Path(config["output_dir"]) / f"{name}_{schedule}_seed{config['seed']}_{digest[:8]}"
+def plain(value: Any) -> Any:
+    """A tree of dataclasses as dicts, an enumeration as its name."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value.name if isinstance(value, Enum) else value

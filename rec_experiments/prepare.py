@@ -10,17 +10,18 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
-from rec_experiments.batching import Limits
-from rec_experiments.codec import Codec
 from rec_experiments.distributed import ALONE, World, check_ranks
+from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment
-from rec_experiments.models import Tiny
-from rec_experiments.rescore import Rescorer
-from rec_experiments.rewards.judge import Isolated, Judge, inline
-from rec_experiments.rollout import Actor
-from rec_experiments.train import Workbench
-from rec_experiments.types import MultiTurnTask, Problem, Task, UserError
-from rec_experiments.warm_start import load_warm_start
+from rec_experiments.policy.batching import Limits
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.models import Tiny
+from rec_experiments.policy.recompute import LogprobRecomputer
+from rec_experiments.policy.warm_start import load_warm_start
+from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool, inline_verifier
+from rec_experiments.rollout.worker import LocalWorker
+from rec_experiments.training.loop import TrainingContext
+from rec_experiments.types import MultiTurnTask, Problem, Task
 
 
 def prepare(
@@ -28,7 +29,7 @@ def prepare(
     note: Callable[[str], None] = lambda line: None,
     on_warm_step: Callable[[int, int], None] = lambda step, total: None,
     world: World = ALONE,
-) -> Workbench:
+) -> TrainingContext:
     """Load everything. Raises UserError for what the user can mend; writes only to the cache.
 
     note gets a line for people; on_warm_step the steps of a warm start, done and
@@ -46,68 +47,76 @@ def prepare(
             f"{len(eval_problems)}"
         )
     model = experiment.model.model()
-    codec = Codec(experiment.model.tokenizer(), model)
-    check_lengths(experiment, codec, train_problems + eval_problems)
+    chat = ChatTemplate(experiment.model.tokenizer(), model)
+    check_lengths(experiment, chat, train_problems + eval_problems)
     if isinstance(experiment.dataset, MultiTurnTask):
-        codec.encode_reply("")  # a template that cannot is refused now, not in the midst of a run
+        chat.encode_reply("")  # a template that cannot is refused now, not in the midst of a run
     if isinstance(experiment.model, Tiny):
-        load_warm_start(experiment, model, codec, train_problems, note, on_warm_step)
+        load_warm_start(
+            experiment.model,
+            experiment.dataset,
+            model,
+            chat,
+            train_problems,
+            note,
+            on_warm_step,
+        )
     reference = None
     if experiment.kl_every:
         reference = world.split(copy.deepcopy(model).eval().requires_grad_(False))
     model.to(world.device)  # whole, for the sampler; what is trained is split afterwards
-    actor = experiment.pipeline.start(
-        here=lambda: make_actor(experiment, model, codec),
-        elsewhere=functools.partial(load_actor, experiment),
+    worker = experiment.pipeline.start(
+        here=lambda: make_worker(experiment, model, chat),
+        elsewhere=functools.partial(load_worker, experiment),
         weights=model.state_dict(),
         ranks=world.size,
     )
-    return Workbench(
+    return TrainingContext(
         model=world.split(model),
         reference=reference,
-        codec=codec,
-        actor=actor,
+        chat=chat,
+        worker=worker,
         train_problems=train_problems,
         eval_problems=eval_problems,
         world=world,
     )
 
 
-def load_actor(experiment: Experiment) -> Actor:
-    """The actor for a process of its own. Its weights are the ones it is given before it draws."""
+def load_worker(experiment: Experiment) -> LocalWorker:
+    """The worker for a process of its own. Its weights are the ones it is given before it draws."""
     torch.set_num_threads(experiment.threads)
     model = experiment.model.model()
-    codec = Codec(experiment.model.tokenizer(), model)
-    return make_actor(experiment, model.to(pick_device(experiment.device, ALONE)), codec)
+    chat = ChatTemplate(experiment.model.tokenizer(), model)
+    return make_worker(experiment, model.to(pick_device(experiment.device, ALONE)), chat)
 
 
-def make_actor(experiment: Experiment, model: PreTrainedModel, codec: Codec) -> Actor:
+def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTemplate) -> LocalWorker:
     """Sampler, verifier and environment of the experiment."""
     sampler = experiment.sampler.build(
         model,
-        codec.eos_ids,
-        codec.pad_id,
+        chat.eos_ids,
+        chat.pad_id,
         experiment.dataset.max_prompt_tokens,
         experiment.dataset.max_response_tokens,
     )
-    rescorer = None
+    recomputer = None
     if experiment.mismatch_cap is not None:
-        rescorer = Rescorer(
+        recomputer = LogprobRecomputer(
             model,
-            codec.pad_id,
+            chat.pad_id,
             experiment.sampler.temperature,
             Limits(sequences=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens),
             getattr(torch, experiment.model.compute_dtype),
         )
     task = experiment.dataset
-    return Actor(sampler, codec, judge_for(task), task, rescorer)
+    return LocalWorker(sampler, chat, verifier_for(task), task, recomputer)
 
 
-def judge_for(task: Task) -> Judge:
+def verifier_for(task: Task) -> BatchVerifier:
     """In this process, or in killable workers where the task asks for them."""
     if not task.verifier_workers:
-        return inline(task.verify)
-    return Isolated(task.verify, task.verifier_workers, task.verifier_timeout)
+        return inline_verifier(task.verify)
+    return VerifierPool(task.verify, task.verifier_workers, task.verifier_timeout)
 
 
 def pick_device(name: str, world: World) -> torch.device:
@@ -130,7 +139,7 @@ def pick_device(name: str, world: World) -> torch.device:
     return torch.device("cuda", index)
 
 
-def check_lengths(experiment: Experiment, codec: Codec, problems: list[Problem]) -> None:
+def check_lengths(experiment: Experiment, chat: ChatTemplate, problems: list[Problem]) -> None:
     """Raise UserError if a prompt and a longest response do not fit the model's context.
 
     Where there are several turns, the last may start at the end of a longest response and is
@@ -138,13 +147,13 @@ def check_lengths(experiment: Experiment, codec: Codec, problems: list[Problem])
     """
     limit, response = experiment.dataset.max_prompt_tokens, experiment.dataset.max_response_tokens
     times = 2 if isinstance(experiment.dataset, MultiTurnTask) else 1
-    if limit + times * response > codec.context:
+    if limit + times * response > chat.context:
         raise UserError(
             f"dataset.max_prompt_tokens={limit}: with {'twice ' * (times - 1)}"
             f"dataset.max_response_tokens={response} it exceeds the model's context of "
-            f"{codec.context} tokens"
+            f"{chat.context} tokens"
         )
-    prompts = codec.encode_all([problem.messages for problem in problems])
+    prompts = chat.encode_all([problem.messages for problem in problems])
     for problem, prompt in zip(problems, prompts, strict=True):
         if len(prompt) > limit:
             raise UserError(

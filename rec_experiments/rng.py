@@ -5,7 +5,7 @@ That is what makes a resumed, an overlapped or a re-batched run bit-identical to
 
 import numpy as np
 
-from rec_experiments.types import Draw
+from rec_experiments.types import SampleKey
 
 # One stream per purpose, so that no two purposes share numbers.
 TRAIN, EVAL, ORDER, DROP, TASK = range(5)
@@ -21,17 +21,17 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=words))
 
 
-def uniforms(draw: Draw, n: int) -> np.ndarray:
+def uniforms(draw: SampleKey, n: int) -> np.ndarray:
     """The first n uniforms in [0, 1) of one turn of a response: one for each of its tokens."""
     return _of_turn(draw).random(n)
 
 
-def integer(draw: Draw) -> int:
+def integer(draw: SampleKey) -> int:
     """The seed of one turn of a response, below 2^63, for a library that draws by itself."""
     return int(_of_turn(draw).integers(1 << 63))
 
 
-def _of_turn(draw: Draw) -> np.random.Generator:
+def _of_turn(draw: SampleKey) -> np.random.Generator:
     """Response and turn share a word of the counter, each with 32 bits of it."""
     word = draw.response | draw.turn << 32
     return generator(draw.seed, draw.stream, word, draw.group, draw.batch)

@@ -11,20 +11,28 @@ from typing import Any, TypeVar
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from rec_experiments.algo import advantages, aggregation, clips, regularizers, shaping, weights
+from rec_experiments.algo import (
+    advantages,
+    aggregation,
+    clips,
+    data_weighting,
+    regularizers,
+    weights,
+)
+from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment, Pieces, Preset
-from rec_experiments.models import Pretrained, Tiny
-from rec_experiments.optimizers import AdamW
-from rec_experiments.pipeline import Overlap, Sequential
+from rec_experiments.policy.models import Pretrained, Tiny
+from rec_experiments.records.tracking import NoTracking, Wandb
+from rec_experiments.rollout.pipeline import Overlap, Sequential
+from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.sync import Schedule
 from rec_experiments.tasks.arithmetic import Arithmetic
 from rec_experiments.tasks.calculator import Calculator
 from rec_experiments.tasks.math_problems import MathProblems
 from rec_experiments.tasks.tool_calls import ToolCalls
-from rec_experiments.tracking import NoTracking, Wandb
-from rec_experiments.types import Piece, UserError
+from rec_experiments.training.optimizers import AdamW
+from rec_experiments.types import Piece
 
 # In a checkout `conf` stands beside the package, in a wheel inside it.
 PACKAGE = Path(__file__).parent
@@ -33,11 +41,11 @@ CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir()
 SCHEMAS: dict[str, dict[str, type]] = {
     "algo": {"preset": Preset},
     "advantage": {"mean": advantages.GroupMean, "standard": advantages.GroupStandard},
-    "shaping": {
-        "uniform": shaping.Uniform,
-        "drop_negatives": shaping.DropNegatives,
-        "exponential": shaping.ExponentialWeight,
-        "pairwise": shaping.PairwiseWeight,
+    "data_weighting": {
+        "uniform": data_weighting.Uniform,
+        "drop_negatives": data_weighting.DropNegatives,
+        "exponential": data_weighting.ExponentialWeight,
+        "pairwise": data_weighting.PairwiseWeight,
     },
     "clip": {"one_side": clips.OneSide, "two_side": clips.TwoSide, "ring": clips.Ring},
     "weight": {"none": weights.NoWeight, "importance": weights.ImportanceWeight},

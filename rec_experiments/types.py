@@ -6,22 +6,12 @@ tokens, V vocabulary entries. A group is the K responses to one prompt.
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
-
-
-class UserError(Exception):
-    """Bad input: one clear line for the user, exit code 2, no traceback."""
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 @dataclass(kw_only=True, slots=True)
@@ -122,7 +112,7 @@ class Rollouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class Advantages:
     """What one mini-batch owes to each sequence, before any gradient: advantage and live tokens.
 
     advantage_B: the factor on each sequence's log-probability gradient.
@@ -134,9 +124,9 @@ class Credit:
     mask_BT: Tensor
     totals: "Totals"
 
-    def rows(self, index_B: Tensor, width: int) -> "Credit":
+    def rows(self, index_B: Tensor, width: int) -> "Advantages":
         """Some rows, cut to `width` tokens; the totals stay those of the whole mini-batch."""
-        return Credit(self.advantage_B[index_B], self.mask_BT[index_B, :width], self.totals)
+        return Advantages(self.advantage_B[index_B], self.mask_BT[index_B, :width], self.totals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +148,7 @@ class LossInput:
 
     logp_BT: Tensor
     behavior_logp_BT: Tensor
-    credit: Credit
+    credit: Advantages
     mismatch_weight_BT: Tensor | None = None
 
     @property
@@ -178,7 +168,7 @@ class LossOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SampleKey:
     """Names the randomness of one response, so that it comes out the same in any batching."""
 
     seed: int
@@ -196,7 +186,7 @@ class Sampler(Protocol):
         """Sample from these weights from now on."""
 
     def sample(
-        self, prompts: list[list[int]], draws: list[list[Draw]], temperature: float
+        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
         """One response per draw, prompt by prompt, in order. Temperature 0 is greedy."""
 
@@ -209,6 +199,7 @@ class Task(Protocol):
     suits a verifier that cannot hang. verifier_timeout: seconds that one response may take there.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     max_prompt_tokens: int
     max_response_tokens: int
     verifier_workers: int
@@ -222,6 +213,16 @@ class Task(Protocol):
 
     def describe(self) -> str:
         """What the data is, for people."""
+
+
+@runtime_checkable
+class DemonstratedTask(Task, Protocol):
+    """A data set that a model which starts from nothing can learn from before its run."""
+
+    def demonstrations(
+        self, problems: list[Problem], count: int, seed: int
+    ) -> list[tuple[int, list[str]]]:
+        """`count` of them: the number of a problem, and the model's turns on it."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from rec_experiments import schema
 from rec_experiments.experiment import Experiment
-from rec_experiments.run_folder import RunFolder
+from rec_experiments.records.run_folder import RunFolder
 
 # An experiment of seconds: the same code path as a real one.
 SMALL = (
@@ -53,7 +53,7 @@ def experiment(*overrides: str) -> Experiment:
 def run(path: Path, *overrides: str, until: int | None = None) -> RunFolder:
     """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
     from rec_experiments.prepare import prepare
-    from rec_experiments.train import train
+    from rec_experiments.training.loop import train
 
     exp, config = experiment(*overrides), resolve(*overrides)
     folder = RunFolder(path)
@@ -64,9 +64,9 @@ def run(path: Path, *overrides: str, until: int | None = None) -> RunFolder:
         if row["step"] == until:
             raise KeyboardInterrupt
 
-    bench = prepare(exp)
-    with contextlib.closing(bench.actor):
-        train(exp, bench, folder, stop)
+    context = prepare(exp)
+    with contextlib.closing(context.worker):
+        train(exp, context, folder, stop)
     return folder
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from conftest import timeless
 
-from rec_experiments.run_folder import RunFolder
+from rec_experiments.records.run_folder import RunFolder
 
 STEPS_PER_KILL = 12
 LONGEST_LIFE = 4.0  # seconds of training before a kill, at most

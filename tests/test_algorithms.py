@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import rec_experiments
 from rec_experiments import rng
-from rec_experiments.algo import clips, shaping
+from rec_experiments.algo import clips, data_weighting
 from rec_experiments.algo.advantages import GroupMean, GroupStandard
 from rec_experiments.algo.groups import group_mean, group_sum
 
@@ -139,7 +139,7 @@ def test_red_drop_repeats_with_its_seed_and_ignores_the_global_generator():
 def test_dropped_samples_leave_the_denominator_unless_counted():
     inputs = batch(3)
     kept = rec_experiments.algorithm("red_drop")
-    counted = rec_experiments.algorithm("red_drop", "shaping.count_dropped=true")
+    counted = rec_experiments.algorithm("red_drop", "data_weighting.count_dropped=true")
     credits = [
         a.parts.credit(inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, 3, 0))
         for a in (kept, counted)
@@ -295,7 +295,7 @@ def test_product_weights_on_a_subset_give_red_drop():
     groups, size = torch.zeros(6, dtype=torch.long), 6
     kept = torch.tensor([True, True, False, True, True, False])
     weight = torch.where(kept, size**0.5 / kept.sum(), 0.0).double()
-    eq9 = shaping.pairwise(rewards, weight, groups)  # holds the 1/K of Eq. 9
+    eq9 = data_weighting.pairwise(rewards, weight, groups)  # holds the 1/K of Eq. 9
     eq10 = torch.where(kept, rewards - rewards[kept].mean(), 0.0) / kept.sum()
     torch.testing.assert_close(eq9, eq10)
 
@@ -313,7 +313,7 @@ def test_red_weight_is_pairwise_plus_weighted_imitation():
     inputs = batch(9)
     a, groups = centered(inputs), inputs["groups"]
     w = a.exp()
-    eq9 = shaping.pairwise(inputs["rewards"], w, groups) / group_mean(w, groups)
+    eq9 = data_weighting.pairwise(inputs["rewards"], w, groups) / group_mean(w, groups)
     drift = group_sum(w * inputs["rewards"], groups) / group_sum(w, groups) - group_mean(
         inputs["rewards"], groups
     )
@@ -325,7 +325,7 @@ def test_red_weight_is_pairwise_plus_weighted_imitation():
 def test_an_infinite_temperature_makes_pairwise_reinforce():
     inputs = batch(10)
     torch.testing.assert_close(
-        gradient(rec_experiments.algorithm("pairwise", "shaping.temperature=inf"), inputs),
+        gradient(rec_experiments.algorithm("pairwise", "data_weighting.temperature=inf"), inputs),
         gradient(rec_experiments.algorithm("reinforce"), inputs),
     )
 
@@ -346,7 +346,7 @@ def test_no_per_token_synchronisation_inside_the_loss():
         credit = parts.credit(
             inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, rng.DROP, 0)
         )
-        meta = rec_experiments.types.Credit(
+        meta = rec_experiments.types.Advantages(
             credit.advantage_B.to("meta"), credit.mask_BT.to("meta"), credit.totals
         )
         loss_input = rec_experiments.types.LossInput(

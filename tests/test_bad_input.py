@@ -62,7 +62,8 @@ CASES = {
     "temperature 0": (["sampler.temperature=0"], ["sampler.temperature=0", "above 0"]),
     "negative temperature": (["sampler.eval_temperature=-1"], ["eval_temperature=-1"]),
     "weight temperature 0": (
-        ["algo=red_weight", "shaping.temperature=0"], ["shaping.temperature=0", "greater than 0"],
+        ["algo=red_weight", "data_weighting.temperature=0"],
+        ["data_weighting.temperature=0", "greater than 0"],
     ),
     "negative tau": (["algo=opmd", "regularizer.tau=-1"], ["regularizer.tau=-1", "at least 0"]),
     "ddof 2": (["algo=grpo", "advantage.ddof=2"], ["advantage.ddof=2", "0 (population) or 1"]),
@@ -229,7 +230,7 @@ def test_an_error_of_ours_keeps_its_traceback_and_never_exits_0(tmp_path):
     """A run that fails half-way: traceback on stderr, the reason in status.json, not code 0."""
     script = tmp_path / "broken.py"
     script.write_text(
-        "import sys, rec_experiments.train as t\n"
+        "import sys, rec_experiments.training.loop as t\n"
         "def boom(*a, **k): raise RuntimeError('no luck')\n"
         "t.update = boom\n"
         "sys.argv = ['rec_experiments', *sys.argv[1:]]\n"

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rec_experiments.algo.advantages import GroupMean
 from rec_experiments.algo.aggregation import TokenMean
 from rec_experiments.algo.clips import Clip, OneSide
+from rec_experiments.algo.data_weighting import Uniform
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer, SequenceSquare
-from rec_experiments.algo.shaping import Uniform
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.weights import NoWeight
 from rec_experiments.figures import bandit
@@ -87,7 +87,7 @@ def trainer_direction(
     """−∇ of the loss that training uses, on ten one-token responses drawn by π_b."""
     algorithm = Algorithm(
         advantage=GroupMean(shift=shift),
-        shaping=Uniform(),
+        data_weighting=Uniform(),
         clip=clip,
         weight=NoWeight(),
         regularizer=regularizer,

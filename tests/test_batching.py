@@ -13,9 +13,9 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.batching import Limits, Sequence, deal, distinct, passes
 from rec_experiments.distributed import World
-from rec_experiments.scores import collate
+from rec_experiments.policy.batching import Limits, Sequence, deal, distinct, passes
+from rec_experiments.policy.logprobs import collate
 
 ROWS = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 30), st.booleans()), min_size=1, max_size=40

@@ -16,11 +16,13 @@ from conftest import SMALL, experiment, resolve
 from omegaconf import OmegaConf
 
 from rec_experiments import schema
-from rec_experiments.experiment import Experiment, Pieces, run_path
+from rec_experiments.errors import UserError
+from rec_experiments.experiment import Experiment, Pieces
 from rec_experiments.prepare import prepare
-from rec_experiments.run_folder import RunFolder
-from rec_experiments.train import train
-from rec_experiments.types import Piece, UserError
+from rec_experiments.records.identity import run_path
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.training.loop import train
+from rec_experiments.types import Piece
 
 PRESETS = sorted(path.stem for path in (schema.CONF / "algo").glob("*.yaml"))
 SCHEDULES = ("on_policy", "interval20", "offset10", "offline")

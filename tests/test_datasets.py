@@ -18,11 +18,12 @@ from conftest import experiment
 from pyarrow import parquet
 
 from rec_experiments.check_data import report
+from rec_experiments.errors import UserError
 from rec_experiments.rewards import math_answer
-from rec_experiments.rewards.judge import inline
+from rec_experiments.rewards.verifier_pool import inline_verifier
 from rec_experiments.tasks.math_problems import Form, MathProblems, gold_answer
 from rec_experiments.tasks.tool_calls import ToolCalls, python_calls, tool_list
-from rec_experiments.types import Problem, UserError
+from rec_experiments.types import Problem
 
 
 def dataset(name: str, **changes: Any) -> Any:
@@ -63,7 +64,7 @@ def test_a_local_folder(name: str, suffix: str, tmp_path: Path) -> None:
     assert [p.answer for p in evaluation] == ["\\frac12"] * 2
     for problem in train + evaluation:
         assert [message["content"] for message in problem.messages] == [task.system_prompt, "Half?"]
-    assert report(task, inline(task.verify)).accepted == 3
+    assert report(task, inline_verifier(task.verify)).accepted == 3
 
 
 def test_aime24_trains_and_evaluates_on_the_same_file(tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_toolace_rows(tmp_path: Path) -> None:
     first = train[0]
     assert first.messages[0]["content"] == f"{task.system_prompt}\n{TOOLS}"
     assert json.loads(first.answer) == [{"name": "Get Weather", "arguments": {"city": "Rome"}}]
-    assert report(task, inline(task.verify)).accepted == 40
+    assert report(task, inline_verifier(task.verify)).accepted == 40
     capped, same = tool_task(tmp_path, held_out=4, train_problems=5).load()
     assert (capped, same) == (train[:5], evaluation)
     write(tmp_path, "reversed.json", rows[::-1])
@@ -393,17 +394,17 @@ def test_tool_list() -> None:
 def test_aime24(data_folder: Path) -> None:
     task: MathProblems = dataset("aime24", path=str(data_folder / "aime24"))
     _, problems = task.load()
-    checked = report(task, inline(task.verify))
+    checked = report(task, inline_verifier(task.verify))
     assert (len(problems), checked.accepted, checked.total) == (30, 60, 60)
     lines = (data_folder / "aime24/test.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     written = [
         (row["solution"], problem.answer) for row, problem in zip(rows, problems, strict=True)
     ]
-    assert all(verdict.accuracy for verdict in inline(task.verify)(written))
+    assert all(verdict.accuracy for verdict in inline_verifier(task.verify)(written))
     for change in (lambda n: n + 1, lambda n: 10 * n, lambda n: -n):
         wrong = [(f"\\boxed{{{change(int(p.answer))}}}", p.answer) for p in problems]
-        assert not any(verdict.accuracy for verdict in inline(task.verify)(wrong))
+        assert not any(verdict.accuracy for verdict in inline_verifier(task.verify)(wrong))
 
 
 def changed(value: Any) -> Any:
@@ -429,7 +430,7 @@ def test_tool_calls(data_folder: Path) -> None:
     problems = train + evaluation
     assert len(rows) == 400
     assert len(problems) == sum("</tool_call>" in row["output"] for row in rows) == 346
-    assert report(task, inline(task.verify)).accepted == 346
+    assert report(task, inline_verifier(task.verify)).accepted == 346
     tried = 0
     for problem in problems:
         calls = json.loads(problem.answer)

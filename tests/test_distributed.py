@@ -32,11 +32,11 @@ from test_training import mini_batch  # noqa: F401 (a fixture)
 import rec_experiments
 from rec_experiments import distributed, schema
 from rec_experiments.distributed import World, whole
-from rec_experiments.metrics import TokenLog
+from rec_experiments.policy.logprobs import collate, score
 from rec_experiments.prepare import prepare
-from rec_experiments.run_folder import RunFolder
-from rec_experiments.scores import collate, score
-from rec_experiments.train import accumulate_gradient, train
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.training.loop import accumulate_gradient, train
+from rec_experiments.training.metrics import TokenLog
 
 RANKS = 2
 PATIENCE = 600  # seconds until a task of the ranks counts as hung
@@ -203,7 +203,7 @@ def run_on(world, path, overrides, until=None):
     config = resolve(*overrides)
     folder.check(config)
     folder.start(config, {})
-    bench = prepare(experiment(*overrides), world=world)
+    context = prepare(experiment(*overrides), world=world)
     notes = []
 
     def stop(row):
@@ -211,11 +211,11 @@ def run_on(world, path, overrides, until=None):
             raise InterruptedError
 
     try:
-        train(experiment(*overrides), bench, folder, stop, notes.append)
+        train(experiment(*overrides), context, folder, stop, notes.append)
     except InterruptedError:
         assert until is not None
     folder._lock.close() if world.leads else None
-    weights = {name: whole(t).detach() for name, t in bench.model.state_dict().items()}
+    weights = {name: whole(t).detach() for name, t in context.model.state_dict().items()}
     return [*map(timeless, folder.metrics())], weights, folder.load_checkpoint()[0], notes
 
 
@@ -336,11 +336,11 @@ def test_a_rank_that_fails_ends_the_run(tmp_path):
     """Not code 0, one traceback, and the reason in status.json, though rank 0 is innocent."""
     script = tmp_path / "broken.py"
     script.write_text(
-        "import os, rec_experiments.train as t\n"
+        "import os, rec_experiments.training.loop as t\n"
         "update = t.update\n"
-        "def boom(experiment, bench, optimizer, rollouts):\n"
-        "    if rollouts.index == 1 and bench.world.rank == 1: raise RuntimeError('no luck')\n"
-        "    return update(experiment, bench, optimizer, rollouts)\n"
+        "def boom(experiment, context, optimizer, rollouts):\n"
+        "    if rollouts.index == 1 and context.world.rank == 1: raise RuntimeError('no luck')\n"
+        "    return update(experiment, context, optimizer, rollouts)\n"
         "t.update = boom\n"
         "from rec_experiments.cli import main\n"
         "main()\n"

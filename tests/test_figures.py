@@ -20,13 +20,13 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
+from rec_experiments.errors import UserError
 from rec_experiments.figures import __main__ as cli
 from rec_experiments.figures import computed, curves, render, style, sweep
 from rec_experiments.figures.computed import fig2, fig8, theorem1
 from rec_experiments.figures.curves import FigureData, Run
+from rec_experiments.rollout.schedule import Phase, Schedule
 from rec_experiments.sweeps import Panel
-from rec_experiments.sync import Phase, Schedule
-from rec_experiments.types import UserError
 
 STEPS = 40
 COLUMNS = ["sync_interval = 20", "offline"]

@@ -10,7 +10,7 @@ import pytest
 from conftest import SMALL
 from kill_and_resume import differences
 
-from rec_experiments.run_folder import RunFolder
+from rec_experiments.records.run_folder import RunFolder
 
 # One checkpoint of the tiny model fits, three do not. `unshare` gives the script its own mount.
 SCRIPT = """

@@ -13,10 +13,11 @@ import pytest
 from conftest import experiment
 
 from rec_experiments.check_data import check_gold, report
-from rec_experiments.rewards.judge import inline
+from rec_experiments.errors import UserError
 from rec_experiments.rewards.math_answer import well_formed
+from rec_experiments.rewards.verifier_pool import inline_verifier
 from rec_experiments.tasks.math_problems import Form, MathProblems, gold_answer
-from rec_experiments.types import Problem, UserError
+from rec_experiments.types import Problem
 
 ROWS = [
     {
@@ -158,7 +159,7 @@ def test_numbers_out_of_range(changes: dict) -> None:
 def test_check_gold_names_what_is_rejected() -> None:
     right = Problem((), "72", "<answer>72</answer>")
     wrong = Problem((), "72", "<answer>73</answer>")
-    assert check_gold([right, wrong, right], inline(task(None).verify)) == [wrong]
+    assert check_gold([right, wrong, right], inline_verifier(task(None).verify)) == [wrong]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,7 @@ def real() -> MathProblems:
 def test_every_gold_solution_scores(real: MathProblems) -> None:
     train, evaluation = real.load()
     assert (len(train), len(evaluation)) == (7473, 1319)
-    checked = report(real, inline(real.verify))
+    checked = report(real, inline_verifier(real.verify))
     assert (checked.accepted, checked.total, checked.failures) == (8792, 8792, [])
     assert all(well_formed(problem.solution) for problem in train + evaluation)
 
@@ -186,4 +187,4 @@ def test_no_wrong_answer_scores(real: MathProblems) -> None:
             )
             for p in problems
         ]
-        assert not any(verdict.accuracy for verdict in inline(real.verify)(items))
+        assert not any(verdict.accuracy for verdict in inline_verifier(real.verify)(items))

@@ -24,9 +24,10 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rec_experiments import head, scores
-from rec_experiments.head import Head, token_scores
-from rec_experiments.scores import collate, has_plain_head, score
+from rec_experiments.policy import head
+from rec_experiments.policy import logprobs as scores
+from rec_experiments.policy.head import Head, token_scores
+from rec_experiments.policy.logprobs import collate, has_plain_head, score
 
 VOCABULARY = 97
 SHAPE = {

@@ -16,22 +16,22 @@ from conftest import SMALL, experiment
 
 import rec_experiments
 from rec_experiments.algo.weights import mismatch_weight
+from rec_experiments.policy.logprobs import collate, score
 from rec_experiments.prepare import prepare
-from rec_experiments.rollout import RolloutFeed
-from rec_experiments.scores import collate, score
-from rec_experiments.train import accumulate_gradient, update
+from rec_experiments.rollout.feed import RolloutFeed
+from rec_experiments.training.loop import accumulate_gradient, update
 from rec_experiments.types import LossInput
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
 PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 
 
-def feed_of(exp, bench):
+def feed_of(exp, context):
     feed = RolloutFeed(
-        actor=bench.actor, schedule=exp.sync, problems=bench.train_problems, seed=0, steps=4,
+        worker=context.worker, schedule=exp.sync, problems=context.train_problems, seed=0, steps=4,
         batch_size=4, group_size=4, temperature=exp.sampler.temperature, shuffle=True,
     )  # fmt: skip
-    feed.reach(0, bench.model)
+    feed.reach(0, context.model)
     return feed
 
 
@@ -39,8 +39,8 @@ def feed_of(exp, bench):
 def drawn():
     """A float64 model off the policy that drew a batch, that batch, and known gaps in it."""
     exp = experiment(*SMALL)
-    bench = prepare(exp)
-    rollouts = feed_of(exp, bench).take(0)
+    context = prepare(exp)
+    rollouts = feed_of(exp, context).take(0)
     g = torch.Generator().manual_seed(0)
     own = [[x + 0.1 for x in response.logp] for response in rollouts.responses]
     gaps = [(2 * torch.randn(len(row), generator=g)).tolist() for row in own]
@@ -53,7 +53,7 @@ def drawn():
         for i, verdict in enumerate(rollouts.verdicts)
     ]
     rollouts = dataclasses.replace(rollouts, responses=responses, verdicts=verdicts, recomputed=own)
-    return bench.model.double(), rollouts, gaps, bench.codec.pad_id
+    return context.model.double(), rollouts, gaps, context.chat.pad_id
 
 
 def gradient_of(drawn, cap, name="grpo", **changes):
@@ -145,12 +145,12 @@ def test_the_ratio_does_not_see_the_sampler(drawn):
 @pytest.mark.parametrize(("cap", "seen"), [("null", [True, False, False]), ("2", [True] * 3)])
 def test_the_metric_is_there_where_it_can_be_known(cap, seen):
     exp = experiment(*STALE, f"mismatch_cap={cap}", "sampler.temperature=0.8")
-    bench = prepare(exp)
-    optimizer, feed = exp.optimizer.build(bench.model), feed_of(exp, bench)
+    context = prepare(exp)
+    optimizer, feed = exp.optimizer.build(context.model), feed_of(exp, context)
     rows = []
     for step in range(3):
-        rows.append(update(exp, bench, optimizer, feed.take(step)))
-        feed.reach(step + 1, bench.model)
+        rows.append(update(exp, context, optimizer, feed.take(step)))
+        feed.reach(step + 1, context.model)
     assert ["train/mismatch" in row for row in rows] == seen
     assert all(row["train/mismatch_max"] < 1e-4 for row in rows if "train/mismatch" in row)
     assert rows[2]["train/ratio_max"] > 1.01  # the weights did move on
@@ -159,15 +159,15 @@ def test_the_metric_is_there_where_it_can_be_known(cap, seen):
 
 def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
     exp = experiment(*STALE, "sync.interval=2", "mismatch_cap=2")
-    bench = prepare(exp)
-    optimizer, feed, versions = exp.optimizer.build(bench.model), feed_of(exp, bench), []
+    context = prepare(exp)
+    optimizer, feed, versions = exp.optimizer.build(context.model), feed_of(exp, context), []
     for step in range(3):
-        versions.append(copy.deepcopy(bench.model))
-        update(exp, bench, optimizer, feed.take(step))
-        feed.reach(step + 1, bench.model)
+        versions.append(copy.deepcopy(context.model))
+        update(exp, context, optimizer, feed.take(step))
+        feed.reach(step + 1, context.model)
     stale = feed.take(3)
     assert (stale.index, stale.version) == (3, 2)
-    rows = collate(stale.prompts, [r.tokens for r in stale.responses], bench.codec.pad_id)
+    rows = collate(stale.prompts, [r.tokens for r in stale.responses], context.chat.pad_id)
     with torch.no_grad():
         expected = score(versions[2], None, rows, 1.0).logp_BT
     for response, recomputed, logp in zip(
@@ -179,12 +179,12 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
 
 def test_a_checkpoint_keeps_them():
     exp = experiment(*SMALL, "sync.interval=1", "sync.offset=2", "mismatch_cap=2")
-    bench = prepare(exp)
-    feed = feed_of(exp, bench)
+    context = prepare(exp)
+    feed = feed_of(exp, context)
     feed.take(0)
-    feed.reach(1, bench.model)  # draws the batches that are due from version 0
+    feed.reach(1, context.model)  # draws the batches that are due from version 0
     state = feed.state()
     assert state["pending"]
-    other = feed_of(exp, bench)
+    other = feed_of(exp, context)
     other.restore(state)
     assert other.take(1).recomputed == feed.take(1).recomputed is not None

@@ -26,23 +26,16 @@ from test_training import assert_same_result, run
 import rec_experiments
 from rec_experiments import rng
 from rec_experiments.check_data import report
-from rec_experiments.codec import Codec
-from rec_experiments.metrics import response_metrics
-from rec_experiments.models import PLAIN_TEMPLATE, WarmStart, byte_tokenizer
+from rec_experiments.errors import UserError
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.models import PLAIN_TEMPLATE, WarmStart, byte_tokenizer
+from rec_experiments.policy.warm_start import trajectory, warm_start
 from rec_experiments.prepare import prepare
-from rec_experiments.rewards.judge import inline
-from rec_experiments.rollout import Actor, Request, Snapshot
-from rec_experiments.train import accumulate_gradient
-from rec_experiments.types import (
-    Draw,
-    MultiTurnTask,
-    Problem,
-    Response,
-    Rollouts,
-    UserError,
-    Verdict,
-)
-from rec_experiments.warm_start import trajectory, warm_start
+from rec_experiments.rewards.verifier_pool import inline_verifier
+from rec_experiments.rollout.worker import LocalWorker, RolloutRequest, Snapshot
+from rec_experiments.training.loop import accumulate_gradient
+from rec_experiments.training.metrics import response_metrics
+from rec_experiments.types import MultiTurnTask, Problem, Response, Rollouts, SampleKey, Verdict
 
 PAD, EOS = 0, 1
 
@@ -55,7 +48,7 @@ def tiny():
 BARE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
-def codec_of(template: str, eos: str) -> Codec:
+def codec_of(template: str, eos: str) -> ChatTemplate:
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"eos_token": eos})
     tokenizer.chat_template = template
@@ -63,7 +56,7 @@ def codec_of(template: str, eos: str) -> Codec:
         generation_config=SimpleNamespace(eos_token_id=[tokenizer.eos_token_id, EOS]),
         config=SimpleNamespace(max_position_embeddings=4096),
     )
-    return Codec(tokenizer, model)
+    return ChatTemplate(tokenizer, model)
 
 
 # 1. The environment's tokens are context, nothing else
@@ -236,8 +229,8 @@ class Parrot:
 class Script:
     """Response k of group g, turn t, is `lines[g][k][t]`; it ends unless it says `…`."""
 
-    def __init__(self, codec: Codec, lines: list[list[list[str]]]):
-        self.codec, self.lines, self.calls = codec, lines, []
+    def __init__(self, chat: ChatTemplate, lines: list[list[list[str]]]):
+        self.chat, self.lines, self.calls = chat, lines, []
 
     def load(self, weights):
         pass
@@ -246,24 +239,25 @@ class Script:
         self.calls.append((prompts, draws))
         return [[self._response(draw) for draw in named] for named in draws]
 
-    def _response(self, draw: Draw) -> Response:
+    def _response(self, draw: SampleKey) -> Response:
         line = self.lines[draw.group][draw.response][draw.turn]
-        tokens = self.codec.encode_response(line.removesuffix("…"))
+        tokens = self.chat.encode_response(line.removesuffix("…"))
         tokens = tokens[: -1 if line.endswith("…") else None]
         logp = [-float(i + 1) - draw.turn for i in range(len(tokens))]
         return Response(tokens, logp, not line.endswith("…"), [True] * len(tokens))
 
 
-def play(lines: list[list[list[str]]]) -> tuple[Rollouts, Script, Codec]:
-    codec = codec_of(BARE, "<eos>")
-    sampler, task = Script(codec, lines), Parrot()
+def play(lines: list[list[list[str]]]) -> tuple[Rollouts, Script, ChatTemplate]:
+    chat = codec_of(BARE, "<eos>")
+    sampler, task = Script(chat, lines), Parrot()
     assert isinstance(task, MultiTurnTask)
     problems = [Problem(({"role": "user", "content": f"{g}="},), str(g)) for g in range(len(lines))]
     draws = [
-        [Draw(0, rng.TRAIN, 4, g, k) for k in range(len(named))] for g, named in enumerate(lines)
+        [SampleKey(0, rng.TRAIN, 4, g, k) for k in range(len(named))]
+        for g, named in enumerate(lines)
     ]
-    actor = Actor(sampler, codec, inline(task.verify), task)
-    return actor.answer(Snapshot(4, {}), Request(problems, draws, 1.0)), sampler, codec
+    worker = LocalWorker(sampler, chat, inline_verifier(task.verify), task)
+    return worker.answer(Snapshot(4, {}), RolloutRequest(problems, draws, 1.0)), sampler, chat
 
 
 LINES = [
@@ -299,8 +293,8 @@ EXPECTED = [
 
 
 def test_a_trajectory_goes_on_as_its_task_says():
-    rollouts, _, codec = play(LINES)
-    found = [(codec.transcript(r), r.finished, r.turns) for r in rollouts.responses]
+    rollouts, _, chat = play(LINES)
+    found = [(chat.transcript(r), r.finished, r.turns) for r in rollouts.responses]
     assert found == [expected for group in EXPECTED for expected in group]
     assert rollouts.groups == [0] * 6 + [1] * 3
     for r in rollouts.responses:
@@ -311,10 +305,10 @@ def test_a_trajectory_goes_on_as_its_task_says():
 
 
 def test_tokens_and_log_probabilities_are_the_samplers():
-    rollouts, _, codec = play(LINES)
+    rollouts, _, chat = play(LINES)
     response = rollouts.responses[1]
-    said = [codec.encode_reply("01"), codec.encode_reply("02")]
-    written = [codec.encode_response(text) for text in ("ab", "c", "d.")]
+    said = [chat.encode_reply("01"), chat.encode_reply("02")]
+    written = [chat.encode_response(text) for text in ("ab", "c", "d.")]
     parts = [written[0], said[0], written[1], said[1], written[2]]
     assert response.tokens == [token for part in parts for token in part]
     assert "".join("FT"[written] for written in response.mask) == "TTTFFTTFFTTT"
@@ -322,17 +316,17 @@ def test_tokens_and_log_probabilities_are_the_samplers():
 
 
 def test_each_turn_is_prompted_with_the_tokens_before_it():
-    rollouts, sampler, codec = play(LINES)
+    rollouts, sampler, chat = play(LINES)
     assert len(sampler.calls) == MAX_TURNS
     first, *later = sampler.calls
     assert first == (
-        [codec.encode(({"role": "user", "content": f"{g}="},)) for g in range(2)],
-        [[Draw(0, rng.TRAIN, 4, g, k) for k in range(len(LINES[g]))] for g in range(2)],
+        [chat.encode(({"role": "user", "content": f"{g}="},)) for g in range(2)],
+        [[SampleKey(0, rng.TRAIN, 4, g, k) for k in range(len(LINES[g]))] for g in range(2)],
     )
     rows = [(g, k) for g, named in enumerate(LINES) for k in range(len(named))]
     for turn, (prompts, draws) in enumerate(later, 1):
         for prompt, [draw] in zip(prompts, draws, strict=True):
-            assert draw == Draw(0, rng.TRAIN, 4, draw.group, draw.response, turn)
+            assert draw == SampleKey(0, rng.TRAIN, 4, draw.group, draw.response, turn)
             row = rows.index((draw.group, draw.response))
             whole = rollouts.prompts[row] + rollouts.responses[row].tokens
             assert prompt == whole[: len(prompt)]
@@ -347,12 +341,12 @@ def test_each_turn_is_prompted_with_the_tokens_before_it():
 def test_the_first_turn_has_the_numbers_it_always_had():
     philox = np.random.Philox(key=[3, rng.EVAL], counter=[0, 7, 5, 2])
     expected = np.random.Generator(philox).random(9)
-    assert np.array_equal(rng.uniforms(Draw(3, rng.EVAL, 2, 5, 7), 9), expected)
+    assert np.array_equal(rng.uniforms(SampleKey(3, rng.EVAL, 2, 5, 7), 9), expected)
 
 
 def test_turns_share_no_numbers():
     names = list(product([0, 1, 2, (1 << 32) - 1], repeat=2))
-    draws = [Draw(0, rng.TRAIN, 1, 2, *name) for name in names]
+    draws = [SampleKey(0, rng.TRAIN, 1, 2, *name) for name in names]
     assert len({tuple(rng.uniforms(draw, 4)) for draw in draws}) == len(names)
     assert len({rng.integer(draw) for draw in draws}) == len(names)
 
@@ -389,20 +383,20 @@ TEMPLATES = {
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_between_two_turns_stands_what_the_template_puts_there(name):
     template, eos, expected = TEMPLATES[name]
-    codec = codec_of(template, eos)
-    reply = codec.encode_reply("out")
-    assert codec.tokenizer.decode(reply) == expected
+    chat = codec_of(template, eos)
+    reply = chat.encode_reply("out")
+    assert chat.tokenizer.decode(reply) == expected
     messages = [
         {"role": "user", "content": "3+4="},
         {"role": "assistant", "content": "?3+4"},
         {"role": "user", "content": "out"},
     ]
-    whole = codec.encode(tuple(messages))
-    made = [*codec.encode(tuple(messages[:1])), *codec.encode_response("?3+4"), *reply]
+    whole = chat.encode(tuple(messages))
+    made = [*chat.encode(tuple(messages[:1])), *chat.encode_response("?3+4"), *reply]
     if name == "plain":  # it has no end token to show
-        made.remove(codec.tokenizer.eos_token_id)
-    text = codec.tokenizer.decode(made)
-    assert text.replace(" ", "") == codec.tokenizer.decode(whole).replace(" ", "")
+        made.remove(chat.tokenizer.eos_token_id)
+    text = chat.tokenizer.decode(made)
+    assert text.replace(" ", "") == chat.tokenizer.decode(whole).replace(" ", "")
     assert made == whole or name == "brackets"  # there blanks stand around a turn
 
 
@@ -424,23 +418,25 @@ CALCULATOR = (  # a warm start just long enough for trajectories of several turn
 @pytest.fixture(scope="module")
 def calculator():
     exp = experiment(*SMALL, *CALCULATOR)
-    bench = prepare(exp)
-    draws = [[Draw(0, rng.TRAIN, 0, g, k) for k in range(4)] for g in range(6)]
-    snapshot = Snapshot.of(bench.model, 0)
-    rollouts = bench.actor.answer(snapshot, Request(bench.train_problems[:6], draws, 1.0))
+    context = prepare(exp)
+    draws = [[SampleKey(0, rng.TRAIN, 0, g, k) for k in range(4)] for g in range(6)]
+    snapshot = Snapshot.of(context.model, 0)
+    rollouts = context.worker.answer(
+        snapshot, RolloutRequest(context.train_problems[:6], draws, 1.0)
+    )
     assert max(r.turns for r in rollouts.responses) >= 3
-    return exp, bench, rollouts
+    return exp, context, rollouts
 
 
 def test_every_turn_is_a_sample_of_its_own(calculator):
     """Each turn of each trajectory, drawn again alone from the tokens before it."""
-    _, bench, rollouts = calculator
+    _, context, rollouts = calculator
     seen = 0
     for i, (prompt, r) in enumerate(zip(rollouts.prompts, rollouts.responses, strict=True)):
         starts = [t for t in range(len(r.mask)) if r.mask[t] and not (t and r.mask[t - 1])]
         for turn, start in enumerate(starts):
-            draw = Draw(0, rng.TRAIN, 0, i // 4, i % 4, turn)
-            [[again]] = bench.actor.sampler.sample([prompt + r.tokens[:start]], [[draw]], 1.0)
+            draw = SampleKey(0, rng.TRAIN, 0, i // 4, i % 4, turn)
+            [[again]] = context.worker.sampler.sample([prompt + r.tokens[:start]], [[draw]], 1.0)
             n = min(len(again.tokens), len(r.tokens) - start)
             assert again.tokens[:n] == r.tokens[start : start + n]
             assert again.logp[:n] == pytest.approx(r.logp[start : start + n], abs=1e-4)
@@ -450,17 +446,17 @@ def test_every_turn_is_a_sample_of_its_own(calculator):
 
 def test_the_sampler_draws_each_turn_with_numbers_of_its_own(calculator):
     """The same prompt as first, second, third turn, so hot that no two responses agree."""
-    _, bench, rollouts = calculator
-    draws = [Draw(0, rng.TRAIN, 0, 0, k, turn) for k in range(4) for turn in range(3)]
-    [sampled] = bench.actor.sampler.sample(rollouts.prompts[:1], [draws], 5.0)
+    _, context, rollouts = calculator
+    draws = [SampleKey(0, rng.TRAIN, 0, 0, k, turn) for k in range(4) for turn in range(3)]
+    [sampled] = context.worker.sampler.sample(rollouts.prompts[:1], [draws], 5.0)
     assert len({tuple(r.tokens) for r in sampled}) == len(draws)
 
 
 def test_ratios_are_one_on_policy_over_all_turns(calculator):
-    _, bench, rollouts = calculator
+    _, context, rollouts = calculator
     log = accumulate_gradient(
-        bench.model, rollouts, rec_experiments.algorithm("grpo").parts,
-        pad_id=bench.codec.pad_id, temperature=1.0, micro_batch_size=5, seed=0,
+        context.model, rollouts, rec_experiments.algorithm("grpo").parts,
+        pad_id=context.chat.pad_id, temperature=1.0, micro_batch_size=5, seed=0,
     ).reduce()  # fmt: skip
     assert log["train/ratio_max"] == pytest.approx(1, abs=1e-4)
     assert log["train/ratio_p01"] == pytest.approx(1, abs=1e-4)
@@ -485,7 +481,7 @@ def test_gold_answers_score_and_others_do_not():
     task = experiment(*SMALL, *CALCULATOR).dataset
     assert isinstance(task, MultiTurnTask)
     assert not isinstance(experiment(*SMALL).dataset, MultiTurnTask)
-    assert report(task, inline(task.verify)).accepted == 64 + 16
+    assert report(task, inline_verifier(task.verify)).accepted == 64 + 16
     assert task.verify("#3", "#3").accuracy == 1
     for wrong in ("3", "#3 ", "?3", "#4", ""):
         assert task.verify(wrong, "#3").reward == 0
@@ -508,13 +504,13 @@ def test_demonstrations_are_trajectories_of_the_task():
     rates = []
     for overrides in sets:
         exp = experiment(*SMALL, *CALCULATOR, *overrides)
-        task, codec = exp.dataset, Codec(byte_tokenizer(), tiny())
+        task, chat = exp.dataset, ChatTemplate(byte_tokenizer(), tiny())
         problems = task.load()[0]
         right = []
         for i, said in task.demonstrations(problems, 300, 0):
-            tokens, mask = trajectory(task, codec, problems[i], said)
+            tokens, mask = trajectory(task, chat, problems[i], said)
             whole = Response(tokens, [0.0] * len(tokens), True, mask)
-            assert codec.turns(whole) == said
+            assert chat.turns(whole) == said
             assert len(tokens) <= task.max_response_tokens
             assert len(said) <= task.max_turns
             assert task.reply(problems[i], said) is None

@@ -25,12 +25,12 @@ from transformers import PreTrainedModel
 from rec_experiments.rng import TRAIN, uniforms
 from rec_experiments.samplers.decoding import NativeSampler, choose
 from rec_experiments.samplers.native import Native
-from rec_experiments.types import Draw, Response
+from rec_experiments.types import Response, SampleKey
 
 VOCABULARY, LIMIT = 61, 14
 EOS = [1, 2]
 PROMPTS = [list(range(3, 3 + n)) for n in (3, 7, 5, 9, 1)]
-DRAWS = [[Draw(0, TRAIN, 4, group, k) for k in range(3)] for group in range(len(PROMPTS))]
+DRAWS = [[SampleKey(0, TRAIN, 4, group, k) for k in range(3)] for group in range(len(PROMPTS))]
 
 LLAMA_STYLE = {
     "vocab_size": VOCABULARY,
@@ -104,7 +104,7 @@ def tokens(groups: list[list[Response]]) -> list[list[list[int]]]:
 
 
 def reference(
-    model: PreTrainedModel, prompt: list[int], draw: Draw, temperature: float
+    model: PreTrainedModel, prompt: list[int], draw: SampleKey, temperature: float
 ) -> Response:
     """One response by full forwards, with a CDF in float64."""
     ids, logp = list(prompt), []
@@ -207,7 +207,7 @@ def test_greedy_agrees_with_generate(name):
 def test_stops_at_any_end_token_or_at_the_limit(name):
     """With 6 end tokens of 61 most rows end early, at different lengths, and are dropped."""
     model = build(name)
-    draws = [[Draw(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
+    draws = [[SampleKey(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
     endless = NativeSampler(copy.deepcopy(model), [], 0, LIMIT, None).sample(PROMPTS, draws, 1.0)
     ends = list(range(20, 26))
     stopped = NativeSampler(copy.deepcopy(model), ends, 0, LIMIT, None).sample(PROMPTS, draws, 1.0)

@@ -24,14 +24,16 @@ from conftest import SMALL, assert_equal, command, experiment, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments import pipeline, remote
+from rec_experiments.errors import UserError
 from rec_experiments.prepare import prepare
-from rec_experiments.remote import RemoteActor, SharedWeights, WorkerLost
+from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.report import contents
-from rec_experiments.rollout import Request, RolloutFeed, Snapshot
-from rec_experiments.run_folder import RunFolder
-from rec_experiments.sync import Phase, Schedule
-from rec_experiments.types import Problem, Rollouts, UserError
+from rec_experiments.rollout import pipeline, remote
+from rec_experiments.rollout.feed import RolloutFeed
+from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
+from rec_experiments.rollout.schedule import Phase, Schedule
+from rec_experiments.rollout.worker import RolloutRequest, Snapshot
+from rec_experiments.types import Problem, Rollouts
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
 TINY = (
@@ -106,11 +108,11 @@ def test_a_run_is_resumed_in_the_other_pipeline(tmp_path, name):
     assert_same_run(run(tmp_path / "cut", *schedule, OVERLAP), whole)
 
 
-# The feed alone, with a drawer that draws nothing.
+# The feed alone, with a worker that draws nothing.
 
 
 class Ledger:
-    """A drawer that keeps account. A batch "holds" the version whose weights it was drawn from."""
+    """A worker that keeps account. A batch "holds" the version whose weights it was drawn from."""
 
     def __init__(self, schedule: Schedule, ahead: int | None):
         self.schedule, self.ahead = schedule, ahead
@@ -132,7 +134,7 @@ class Ledger:
 
 def ledger_feed(schedule: Schedule, ahead: int | None, steps: int) -> RolloutFeed:
     return RolloutFeed(
-        actor=Ledger(schedule, ahead), schedule=schedule, problems=[Problem((), "")], seed=0,
+        worker=Ledger(schedule, ahead), schedule=schedule, problems=[Problem((), "")], seed=0,
         steps=steps, batch_size=1, group_size=1, temperature=1.0, shuffle=False,
     )  # fmt: skip
 
@@ -162,7 +164,7 @@ def test_each_batch_once_from_its_version_and_never_too_many(schedule, ahead, st
         assert len(feed.pending) <= (allowed if ahead is None else max(ahead, demanded))
         assert len(plain.pending) <= demanded
         assert_equal(feed.state(), plain.state())
-    assert feed.actor.submitted == plain.actor.submitted == list(range(steps))
+    assert feed.worker.submitted == plain.worker.submitted == list(range(steps))
 
 
 @settings(deadline=None, max_examples=50)
@@ -182,7 +184,7 @@ def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, ahead, steps, dat
         resumed.reach(step + 1, model)
 
 
-# The other process alone, with an actor that does as it is told.
+# The other process alone, with an worker that does as it is told.
 
 
 class Stub:
@@ -219,16 +221,16 @@ class Stub:
         pass
 
 
-LOOK = Request(["look"], [], 1.0)
+LOOK = RolloutRequest(["look"], [], 1.0)
 
 
 def refuse():
     raise UserError("model.path=nowhere: cannot be loaded")
 
 
-def start(build=Stub, timeout=60.0) -> RemoteActor:
+def start(build=Stub, timeout=60.0) -> RemoteWorker:
     weights = {"a": torch.zeros(3, 2), "b": torch.zeros(5)}
-    return RemoteActor(build, weights, ahead=None, timeout=timeout, environment={})
+    return RemoteWorker(build, weights, ahead=None, timeout=timeout, environment={})
 
 
 def snapshot(version: int) -> Snapshot:
@@ -236,8 +238,8 @@ def snapshot(version: int) -> Snapshot:
     return Snapshot(version, {"a": torch.full((3, 2), value), "b": torch.full((5,), value)})
 
 
-def ask(actor: RemoteActor, held: Snapshot, *order):
-    return actor.submit(held, Request([*order], [], 1.0))
+def ask(worker: RemoteWorker, held: Snapshot, *order):
+    return worker.submit(held, RolloutRequest([*order], [], 1.0))
 
 
 def gone(pid: int, seconds: float = 60.0) -> bool:
@@ -255,8 +257,8 @@ def gone(pid: int, seconds: float = 60.0) -> bool:
 
 @pytest.fixture(scope="module")
 def stub():
-    with contextlib.closing(start()) as actor:
-        yield actor
+    with contextlib.closing(start()) as worker:
+        yield worker
 
 
 def test_weights_in_use_are_never_overwritten(stub):
@@ -316,43 +318,43 @@ def test_what_the_start_refuses_is_the_users_to_mend():
     ("order", "reason"), [(("look", 1000), "signal 9, Killed"), (("leave",), "exit code 3")]
 )
 def test_a_dead_process_is_noticed_at_once(order, reason):
-    with contextlib.closing(start(timeout=10_000)) as actor:
-        held = actor.hold(snapshot(1))
-        drawn = ask(actor, held, "look")
+    with contextlib.closing(start(timeout=10_000)) as worker:
+        held = worker.hold(snapshot(1))
+        drawn = ask(worker, held, "look")
         drawn()
-        lost, behind = ask(actor, held, *order), ask(actor, held, "look")
+        lost, behind = ask(worker, held, *order), ask(worker, held, "look")
         if order[0] == "look":
-            os.kill(actor._process.pid, signal.SIGKILL)
+            os.kill(worker._process.pid, signal.SIGKILL)
         for answer in (lost, behind):
             with pytest.raises(WorkerLost, match=reason):
                 answer()
         with pytest.raises(WorkerLost, match=reason):
-            ask(actor, held, "look")
+            ask(worker, held, "look")
         assert drawn()[0] == 1  # what was drawn whole stays whole
 
 
 @pytest.mark.parametrize("hang", ["asleep", "stopped"])
 def test_a_hung_process_is_noticed_after_the_timeout(hang):
     """Even if it hangs within a message, or with the pipe to it full."""
-    with contextlib.closing(start()) as actor:
-        actor.timeout = 1.0
-        held = actor.hold(snapshot(1))
+    with contextlib.closing(start()) as worker:
+        worker.timeout = 1.0
+        held = worker.hold(snapshot(1))
         if hang == "stopped":
-            os.kill(actor._process.pid, signal.SIGSTOP)
-        lost = ask(actor, held, "look", 1000, *["full"] * 1_000_000)
-        ask(actor, held, "look", 1000, *["full"] * 1_000_000)
+            os.kill(worker._process.pid, signal.SIGSTOP)
+        lost = ask(worker, held, "look", 1000, *["full"] * 1_000_000)
+        ask(worker, held, "look", 1000, *["full"] * 1_000_000)
         with pytest.raises(WorkerLost, match=r"no answer for 1 s \(pipeline\.timeout\)"):
             lost()
-        pid = actor._process.pid
+        pid = worker._process.pid
     assert gone(pid, 0.1)
 
 
 def test_closing_leaves_no_process_and_no_shared_memory():
-    actor = start()
-    pid = actor._process.pid
-    ask(actor, actor.hold(snapshot(1)), "look", 1000)  # within a batch: by force
-    actor.close()
-    actor.close()
+    worker = start()
+    pid = worker._process.pid
+    ask(worker, worker.hold(snapshot(1)), "look", 1000)  # within a batch: by force
+    worker.close()
+    worker.close()
     assert gone(pid, 0.1)
     assert not list(Path("/dev/shm").glob(f"torch_{os.getpid()}_*"))
 
@@ -363,9 +365,9 @@ def test_without_its_trainer_the_process_dies_within_a_batch(ending):
     """The trainer is killed, or ends without closing what it has started."""
     script = (
         "import os, test_overlap as t\n"
-        "actor = t.start()\n"
-        "t.ask(actor, actor.hold(t.snapshot(1)), 'look', 1000)\n"
-        "print(actor._process.pid, flush=True)\n"
+        "worker = t.start()\n"
+        "t.ask(worker, worker.hold(t.snapshot(1)), 'look', 1000)\n"
+        "print(worker._process.pid, flush=True)\n"
     )
     out = subprocess.run(
         [sys.executable, "-c", script + ending],
@@ -451,7 +453,7 @@ def test_what_is_refused_before_starts_no_process(tmp_path, monkeypatch):
     def boom(*_, **__):
         raise AssertionError("started")
 
-    monkeypatch.setattr(remote, "RemoteActor", boom)
+    monkeypatch.setattr(remote, "RemoteWorker", boom)
     with pytest.raises(UserError):
         prepare(experiment(OVERLAP, "dataset=gsm8k", f"dataset.path={tmp_path}"))
     with pytest.raises(UserError):

@@ -21,13 +21,14 @@ from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments import cli, rng
-from rec_experiments.codec import Codec
-from rec_experiments.models import byte_tokenizer
+from rec_experiments.errors import UserError
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.prepare import prepare
-from rec_experiments.rollout import Request, Snapshot
+from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.train import accumulate_gradient
-from rec_experiments.types import Draw, UserError
+from rec_experiments.training.loop import accumulate_gradient
+from rec_experiments.types import SampleKey
 
 SHAPE = {
     "hidden_size": 32,
@@ -111,7 +112,7 @@ def codec_of(folder, template=None):
     chosen = pretrained(folder)
     made = chosen.tokenizer()
     made.chat_template = template or made.chat_template
-    return Codec(made, chosen.model())
+    return ChatTemplate(made, chosen.model())
 
 
 TWO_STEPS = (
@@ -144,13 +145,13 @@ def test_a_run_trains_on_a_local_model(family, folders, tmp_path, monkeypatch):
 
 
 def test_a_llama_has_several_end_tokens_and_no_pad_token(folders):
-    codec = codec_of(folders["llama"])
+    chat = codec_of(folders["llama"])
     names = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
-    assert codec.tokenizer.pad_token_id is None
-    assert codec.eos_ids == sorted(codec.tokenizer.convert_tokens_to_ids(names))
-    assert codec.pad_id in codec.eos_ids
-    sampler = NativeSampler(pretrained(folders["llama"]).model(), codec.eos_ids, codec.pad_id, 4, 8)
-    for stop in codec.eos_ids:
+    assert chat.tokenizer.pad_token_id is None
+    assert chat.eos_ids == sorted(chat.tokenizer.convert_tokens_to_ids(names))
+    assert chat.pad_id in chat.eos_ids
+    sampler = NativeSampler(pretrained(folders["llama"]).model(), chat.eos_ids, chat.pad_id, 4, 8)
+    for stop in chat.eos_ids:
         (response,) = sampler._responses(torch.tensor([[70, stop, 71, 72]]), torch.zeros(1, 4))
         assert response.finished
         assert response.tokens == [70, stop]
@@ -167,29 +168,29 @@ def test_end_tokens_are_found_without_a_generation_config(folders, tmp_path):
 
 
 def test_text_goes_there_and_back(folders):
-    codec = codec_of(folders["qwen2"])
+    chat = codec_of(folders["qwen2"])
     expected = (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-    ids = codec.encode(QUESTION)
-    assert codec.tokenizer.decode(ids) == expected
-    assert ids.count(codec.tokenizer.convert_tokens_to_ids("<|im_start|>")) == 3
-    answer = codec.encode_response("It is 2: ½ · 4.")
-    assert answer[-1] in codec.eos_ids
-    assert codec.decode(answer) == "It is 2: ½ · 4."
+    ids = chat.encode(QUESTION)
+    assert chat.tokenizer.decode(ids) == expected
+    assert ids.count(chat.tokenizer.convert_tokens_to_ids("<|im_start|>")) == 3
+    answer = chat.encode_response("It is 2: ½ · 4.")
+    assert answer[-1] in chat.eos_ids
+    assert chat.decode(answer) == "It is 2: ½ · 4."
 
 
 def test_the_prompt_does_not_depend_on_the_day(folders, monkeypatch):
-    codec = codec_of(folders["llama"])
+    chat = codec_of(folders["llama"])
     monkeypatch.setattr(
         "transformers.utils.chat_template_utils.datetime",
         SimpleNamespace(now=lambda: datetime(2031, 5, 4)),
     )
-    assert "04 May 2031" in codec.tokenizer.apply_chat_template(list(QUESTION), tokenize=False)
-    text = codec.tokenizer.decode(codec.encode(QUESTION))
+    assert "04 May 2031" in chat.tokenizer.apply_chat_template(list(QUESTION), tokenize=False)
+    text = chat.tokenizer.decode(chat.encode(QUESTION))
     assert text.startswith("<|begin_of_text|>Today Date: 26 Jul 2024\n<|system|>Be brief.")
-    assert codec.encode(QUESTION).count(codec.encode(QUESTION)[0]) == 1  # one start token
+    assert chat.encode(QUESTION).count(chat.encode(QUESTION)[0]) == 1  # one start token
 
 
 @pytest.mark.parametrize(
@@ -201,8 +202,8 @@ def test_the_prompt_does_not_depend_on_the_day(folders, monkeypatch):
     ],
 )
 def test_a_response_is_read_with_the_tag_that_the_template_opened(folders, template, read):
-    codec = codec_of(folders["qwen2"], template)
-    assert codec.decode(codec.encode_response("It is 2.")) == read
+    chat = codec_of(folders["qwen2"], template)
+    assert chat.decode(chat.encode_response("It is 2.")) == read
 
 
 def test_a_tokenizer_without_template_says_what_to_do(folders, tmp_path):
@@ -215,17 +216,17 @@ def test_a_tokenizer_without_template_says_what_to_do(folders, tmp_path):
 
 
 def test_a_template_that_refuses_the_prompt_is_a_clear_line(folders):
-    codec = codec_of(folders["qwen2"], NO_SYSTEM)
-    assert codec.encode(QUESTION[1:])
+    chat = codec_of(folders["qwen2"], NO_SYSTEM)
+    assert chat.encode(QUESTION[1:])
     with pytest.raises(UserError, match=r"system \+ user \(System role not supported\).*edit"):
-        codec.encode(QUESTION)
+        chat.encode(QUESTION)
 
 
 def test_a_model_without_an_end_token_is_refused(folders):
     model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
     model.generation_config.eos_token_id = made.eos_token = None
     with pytest.raises(UserError, match="names no end token"):
-        Codec(made, model)
+        ChatTemplate(made, model)
 
 
 def damaged(folders, tmp_path, what):
@@ -301,17 +302,19 @@ def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
         *TWO_STEPS, f"model.path={folders['qwen2']}", "model.compute_dtype=bfloat16",
         "group_size=8", "batch_size=8",
     )  # fmt: skip
-    bench = prepare(exp)
-    problems = bench.train_problems[:8]
-    draws = [[Draw(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))]
-    snapshot = Snapshot.of(bench.model, 0)
-    rollouts = bench.actor.answer(snapshot, Request(problems, draws, 1.0))
+    context = prepare(exp)
+    problems = context.train_problems[:8]
+    draws = [
+        [SampleKey(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))
+    ]
+    snapshot = Snapshot.of(context.model, 0)
+    rollouts = context.worker.answer(snapshot, RolloutRequest(problems, draws, 1.0))
     rows, gradients = {}, {}
     for dtype in (torch.float32, torch.bfloat16):
-        model = copy.deepcopy(bench.model)
+        model = copy.deepcopy(context.model)
         log = accumulate_gradient(
-            model, rollouts, exp.algorithm(), pad_id=bench.codec.pad_id, temperature=1.0,
-            micro_batch_size=None, seed=0, compute_dtype=dtype, reference=bench.reference,
+            model, rollouts, exp.algorithm(), pad_id=context.chat.pad_id, temperature=1.0,
+            micro_batch_size=None, seed=0, compute_dtype=dtype, reference=context.reference,
         )  # fmt: skip
         rows[dtype] = log.reduce()
         gradients[dtype] = torch.cat([p.grad.flatten() for p in model.parameters()])

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rec_experiments.rewards import judge, math_answer
-from rec_experiments.rewards.judge import CRASHED, TIMED_OUT, Isolated, inline
+from rec_experiments.rewards.verifier_pool import CRASHED, TIMED_OUT, VerifierPool, inline_verifier
 from rec_experiments.types import Verdict
 
 RIGHT = Verdict(reward=1.0, accuracy=1.0)
@@ -222,13 +222,13 @@ GOOD, BAD = ("18", "18"), ("19", "18")
 
 def test_inline_keeps_order_and_survives_exceptions() -> None:
     items = [GOOD, ("raise", ""), BAD, GOOD]
-    assert inline(scripted)(items) == [RIGHT, CRASHED, WRONG, RIGHT]
+    assert inline_verifier(scripted)(items) == [RIGHT, CRASHED, WRONG, RIGHT]
 
 
 def test_isolated_agrees_with_inline() -> None:
     items = [(str(number % 7), "3") for number in range(200)]
-    with Isolated(scripted, workers=2, timeout=60) as isolated:
-        assert isolated(items) == inline(scripted)(items)
+    with VerifierPool(scripted, workers=2, timeout=60) as isolated:
+        assert isolated(items) == inline_verifier(scripted)(items)
         assert isolated([]) == []
         assert isolated([GOOD]) == [RIGHT]
 
@@ -247,20 +247,20 @@ def test_isolated_agrees_with_inline() -> None:
 )
 def test_one_bad_item_costs_no_other(act: str, verdict: Verdict, workers: int) -> None:
     items = [GOOD, (act, ""), *[GOOD, BAD] * 20, (act, ""), GOOD]
-    with Isolated(scripted, workers=workers, timeout=0.5) as isolated:
+    with VerifierPool(scripted, workers=workers, timeout=0.5) as isolated:
         assert isolated(items) == [RIGHT, verdict, *[RIGHT, WRONG] * 20, verdict, RIGHT]
         assert isolated([BAD, GOOD]) == [WRONG, RIGHT]
 
 
 def test_an_item_whose_worker_was_killed_is_tried_again(tmp_path: Path) -> None:
     items = [(f"killed-once {tmp_path / str(i)}", "") for i in range(3)]
-    with Isolated(scripted, workers=2, timeout=60) as isolated:
+    with VerifierPool(scripted, workers=2, timeout=60) as isolated:
         assert isolated(items) == [RIGHT] * 3
 
 
 def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    with Isolated(scripted, workers=1, timeout=60) as isolated:
+    with VerifierPool(scripted, workers=1, timeout=60) as isolated:
         isolated([(f"note {note}", "")])
         os.kill(int(note.read_text()), signal.SIGKILL)
         assert isolated([GOOD] * 50) == [RIGHT] * 50
@@ -268,7 +268,7 @@ def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
 
 def test_a_lost_item_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge, "STARTUP", 60)
-    with Isolated(scripted, workers=1, timeout=0.05) as isolated:
+    with VerifierPool(scripted, workers=1, timeout=0.05) as isolated:
         isolated([GOOD])
         assert isolated._pool is not None
         monkeypatch.setattr(judge, "STARTUP", 0)
@@ -297,7 +297,7 @@ def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
         for text in HOSTILE
         for item in (good, (f"<answer>{text}</answer>", "18"), (text, "18"), wrong)
     ]
-    with Isolated(task.verify, workers=2, timeout=1) as isolated:
+    with VerifierPool(task.verify, workers=2, timeout=1) as isolated:
         verdicts = isolated(items)
     assert verdicts[::4] == [RIGHT] * len(HOSTILE)
     assert verdicts[3::4] == [WRONG] * len(HOSTILE)
@@ -307,7 +307,7 @@ def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
 
 def test_a_thread_may_start_the_workers_and_end() -> None:
     torch.randn(256, 256).mm(torch.randn(256, 256))  # starts torch's own threads
-    with Isolated(scripted, workers=1, timeout=60) as isolated:
+    with VerifierPool(scripted, workers=1, timeout=60) as isolated:
         thread = threading.Thread(target=isolated, args=([GOOD],))
         thread.start()
         thread.join()
@@ -315,7 +315,7 @@ def test_a_thread_may_start_the_workers_and_end() -> None:
 
 
 def test_close_is_no_end() -> None:
-    isolated = Isolated(scripted, workers=1, timeout=60)
+    isolated = VerifierPool(scripted, workers=1, timeout=60)
     isolated.close()
     for _ in range(2):
         assert isolated([GOOD]) == [RIGHT]
@@ -334,7 +334,7 @@ class Unloadable:
 
 def test_a_verifier_that_does_not_load_is_an_error_not_a_score() -> None:
     with (
-        Isolated(Unloadable(), workers=1, timeout=60) as isolated,
+        VerifierPool(Unloadable(), workers=1, timeout=60) as isolated,
         pytest.raises(RuntimeError, match="do not start"),
     ):
         isolated([GOOD])
@@ -343,7 +343,7 @@ def test_a_verifier_that_does_not_load_is_an_error_not_a_score() -> None:
 @pytest.mark.parametrize("numbers", [{"workers": 0, "timeout": 1}, {"workers": 1, "timeout": 0}])
 def test_numbers_out_of_range(numbers: dict) -> None:
     with pytest.raises(ValueError, match="=0: must be"):
-        Isolated(scripted, **numbers)
+        VerifierPool(scripted, **numbers)
 
 
 # 4. No orphans
@@ -353,8 +353,8 @@ def parent(*responses: str) -> subprocess.Popen:
     """Another interpreter that judges the responses, and never closes its judge."""
     code = f"""
 from test_rewards import scripted
-from rec_experiments.rewards.judge import Isolated
-judge = Isolated(scripted, workers={len(responses)}, timeout=600)
+from rec_experiments.rewards.verifier_pool import VerifierPool
+judge = VerifierPool(scripted, workers={len(responses)}, timeout=600)
 print(judge([(response, "") for response in {list(responses)!r}]))
 """
     here = Path(__file__).parent

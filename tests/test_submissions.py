@@ -19,11 +19,12 @@ from conftest import SMALL, resolve
 from kill_and_resume import differences
 from omegaconf import OmegaConf
 
-from rec_experiments import provenance, schema, sweeps
-from rec_experiments.run_folder import RunFolder
+from rec_experiments import schema, sweeps
+from rec_experiments.errors import UserError
+from rec_experiments.records import provenance
+from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import submission
 from rec_experiments.sweeps.__main__ import main
-from rec_experiments.types import UserError
 
 
 @pytest.fixture

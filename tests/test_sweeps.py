@@ -27,9 +27,9 @@ from hydra.core.singleton import Singleton
 from hydra_plugins.rec_arm_sweeper import local
 
 from rec_experiments import schema, sweeps
-from rec_experiments.experiment import run_path
+from rec_experiments.errors import UserError
+from rec_experiments.records.identity import run_path
 from rec_experiments.sweeps.__main__ import main
-from rec_experiments.types import UserError
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,7 +49,7 @@ MATH = (
     "DigitalLearningGmbH/MATH-lighteval",
 )
 
-# (mask, importance weight, ε_low, ε_high, the advantage's kind and shift, shaping, regularizer)
+# (mask, importance weight, ε_low, ε_high, advantage and shift, data weighting, regularizer)
 NONE = (None, None)
 REINFORCE = ("one_side", "none", *NONE, "mean", 0.0, "uniform", "none")
 GRPO = ("one_side", "importance", 0.2, 0.2, "standard", None, "uniform", "none")
@@ -145,12 +145,12 @@ def arm_of(config):
     clip, advantage = config["clip"], config["advantage"]
     if clip["kind"] == "ring":
         assert (clip["outer_low"], clip["outer_high"]) == (0.6, 2.0)
-    assert config["shaping"].get("temperature", 1.0) == 1.0
+    assert config["data_weighting"].get("temperature", 1.0) == 1.0
     assert config["regularizer"].get("tau", 0.1) == 0.1
     return (
         clip["kind"], config["weight"]["kind"], clip["low"], clip["high"],
         advantage["kind"], advantage.get("shift"),
-        config["shaping"]["kind"], config["regularizer"]["kind"],
+        config["data_weighting"]["kind"], config["regularizer"]["kind"],
     )  # fmt: skip
 
 
@@ -348,10 +348,10 @@ def test_a_fixed_run_dir_cannot_hold_a_sweep():
 # A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 is left undone.
 STUB = """
 import os, sys, time
-from rec_experiments import cli
-from rec_experiments.run_folder import RunFolder
+from rec_experiments import command
+from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import resolve
-from rec_experiments.types import UserError
+from rec_experiments.errors import UserError
 
 def task(config):
     _, path = resolve(config)
@@ -369,7 +369,7 @@ def task(config):
         RunFolder(path).set_status("done")
 
 if __name__ == "__main__":
-    cli.hydra_main("config", task)
+    command.hydra_main("config", task)
 """
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.sync import Phase, Schedule
+from rec_experiments.rollout.schedule import Phase, Schedule
 
 
 def schedule(interval: int | None, offset: int, phase: Phase = Phase.paper) -> Schedule:

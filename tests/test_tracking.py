@@ -17,7 +17,7 @@ import wandb
 from conftest import resolve
 from matplotlib.figure import Figure
 
-from rec_experiments.tracking import NoTracking, Wandb, group_name, labels, schedule_name
+from rec_experiments.records.tracking import NoTracking, Wandb, group_name, labels, schedule_name
 
 ROWS = [
     {"step": 0, "eval/accuracy": 0.25},

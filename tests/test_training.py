@@ -16,24 +16,24 @@ import torch
 from conftest import SMALL, assert_equal, experiment, resolve, timeless
 
 import rec_experiments
-from rec_experiments import train as training
-from rec_experiments.batching import Sequence
-from rec_experiments.codec import Codec
+from rec_experiments.policy.batching import Sequence
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.logprobs import collate, score
 from rec_experiments.prepare import prepare
-from rec_experiments.rollout import RolloutFeed
-from rec_experiments.run_folder import RunFolder
-from rec_experiments.scores import collate, score
-from rec_experiments.train import accumulate_gradient, evaluate, train
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.rollout.feed import RolloutFeed
+from rec_experiments.training import loop as training
+from rec_experiments.training.loop import accumulate_gradient, evaluate, train
 
 
 @pytest.fixture(scope="module")
 def mini_batch():
     """A float64 model, a batch of 16 responses of unlike lengths, and their algorithm inputs."""
     exp = experiment(*SMALL, "algo=grpo")
-    bench = prepare(exp)
-    model = bench.model.double()
+    context = prepare(exp)
+    model = context.model.double()
     feed = RolloutFeed(
-        actor=bench.actor, schedule=exp.sync, problems=bench.train_problems, seed=0, steps=3,
+        worker=context.worker, schedule=exp.sync, problems=context.train_problems, seed=0, steps=3,
         batch_size=4, group_size=4, temperature=1.0, shuffle=True,
     )  # fmt: skip
     feed.reach(0, model.float())
@@ -45,17 +45,17 @@ def mini_batch():
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    return model.double(), dataclasses.replace(rollouts, verdicts=verdicts), bench.codec.pad_id
+    return model.double(), dataclasses.replace(rollouts, verdicts=verdicts), context.chat.pad_id
 
 
 def test_prompts_encoded_together_are_those_encoded_one_by_one():
     exp = experiment(*SMALL)
-    codec = Codec(exp.model.tokenizer(), exp.model.model())
+    chat = ChatTemplate(exp.model.tokenizer(), exp.model.model())
     system = {"role": "system", "content": "Σ\n"}
     prompts = [
         tuple([system] * (i % 2) + [{"role": "user", "content": "7é" * i}]) for i in range(5)
     ]
-    assert codec.encode_all(prompts) == [codec.encode(prompt) for prompt in prompts]
+    assert chat.encode_all(prompts) == [chat.encode(prompt) for prompt in prompts]
 
 
 def gradient_of(
@@ -246,29 +246,29 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     """A record of the weights each batch was drawn with, against the weights of each step."""
     overrides = ("steps=6", "sync.interval=2", "sync.offset=1")
     exp = experiment(*MOVING, *overrides)
-    bench = prepare(exp)
+    context = prepare(exp)
     folder = RunFolder(tmp_path / "run")
     folder.start(resolve(*MOVING, *overrides), {})
     weights_after, drawn_with = {}, {}
-    answer = bench.actor.answer
+    answer = context.worker.answer
 
     def fingerprint(model):
         return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
 
     def spy(snapshot, request):
         out = answer(snapshot, request)
-        weights_after.setdefault(0, fingerprint(bench.model))
+        weights_after.setdefault(0, fingerprint(context.model))
         first = request.draws[0][0]
         if first.stream == 0:
-            drawn_with[first.batch] = fingerprint(bench.actor.sampler.model)
+            drawn_with[first.batch] = fingerprint(context.worker.sampler.model)
         return out
 
-    bench.actor.answer = spy
+    context.worker.answer = spy
     train(
         exp,
-        bench,
+        context,
         folder,
-        lambda row: weights_after.update({row["step"]: fingerprint(bench.model)}),
+        lambda row: weights_after.update({row["step"]: fingerprint(context.model)}),
     )
     for batch in range(6):
         assert drawn_with[batch] == weights_after[exp.sync.version(batch)], batch
@@ -302,7 +302,7 @@ def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
     overrides = ("eval_every=1", "steps=2", "optimizer.learning_rate=0.05")
     folder = run(tmp_path / "run", *overrides)
     exp = experiment(*MOVING, *overrides)
-    bench = prepare(exp)
+    context = prepare(exp)
     other = RunFolder(tmp_path / "other")
     other.start({}, {})
     rows = {row["step"]: row for row in folder.metrics()}
@@ -312,8 +312,8 @@ def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
             saved = torch.load(
                 folder.checkpoints / f"step_{step:08d}" / "rank_0.pt", weights_only=True
             )
-            bench.model.load_state_dict(saved["model"])
-        again = evaluate(exp, bench, other, step)
+            context.model.load_state_dict(saved["model"])
+        again = evaluate(exp, context, other, step)
         lengths[step] = again["eval/response_length"]
         assert again["eval/accuracy"] == rows[step]["eval/accuracy"]
         assert again["eval/response_length"] == rows[step]["eval/response_length"]

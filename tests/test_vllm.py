@@ -24,18 +24,19 @@ import torch
 from conftest import SMALL, command
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rec_experiments.errors import UserError
+from rec_experiments.policy.logprobs import collate, score
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.scores import collate, score
-from rec_experiments.types import Draw, UserError
+from rec_experiments.types import SampleKey
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")
 
 VOCABULARY, LONGEST, LIMIT = 61, 300, 14
 EOS = [1, 2]
 PROMPTS = [[3 + i % 50 for i in range(n)] for n in (3, 150, 7, 270, 1)]
-DRAWS = [[Draw(0, TRAIN, 4, group, k) for k in range(4)] for group in range(len(PROMPTS))]
+DRAWS = [[SampleKey(0, TRAIN, 4, group, k) for k in range(4)] for group in range(len(PROMPTS))]
 OPTIONS = {
     "temperature": 1.0,
     "eval_temperature": 1.0,
@@ -177,7 +178,7 @@ def test_tokens_come_with_their_probability(sampler):
     """Pearson's statistic of 4096 first tokens has 60 degrees of freedom: 110 is its 99.99 %."""
     model = build()
     sampler.load(model.state_dict())
-    draws = [Draw(0, TRAIN, 0, 0, k) for k in range(4096)]
+    draws = [SampleKey(0, TRAIN, 0, 0, k) for k in range(4096)]
     counts = Counter(r.tokens[0] for r in sampler.sample([[5, 6]], [draws], 0.7)[0])
     with torch.no_grad():
         expected = 4096 * torch.softmax(model(torch.tensor([[5, 6]])).logits[0, -1] / 0.7, -1)
@@ -203,7 +204,7 @@ def test_a_diverged_policy_is_reported(sampler, temperature):
 
 def test_stops_at_any_end_token_or_at_the_limit():
     ends = list(range(20, 26))
-    draws = [[Draw(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
+    draws = [[SampleKey(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
     with engine(build(), ends) as sampler:
         sampler.load(build().state_dict())
         responses = flat(sampler.sample(PROMPTS, draws, 1.0))

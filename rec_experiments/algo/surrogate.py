@@ -9,10 +9,10 @@ from torch import Tensor
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.aggregation import Aggregation
 from rec_experiments.algo.clips import Clip
+from rec_experiments.algo.data_weighting import DataWeighting
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer
-from rec_experiments.algo.shaping import Shaping
 from rec_experiments.algo.weights import Weight
-from rec_experiments.types import Credit, LossInput, LossOutput, Totals
+from rec_experiments.types import Advantages, LossInput, LossOutput, Totals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class Algorithm:
     """A row of choices: g = Σ keep · weight · advantage · ∇ log π_θ − ∇ regulariser, aggregated."""
 
     advantage: Advantage
-    shaping: Shaping
+    data_weighting: DataWeighting
     clip: Clip
     weight: Weight
     regularizer: Regularizer
@@ -28,7 +28,7 @@ class Algorithm:
 
     def credit(
         self, rewards_B: Tensor, groups_B: Tensor, mask_BT: Tensor, rng: np.random.Generator
-    ) -> Credit:
+    ) -> Advantages:
         """Advantages and denominators of a whole mini-batch, before it is cut.
 
         Args:
@@ -37,10 +37,10 @@ class Algorithm:
             mask_BT: response tokens of the policy.
             rng: decides which samples are dropped, where any are.
         """
-        shaped = self.shaping(self.advantage, rewards_B.double(), groups_B, rng)
-        live_BT = mask_BT.bool() & shaped.live_B[:, None]
+        weighted = self.data_weighting(self.advantage, rewards_B.double(), groups_B, rng)
+        live_BT = mask_BT.bool() & weighted.live_B[:, None]
         totals = Totals(tokens=int(live_BT.sum()), sequences=int(live_BT.any(1).sum()))
-        return Credit(shaped.advantage_B, live_BT, totals)
+        return Advantages(weighted.advantage_B, live_BT, totals)
 
     def loss(self, batch: LossInput) -> LossOutput:
         """A micro-batch's share of the loss, with the log-ratios and kept tokens for metrics."""
@@ -58,7 +58,7 @@ class Algorithm:
             loss_BT = loss_BT + extra_BT
         return LossOutput(self.aggregation(loss_BT, batch.credit.totals), log_ratio_BT, keep_BT)
 
-    def has_gradient(self, credit: Credit) -> Tensor:
+    def has_gradient(self, credit: Advantages) -> Tensor:
         """Boolean B: sequences that can move the policy. The others need no backward pass."""
         if isinstance(self.regularizer, NoRegularizer):
             return (credit.advantage_B != 0) & credit.mask_BT.any(1)
@@ -66,7 +66,7 @@ class Algorithm:
 
     def describe(self) -> list[str]:
         """The formula in words: coefficient, mask, extra loss, normalisation."""
-        coefficient = self.shaping.describe(self.advantage.describe())
+        coefficient = self.data_weighting.describe(self.advantage.describe())
         lines = [
             f"gradient: Σ M{self.weight.describe()} · ∇log π_θ · {coefficient}",
             f"mask M: {self.clip.describe()}",

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rec_experiments import sweeps
+from rec_experiments import command, sweeps
 from rec_experiments.claims import tables, verdicts
-from rec_experiments.figures import command
+from rec_experiments.errors import UserError
 from rec_experiments.figures.curves import FigureData, to_json
 from rec_experiments.figures.sweep import NoRuns, collect
-from rec_experiments.run_folder import write_atomic
-from rec_experiments.types import UserError
+from rec_experiments.files import write_atomic
 
 USAGE = """\
 usage: python -m rec_experiments.claims [runs=FOLDER,…] [out=FILE] [KEY=…]
@@ -55,7 +54,7 @@ def run(arguments: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    command.run(run, USAGE, arguments)
+    command.plain_main(run, USAGE, arguments)
 
 
 if __name__ == "__main__":

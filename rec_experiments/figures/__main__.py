@@ -4,15 +4,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rec_experiments import claims, sweeps
+from rec_experiments import claims, command, sweeps
 from rec_experiments.claims import tables
-from rec_experiments.cli import USER_ERROR
-from rec_experiments.figures import command
+from rec_experiments.errors import USER_ERROR, UserError
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import remarks
 from rec_experiments.figures.render import Drawing, draw, write
 from rec_experiments.figures.sweep import NoRuns, collect
-from rec_experiments.types import UserError
 
 OUT, SMOOTH = "figures", 3  # the paper smooths over 3 steps
 USAGE = """\
@@ -108,7 +106,7 @@ def main(arguments: list[str]) -> None:
     if not arguments:
         print(usage)
         sys.exit(USER_ERROR)
-    command.run(lambda given: run(parse(given)), usage, arguments)
+    command.plain_main(lambda given: run(parse(given)), usage, arguments)
 
 
 def _allowed() -> str:

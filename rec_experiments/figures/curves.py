@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rec_experiments.run_folder import RunFolder
+from rec_experiments.errors import UserError
+from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import Panel
-from rec_experiments.types import UserError
 
 Array = NDArray[np.float64]
 Row = dict[str, Any]

@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from rec_experiments.command import writing
 from rec_experiments.figures import style
-from rec_experiments.figures.command import writing
 from rec_experiments.figures.curves import (
     SMOOTHED,
     FigureData,
@@ -30,7 +30,7 @@ from rec_experiments.figures.curves import (
     tidy,
     to_json,
 )
-from rec_experiments.run_folder import write_atomic
+from rec_experiments.files import write_atomic
 from rec_experiments.sweeps import Panel
 
 Legend = list[tuple[Any, str]]  # handle, label

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rec_experiments import sweeps
+from rec_experiments.errors import UserError
 from rec_experiments.figures.curves import FigureData, Run, read_run
-from rec_experiments.types import UserError
 
 
 class NoRuns(UserError):

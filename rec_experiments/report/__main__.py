@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rec_experiments import sweeps
-from rec_experiments.figures import command
+from rec_experiments import command, sweeps
+from rec_experiments.errors import UserError
 from rec_experiments.figures.__main__ import all_names
+from rec_experiments.files import write_atomic
 from rec_experiments.report import wandb_report
 from rec_experiments.report.contents import gather
 from rec_experiments.report.page import render
-from rec_experiments.run_folder import write_atomic
-from rec_experiments.types import UserError
 
 OUT = "report.html"
 USAGE = """\
@@ -97,7 +96,7 @@ def run(arguments: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    command.run(run, USAGE.format(names=", ".join(all_names()), out=OUT), arguments)
+    command.plain_main(run, USAGE.format(names=", ".join(all_names()), out=OUT), arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import yaml
 from rec_experiments import schema
 from rec_experiments.claims import verdicts
 from rec_experiments.claims.engine import Verdict
-from rec_experiments.experiment import NOT_IDENTITY
+from rec_experiments.errors import UserError
 from rec_experiments.figures.__main__ import SMOOTH
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import (
@@ -26,8 +26,8 @@ from rec_experiments.figures.curves import (
 )
 from rec_experiments.figures.render import Drawing, draw
 from rec_experiments.figures.sweep import NoRuns, best_of, collect
-from rec_experiments.tracking import schedule_name
-from rec_experiments.types import UserError
+from rec_experiments.records.identity import NOT_IDENTITY
+from rec_experiments.records.tracking import schedule_name
 
 DPI = 130  # of the figures: sharp on a phone, small in the page
 

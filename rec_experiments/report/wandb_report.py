@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rec_experiments import sweeps
-from rec_experiments.types import UserError
+from rec_experiments.errors import UserError
 
 COLUMNS, PANEL_HEIGHT = 24, 8  # W&B's grid: units of its width, units of height
 PANELS_A_ROW = 2

@@ -16,7 +16,7 @@ from rec_experiments.rewards.boxed import last_boxed
 from rec_experiments.types import Verdict
 
 # It warns in every process that its own time-outs are off. They need signal.alarm, which works in
-# a main thread only; the deadline here is the judge's.
+# a main thread only; the deadline here is the verifier pool's.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 _TAG = re.compile(r"</?(?:think|answer)>")

@@ -2,8 +2,8 @@
 
 Draws that have said the same so far are one prefix, computed once: at first the prompts, which part
 where a draw chooses another token. A token is chosen by inverse CDF from a uniform that its draw
-names, so a response depends on its `Draw` and the weights, not on what was sampled beside it. (The
-batch's shape still reaches the last bits of a logit.)
+names, so a response depends on its `SampleKey` and the weights, not on what was sampled beside it.
+(The batch's shape still reaches the last bits of a logit.)
 
 Shape suffixes: B rows (responses in flight), N prefixes in the cache, M prefixes that go on, one
 token longer, P prompt tokens, T response tokens, L = P + T cache positions, V vocabulary entries.
@@ -23,7 +23,7 @@ from transformers import Cache, DynamicCache, LlamaForCausalLM, PreTrainedModel,
 from transformers.cache_utils import DynamicLayer
 
 from rec_experiments.rng import uniforms
-from rec_experiments.types import Draw, Response
+from rec_experiments.types import Response, SampleKey
 
 # exp(logit - max) is counted in units of 2^-44: finer than float32 needs, and the integer sum over
 # up to 2^18 entries stays below 2^63.
@@ -232,7 +232,7 @@ class NativeSampler:
 
     @torch.inference_mode()
     def sample(
-        self, prompts: list[list[int]], draws: list[list[Draw]], temperature: float
+        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
         """For each prompt one response per draw, in the same order.
 
@@ -250,7 +250,7 @@ class NativeSampler:
         return [[next(responses) for _ in named] for named in draws]
 
     def _decode(
-        self, prompts: list[list[int]], rows: list[tuple[int, Draw]], temperature: float
+        self, prompts: list[list[int]], rows: list[tuple[int, SampleKey]], temperature: float
     ) -> list[Response]:
         """The responses of `rows`, each a prompt's index and a draw."""
         device = self.model.device

@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
+from rec_experiments.errors import UserError
 from rec_experiments.rng import integer
-from rec_experiments.types import Draw, Piece, Response, UserError
+from rec_experiments.types import Piece, Response, SampleKey
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -186,7 +187,7 @@ class VllmSampler:
         self.engine.finish_weight_update()  # until here the copies must live
 
     def sample(
-        self, prompts: list[list[int]], draws: list[list[Draw]], temperature: float
+        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
         """For each prompt one response per draw, in the same order.
 
@@ -205,7 +206,7 @@ class VllmSampler:
         responses = iter([self._response(output.outputs[0]) for output in outputs])
         return [[next(responses) for _ in named] for named in draws]
 
-    def _parameters(self, draw: Draw, temperature: float) -> Any:
+    def _parameters(self, draw: SampleKey, temperature: float) -> Any:
         return self.vllm.SamplingParams(
             temperature=temperature,
             seed=integer(draw),

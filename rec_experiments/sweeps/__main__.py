@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from rec_experiments import cli
+from rec_experiments import cli, command
+from rec_experiments.errors import UserError
 from rec_experiments.sweeps.jobs import Job, distinct, jobs, load_figure, names, summary
 from rec_experiments.sweeps.state import ACTIVE, State, survey
 from rec_experiments.sweeps.submission import RECORD, read
-from rec_experiments.types import UserError
 
 USAGE = """\
 usage: python -m rec_experiments.sweeps COMMAND FIGURE [overrides]
@@ -99,5 +99,5 @@ def _runs(name: str, overrides: list[str]) -> list[Job]:
 
 
 if __name__ == "__main__":
-    with cli.told_once():
+    with command.told_once():
         main(sys.argv[1:])

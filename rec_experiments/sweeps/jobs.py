@@ -6,25 +6,23 @@ The sweeper plugin launches these jobs, the renderer reads their folders.
 import fnmatch
 import functools
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments import schema
-from rec_experiments.cli import explain
-from rec_experiments.experiment import Experiment, identity, run_path
-from rec_experiments.run_folder import RunFolder
-from rec_experiments.types import UserError
+from rec_experiments.composition import composing
+from rec_experiments.errors import UserError
+from rec_experiments.experiment import Experiment
+from rec_experiments.records.identity import identity, run_path
+from rec_experiments.records.run_folder import RunFolder
 
 # Overrides that say which jobs there are; a job itself does not see them.
 SWEEP_KEYS = ("sweep", "scale")
@@ -138,7 +136,7 @@ def load_figure(name: str, overrides: list[str] | None = None) -> Figure:
     """
     if name not in names():
         raise UserError(f"sweep={name}: no such figure; allowed: {', '.join(names())}")
-    with _hydra():
+    with composing():
         about_sweep = [str(o.input_line) for o in _parse(overrides or []) if _shapes_sweep(o)]
         config = compose("config", [f"sweep={name}", *about_sweep], return_hydra_config=True)
         node: dict[str, Any] = OmegaConf.to_container(config.hydra.sweeper, resolve=True)  # type: ignore[assignment]
@@ -151,7 +149,7 @@ def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
     A value in `overrides` replaces an axis of the grid, and wins over an arm. Two labels may share
     one run folder. Raises UserError for a wrong override.
     """
-    with _hydra():
+    with composing():
         points = expand(figure, overrides or [])
         return compose_jobs(points, lambda lines: _composed(*lines), figure.heading)
 
@@ -286,17 +284,6 @@ def _lines(override: Override) -> list[str]:
         raise UserError(f"{override.input_line}: cannot be swept; list values, as in a=1,2")
     key = override.get_key_element()
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
-
-
-@contextmanager
-def _hydra() -> Iterator[None]:
-    """Compose within; what Hydra refuses is a UserError."""
-    schema.register()
-    try:
-        with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-            yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(explain(error)) from error
 
 
 def summary(figure: Figure, runs: int) -> str:

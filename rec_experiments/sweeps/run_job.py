@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from rec_experiments import cli, schema
+from rec_experiments.command import told_once
 from rec_experiments.sweeps.submission import read
 
 
@@ -11,8 +12,8 @@ def main(folder: str, number: str) -> None:
     job = read(Path(folder)).jobs[int(number)]
     # For the provenance of the run: the command that repeats it alone.
     sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
-    with cli.told_once():
-        cli.run(schema.restore(job.config))
+    with told_once():
+        cli.start(schema.restore(job.config))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.run_folder import RunFolder
+from rec_experiments.errors import UserError
+from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import Job, finished
 from rec_experiments.sweeps.submission import RECORD, Submission, newest
-from rec_experiments.types import UserError
 
 ACTIVE = ("queued", "running")  # states of a job that will end by itself
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")

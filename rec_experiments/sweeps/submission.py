@@ -22,8 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import provenance, schema
-from rec_experiments.run_folder import write_atomic
+from rec_experiments import schema
+from rec_experiments.files import write_atomic
+from rec_experiments.records import provenance
 from rec_experiments.sweeps.jobs import Job
 
 FOLDER, RECORD, CODE = "submissions", "jobs.json", "code"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, Problem, UserError, Verdict
+from rec_experiments.errors import UserError
+from rec_experiments.types import Piece, Problem, Verdict
 
 OPERATORS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
 EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its text, is held out

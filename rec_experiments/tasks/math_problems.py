@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from rec_experiments.errors import UserError
 from rec_experiments.rewards.boxed import last_boxed
 from rec_experiments.tasks.sources import Named, Source, text_of
 from rec_experiments.tasks.text_task import TextTask, prompt
-from rec_experiments.types import Problem, UserError, Verdict
+from rec_experiments.types import Problem, Verdict
 
 
 class Form(Enum):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.types import UserError, first_line
+from rec_experiments.errors import UserError, first_line
 
 Row = Mapping[str, Any]
 Named = tuple[str, Row]  # what to call a row in an error, and the row

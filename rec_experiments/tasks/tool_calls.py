@@ -15,10 +15,11 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
+from rec_experiments.errors import UserError
 from rec_experiments.rewards import tool_call
 from rec_experiments.tasks.sources import Named, Row, Source, text_of
 from rec_experiments.tasks.text_task import TextTask, prompt
-from rec_experiments.types import Problem, UserError, Verdict
+from rec_experiments.types import Problem, Verdict
 
 INSTRUCTION = ("instruction", "input", "output")
 

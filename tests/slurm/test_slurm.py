@@ -26,7 +26,7 @@ import yaml
 from cluster import Cluster, missing
 from conftest import SMALL
 
-from rec_experiments.run_folder import RunFolder
+from rec_experiments.records.run_folder import RunFolder
 
 if "SLURM_TESTS" not in os.environ:
     pytest.skip("run by make test-slurm", allow_module_level=True)

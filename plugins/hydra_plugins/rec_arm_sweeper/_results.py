@@ -25,7 +25,8 @@ class Contained:
         try:
             return self.task(config)
         except SystemExit as error:  # a user's mistake, told already
-            from rec_experiments.cli import INTERRUPTED, explain
+            from rec_experiments.composition import explain
+            from rec_experiments.errors import INTERRUPTED
 
             if error.code in INTERRUPTED:
                 raise

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, open_dict
 PRELOAD = [
     "rec_experiments.cli",
     "rec_experiments.prepare",
-    "rec_experiments.train",
+    "rec_experiments.training.loop",
     "rec_experiments.samplers.decoding",
     "matplotlib.backends.backend_agg",  # for the picture at the end of a run
     "matplotlib.figure",

@@ -53,7 +53,7 @@ class SlurmLauncher(Launcher):
         import submitit
 
         from rec_experiments import sweeps
-        from rec_experiments.types import UserError, first_line
+        from rec_experiments.errors import UserError, first_line
 
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise UserError(f"hydra/launcher={self.choice}: no sbatch here; use a login node")

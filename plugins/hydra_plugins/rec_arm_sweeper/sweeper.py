@@ -49,7 +49,7 @@ class ArmSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         from rec_experiments import provenance, sweeps  # not at the top: Hydra imports every plugin
-        from rec_experiments.types import UserError
+        from rec_experiments.errors import UserError
 
         try:
             points = sweeps.expand(sweeps.sweep_of(self.node), arguments)

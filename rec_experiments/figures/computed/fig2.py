@@ -11,7 +11,7 @@ from rec_experiments.figures import style
 from rec_experiments.figures.computed.shared import drawing
 from rec_experiments.figures.curves import Row
 from rec_experiments.figures.render import Drawing, page
-from rec_experiments.sync import Phase, Schedule
+from rec_experiments.rollout.schedule import Phase, Schedule
 
 SCHEDULES = (Schedule(interval=4, offset=0, phase=Phase.paper),
              Schedule(interval=1, offset=4, phase=Phase.paper))  # fmt: skip

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from rec_experiments.types import Piece, UserError, first_line
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -1,8 +1,8 @@
-"""Judging a batch of responses, whatever they hold: every item gets a Verdict, in order.
+"""Verifying a batch of responses, whatever they hold: every item gets a Verdict, in order.
 
-A verifier is a pure function (response, answer) -> Verdict. `inline` calls it in this process and
-suits verifiers that cannot hang. `Isolated` calls it in processes that can be killed, because
-9^9^9^9^9 in a response stops neither at an exception nor at a signal handler.
+A verifier is a pure function (response, answer) -> Verdict. `inline_verifier` calls it in this
+process and suits verifiers that cannot hang. `VerifierPool` calls it in processes that can be
+killed, because 9^9^9^9^9 in a response stops neither at an exception nor at a signal handler.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from rec_experiments.types import Verdict
 
 Item = tuple[str, str]  # response text, answer
 Verify = Callable[[str, str], Verdict]
-Judge = Callable[[list[Item]], list[Verdict]]
+BatchVerifier = Callable[[list[Item]], list[Verdict]]
 
 TIMED_OUT = Verdict(reward=0.0, accuracy=0.0, timed_out=True)
 CRASHED = Verdict(reward=0.0, accuracy=0.0, crashed=True)
@@ -35,13 +35,13 @@ MEMORY = 2 << 30  # bytes that one worker may take for its items
 SLOW_IMPORTS = ["rec_experiments.rewards.math_answer"]
 
 
-def inline(verify: Verify) -> Judge:
-    """Judge in this process, without a deadline. An exception of `verify` scores as crashed."""
+def inline_verifier(verify: Verify) -> BatchVerifier:
+    """Verify in this process, without a deadline. An exception of `verify` scores as crashed."""
     return lambda items: [_safely(verify, *item) for item in items]
 
 
-class Isolated:
-    """Judge in `workers` killable processes; an item may take `timeout` seconds.
+class VerifierPool:
+    """Verify in `workers` killable processes; an item may take `timeout` seconds.
 
     A time-out scores 0 with `timed_out`; a worker that dies and an exception of `verify` score 0
     with `crashed`. An item whose worker died is tried once more, alone, so that no item pays for

@@ -30,35 +30,13 @@ import torch
 import yaml
 
 from rec_experiments.distributed import ALONE, World
-from rec_experiments.experiment import identity
-from rec_experiments.types import UserError
+from rec_experiments.errors import UserError
+from rec_experiments.files import sync_folder, write_atomic
+from rec_experiments.records.identity import identity
 
 CHECKPOINTS_KEPT = 2
 LOCK_PATIENCE = 2.0  # seconds: one that only looks, or that is about to end, may hold the lock
 TAIL = 1 << 16  # bytes; more than a row of metrics
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary name beside `path`, sync, rename."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:  # as on a full disk, which needs the room for status.json
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_rows(path: Path, last_step: int) -> bytes:
@@ -183,7 +161,7 @@ class RunFolder:
         self.world.barrier()
         if self.world.leads:
             os.replace(temporary, folder)
-            _sync_folder(self.checkpoints)
+            sync_folder(self.checkpoints)
             for old in self._checkpoint_folders()[CHECKPOINTS_KEPT:]:
                 shutil.rmtree(old)
 

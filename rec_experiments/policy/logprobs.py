@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from rec_experiments.distributed import whole
-from rec_experiments.head import (
+from rec_experiments.policy.head import (
     LOGITS_AT_ONCE,
     Head,
     entropy_and_kl,

@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.weights import mismatch_weight
-from rec_experiments.batching import Limits, distinct, passes
-from rec_experiments.codec import Codec
 from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
-from rec_experiments.metrics import TokenLog, response_metrics, rollout_metrics
-from rec_experiments.rollout import Drawer, Request, RolloutFeed, Snapshot, joined
-from rec_experiments.run_folder import RunFolder
-from rec_experiments.scores import autocast, collate, score
-from rec_experiments.types import Draw, LossInput, Problem, Rollouts
+from rec_experiments.policy.batching import Limits, distinct, passes
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.logprobs import autocast, collate, score
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.rollout.feed import RolloutFeed, joined
+from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
+from rec_experiments.training.metrics import TokenLog, response_metrics, rollout_metrics
+from rec_experiments.types import LossInput, Problem, Rollouts, SampleKey
 
 SAMPLES_SHOWN = 4  # responses written to samples.jsonl at each evaluation
 
@@ -27,13 +28,13 @@ Row = dict[str, Any]
 
 
 @dataclass(kw_only=True)
-class Workbench:
+class TrainingContext:
     """What a rank works with, loaded and checked before anything is written."""
 
     model: nn.Module
     reference: nn.Module | None  # the initial model; None when no metric needs it
-    codec: Codec
-    actor: Drawer  # close it when the run is over
+    chat: ChatTemplate
+    worker: RolloutWorker  # close it when the run is over
     train_problems: list[Problem]
     eval_problems: list[Problem]
     world: World = ALONE
@@ -41,7 +42,7 @@ class Workbench:
 
 def train(
     experiment: Experiment,
-    bench: Workbench,
+    context: TrainingContext,
     folder: RunFolder,
     on_row: Callable[[Row], None] = lambda row: None,
     note: Callable[[str], None] = lambda line: None,
@@ -54,26 +55,26 @@ def train(
     asked between gradient steps; once it says so, the state is saved and the run ends early.
     Returns whether all steps are done.
     """
-    model = bench.model
+    model = context.model
     optimizer = experiment.optimizer.build(model)
     feed = RolloutFeed(
-        actor=bench.actor,
+        worker=context.worker,
         schedule=experiment.sync,
-        problems=bench.train_problems,
+        problems=context.train_problems,
         seed=experiment.seed,
         steps=experiment.steps,
         batch_size=experiment.batch_size,
         group_size=experiment.group_size,
         temperature=experiment.sampler.temperature,
         shuffle=experiment.shuffle,
-        world=bench.world,
+        world=context.world,
     )
     state, damaged = folder.load_checkpoint()
     for name in damaged:
         note(f"checkpoint {name} is damaged and was passed over")
     step = 0
     if state is not None:
-        state = bench.world.unpack(state)
+        state = context.world.unpack(state)
         step = state["step"]
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -95,15 +96,15 @@ def train(
         folder.save_checkpoint(step, pack(state))
 
     if state is None:
-        record({"step": 0, **evaluate(experiment, bench, folder, 0)})
+        record({"step": 0, **evaluate(experiment, context, folder, 0)})
         feed.reach(0, model)
     saved = step
-    while step < experiment.steps and not any(bench.world.gather(stop())):
+    while step < experiment.steps and not any(context.world.gather(stop())):
         rollouts = feed.take(step)
-        row = update(experiment, bench, optimizer, rollouts)
+        row = update(experiment, context, optimizer, rollouts)
         step += 1
         if step % experiment.eval_every == 0 or step == experiment.steps:
-            row |= evaluate(experiment, bench, folder, step)
+            row |= evaluate(experiment, context, folder, step)
         record({"step": step, **row})
         feed.reach(step, model)
         if step % experiment.checkpoint_every == 0 or step == experiment.steps:
@@ -116,7 +117,7 @@ def train(
 
 def update(
     experiment: Experiment,
-    bench: Workbench,
+    context: TrainingContext,
     optimizer: torch.optim.Optimizer,
     rollouts: Rollouts,
 ) -> Row:
@@ -127,21 +128,21 @@ def update(
     torch.manual_seed(int(rng.generator(experiment.seed, rng.TRAIN, step).integers(1 << 62)))
     measure_kl = experiment.kl_every and (step + 1) % experiment.kl_every == 0
     log = accumulate_gradient(
-        bench.model,
+        context.model,
         rollouts,
         experiment.algorithm(),
-        pad_id=bench.codec.pad_id,
+        pad_id=context.chat.pad_id,
         temperature=experiment.sampler.temperature,
         micro_batch_size=experiment.micro_batch_size,
         micro_batch_tokens=experiment.micro_batch_tokens,
         compute_dtype=getattr(torch, experiment.model.compute_dtype),
         seed=experiment.seed,
         mismatch_cap=experiment.mismatch_cap,
-        reference=bench.reference if measure_kl else None,
-        world=bench.world,
+        reference=context.reference if measure_kl else None,
+        world=context.world,
     )
-    log = TokenLog.joined(bench.world.gather(log.cpu()))
-    norm = experiment.optimizer.step(optimizer, bench.model, step)
+    log = TokenLog.joined(context.world.gather(log.cpu()))
+    norm = experiment.optimizer.step(optimizer, context.model, step)
     row = {**rollout_metrics(rollouts), **log.reduce(), "train/grad_norm": norm}
     row["train/learning_rate"] = experiment.optimizer.rate(step)
     tokens = sum(response.length for response in rollouts.responses)
@@ -232,27 +233,32 @@ def accumulate_gradient(
     return log
 
 
-def evaluate(experiment: Experiment, bench: Workbench, folder: RunFolder, step: int) -> Row:
+def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder, step: int) -> Row:
     """Score the weights after `step` gradient steps on the held-out problems."""
     draws = [
-        [Draw(experiment.seed, rng.EVAL, step, group, k) for k in range(experiment.eval_samples)]
-        for group in range(len(bench.eval_problems))
+        [
+            SampleKey(experiment.seed, rng.EVAL, step, group, k)
+            for k in range(experiment.eval_samples)
+        ]
+        for group in range(len(context.eval_problems))
     ]
-    mine = bench.world.share(len(bench.eval_problems))
-    share = bench.actor.answer(
-        Snapshot.of(bench.model, step),
-        Request(bench.eval_problems[mine], draws[mine], experiment.sampler.eval_temperature),
+    mine = context.world.share(len(context.eval_problems))
+    share = context.worker.answer(
+        Snapshot.of(context.model, step),
+        RolloutRequest(
+            context.eval_problems[mine], draws[mine], experiment.sampler.eval_temperature
+        ),
     )
-    answered = joined(bench.world.gather(share))
+    answered = joined(context.world.gather(share))
     shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))
     folder.append(
         "samples.jsonl",
         [
             {
                 "step": step,
-                "prompt": bench.eval_problems[group].messages[-1]["content"],
-                "response": bench.codec.transcript(response),
-                "answer": bench.eval_problems[group].answer,
+                "prompt": context.eval_problems[group].messages[-1]["content"],
+                "response": context.chat.transcript(response),
+                "answer": context.eval_problems[group].answer,
                 "reward": verdict.reward,
             }
             for group, response, verdict in shown[:SAMPLES_SHOWN]

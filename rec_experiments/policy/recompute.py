@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.batching import Limits, distinct, micro_batches
-from rec_experiments.scores import autocast, collate, score
+from rec_experiments.policy.batching import Limits, distinct, micro_batches
+from rec_experiments.policy.logprobs import autocast, collate, score
 from rec_experiments.types import Rollouts
 
 
-class Rescorer:
+class LogprobRecomputer:
     """Owns a copy of `model`. limits, compute_dtype: of a forward pass, as in training."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An actor in another process, so that drawing and training run side by side.
+"""An worker in another process, so that drawing and training run side by side.
 
 The other process answers orders, one at a time. Orders and answers go through a pipe that both ends
 always read. Weights go through two slots of shared memory: one that batches are drawn from, and a
@@ -29,11 +29,18 @@ import torch
 from torch import Tensor
 
 from rec_experiments.distributed import whole
-from rec_experiments.rewards.judge import die_with_parent
-from rec_experiments.rollout import Actor, Answer, Request, Snapshot, Weights
-from rec_experiments.types import Rollouts, UserError
+from rec_experiments.errors import UserError
+from rec_experiments.rewards.verifier_pool import die_with_parent
+from rec_experiments.rollout.worker import (
+    LocalWorker,
+    PendingRollouts,
+    RolloutRequest,
+    Snapshot,
+    Weights,
+)
+from rec_experiments.types import Rollouts
 
-Build = Callable[[], Actor]
+Build = Callable[[], LocalWorker]
 
 GRACE = 5.0  # seconds for the process to end by itself: a batch, verifiers, an engine
 # A terminal or a cluster sends these to all processes of a run; the trainer decides what follows.
@@ -54,7 +61,7 @@ class Order:
     number: int
     slot: int
     version: int
-    request: Request
+    request: RolloutRequest
     training: bool
 
 
@@ -107,11 +114,11 @@ class Slot:
     orders: list[Future] = field(default_factory=list)
 
 
-class RemoteActor:
-    """An `Actor` in another process. Implements `rollout.Drawer`.
+class RemoteWorker:
+    """An `LocalWorker` in another process. Implements `rollout.RolloutWorker`.
 
-    build: makes the actor over there, where it must be importable. weights: the layout of all
-    weights to come. ahead: see `Drawer`. environment: variables of the other process.
+    build: makes the worker over there, where it must be importable. weights: the layout of all
+    weights to come. ahead: see `RolloutWorker`. environment: variables of the other process.
 
     Raises what `build` raises. Each method raises what the other process raised, its traceback in a
     note, or WorkerLost if that process has died or leaves an awaited answer out for `timeout`
@@ -155,12 +162,12 @@ class RemoteActor:
         self._held, self._spare = slot, self._held
         return Snapshot(snapshot.version, slot.tensors)
 
-    def submit(self, snapshot: Snapshot, request: Request) -> Answer:
+    def submit(self, snapshot: Snapshot, request: RolloutRequest) -> PendingRollouts:
         assert snapshot.version == self._held.version
         future = self._order(self._held, request, training=True)
         return lambda: self._result(future)
 
-    def answer(self, snapshot: Snapshot, request: Request) -> Rollouts:
+    def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """Goes before all that is submitted, except the batch being drawn."""
         held = snapshot.version == self._held.version
         slot = self._held if held else self._fill_spare(snapshot)
@@ -189,7 +196,7 @@ class RemoteActor:
             slot.version = snapshot.version
         return slot
 
-    def _order(self, slot: Slot, request: Request, training: bool) -> Future:
+    def _order(self, slot: Slot, request: RolloutRequest, training: bool) -> Future:
         assert slot.version is not None
         number, future = self._expect()
         order = Order(number, slot.index, slot.version, request, training)
@@ -243,7 +250,7 @@ class RemoteActor:
 
 
 def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> None:
-    """Body of the other process: an actor that answers orders until the pipe says stop."""
+    """Body of the other process: an worker that answers orders until the pipe says stop."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -253,7 +260,7 @@ def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> N
     if parent is None or not parent.is_alive():
         return  # it died while this process was starting
     try:
-        actor = build()
+        worker = build()
     except Exception as error:
         connection.send((0, _portable(error)))
         return
@@ -264,12 +271,12 @@ def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> N
     while (order := orders.get()[2]) is not None:
         snapshot = Snapshot(order.version, slots[order.slot])
         try:
-            draw = actor.draw if order.training else actor.answer
+            draw = worker.draw if order.training else worker.answer
             outcome: Rollouts | Exception = draw(snapshot, order.request)
         except Exception as error:
             outcome = _portable(error)
         connection.send((order.number, outcome))
-    actor.close()
+    worker.close()
 
 
 def _read(connection: Connection, orders: PriorityQueue) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
-from rec_experiments.types import Message, Response, UserError, first_line
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.types import Message, Response
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -19,7 +20,7 @@ TODAY = date(2024, 7, 26)
 TURN = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
-class Codec:
+class ChatTemplate:
     """The tokenizer and the template of one model.
 
     Raises UserError for a tokenizer without chat template, or a template that refuses a prompt.

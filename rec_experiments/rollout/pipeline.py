@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rec_experiments.types import Piece, UserError
+from rec_experiments.errors import UserError
+from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
-    from rec_experiments.remote import Build
-    from rec_experiments.rollout import Drawer, Weights
+    from rec_experiments.rollout.remote import Build
+    from rec_experiments.rollout.worker import RolloutWorker, Weights
 
 
 @dataclass(kw_only=True, slots=True)
@@ -26,8 +27,10 @@ class Sequential(Piece):
     def check(self, device: torch.device, ranks: int) -> None:
         """Any device of the run will do."""
 
-    def start(self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int) -> "Drawer":
-        """`here` makes the actor in this process."""
+    def start(
+        self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int
+    ) -> "RolloutWorker":
+        """`here` makes the worker in this process."""
         return here()
 
     def describe(self) -> str:
@@ -58,18 +61,20 @@ class Overlap(Piece):
         """Raise UserError if `device` of this object does not go with the run's."""
         device_number(self.device, device, torch.cuda.device_count(), ranks)
 
-    def start(self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int) -> "Drawer":
-        """`elsewhere` makes the actor in another process. `weights`: the layout of all to come.
+    def start(
+        self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int
+    ) -> "RolloutWorker":
+        """`elsewhere` makes the worker in another process. `weights`: the layout of all to come.
         ranks: how many processes train, each with a process of its own that draws.
 
         Raises UserError for what the user can mend, whichever process finds it.
         """
-        from rec_experiments.remote import RemoteActor
+        from rec_experiments.rollout.remote import RemoteWorker
 
         device = next(iter(weights.values())).device
         number = device_number(self.device, device, torch.cuda.device_count(), ranks)
         variables = {} if number is None else {"CUDA_VISIBLE_DEVICES": visible_device(number)}
-        return RemoteActor(
+        return RemoteWorker(
             elsewhere, weights, ahead=self.max_ahead, timeout=self.timeout, environment=variables
         )
 

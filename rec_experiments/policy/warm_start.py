@@ -14,35 +14,35 @@ import torch
 import transformers
 from torch import nn
 
-from rec_experiments.codec import Codec
-from rec_experiments.experiment import Experiment
-from rec_experiments.models import WarmStart
-from rec_experiments.run_folder import write_atomic
-from rec_experiments.scores import collate, score
-from rec_experiments.types import MultiTurnTask, Problem, Task
+from rec_experiments.files import write_atomic
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.logprobs import collate, score
+from rec_experiments.policy.models import Tiny, WarmStart
+from rec_experiments.types import DemonstratedTask, MultiTurnTask, Problem, Task
 
 VERSION = 2  # part of the cache key: raise it when the warm start itself changes
 
 
 def load_warm_start(
-    experiment: Experiment,
+    source: Tiny,
+    task: Task,
     model: nn.Module,
-    codec: Codec,
+    chat: ChatTemplate,
     problems: list[Problem],
     note: Callable[[str], None],
     on_step: Callable[[int, int], None],
 ) -> None:
     """Warm-start the tiny model on the task's demonstrations, from the cache if it is there."""
-    plan = experiment.model.warm_start
-    if not plan.steps or not hasattr(experiment.dataset, "demonstrations"):
+    plan = source.warm_start
+    if not plan.steps or not isinstance(task, DemonstratedTask):
         note("the tiny model starts untrained on this data set: expect an accuracy near 0")
         return
     recipe = {
         "version": VERSION,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "model": dataclasses.asdict(experiment.model),
-        "dataset": dataclasses.asdict(experiment.dataset),
+        "model": dataclasses.asdict(source),
+        "dataset": dataclasses.asdict(task),
     }
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     folder = cache_folder()
@@ -52,17 +52,13 @@ def load_warm_start(
         fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together make it once
         if not file.exists():
             note(f"warm start: {plan.steps} supervised steps, once, kept in {file}")
-            shown = experiment.dataset.demonstrations(
-                problems, plan.steps * plan.batch_size, plan.seed
-            )
-            prompts = [codec.encode(problem.messages) for problem in problems]
-            rows = [
-                (prompts[i], *trajectory(experiment.dataset, codec, problems[i], turns))
-                for i, turns in shown
-            ]
+            shown = task.demonstrations(problems, plan.steps * plan.batch_size, plan.seed)
+            prompts = [chat.encode(problem.messages) for problem in problems]
+            rows = [(prompts[i], *trajectory(task, chat, problems[i], turns)) for i, turns in shown]
+            threads = torch.get_num_threads()
             torch.set_num_threads(1)  # the result must not depend on the machine's cores
-            warm_start(model, rows, codec.pad_id, plan, on_step)
-            torch.set_num_threads(experiment.threads)
+            warm_start(model, rows, chat.pad_id, plan, on_step)
+            torch.set_num_threads(threads)
             buffer = io.BytesIO()
             torch.save(model.state_dict(), buffer)
             write_atomic(file, buffer.getvalue())
@@ -70,16 +66,16 @@ def load_warm_start(
 
 
 def trajectory(
-    task: Task, codec: Codec, problem: Problem, turns: list[str]
+    task: Task, chat: ChatTemplate, problem: Problem, turns: list[str]
 ) -> tuple[list[int], list[bool]]:
     """Tokens and mask, as of a Response, of the model's turns with the task's replies between."""
-    tokens = codec.encode_response(turns[0])
+    tokens = chat.encode_response(turns[0])
     mask = [True] * len(tokens)
     for n in range(1, len(turns)):
         assert isinstance(task, MultiTurnTask)
         text = task.reply(problem, turns[:n])
         assert text is not None, f"nobody replies to turn {n} of the demonstration {turns}"
-        reply, turn = codec.encode_reply(text), codec.encode_response(turns[n])
+        reply, turn = chat.encode_reply(text), chat.encode_response(turns[n])
         tokens += reply + turn
         mask += [False] * len(reply) + [True] * len(turn)
     return tokens, mask

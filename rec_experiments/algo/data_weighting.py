@@ -12,18 +12,18 @@ from rec_experiments.algo.groups import group_mean, group_size, group_sum
 from rec_experiments.types import Piece
 
 
-class Shaped(NamedTuple):
+class Weighted(NamedTuple):
     """advantage_B: float64. live_B: rows whose tokens count in the denominator."""
 
     advantage_B: Tensor
     live_B: Tensor
 
 
-class Shaping(Protocol):
+class DataWeighting(Protocol):
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
-    ) -> Shaped:
-        """Advantages after shaping. `rng` is the only randomness."""
+    ) -> Weighted:
+        """Advantages after data_weighting. `rng` is the only randomness."""
 
     def describe(self, advantage: str) -> str:
         """The formula, given the advantage's."""
@@ -39,8 +39,8 @@ class Uniform(Piece):
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
-    ) -> Shaped:
-        return Shaped(advantage(rewards_B, groups_B), _everyone(rewards_B))
+    ) -> Weighted:
+        return Weighted(advantage(rewards_B, groups_B), _everyone(rewards_B))
 
     def describe(self, advantage: str) -> str:
         return advantage
@@ -59,11 +59,11 @@ class DropNegatives(Piece):
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
-    ) -> Shaped:
+    ) -> Weighted:
         kept_B = keep_balanced(rewards_B, groups_B, rng)
         advantage_B = torch.zeros_like(rewards_B)
         advantage_B[kept_B] = advantage(rewards_B[kept_B], groups_B[kept_B])
-        return Shaped(advantage_B, _everyone(rewards_B) if self.count_dropped else kept_B)
+        return Weighted(advantage_B, _everyone(rewards_B) if self.count_dropped else kept_B)
 
     def describe(self, advantage: str) -> str:
         return f"{advantage} on the subset with excess negatives dropped"
@@ -99,9 +99,9 @@ class ExponentialWeight(Exponential):
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
-    ) -> Shaped:
+    ) -> Weighted:
         advantage_B = advantage(rewards_B, groups_B)
-        return Shaped(self.weight(advantage_B) * advantage_B, _everyone(rewards_B))
+        return Weighted(self.weight(advantage_B) * advantage_B, _everyone(rewards_B))
 
     def describe(self, advantage: str) -> str:
         return f"exp(A/{self.temperature:g})·A with A = {advantage}"
@@ -117,10 +117,10 @@ class PairwiseWeight(Exponential):
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
-    ) -> Shaped:
+    ) -> Weighted:
         advantage_B = advantage(rewards_B, groups_B)
         shaped_B = pairwise(advantage_B, self.weight(advantage_B), groups_B)
-        return Shaped(shaped_B, _everyone(rewards_B))
+        return Weighted(shaped_B, _everyone(rewards_B))
 
     def describe(self, advantage: str) -> str:
         w = f"w = exp(A/{self.temperature:g})"

@@ -1,0 +1,141 @@
+"""What all commands share: how they start, how they read their arguments, how they end.
+
+A command that composes a run starts through `hydra_main`, any other through `plain_main`.
+"""
+
+import contextlib
+import functools
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from rec_experiments import distributed, schema
+from rec_experiments.composition import explain
+from rec_experiments.errors import DISK_FULL, RESUMES, USER_ERROR, UserError
+
+
+def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
+    """Run `task` on the composed configuration; a user's mistake is one line and exit code 2."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach us, instead of Hydra's own report
+    schema.register()
+    start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
+    composed = False
+
+    @functools.wraps(task)
+    def guarded(config: DictConfig) -> None:
+        nonlocal composed
+        composed = True
+        with told_once():  # before Hydra adds its own words
+            task(config)
+
+    try:
+        if {"-h", "--help"} & set(sys.argv[1:]):
+            _help(start(guarded))
+        else:
+            start(guarded)()
+    except (HydraException, OmegaConfBaseException) as error:
+        refuse(error)
+    except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
+        if composed:
+            raise
+        refuse(error)
+    except KeyboardInterrupt:  # of a sweep, or of a run before its folder is there
+        print("interrupted; what is finished is kept, the same command goes on", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+@contextlib.contextmanager
+def told_once() -> Iterator[None]:
+    """A user's mistake within is told in one line and ends the process with exit code 2; a full
+    disk, with 1. Any other error goes on, unless it only follows from that of another rank."""
+    try:
+        yield
+    except (UserError, OmegaConfBaseException) as error:
+        refuse(error)
+    except Exception as error:
+        if not distributed.current().fails_first():
+            sys.exit(1)
+        if not (isinstance(error, OSError) and error.errno in DISK_FULL):
+            raise
+        print(f"error: {error.strerror}; {RESUMES}", file=sys.stderr)
+        sys.exit(1)
+
+
+def refuse(error: Exception) -> NoReturn:
+    if distributed.current().fails_first():  # all ranks make the same mistake; one says so
+        print(f"error: {explain(error)}", file=sys.stderr)
+    sys.exit(USER_ERROR)
+
+
+def _help(show: Callable[[], None]) -> None:
+    """Hydra's help page without the schemas, which are no choices of a user."""
+    page = io.StringIO()
+    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit):
+        show()
+    print(*[line for line in page.getvalue().splitlines() if line[:6] != "schema"], sep="\n")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandLine:
+    """words: arguments without `=`. values: of the command's own keys. overrides: the others."""
+
+    words: list[str]
+    values: dict[str, str]
+    overrides: list[str]
+
+    @property
+    def runs(self) -> list[Path] | None:
+        """The folders of runs=FOLDER,…, if given. Raises UserError for one that does not exist."""
+        if "runs" not in self.values:
+            return None
+        folders = [Path(folder) for folder in self.values["runs"].split(",")]
+        for folder in folders:
+            if not folder.is_dir():
+                raise UserError(f"runs={folder}: no such folder")
+        return folders
+
+    def refuse_words(self, allowed: str) -> None:
+        """Raise UserError for the first word of a command that takes none."""
+        for word in self.words:
+            raise UserError(f"{word}: is not understood; allowed: {allowed}")
+
+
+def parse(arguments: list[str], *keys: str) -> CommandLine:
+    """The arguments of a command that has `keys` of its own; the last value of a key counts."""
+    pairs = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    return CommandLine(
+        words=[argument for argument in arguments if "=" not in argument],
+        values={key: value for key, value in pairs.items() if key in keys},
+        overrides=[f"{key}={value}" for key, value in pairs.items() if key not in keys],
+    )
+
+
+def plain_main(command: Callable[[list[str]], None], usage: str, arguments: list[str]) -> None:
+    """Run a command or print its usage; a user's mistake is one line and exit code 2."""
+    if {"-h", "--help"} & set(arguments):
+        print(usage)
+        return
+    try:
+        command(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+
+
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Within, a place that cannot be written to is a UserError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"out={out}: cannot be written ({error.strerror})") from error

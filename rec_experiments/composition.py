@@ -1,0 +1,53 @@
+"""Composing configurations outside of a command line, and why one cannot be, in one line."""
+
+import contextlib
+import difflib
+import re
+from collections.abc import Iterator
+
+from hydra import initialize_config_dir
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+
+from rec_experiments import schema
+from rec_experiments.errors import UserError, first_line
+
+
+@contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """Compose within, by `hydra.compose`; what Hydra refuses is a UserError."""
+    schema.register()
+    try:
+        with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+            yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain(error)) from error
+
+
+def explain(error: BaseException) -> str:
+    """One line for the user: the key, the value, what is allowed."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    for part in reversed(chain):
+        if isinstance(part, OverrideParseException):
+            return f"{part.override}: cannot be read ({first_line(part)})"
+        if isinstance(part, MissingConfigException) and part.options:
+            group, _, choice = str(part.missing_cfg_file).rpartition("/")
+            allowed = sorted(option for option in part.options if option != "schema")
+            return f"{group}={choice}: no such choice; allowed: {', '.join(allowed)}"
+        if isinstance(part, OmegaConfBaseException) and part.full_key:
+            override = re.search(r"Error merging override (.*)", str(error))
+            where = override[1] if override else part.full_key
+            return f"{where}: {first_line(part)}{_suggestion(part)}"
+    return first_line(error)
+
+
+def _suggestion(error: OmegaConfBaseException) -> str:
+    """The keys that stand where a misspelt one was looked for."""
+    if not isinstance(error, ConfigKeyError | AttributeError) or error.parent_node is None:
+        return ""
+    allowed = [str(key) for key in error.parent_node]
+    close = difflib.get_close_matches(str(error.key), allowed, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"; {hint}allowed: {', '.join(sorted(allowed))}"

@@ -1,0 +1,1 @@
+"""What a run leaves behind: its folder, its identity, where it came from, and trackers."""

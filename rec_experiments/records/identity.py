@@ -1,0 +1,24 @@
+"""Which run an experiment is: what decides what it computes, and its folder."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+# Keys that say where and how a run goes or what a method is called, not what is computed.
+NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir")
+
+
+def identity(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a resolved configuration that decides what a run computes."""
+    return {key: value for key, value in config.items() if key not in NOT_IDENTITY}
+
+
+def run_path(config: dict[str, Any]) -> Path:
+    """The run's folder: run_dir, or a name made of method, schedule, seed and identity."""
+    if config["run_dir"]:
+        return Path(config["run_dir"])
+    digest = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
+    sync, name = config["sync"], config["algo"]["name"].lower().replace(" ", "-")
+    schedule = "offline" if sync["interval"] is None else f"m{sync['interval']}-n{sync['offset']}"
+    return Path(config["output_dir"]) / f"{name}_{schedule}_seed{config['seed']}_{digest[:8]}"

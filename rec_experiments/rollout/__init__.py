@@ -1,0 +1,1 @@
+"""Drawing batches: schedule, order of the problems, workers, and the feed of the trainer."""

@@ -1,0 +1,1 @@
+"""The training loop, what an update is made of, and what is measured of it."""
