@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from hydra import compose
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.composition import composing
 from rec_experiments.experiment import Pieces
 from rec_experiments.training.metrics import TokenLog
-from rec_experiments.types import LossInput
+from rec_experiments.types import LossInput, Outcomes, Tick
 
 
 class Result(NamedTuple):
@@ -35,6 +36,12 @@ class StandaloneAlgorithm:
         rewards: Tensor,
         groups: Tensor,
         mask: Tensor,
+        sampler_logp: Tensor | None = None,
+        proximal_logp: Tensor | None = None,
+        reference_logp: Tensor | None = None,
+        finished: Tensor | None = None,
+        judged: Tensor | None = None,
+        versions: Tensor | None = None,
         seed: int = 0,
         step: int = 0,
     ) -> Result:
@@ -46,25 +53,61 @@ class StandaloneAlgorithm:
             rewards: B scalars.
             groups: B integers; responses to one prompt share a number.
             mask: B x T, true (or 1) at response tokens; elsewhere anything may stand.
+            sampler_logp, proximal_logp, reference_logp: B x T, under further policies, only for
+                algorithms that need them.
+            finished, judged: B, whether a response came to its end, and whether its reward is
+                one; all, where they are not given.
+            versions: B, gradient steps that the policy which drew each response had taken; `step`,
+                where they are not given.
             seed, step: name the randomness of algorithms that drop samples.
         Raises:
-            ValueError: the shapes do not fit together.
+            ValueError: the shapes do not fit together, or a log-probability that the algorithm
+                needs is missing.
         """
-        if not logp.shape == behavior_logp.shape == mask.shape or logp.ndim != 2:
-            raise ValueError(
-                f"logp {tuple(logp.shape)}, behavior_logp {tuple(behavior_logp.shape)} and mask "
-                f"{tuple(mask.shape)} must have one shape B x T"
-            )
-        if not rewards.shape == groups.shape == logp.shape[:1]:
-            raise ValueError(
-                f"rewards {tuple(rewards.shape)} and groups {tuple(groups.shape)} must have "
-                f"{logp.shape[0]} rows, as logp"
-            )
+        given = {
+            "behavior": behavior_logp,
+            "sampler": sampler_logp,
+            "proximal": proximal_logp,
+            "reference": reference_logp,
+        }
+        logps = {role: tensor for role, tensor in given.items() if tensor is not None}
+        for role in sorted(self.parts.needs.logps - logps.keys()):
+            raise ValueError(f"{role}_logp is missing: this algorithm needs it")
+        if self.parts.needs.dense:
+            raise ValueError("this algorithm needs all logits: it runs in the trainer only")
+        shapes = {"logp": logp.shape, "mask": mask.shape}
+        shapes |= {f"{role}_logp": tensor.shape for role, tensor in logps.items()}
+        if logp.ndim != 2 or len(set(shapes.values())) > 1:
+            written = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+            raise ValueError(f"{written} must have one shape B x T")
+        if finished is None:
+            finished = torch.ones_like(groups, dtype=torch.bool)
+        if judged is None:
+            judged = torch.ones_like(groups, dtype=torch.bool)
+        if versions is None:
+            versions = torch.full_like(groups, step)
+        rows = {
+            "rewards": rewards, "groups": groups, "finished": finished, "judged": judged,
+            "versions": versions,
+        }  # fmt: skip
+        for name, tensor in rows.items():
+            if tensor.shape != logp.shape[:1]:
+                raise ValueError(
+                    f"{name} {tuple(tensor.shape)} must have {logp.shape[0]} rows, as logp"
+                )
+        outcomes = Outcomes(rewards.double(), groups, mask.bool(), finished.bool(), judged.bool())
         dropping = rng.generator(seed, rng.DROP, step)
-        credit = self.parts.credit(rewards, groups, mask, dropping)
-        out = self.parts.loss(LossInput(logp, behavior_logp, credit))
+        batch = LossInput(
+            logp_BT=logp,
+            logps=logps,
+            advantages=self.parts.advantages(outcomes, dropping),
+            groups_B=groups,
+            versions_B=versions,
+            tick=Tick(batch=step, epoch=0, part=0, update=step),
+        )
+        out = self.parts.loss(batch)
         log = TokenLog()
-        log.add(out, credit.mask_BT)
+        log.add(out, batch.mask_BT)
         return Result(out.loss, log.reduce())
 
     def describe(self) -> str:

@@ -3,10 +3,31 @@
 import dataclasses
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.rollout.schedule import Schedule
+
+if TYPE_CHECKING:
+    from rec_experiments.algo.advantages import Advantage
+    from rec_experiments.algo.aggregation import Aggregation
+    from rec_experiments.algo.clips import Clip
+    from rec_experiments.algo.corrections import Correction
+    from rec_experiments.algo.data_weighting import DataWeighting
+    from rec_experiments.algo.ratios import Ratio
+    from rec_experiments.algo.regularizers import Regularizer
+    from rec_experiments.algo.truncation import Truncation
+    from rec_experiments.algo.weights import Weight
+    from rec_experiments.rewards.adjustments import RewardAdjustment
+    from rec_experiments.rollout.sources import Source
+    from rec_experiments.slots import ModelChoice, Optimizer, Pipeline, SamplerChoice, Tracking
+    from rec_experiments.training.policies import Proximal, Reference
+    from rec_experiments.training.updates import Updates
+    from rec_experiments.types import Task
+else:  # OmegaConf knows no protocols; schema.py says which classes may fill a slot
+    Advantage = Aggregation = Clip = Correction = DataWeighting = Ratio = Regularizer = Any
+    Truncation = Weight = RewardAdjustment = Source = ModelChoice = Optimizer = Pipeline = Any
+    SamplerChoice = Tracking = Proximal = Reference = Updates = Task = Any
 
 
 @dataclass(kw_only=True, slots=True)
@@ -19,25 +40,26 @@ class Preset:
 
 @dataclass(kw_only=True, slots=True)
 class Pieces:
-    """The algorithm, one field a config group (conf/algorithm.yaml)."""
+    """The method, one field a config group (conf/algorithm.yaml)."""
 
     algo: Preset
-    advantage: Any
-    data_weighting: Any
-    clip: Any
-    weight: Any
-    regularizer: Any
-    aggregation: Any
+    truncation: Truncation
+    advantage: Advantage
+    data_weighting: DataWeighting
+    ratio: Ratio
+    clip: Clip
+    weight: Weight
+    correction: Correction
+    regularizer: Regularizer
+    aggregation: Aggregation
+    proximal: Proximal
+    reference: Reference
+    updates: Updates
+    source: Source
+    reward: RewardAdjustment
 
     def algorithm(self) -> Algorithm:
-        return Algorithm(
-            advantage=self.advantage,
-            data_weighting=self.data_weighting,
-            clip=self.clip,
-            weight=self.weight,
-            regularizer=self.regularizer,
-            aggregation=self.aggregation,
-        )
+        return Algorithm(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Algorithm)})
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,12 +67,12 @@ class Experiment(Pieces):
     """One run (conf/config.yaml, which explains each value)."""
 
     sync: Schedule
-    model: Any
-    dataset: Any
-    sampler: Any
-    pipeline: Any
-    optimizer: Any
-    tracking: Any
+    model: ModelChoice
+    dataset: Task
+    sampler: SamplerChoice
+    pipeline: Pipeline
+    optimizer: Optimizer
+    tracking: Tracking
     seed: int
     steps: int
     batch_size: int
@@ -64,7 +86,6 @@ class Experiment(Pieces):
     checkpoint_every: int
     kl_every: int
     ranks: int
-    mismatch_cap: float | None
     device: str
     threads: int
     output_dir: str
@@ -79,18 +100,20 @@ class Experiment(Pieces):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value}: must be at least {least}")
-        if self.mismatch_cap is not None and not self.mismatch_cap >= 1:
-            raise ValueError(
-                f"mismatch_cap={self.mismatch_cap}: must be at least 1, or null for no correction"
-            )
         if self.group_size == 1:
             raise ValueError(
                 "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"
             )
-        if self.ranks > self.batch_size:
+        fresh = self.source.fresh(self.batch_size)
+        if self.ranks > fresh:
             raise ValueError(
-                f"ranks={self.ranks}: must be at most batch_size={self.batch_size}, so that each "
-                "has a group to draw"
+                f"ranks={self.ranks}: must be at most the {fresh} prompts that are drawn for a "
+                f"batch of batch_size={self.batch_size}, so that each has a group to draw"
+            )
+        if self.updates.mini_batches > fresh:
+            raise ValueError(
+                f"updates.mini_batches={self.updates.mini_batches}: must be at most the {fresh} "
+                f"prompts that are drawn for a batch of batch_size={self.batch_size}"
             )
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={self.device}: must be auto, cpu or cuda")

@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 from rec_experiments.distributed import ALONE, World, check_ranks
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment
-from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool, inline_verifier
 from rec_experiments.rollout.worker import LocalWorker
-from rec_experiments.training.loop import TrainingContext
+from rec_experiments.training.loop import TrainingContext, forward_pass, pass_limits
+from rec_experiments.training.policies import Policies
 from rec_experiments.types import MultiTurnTask, Problem, Task
 
 
@@ -61,9 +61,13 @@ def prepare(
             note,
             on_warm_step,
         )
-    reference = None
-    if experiment.kl_every:
-        reference = world.split(copy.deepcopy(model).eval().requires_grad_(False))
+    algorithm = experiment.algorithm()
+    proximal = experiment.proximal if "proximal" in algorithm.needs.logps else None
+    copied = {
+        "reference": bool(experiment.kl_every) or algorithm.needs_reference,
+        "proximal": proximal is not None and proximal.has_weights,
+    }
+    models = {role: world.split(_frozen_copy(model)) for role, wanted in copied.items() if wanted}
     model.to(world.device)  # whole, for the sampler; what is trained is split afterwards
     worker = experiment.pipeline.start(
         here=lambda: make_worker(experiment, model, chat),
@@ -73,7 +77,7 @@ def prepare(
     )
     return TrainingContext(
         model=world.split(model),
-        reference=reference,
+        policies=Policies(proximal=proximal, reference=experiment.reference, models=models),
         chat=chat,
         worker=worker,
         train_problems=train_problems,
@@ -100,16 +104,16 @@ def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTempla
         experiment.dataset.max_response_tokens,
     )
     recomputer = None
-    if experiment.mismatch_cap is not None:
+    if "sampler" in experiment.algorithm().needs.logps:
         recomputer = LogprobRecomputer(
-            model,
-            chat.pad_id,
-            experiment.sampler.temperature,
-            Limits(sequences=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens),
-            getattr(torch, experiment.model.compute_dtype),
+            model, forward_pass(experiment, chat), pass_limits(experiment)
         )
     task = experiment.dataset
-    return LocalWorker(sampler, chat, verifier_for(task), task, recomputer)
+    return LocalWorker(sampler, chat, verifier_for(task), task, experiment.reward, recomputer)
+
+
+def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
+    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def verifier_for(task: Task) -> BatchVerifier:

@@ -8,7 +8,7 @@ import numpy as np
 from rec_experiments.types import SampleKey
 
 # One stream per purpose, so that no two purposes share numbers.
-TRAIN, EVAL, ORDER, DROP, TASK = range(5)
+TRAIN, EVAL, ORDER, DROP, TASK, MODEL, PARTS, REWARD, REDRAW, REPLAY, MEASURE = range(11)
 
 
 def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
@@ -21,17 +21,17 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=words))
 
 
-def uniforms(draw: SampleKey, n: int) -> np.ndarray:
+def uniforms(key: SampleKey, n: int) -> np.ndarray:
     """The first n uniforms in [0, 1) of one turn of a response: one for each of its tokens."""
-    return _of_turn(draw).random(n)
+    return _of_turn(key).random(n)
 
 
-def integer(draw: SampleKey) -> int:
+def integer(key: SampleKey) -> int:
     """The seed of one turn of a response, below 2^63, for a library that draws by itself."""
-    return int(_of_turn(draw).integers(1 << 63))
+    return int(_of_turn(key).integers(1 << 63))
 
 
-def _of_turn(draw: SampleKey) -> np.random.Generator:
-    """Response and turn share a word of the counter, each with 32 bits of it."""
-    word = draw.response | draw.turn << 32
-    return generator(draw.seed, draw.stream, word, draw.group, draw.batch)
+def _of_turn(key: SampleKey) -> np.random.Generator:
+    """Response and turn share a word of the counter, so do group and attempt, 32 bits each."""
+    response, group = key.response | key.turn << 32, key.group | key.attempt << 32
+    return generator(key.seed, key.stream, response, group, key.batch)

@@ -18,7 +18,8 @@ from rec_experiments.prepare import prepare
 from rec_experiments.records import provenance
 from rec_experiments.records.identity import run_path
 from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.records.tracking import NoTracking, Tracker, group_name
+from rec_experiments.records.tracking import NoTracking, group_name
+from rec_experiments.slots import Tracker
 from rec_experiments.training.loop import train
 
 

@@ -23,6 +23,8 @@ from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment, Pieces, Preset
 from rec_experiments.policy.models import Pretrained, Tiny
 from rec_experiments.records.tracking import NoTracking, Wandb
+from rec_experiments.rewards import adjustments
+from rec_experiments.rollout import sources
 from rec_experiments.rollout.pipeline import Overlap, Sequential
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native
@@ -31,7 +33,9 @@ from rec_experiments.tasks.arithmetic import Arithmetic
 from rec_experiments.tasks.calculator import Calculator
 from rec_experiments.tasks.math_problems import MathProblems
 from rec_experiments.tasks.tool_calls import ToolCalls
+from rec_experiments.training import policies
 from rec_experiments.training.optimizers import AdamW
+from rec_experiments.training.updates import Updates
 from rec_experiments.types import Piece
 
 # In a checkout `conf` stands beside the package, in a wheel inside it.
@@ -54,7 +58,41 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "sequence_square": regularizers.SequenceSquare,
         "token_square": regularizers.TokenSquare,
     },
-    "aggregation": {"token_mean": aggregation.TokenMean, "sequence_mean": aggregation.SequenceMean},
+    "aggregation": {
+        "token_mean": aggregation.TokenMean,
+        "sequence_mean": aggregation.SequenceMean,
+        "sequence_token_mean": aggregation.SequenceTokenMean,
+    },
+    "truncation": {
+        "train": truncation.TrainTruncated,
+        "mask": truncation.MaskTruncated,
+        "penalise": truncation.PenaliseTruncated,
+    },
+    "ratio": {
+        "token": ratios.TokenRatio,
+        "sequence": ratios.SequenceRatio,
+        "proximal": ratios.ProximalRatio,
+    },
+    "correction": {
+        "none": corrections.NoCorrection,
+        "truncated": corrections.TruncatedCorrection,
+        "masked": corrections.MaskedCorrection,
+        "band": corrections.BandCorrection,
+    },
+    "proximal": {
+        "batch_start": policies.BatchStart,
+        "interpolated": policies.Interpolated,
+        "moving_average": policies.MovingAverage,
+    },
+    "reference": {"reference": policies.Reference},
+    "updates": {"updates": Updates},
+    "source": {"fresh": sources.Fresh, "replay": sources.Replay},
+    "reward": {
+        "as_verified": adjustments.AsVerified,
+        "overlong": adjustments.OverlongPenalty,
+        "noise": adjustments.FlipNoise,
+        "clipped": adjustments.ClippedReward,
+    },
     "sync": {"schedule": Schedule},
     "model": {"tiny": Tiny, "pretrained": Pretrained},
     "dataset": {

@@ -4,14 +4,56 @@ Shape suffixes, used in every file: B sequences of a (micro-)batch, T response t
 tokens, V vocabulary entries. A group is the K responses to one prompt.
 """
 
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
+
+
+# sampler: what the sampling program reported. behavior: the policy that drew the tokens. proximal:
+# the one that a trust region is built around. reference: the one that a penalty pulls to.
+ROLES = frozenset({"sampler", "behavior", "proximal", "reference"})
+# entropy: of the policy. kl: KL(π_θ ‖ π_reference). Both exact, in nats, at each token.
+DENSE = frozenset({"entropy", "kl"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What a piece of an algorithm must be given, beyond its own rows of a mini-batch.
+
+    logps: roles of policies whose log-probabilities it reads, among ROLES. `behavior` is always
+    there. Who needs `sampler` has `behavior` recomputed by the trainer's own forward pass, so that
+    the two differ by the sampler's rounding alone.
+    whole_batch: it must see all rows of the mini-batch at once, whatever its cut into micro-batches
+    and ranks.
+    dense: quantities over the whole vocabulary that it differentiates, among DENSE.
+
+    Raises ValueError for a name that does not exist.
+    """
+
+    logps: frozenset[str] = frozenset()
+    whole_batch: bool = False
+    dense: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for field_name, allowed in (("logps", ROLES), ("dense", DENSE)):
+            for name in getattr(self, field_name) - allowed:
+                raise ValueError(
+                    f"needs.{field_name}={name}: must be of {', '.join(sorted(allowed))}"
+                )
+
+    def __or__(self, other: "Needs") -> "Needs":
+        return Needs(
+            logps=self.logps | other.logps,
+            whole_batch=self.whole_batch or other.whole_batch,
+            dense=self.dense | other.dense,
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -20,9 +62,24 @@ class Piece:
 
     kind: the name under which schema.py registers the class, so that a resolved configuration
     tells which class fills a slot. It is set there, nowhere else.
+    needs: of a piece of an algorithm.
     """
 
     kind: str = ""
+    needs: ClassVar[Needs] = Needs()
+
+
+class Tick(NamedTuple):
+    """When an update happens; it names what is random in it.
+
+    batch: consumed by this and its other updates. epoch: pass over the batch. part: mini-batch of
+    that pass. update: gradient steps taken before it. All count from 0.
+    """
+
+    batch: int
+    epoch: int
+    part: int
+    update: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +130,11 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier said of one response, and why it scores 0 if it could not be judged.
+    """What a verifier said of one response.
 
     reward: what the algorithm learns from. accuracy: 1 if the answer is right, else 0; the two
-    differ where a data set pays for more than the answer.
+    differ where a data set pays for more than the answer. A response that could not be judged has
+    neither: it counts as wrong in an accuracy, and is no part of training.
     """
 
     reward: float
@@ -84,83 +142,170 @@ class Verdict:
     timed_out: bool = False
     crashed: bool = False
 
+    @property
+    def judged(self) -> bool:
+        return not (self.timed_out or self.crashed)
+
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """A batch of B = prompts x K responses, all from one policy version; group g holds K rows.
+    """B judged responses, group by group; group g holds the responses to one prompt.
 
-    index: the batch's number; it is consumed by gradient step `index`.
-    version: gradient steps that the policy which drew it had taken.
-    recomputed: log-probability of each response token under that policy, by the trainer's forward
-    pass; None where nobody asked for it.
+    index: the batch's number.
+    versions: gradient steps that the policy which drew each response had taken.
+    logps: log-probability of each response token under other policies, by role, as the trainer's
+    forward pass gives it; only of those that were asked for.
+    redrawn: groups that were drawn anew because their rewards were all equal.
     """
 
     index: int
-    version: int
     prompts: list[list[int]]  # B lists of prompt token ids
     responses: list[Response]  # B
     verdicts: list[Verdict]  # B
-    groups: list[int]  # B group ids
+    groups: list[int]  # B group ids, 0, 1, … in order
+    versions: list[int]  # B
+    logps: dict[str, list[list[float]]] = field(default_factory=dict)
+    redrawn: int = 0
     # spent on rollout and on reward where it was drawn, and on the wait for it where it is used
     seconds: dict[str, float] = field(default_factory=dict)
-    recomputed: list[list[float]] | None = None
 
-    @property
-    def staleness(self) -> int:
-        """Gradient steps between the policy that drew the batch and the one that consumes it."""
-        return self.index - self.version
+    def of_groups(self, chosen: Sequence[int]) -> "Rollouts":
+        """The rows of these groups, in this order, their groups numbered anew."""
+        members = defaultdict(list)
+        for row, group in enumerate(self.groups):
+            members[group].append(row)
+        rows = [row for group in chosen for row in members[group]]
+        return replace(
+            self,
+            prompts=[self.prompts[row] for row in rows],
+            responses=[self.responses[row] for row in rows],
+            verdicts=[self.verdicts[row] for row in rows],
+            groups=[new for new, group in enumerate(chosen) for _ in members[group]],
+            versions=[self.versions[row] for row in rows],
+            logps={role: [logp[row] for row in rows] for role, logp in self.logps.items()},
+        )
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Rollouts]", index: int) -> "Rollouts":
+        """The groups of all parts as one batch, in order. Its seconds are those of the slowest."""
+        starts = accumulate((part.groups[-1] + 1 for part in parts), initial=0)
+        return cls(
+            index=index,
+            prompts=[prompt for part in parts for prompt in part.prompts],
+            responses=[response for part in parts for response in part.responses],
+            verdicts=[verdict for part in parts for verdict in part.verdicts],
+            groups=[
+                start + g for start, part in zip(starts, parts, strict=False) for g in part.groups
+            ],
+            versions=[version for part in parts for version in part.versions],
+            logps={
+                role: [row for part in parts for row in part.logps[role]] for role in parts[0].logps
+            },
+            redrawn=sum(part.redrawn for part in parts),
+            seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
+        )
+
+    @classmethod
+    def restored(cls, fields: dict[str, Any]) -> "Rollouts":
+        """From what `dataclasses.asdict` made of them."""
+        return cls(
+            **{
+                **fields,
+                "responses": [Response(**response) for response in fields["responses"]],
+                "verdicts": [Verdict(**verdict) for verdict in fields["verdicts"]],
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a mini-batch brought, as an algorithm is told before any gradient. B rows.
+
+    rewards_B: float64. groups_B: integer ids; rows with one id answer the same prompt, and all
+    rows of a group are there. mask_BT: response tokens of the policy. finished_B: the policy ended
+    its response; otherwise it was cut at the length limit. judged_B: the verifier came to an end.
+    """
+
+    rewards_B: Tensor
+    groups_B: Tensor
+    mask_BT: Tensor
+    finished_B: Tensor
+    judged_B: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
     """What one mini-batch owes to each sequence, before any gradient: advantage and live tokens.
 
-    advantage_B: the factor on each sequence's log-probability gradient.
+    advantage_B: the factor on each sequence's log-probability gradient, float64.
     mask_BT: response tokens that count. A dropped sequence has none, so it leaves the denominator.
-    totals: live tokens and sequences of the whole mini-batch, over all micro-batches and ranks.
+    live_B: sequences of the row's group that count, over the whole mini-batch.
+    totals: of the whole mini-batch, over all micro-batches and ranks.
     """
 
     advantage_B: Tensor
     mask_BT: Tensor
+    live_B: Tensor
     totals: "Totals"
 
     def rows(self, index_B: Tensor, width: int) -> "Advantages":
-        """Some rows, cut to `width` tokens; the totals stay those of the whole mini-batch."""
-        return Advantages(self.advantage_B[index_B], self.mask_BT[index_B, :width], self.totals)
+        """Some rows, cut to `width` tokens; the denominators stay those of the whole mini-batch."""
+        return Advantages(
+            self.advantage_B[index_B],
+            self.mask_BT[index_B, :width],
+            self.live_B[index_B],
+            self.totals,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Denominators of a mini-batch, counted before it is cut into micro-batches."""
+    """Denominators of a mini-batch: its live tokens, and the groups that have a live sequence."""
 
     tokens: int
-    sequences: int
+    groups: int
 
 
 @dataclass(frozen=True, slots=True)
 class LossInput:
-    """What a loss may read. All tensors are B x T; positions outside `mask_BT` may hold anything.
+    """What a loss may read: a whole mini-batch, or some rows of it. Tensors are B x T unless named
+    otherwise; positions outside `mask_BT` may hold anything.
 
     logp_BT: current policy, differentiable.
-    behavior_logp_BT: the policy that drew the tokens.
-    mismatch_weight_BT: what corrects for a sampler that differs from the trainer; None: nothing.
+    logps: other policies by role, without gradient: `behavior`, and those that a piece needs.
+    groups_B: rows with one id answer the same prompt.
+    versions_B: gradient steps that the policy which drew each row had taken.
+    dense: what `Needs.dense` names, differentiable.
     """
 
     logp_BT: Tensor
-    behavior_logp_BT: Tensor
-    credit: Advantages
-    mismatch_weight_BT: Tensor | None = None
+    logps: Mapping[str, Tensor]
+    advantages: Advantages
+    groups_B: Tensor
+    versions_B: Tensor
+    tick: Tick
+    dense: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
-    def log_ratio_BT(self) -> Tensor:
-        """log ρ of each live token, detached; 0 elsewhere, so that garbage there cannot spread."""
-        difference_BT = (self.logp_BT - self.behavior_logp_BT).detach()
-        return torch.where(self.credit.mask_BT, difference_BT, 0.0)
+    def mask_BT(self) -> Tensor:
+        """Live tokens."""
+        return self.advantages.mask_BT
+
+    @property
+    def advantage_B(self) -> Tensor:
+        """In the dtype of the log-probabilities."""
+        return self.advantages.advantage_B.to(self.logp_BT.dtype)
+
+    def log_ratio_BT(self, role: str = "behavior") -> Tensor:
+        """log π_θ/π_role of live tokens, detached; 0 elsewhere, so that garbage cannot spread."""
+        difference_BT = (self.logp_BT - self.logps[role]).detach()
+        return torch.where(self.mask_BT, difference_BT, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """loss: a scalar to differentiate. keep_BT: live tokens that the clip let through."""
+    """loss: a scalar to differentiate. log_ratio_BT: log ρ to the behavior policy of each live
+    token. keep_BT: live tokens that the clip let through."""
 
     loss: Tensor
     log_ratio_BT: Tensor
@@ -177,6 +322,7 @@ class SampleKey:
     group: int
     response: int
     turn: int = 0  # of the policy, within its response
+    attempt: int = 0  # of the group, where one with equal rewards is drawn anew
 
 
 class Sampler(Protocol):

@@ -5,12 +5,12 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rec_experiments.types import Piece, Totals
+from rec_experiments.types import Advantages, Piece
 
 
 class Aggregation(Protocol):
-    def __call__(self, loss_BT: Tensor, totals: Totals) -> Tensor:
-        """This micro-batch's share of the loss; the shares of all micro-batches add up to it.
+    def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
+        """These rows' share of the loss; the shares of all micro-batches add up to it.
 
         loss_BT is 0 outside the live tokens.
         """
@@ -23,8 +23,8 @@ class Aggregation(Protocol):
 class TokenMean(Piece):
     """Sum over tokens / live tokens of the mini-batch, as the paper's runs did."""
 
-    def __call__(self, loss_BT: Tensor, totals: Totals) -> Tensor:
-        return loss_BT.sum() / max(1, totals.tokens)
+    def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
+        return loss_BT.sum() / max(1, advantages.totals.tokens)
 
     def describe(self) -> str:
         return "mean over the response tokens of the whole mini-batch"
@@ -32,10 +32,26 @@ class TokenMean(Piece):
 
 @dataclass(kw_only=True, slots=True)
 class SequenceMean(Piece):
-    """Sum over tokens / live sequences of the mini-batch: the 1/K Σ_i Σ_t of Eq. 1 and Eq. 8."""
+    """Token sums, mean over the live sequences of each group, then over the groups that have one:
+    the 1/K Σ_i Σ_t of Eq. 1 and Eq. 8, the 1/|S| Σ_{i∈S} Σ_t of Eq. 10."""
 
-    def __call__(self, loss_BT: Tensor, totals: Totals) -> Tensor:
-        return loss_BT.sum() / max(1, totals.sequences)
+    def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
+        share_B = loss_BT.sum(1) / advantages.live_B.clamp(min=1)
+        return share_B.sum() / max(1, advantages.totals.groups)
 
     def describe(self) -> str:
-        return "token sums, mean over the sequences of the whole mini-batch"
+        return "token sums, mean over the sequences of a group, then over the groups"
+
+
+@dataclass(kw_only=True, slots=True)
+class SequenceTokenMean(Piece):
+    """Token means of each sequence, mean over the live sequences of each group, then over the
+    groups that have one: the 1/|y_i| Σ_t of GRPO as it was first written, and of GSPO."""
+
+    def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
+        length_B = advantages.mask_BT.sum(1).clamp(min=1)
+        share_B = loss_BT.sum(1) / length_B / advantages.live_B.clamp(min=1)
+        return share_B.sum() / max(1, advantages.totals.groups)
+
+    def describe(self) -> str:
+        return "token means, mean over the sequences of a group, then over the groups"

@@ -10,15 +10,15 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rec_experiments.types import Piece
+from rec_experiments.types import LossInput, Piece
 
 
 class Clip(Protocol):
-    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
-        """Boolean B x T: True where the token keeps its gradient."""
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        """Boolean B x T: True where the token keeps its gradient. log_ratio_BT: of `ratio`."""
 
-    def describe(self) -> str:
-        """The interval of ρ that is kept, for people."""
+    def describe(self, ratio: str) -> str:
+        """The interval of the ratio that is kept, for people."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,18 +48,18 @@ class Bounds(Piece):
 class OneSide(Bounds):
     """M = 1(A > 0, ρ ≤ 1 + ε_high) + 1(A < 0, ρ ≥ 1 − ε_low), as in PPO and GRPO (Eq. 8)."""
 
-    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
-        sign_B1 = advantage_B[:, None]
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        sign_B1 = batch.advantage_B[:, None]
         return (
             (sign_B1 == 0)
             | ((sign_B1 > 0) & self.below_ceiling(log_ratio_BT))
             | ((sign_B1 < 0) & self.above_floor(log_ratio_BT))
         )
 
-    def describe(self) -> str:
+    def describe(self, ratio: str) -> str:
         kept = [
-            f"ρ ≤ {1 + self.high:g} where A > 0" if self.high is not None else "",
-            f"ρ ≥ {1 - self.low:g} where A < 0" if self.low is not None else "",
+            f"{ratio} ≤ {1 + self.high:g} where A > 0" if self.high is not None else "",
+            f"{ratio} ≥ {1 - self.low:g} where A < 0" if self.low is not None else "",
         ]
         bounds = " and ".join(part for part in kept if part)
         return f"one-side, keeps {bounds}" if bounds else "none, keeps every token"
@@ -69,16 +69,16 @@ class OneSide(Bounds):
 class TwoSide(Bounds):
     """M̃ = 1(1 − ε_low ≤ ρ ≤ 1 + ε_high), whatever the sign of the advantage (Eq. 18)."""
 
-    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         inside_BT = self.above_floor(log_ratio_BT) & self.below_ceiling(log_ratio_BT)
-        return inside_BT | (advantage_B == 0)[:, None]
+        return inside_BT | (batch.advantage_B == 0)[:, None]
 
-    def describe(self) -> str:
+    def describe(self, ratio: str) -> str:
         if self.low is None and self.high is None:
             return "none, keeps every token"
         floor = f"{1 - self.low:g} ≤ " if self.low is not None else ""
         ceiling = f" ≤ {1 + self.high:g}" if self.high is not None else ""
-        return f"two-side, keeps {floor}ρ{ceiling}"
+        return f"two-side, keeps {floor}{ratio}{ceiling}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -101,8 +101,8 @@ class Ring(Bounds):
                     f"outer_{side}={outer}: must be at least {side}={inner}, or null for no ring"
                 )
 
-    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
-        sign_B1 = advantage_B[:, None]
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        sign_B1 = batch.advantage_B[:, None]
         inside_BT = self.above_floor(log_ratio_BT) & self.below_ceiling(log_ratio_BT)
         far_below_BT = log_ratio_BT <= _log_floor(self.outer_low)
         far_above_BT = log_ratio_BT >= _log_ceiling(self.outer_high)
@@ -113,13 +113,16 @@ class Ring(Bounds):
             | ((sign_B1 < 0) & far_above_BT)
         )
 
-    def describe(self) -> str:
-        inner = TwoSide(low=self.low, high=self.high).describe()
+    def describe(self, ratio: str) -> str:
+        inner = TwoSide(low=self.low, high=self.high).describe(ratio)
         if self.low is None and self.high is None:
             return inner
-        below = f", ρ ≤ {1 - self.outer_low:g} where A > 0" if self.outer_low is not None else ""
-        above = f", ρ ≥ {1 + self.outer_high:g} where A < 0" if self.outer_high is not None else ""
-        return inner.replace("two-side", "ring") + below + above
+        outside = ""
+        if self.outer_low is not None:
+            outside += f", {ratio} ≤ {1 - self.outer_low:g} where A > 0"
+        if self.outer_high is not None:
+            outside += f", {ratio} ≥ {1 + self.outer_high:g} where A < 0"
+        return inner.replace("two-side", "ring") + outside
 
 
 def _log_floor(low: float | None) -> float:

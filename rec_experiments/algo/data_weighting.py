@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rec_experiments.algo.advantages import Advantage
-from rec_experiments.algo.groups import group_mean, group_size, group_sum
+from rec_experiments.algo.groups import center, group_size, group_sum
 from rec_experiments.types import Piece
 
 
@@ -23,7 +23,7 @@ class DataWeighting(Protocol):
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
-        """Advantages after data_weighting. `rng` is the only randomness."""
+        """Weighted advantages. `rng` is the only randomness."""
 
     def describe(self, advantage: str) -> str:
         """The formula, given the advantage's."""
@@ -71,7 +71,7 @@ class DropNegatives(Piece):
 
 def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator) -> Tensor:
     """Rows that stay when each group keeps at most as many negatives (r < r̄) as positives."""
-    negative_B = rewards_B < group_mean(rewards_B, groups_B)
+    negative_B = center(rewards_B, groups_B) < 0
     allowed_B = group_sum((~negative_B).double(), groups_B)
     lottery_B = torch.from_numpy(rng.random(len(rewards_B))).to(rewards_B.device)
     same_group_BB = groups_B[:, None] == groups_B[None, :]

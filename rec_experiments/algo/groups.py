@@ -24,16 +24,12 @@ def group_mean(values_B: Tensor, groups_B: Tensor) -> Tensor:
 
 
 def center(values_B: Tensor, groups_B: Tensor) -> Tensor:
-    """values − group mean; exactly 0 where a group's values are all equal.
+    """values − group mean; exactly 0 for a value that equals the mean.
 
-    Without the exact 0, rounding in the mean would survive, and dividing it by a standard
-    deviation that is itself rounding error makes it as large as a real advantage.
+    A sum of K values is off by up to K roundings, so a difference that small is none. Without the
+    exact 0 the sign of that error would tell positives from negatives where all rewards are equal,
+    and dividing it by a standard deviation that is itself error makes it as large as an advantage.
     """
-    ids_G, row_group_B = torch.unique(groups_B, return_inverse=True)
-    extremes = [
-        torch.zeros(len(ids_G), dtype=values_B.dtype, device=values_B.device).scatter_reduce(
-            0, row_group_B, values_B, reduce, include_self=False
-        )[row_group_B]
-        for reduce in ("amin", "amax")
-    ]
-    return torch.where(extremes[0] == extremes[1], 0.0, values_B - group_mean(values_B, groups_B))
+    difference_B = values_B - group_mean(values_B, groups_B)
+    rounding_B = torch.finfo(values_B.dtype).eps * group_sum(values_B.abs(), groups_B)
+    return torch.where(difference_B.abs() <= rounding_B, 0.0, difference_B)

@@ -71,7 +71,7 @@ class TokenSquare(Piece):
 
 
 def _live_difference(batch: LossInput) -> Tensor:
-    difference_BT = batch.logp_BT - batch.behavior_logp_BT
+    difference_BT = batch.logp_BT - batch.logps["behavior"]
     return torch.where(batch.credit.mask_BT, difference_BT, 0.0)
 
 

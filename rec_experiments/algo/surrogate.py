@@ -1,6 +1,8 @@
 """The one loss through which every algorithm runs."""
 
-from dataclasses import dataclass
+import functools
+import operator
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -9,68 +11,93 @@ from torch import Tensor
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.aggregation import Aggregation
 from rec_experiments.algo.clips import Clip
+from rec_experiments.algo.corrections import Correction
 from rec_experiments.algo.data_weighting import DataWeighting
+from rec_experiments.algo.groups import group_sum
+from rec_experiments.algo.ratios import Ratio
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer
+from rec_experiments.algo.truncation import Truncation
 from rec_experiments.algo.weights import Weight
-from rec_experiments.types import Advantages, LossInput, LossOutput, Totals
+from rec_experiments.types import Advantages, LossInput, LossOutput, Needs, Outcomes, Totals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
     """A row of choices: g = Σ keep · weight · advantage · ∇ log π_θ − ∇ regulariser, aggregated."""
 
+    truncation: Truncation
     advantage: Advantage
     data_weighting: DataWeighting
+    ratio: Ratio
     clip: Clip
     weight: Weight
+    correction: Correction
     regularizer: Regularizer
     aggregation: Aggregation
 
-    def credit(
-        self, rewards_B: Tensor, groups_B: Tensor, mask_BT: Tensor, rng: np.random.Generator
-    ) -> Advantages:
+    @property
+    def needs(self) -> Needs:
+        """Of all pieces together."""
+        return functools.reduce(operator.or_, (getattr(self, f.name).needs for f in fields(self)))
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss itself reads the reference policy."""
+        return "reference" in self.needs.logps or "kl" in self.needs.dense
+
+    def advantages(self, outcomes: Outcomes, rng: np.random.Generator) -> Advantages:
         """Advantages and denominators of a whole mini-batch, before it is cut.
 
-        Args:
-            rewards_B: scalar rewards.
-            groups_B: integer ids; rows with the same id answer the same prompt.
-            mask_BT: response tokens of the policy.
-            rng: decides which samples are dropped, where any are.
+        A response that could not be judged is in no baseline, no loss and no denominator. rng: the
+        randomness of what drops samples.
         """
-        weighted = self.data_weighting(self.advantage, rewards_B.double(), groups_B, rng)
-        live_BT = mask_BT.bool() & weighted.live_B[:, None]
-        totals = Totals(tokens=int(live_BT.sum()), sequences=int(live_BT.any(1).sum()))
-        return Advantages(weighted.advantage_B, live_BT, totals)
+        rewards_B, counts_B = self.truncation(outcomes.rewards_B, outcomes.finished_B)
+        judged_B, groups_B = outcomes.judged_B, outcomes.groups_B
+        weighted = self.data_weighting(self.advantage, rewards_B[judged_B], groups_B[judged_B], rng)
+        advantage_B = torch.zeros_like(rewards_B)
+        advantage_B[judged_B] = weighted.advantage_B
+        live_B = torch.zeros_like(judged_B)
+        live_B[judged_B] = weighted.live_B
+        mask_BT = outcomes.mask_BT & (live_B & counts_B)[:, None]
+        live_B = mask_BT.any(1)
+        totals = Totals(tokens=int(mask_BT.sum()), groups=len(torch.unique(groups_B[live_B])))
+        return Advantages(advantage_B, mask_BT, group_sum(live_B.long(), groups_B), totals)
 
     def loss(self, batch: LossInput) -> LossOutput:
-        """A micro-batch's share of the loss, with the log-ratios and kept tokens for metrics."""
-        mask_BT = batch.credit.mask_BT
-        advantage_B = batch.credit.advantage_B.to(batch.logp_BT.dtype)
-        log_ratio_BT = batch.log_ratio_BT
-        keep_BT = self.clip(log_ratio_BT, advantage_B, mask_BT) & mask_BT
-        weight_BT = self.weight(log_ratio_BT, advantage_B, mask_BT)
-        if batch.mismatch_weight_BT is not None:
-            weight_BT = weight_BT * torch.where(mask_BT, batch.mismatch_weight_BT, 0.0)
-        surrogate_BT = -(weight_BT * advantage_B[:, None]) * batch.logp_BT
+        """The share of the loss that these rows have, with log-ratios and kept tokens for metrics."""
+        mask_BT = batch.mask_BT
+        log_ratio_BT = self.ratio(batch)
+        keep_BT = self.clip(log_ratio_BT, batch) & mask_BT
+        weight_BT = self.weight(log_ratio_BT, batch)
+        correction_BT = self.correction(batch)
+        if correction_BT is not None:
+            weight_BT = weight_BT * correction_BT
+        surrogate_BT = -(weight_BT * batch.advantage_B[:, None]) * batch.logp_BT
         loss_BT = torch.where(keep_BT, surrogate_BT, 0.0)
         extra_BT = self.regularizer(batch)
         if extra_BT is not None:
             loss_BT = loss_BT + extra_BT
-        return LossOutput(self.aggregation(loss_BT, batch.credit.totals), log_ratio_BT, keep_BT)
+        return LossOutput(
+            self.aggregation(loss_BT, batch.advantages), batch.log_ratio_BT(), keep_BT
+        )
 
-    def has_gradient(self, credit: Advantages) -> Tensor:
+    def has_gradient(self, advantages: Advantages) -> Tensor:
         """Boolean B: sequences that can move the policy. The others need no backward pass."""
+        live_B = advantages.mask_BT.any(1)
         if isinstance(self.regularizer, NoRegularizer):
-            return (credit.advantage_B != 0) & credit.mask_BT.any(1)
-        return credit.mask_BT.any(1)
+            return (advantages.advantage_B != 0) & live_B
+        return live_B
 
     def describe(self) -> list[str]:
         """The formula in words: coefficient, mask, extra loss, normalisation."""
         coefficient = self.data_weighting.describe(self.advantage.describe())
+        factors = self.weight.describe(self.ratio.describe()) + self.correction.describe()
         lines = [
-            f"gradient: Σ M{self.weight.describe()} · ∇log π_θ · {coefficient}",
-            f"mask M: {self.clip.describe()}",
+            f"gradient: Σ M{factors} · ∇log π_θ · {coefficient}",
+            f"mask M: {self.clip.describe(self.ratio.describe())}",
         ]
         if self.regularizer.describe():
             lines.append(f"extra loss: {self.regularizer.describe()}")
+        if self.truncation.describe():
+            lines.append(f"truncation: {self.truncation.describe()}")
         return [*lines, f"normalised: {self.aggregation.describe()}"]

@@ -1,29 +1,22 @@
 """Importance weight of each token: the factor ρ of the IS variants, or 1 (Section 4.1)."""
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from rec_experiments.types import Piece
+from rec_experiments.types import LossInput, Piece
 
 # exp(20) is beyond any weight a step survives, and its products stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
 
 
-def mismatch_weight(gap_BT: Tensor, cap: float) -> Tensor:
-    """min(π_trainer / π_sampler, cap) of each token: truncated importance weighting between the two
-    programs that compute one policy. gap_BT: log π_trainer − log π_sampler."""
-    return gap_BT.clamp(max=math.log(cap)).exp()
-
-
 class Weight(Protocol):
-    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
-        """Non-negative B x T, without gradient."""
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        """Non-negative B x T, without gradient. log_ratio_BT: what the `ratio` piece gave."""
 
-    def describe(self) -> str:
+    def describe(self, ratio: str) -> str:
         """The factor in the formula, empty for 1."""
 
 
@@ -31,19 +24,19 @@ class Weight(Protocol):
 class NoWeight(Piece):
     """1 for every token (NoIS)."""
 
-    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return torch.ones_like(log_ratio_BT)
 
-    def describe(self) -> str:
+    def describe(self, ratio: str) -> str:
         return ""
 
 
 @dataclass(kw_only=True, slots=True)
 class ImportanceWeight(Piece):
-    """ρ = π_θ / π_old of each token (IS)."""
+    """The ratio that the `ratio` piece gives: ρ = π_θ / π_old of each token (IS)."""
 
-    def __call__(self, log_ratio_BT: Tensor, advantage_B: Tensor, mask_BT: Tensor) -> Tensor:
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
 
-    def describe(self) -> str:
-        return " · ρ"
+    def describe(self, ratio: str) -> str:
+        return f" · {ratio}"

@@ -4,14 +4,15 @@ Only memory, speed and rounding depend on it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 from rec_experiments.distributed import World
 
 
-class Sequence(NamedTuple):
+class TokenSequence(NamedTuple):
     """A prompt with its response, computed once, and the rows of the mini-batch that are it."""
 
     prompt: list[int]
@@ -23,7 +24,7 @@ class Sequence(NamedTuple):
         return len(self.prompt) + len(self.response)
 
 
-def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[Sequence]:
+def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[TokenSequence]:
     """The sequences of a mini-batch, in order of their first rows.
 
     A tiny policy says the same thing to the same prompt most of the time.
@@ -31,7 +32,7 @@ def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[Seque
     rows = defaultdict(list)
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         rows[tuple(prompt), tuple(response)].append(i)
-    return [Sequence(prompts[same[0]], responses[same[0]], same) for same in rows.values()]
+    return [TokenSequence(prompts[same[0]], responses[same[0]], same) for same in rows.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,45 +52,55 @@ class Limits:
 class Pass(NamedTuple):
     """One forward pass over some sequences, with a backward pass if they need a gradient.
 
+    chunked: whether any rank's share of it has too many logits to be made at once; all ranks then
+    take the same way through the model, and exchange the same things in the same order.
     blank: nothing in it counts, it only keeps step with the other ranks.
     """
 
-    sequences: list[Sequence]
+    sequences: list[TokenSequence]
     needs_gradient: bool
+    chunked: bool = False
     blank: bool = False
 
 
 def passes(
-    sequences: list[Sequence], has_gradient_B: list[bool], limits: Limits, world: World
+    sequences: list[TokenSequence],
+    has_gradient_B: list[bool],
+    limits: Limits,
+    world: World,
+    is_large: Callable[[list[TokenSequence]], bool] = lambda part: False,
 ) -> list[Pass]:
     """This rank's passes over the sequences of a mini-batch of B rows.
 
     Those without a gradient are apart: they are only measured, which costs a third. All ranks make
     the same number of each kind, in the same order: in every pass they exchange weights and
     gradients. A rank that has fewer repeats the shortest, blank.
+    is_large: whether the logits of a pass are too many to be made at once.
     """
     mine: list[Pass] = []
     longest_first = sorted(sequences, key=lambda sequence: -sequence.length)
     for wanted in (True, False):
         chosen = [s for s in longest_first if any(has_gradient_B[i] for i in s.rows) is wanted]
         plans = [list(micro_batches(hand, limits)) for hand in deal(chosen, world.size)]
-        mine += [Pass(part, wanted) for part in plans[world.rank]]
-        missing = max(map(len, plans)) - len(plans[world.rank])
-        mine += [Pass(longest_first[-1:], wanted, blank=True)] * missing
+        blank = longest_first[-1:]
+        for parts in zip_longest(*plans):
+            chunked = any(is_large(part or blank) for part in parts)
+            part = parts[world.rank]
+            mine.append(Pass(part or blank, wanted, chunked, blank=part is None))
     return mine
 
 
-def deal(sequences: list[Sequence], ranks: int) -> list[list[Sequence]]:
+def deal(sequences: list[TokenSequence], ranks: int) -> list[list[TokenSequence]]:
     """The sequences of each rank. Sorted by length, ranks get like numbers of tokens."""
     return [sequences[rank::ranks] for rank in range(ranks)]
 
 
-def micro_batches(sequences: list[Sequence], limits: Limits) -> Iterator[list[Sequence]]:
+def micro_batches(sequences: list[TokenSequence], limits: Limits) -> Iterator[list[TokenSequence]]:
     """The sequences in order, as many together as the limits admit, but at least one.
 
     Sorted sequences save padding.
     """
-    part: list[Sequence] = []
+    part: list[TokenSequence] = []
     prompt = response = 0  # the longest in `part`
     for sequence in sequences:
         longest = max(prompt, len(sequence.prompt)), max(response, len(sequence.response))

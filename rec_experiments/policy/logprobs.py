@@ -1,7 +1,9 @@
-"""The one forward pass that training and its metrics share."""
+"""The one forward pass that training and its metrics share: token ids in, log-probabilities out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -9,15 +11,17 @@ from torch import Tensor, nn
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
-    PreTrainedModel,
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
 )
 
 from rec_experiments.distributed import whole
+from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.head import (
     LOGITS_AT_ONCE,
+    REFERENCE,
     Head,
+    at_target,
     entropy_and_kl,
     tempered_logp,
     token_scores,
@@ -25,23 +29,26 @@ from rec_experiments.policy.head import (
 
 # Families whose logits are `lm_head` of the hidden states and nothing after it.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
+Models = Mapping[str, nn.Module]
 
 
-class Rows(NamedTuple):
+class TokenBatch(NamedTuple):
     """B sequences of P prompt tokens, padded left, and T response tokens, padded right."""
 
     input_ids: Tensor  # B x (P + T)
     attention_mask: Tensor  # B x (P + T)
     response_length: int  # T
 
-    def to(self, device: torch.device) -> "Rows":
-        return Rows(self.input_ids.to(device), self.attention_mask.to(device), self.response_length)
+    def to(self, device: torch.device) -> "TokenBatch":
+        return TokenBatch(
+            self.input_ids.to(device), self.attention_mask.to(device), self.response_length
+        )
 
 
 def collate(
     prompts: list[list[int]], responses: list[list[int]], pad_id: int, response_width: int = 0
-) -> Rows:
-    """Rows with the responses aligned at one column. `response_width` is a least T."""
+) -> TokenBatch:
+    """A batch with the responses aligned at one column. `response_width` is a least T."""
     P = max(len(prompt) for prompt in prompts)
     T = max(response_width, *(len(response) for response in responses))
     rows = [
@@ -50,66 +57,158 @@ def collate(
     ]
     ids = [[pad_id] * left + tokens + [pad_id] * right for left, tokens, right in rows]
     attended = [[0] * left + [1] * len(tokens) + [0] * right for left, tokens, right in rows]
-    return Rows(torch.tensor(ids), torch.tensor(attended), T)
+    return TokenBatch(torch.tensor(ids), torch.tensor(attended), T)
 
 
-def head_output(model: PreTrainedModel, rows: Rows) -> Tensor:
+def head_output(model: nn.Module, batch: TokenBatch) -> Tensor:
     """What the head makes of the hidden state before each response token: logits, B x T x V.
 
     The last token is not read: nothing comes after it.
     """
-    mask = rows.attention_mask[:, :-1]
+    mask = batch.attention_mask[:, :-1]
     return model(
-        input_ids=rows.input_ids[:, :-1],
+        input_ids=batch.input_ids[:, :-1],
         attention_mask=mask,
         position_ids=(mask.cumsum(1) - 1).clamp(min=0),
         use_cache=False,
-        logits_to_keep=rows.response_length,
+        logits_to_keep=batch.response_length,
     ).logits
 
 
-def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """The precision of the trainer's forward passes; float32 leaves that of the weights."""
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+class Logprobs(NamedTuple):
+    """Of each response token, B x T. Padding may hold anything.
 
-
-class Scores(NamedTuple):
-    """Of each response token, B x T: its log-probability (differentiable), and the entropy of the
-    policy and its divergence KL(π_θ ‖ π_reference) at that position (both without gradient, in
-    nats; the divergence is None without a reference). Padding may hold anything."""
+    logp_BT: log-probability under the model, differentiable. entropy_BT, kl_BT: of the model, and
+    KL(π_θ ‖ π_reference), at that position, in nats, without gradient unless asked for; kl_BT is
+    None where it was not. others: log-probability under each other policy, without gradient.
+    """
 
     logp_BT: Tensor
     entropy_BT: Tensor
     kl_BT: Tensor | None
+    others: dict[str, Tensor]
 
-    def rows(self, index_B: Tensor) -> "Scores":
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Logprobs":
+        """With `change` made to every tensor."""
+        return Logprobs(
+            change(self.logp_BT),
+            change(self.entropy_BT),
+            None if self.kl_BT is None else change(self.kl_BT),
+            {role: change(logp_BT) for role, logp_BT in self.others.items()},
+        )
+
+    def rows(self, index_B: Tensor) -> "Logprobs":
         """These rows, each as often as it is named."""
-        kl_BT = None if self.kl_BT is None else self.kl_BT[index_B]
-        return Scores(self.logp_BT[index_B], self.entropy_BT[index_B], kl_BT)
+        return self.each(lambda x_BT: x_BT[index_B])
+
+    def put(self, index_B: Tensor, rows: "Logprobs") -> None:
+        """Write `rows`, of at most as many tokens, into these rows."""
+        width = rows.logp_BT.shape[1]
+        for mine, theirs in zip(self._tensors(), rows._tensors(), strict=True):
+            mine[index_B, :width] = theirs
+
+    def _tensors(self) -> list[Tensor]:
+        kl = [] if self.kl_BT is None else [self.kl_BT]
+        return [self.logp_BT, self.entropy_BT, *kl, *self.others.values()]
 
 
-def score(
-    model: PreTrainedModel, reference: PreTrainedModel | None, rows: Rows, temperature: float
-) -> Scores:
-    """One forward pass of the model, and one of the reference where there is one.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForwardPass:
+    """How sequences go through a model. compute_dtype: below float32, under autocast; float32
+    leaves the dtype of the weights."""
+
+    pad_id: int
+    temperature: float
+    compute_dtype: torch.dtype
+
+    def __call__(
+        self,
+        model: nn.Module,
+        sequences: Sequence[TokenSequence],
+        *,
+        others: Models | None = None,
+        kl: bool = False,
+        differentiable: AbstractSet[str] = frozenset(),
+        chunked: bool | None = None,
+    ) -> Logprobs:
+        """As `compute_logprobs`, of these sequences in order."""
+        batch = collate([s.prompt for s in sequences], [s.response for s in sequences], self.pad_id)
+        device = next(model.parameters()).device
+        low = self.compute_dtype != torch.float32
+        with torch.autocast(device.type, dtype=self.compute_dtype, enabled=low):
+            return compute_logprobs(
+                model,
+                batch.to(device),
+                self.temperature,
+                others=others,
+                kl=kl,
+                differentiable=differentiable,
+                chunked=chunked,
+            )
+
+
+def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:
+    """Whether the logits of so many sequences are too many to be made at once."""
+    return sequences * response_length * vocabulary > LOGITS_AT_ONCE
+
+
+def compute_logprobs(
+    model: nn.Module,
+    batch: TokenBatch,
+    temperature: float,
+    *,
+    others: Models | None = None,
+    kl: bool = False,
+    differentiable: AbstractSet[str] = frozenset(),
+    chunked: bool | None = None,
+) -> Logprobs:
+    """One forward pass of each of the other policies, then one of the model.
 
     The ratio π_θ/π_old is only right if the trainer and the sampler use the same temperature.
-    Logits of more than LOGITS_AT_ONCE elements are never made as a whole, if the head is the plain
-    one of a family in PLAIN_HEADS; fewer gain nothing from being made twice. Other families
-    (a soft cap on the logits, a scale) keep the library's own path, with all logits in memory.
+
+    others: further models by role. kl: whether to measure the divergence from others[REFERENCE].
+    differentiable: which of "entropy" and "kl" carry a gradient. chunked: whether the logits are
+    made a chunk at a time; None decides by their number, which ranks that share a model must not do
+    each for itself. Models whose head is not the plain one of a family in PLAIN_HEADS (a soft cap
+    on the logits, a scale) keep the library's own path, with all logits in memory.
     """
-    both = [model] if reference is None else [model, reference]
-    logits = rows.input_ids.shape[0] * rows.response_length * model.config.vocab_size
-    if logits > LOGITS_AT_ONCE and all(map(has_plain_head, both)):
-        return _score_in_chunks(model, reference, rows, temperature)
-    logp_BTV = tempered_logp(head_output(model, rows), temperature)
-    targets_BT1 = rows.input_ids[:, -rows.response_length :, None]
-    logp_BT = logp_BTV.gather(-1, targets_BT1).squeeze(-1)
-    with torch.no_grad():
-        reference_BTV = None
-        if reference is not None:
-            reference_BTV = tempered_logp(head_output(reference, rows), temperature)
-        return Scores(logp_BT, *entropy_and_kl(logp_BTV, reference_BTV))
+    others = others or {}
+    if chunked is None:
+        rows, T = batch.input_ids.shape[0], batch.response_length
+        chunked = is_large(rows, T, model.config.vocab_size)
+    compute = (
+        _in_chunks if chunked and all(map(has_plain_head, [model, *others.values()])) else _whole
+    )
+    return compute(model, batch, temperature, others, kl, differentiable)
+
+
+def _whole(
+    model: nn.Module,
+    batch: TokenBatch,
+    temperature: float,
+    others: Models,
+    kl: bool,
+    differentiable: AbstractSet[str],
+) -> Logprobs:
+    """`compute_logprobs` from all logits at once."""
+    target_BT = batch.input_ids[:, -batch.response_length :]
+    other_BT, reference_BTV = {}, None
+    for role, other in others.items():
+        with torch.no_grad():
+            theirs_BTV = tempered_logp(head_output(other, batch), temperature)
+            other_BT[role] = at_target(theirs_BTV, target_BT)
+        if kl and role == REFERENCE:
+            reference_BTV = theirs_BTV
+        del theirs_BTV  # before the next logits are made
+    logp_BTV = tempered_logp(head_output(model, batch), temperature)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and bool(differentiable)):
+        entropy_BT, kl_BT = entropy_and_kl(logp_BTV, reference_BTV)
+    return Logprobs(
+        at_target(logp_BTV, target_BT),
+        entropy_BT if "entropy" in differentiable else entropy_BT.detach(),
+        kl_BT if kl_BT is None or "kl" in differentiable else kl_BT.detach(),
+        other_BT,
+    )
 
 
 def has_plain_head(model: nn.Module) -> bool:
@@ -119,40 +218,58 @@ def has_plain_head(model: nn.Module) -> bool:
     return getattr(model.lm_head.forward, "__func__", None) is nn.Linear.forward
 
 
-def _score_in_chunks(
-    model: PreTrainedModel, reference: PreTrainedModel | None, rows: Rows, temperature: float
-) -> Scores:
-    """`score` with the head's own forward replaced, so that it returns scores and not logits.
+def _in_chunks(
+    model: nn.Module,
+    batch: TokenBatch,
+    temperature: float,
+    others: Models,
+    kl: bool,
+    differentiable: AbstractSet[str],
+) -> Logprobs:
+    """`compute_logprobs` with the head's own forward replaced: it returns scores and not logits.
 
     It runs inside the model's forward on purpose: only there are the weights whole if they are
     sharded over ranks (FSDP), and only there does the gradient find its way back to the shards.
     """
-    live_BT = rows.attention_mask[:, -rows.response_length :].bool()
-    target_N = rows.input_ids[:, -rows.response_length :][live_BT]
-    reference_head = None
-    if reference is not None:
-        with torch.no_grad(), _head_forward(reference, lambda hidden_BTD: hidden_BTD):
-            hidden_ND = head_output(reference, rows)[live_BT]
-        weight_VD, bias_V = reference.lm_head.weight, reference.lm_head.bias
-        reference_head = Head(
-            hidden_ND, whole(weight_VD), None if bias_V is None else whole(bias_V)
-        )
+    live_BT = batch.attention_mask[:, -batch.response_length :].bool()
+    target_N = batch.input_ids[:, -batch.response_length :][live_BT]
+    heads = {role: _other_head(other, batch, live_BT) for role, other in others.items()}
 
     def scores_of(hidden_BTD: Tensor) -> Tensor:
-        """What the library takes for logits: B x T x 2 or, with KL, 3. 0 at padding."""
+        """What the library takes for logits: B x T x (2, 3 with KL, and 1 for each other policy).
+        0 at padding."""
         head = Head(hidden_BTD[live_BT], model.lm_head.weight, model.lm_head.bias)
-        scores = token_scores(head, reference_head, target_N, temperature)
-        scores_NX = torch.stack([x_N for x_N in scores if x_N is not None], dim=-1)
+        scores = token_scores(
+            head, heads, target_N, temperature, kl=kl, differentiable=differentiable
+        )
+        columns = [scores.logp_N, scores.entropy_N]
+        columns += [] if scores.kl_N is None else [scores.kl_N]
+        scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
         shape = (*live_BT.shape, scores_NX.shape[1])
         return scores_NX.new_zeros(shape).index_put((live_BT,), scores_NX)
 
     with _head_forward(model, scores_of):
-        logp_BT, entropy_BT, *kl = head_output(model, rows).unbind(-1)
-    return Scores(logp_BT, entropy_BT.detach(), kl[0].detach() if kl else None)
+        logp_BT, entropy_BT, *rest = head_output(model, batch).unbind(-1)
+    kl_BT = rest.pop(0) if kl else None
+    return Logprobs(
+        logp_BT,
+        entropy_BT if "entropy" in differentiable else entropy_BT.detach(),
+        kl_BT if kl_BT is None or "kl" in differentiable else kl_BT.detach(),
+        {role: logp_BT.detach() for role, logp_BT in zip(others, rest, strict=True)},
+    )
+
+
+@torch.no_grad()
+def _other_head(other: nn.Module, batch: TokenBatch, live_BT: Tensor) -> Head:
+    """The head of another policy, whole, and what it reads at the live tokens."""
+    with _head_forward(other, lambda hidden_BTD: hidden_BTD):
+        hidden_ND = head_output(other, batch)[live_BT]
+    weight_VD, bias_V = other.lm_head.weight, other.lm_head.bias
+    return Head(hidden_ND, whole(weight_VD), None if bias_V is None else whole(bias_V))
 
 
 @contextmanager
-def _head_forward(model: PreTrainedModel, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def _head_forward(model: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """For a while the head computes `forward`; its weights, names and hooks stay as they are."""
     model.lm_head.forward = forward
     try:

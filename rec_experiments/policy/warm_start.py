@@ -16,7 +16,7 @@ from torch import nn
 
 from rec_experiments.files import write_atomic
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.logprobs import collate, score
+from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import Tiny, WarmStart
 from rec_experiments.types import DemonstratedTask, MultiTurnTask, Problem, Task
 
@@ -100,7 +100,7 @@ def warm_start(
         chunk = rows[step * plan.batch_size : (step + 1) * plan.batch_size]
         prompts, responses, masks = (list(column) for column in zip(*chunk, strict=True))
         batch = collate(prompts, responses, pad_id)
-        logp_BT = score(model, None, batch, temperature=1.0).logp_BT
+        logp_BT = compute_logprobs(model, batch, temperature=1.0).logp_BT
         mask_BT = nn.utils.rnn.pad_sequence([torch.tensor(m) for m in masks], batch_first=True)
         loss = -(logp_BT * mask_BT).sum() / mask_BT.sum()
         optimizer.zero_grad(set_to_none=True)

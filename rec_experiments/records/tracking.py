@@ -4,20 +4,13 @@ import secrets
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
 
+from rec_experiments.slots import Tracker
 from rec_experiments.types import Piece
 
 Mode = Literal["online", "offline", "disabled"]
 ID_FILE = "wandb_id"  # in the run folder, so that a resumed run goes on as the same run of W&B
-
-
-class Tracker(Protocol):
-    def log(self, row: dict[str, Any]) -> None:
-        """One row of metrics.jsonl."""
-
-    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
-        """The run is over. picture: its curves. Returns lines for people: what is left to do."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.rollout.order import problems_of
 from rec_experiments.rollout.schedule import Schedule
+from rec_experiments.rollout.sources import Source
 from rec_experiments.rollout.worker import (
     PendingRollouts,
     RolloutRequest,
@@ -19,25 +20,30 @@ from rec_experiments.rollout.worker import (
     Snapshot,
     given,
 )
-from rec_experiments.types import Problem, Response, Rollouts, SampleKey, Verdict
+from rec_experiments.types import Problem, Rollouts, SampleKey
 
 
 @dataclass(kw_only=True)
 class RolloutFeed:
-    """Batches in order, each drawn from the version that the schedule names.
+    """Batches in order, made of draws, each from the version that the schedule names.
 
-    The trainer calls `reach(version)` after every gradient step and `take(step)` before the next.
-    A batch is submitted when it is needed, or up to `worker.ahead` batches earlier, or, at the
-    latest, just before the weights it is due from are replaced. Nothing is discarded, nothing is
-    drawn twice, and at most max(ahead, interval + offset - 1) batches are pending after `reach`.
-    Each rank draws its share of a batch's groups; all ranks take the whole batch.
+    The trainer calls `take(batch)` before its first update on a batch and `reach(batches)` after
+    its last. A draw is submitted when it is needed, or up to `worker.ahead` draws earlier, or, at
+    the latest, just before the weights it is due from are replaced. Nothing is discarded, nothing
+    is drawn twice, and at most max(ahead, interval + offset - 1) draws are pending after `reach`,
+    besides the `source.window` last ones, which are kept for replay. Each rank draws its share of
+    a draw's groups; all ranks take the whole batch.
+
+    batches: that the run trains on. updates_per_batch: gradient steps that each is good for.
     """
 
     worker: RolloutWorker
     schedule: Schedule
+    source: Source
     problems: list[Problem]
     seed: int
-    steps: int
+    batches: int
+    updates_per_batch: int
     batch_size: int
     group_size: int
     temperature: float
@@ -45,58 +51,78 @@ class RolloutFeed:
     world: World = ALONE
 
     def __post_init__(self) -> None:
-        self.next_batch = 0
+        self.next_draw = 0
         self.pending: deque[tuple[int, PendingRollouts]] = deque()
-        self.behavior: Snapshot | None = None
+        self.kept: dict[int, Rollouts] = {}  # drawn, and still good for a batch to come
+        self.behavior: Snapshot | None = None  # what draws are submitted from
+        self.reached = 0  # batches that its policy had been trained on
         self.waited = 0.0
 
-    def reach(self, version: int, model: torch.nn.Module) -> None:
-        """The policy has taken `version` gradient steps."""
-        if not self.schedule.draws_from(version):
+    def reach(self, batches: int, model: torch.nn.Module) -> None:
+        """The policy has been trained on so many batches."""
+        if not self.schedule.draws_from(batches):
             return
         with self._standing_still():
-            while self.next_batch < self.steps and self.schedule.version(self.next_batch) < version:
+            while self.next_draw < self.batches and self.schedule.version(self.next_draw) < batches:
                 self._submit()
+            version = batches * self.updates_per_batch
             self.behavior = self.worker.hold(Snapshot.of(model, version))
+            self.reached = batches
             self._submit_ahead()
 
-    def take(self, step: int) -> Rollouts:
-        """The batch that gradient step `step` consumes.
+    def take(self, batch: int) -> Rollouts:
+        """Batch number `batch`.
 
         Its seconds["wait"] is how long training stood still for rollouts since the last batch.
         """
         with self._standing_still():
-            while self.next_batch <= step:
+            while self.next_draw <= batch:
                 self._submit()
-            _, answer = self.pending.popleft()
-            rollouts = joined(self.world.gather(answer()))
+            while self.pending and self.pending[0][0] <= batch:
+                draw, waiting = self.pending.popleft()
+                self.kept[draw] = Rollouts.joined(self.world.gather(waiting()), draw)
             self._submit_ahead()
-        seconds, self.waited = {**rollouts.seconds, "wait": self.waited}, 0.0
-        return replace(rollouts, seconds=seconds)
+        portions = self.source.portions(batch, self.batch_size, self.seed)
+        parts = [self.kept[portion.draw].of_groups(portion.groups) for portion in portions]
+        fresh = self.kept[batch]
+        self.kept = {d: r for d, r in self.kept.items() if d > batch - self.source.window}
+        seconds, self.waited = {**fresh.seconds, "wait": self.waited}, 0.0
+        rollouts = Rollouts.joined(parts, batch)
+        return replace(rollouts, seconds=seconds, redrawn=fresh.redrawn)
 
     def _submit_ahead(self) -> None:
         assert self.behavior is not None
         while (
-            self.next_batch < self.steps
-            and self.schedule.version(self.next_batch) == self.behavior.version
+            self.next_draw < self.batches
+            and self.schedule.version(self.next_draw) == self.reached
             and (self.worker.ahead is None or len(self.pending) < self.worker.ahead)
         ):
             self._submit()
 
     def _submit(self) -> None:
-        batch = self.next_batch
+        draw = self.next_draw
         assert self.behavior is not None
-        assert self.behavior.version == self.schedule.version(batch)
-        numbers = problems_of(batch, self.batch_size, len(self.problems), self.seed, self.shuffle)
-        draws = [
-            [SampleKey(self.seed, rng.TRAIN, batch, group, k) for k in range(self.group_size)]
-            for group in range(self.batch_size)
+        assert self.reached == self.schedule.version(draw)
+        size, total = self.source.fresh(self.batch_size), len(self.problems)
+        numbers = problems_of(draw, size, total, self.seed, self.shuffle)
+        keys = [
+            [SampleKey(self.seed, rng.TRAIN, draw, group, k) for k in range(self.group_size)]
+            for group in range(size)
         ]
-        problems = [self.problems[number] for number in numbers]
-        mine = self.world.share(self.batch_size)
-        request = RolloutRequest(problems[mine], draws[mine], self.temperature)
-        self.pending.append((batch, self.worker.submit(self.behavior, request)))
-        self.next_batch += 1
+        spare = [self._spare(draw, group) for group in range(size)]
+        mine = self.world.share(size)
+        problems = [self.problems[number] for number in numbers[mine]]
+        request = RolloutRequest(problems, keys[mine], self.temperature, spare[mine])
+        self.pending.append((draw, self.worker.submit(self.behavior, request)))
+        self.next_draw += 1
+
+    def _spare(self, draw: int, group: int) -> list[Problem]:
+        """What a group is drawn from where its rewards are all equal, one for each attempt."""
+        if not self.source.redraws:
+            return []
+        named = rng.generator(self.seed, rng.REDRAW, draw, group)
+        numbers = named.integers(len(self.problems), size=self.source.redraws)
+        return [self.problems[number] for number in numbers]
 
     @contextlib.contextmanager
     def _standing_still(self) -> Iterator[None]:
@@ -107,55 +133,30 @@ class RolloutFeed:
     def state(self) -> dict:
         """Everything a resumed run needs, in plain types, and the same wherever batches are drawn.
 
-        Batches from weights that are gone are part of it. Those submitted ahead from the weights
-        still held are not: they are drawn again, and come out the same. The weights are the held
-        ones, not a copy: save them before the next `reach`.
+        Draws from weights that are gone are part of it, and those kept for replay. Those submitted
+        ahead from the weights still held are not: they are drawn again, and come out the same. The
+        weights are the held ones, not a copy: save them before the next `reach`.
         """
         assert self.behavior is not None
         with self._standing_still():
-            kept = [
-                asdict(answer())
-                for batch, answer in self.pending
-                if self.schedule.version(batch) < self.behavior.version
+            gone = [
+                asdict(waiting())
+                for draw, waiting in self.pending
+                if self.schedule.version(draw) < self.reached
             ]
-        version, weights = self.behavior.version, self.behavior.weights
         return {
-            "next_batch": self.next_batch - len(self.pending) + len(kept),
-            "pending": kept,
-            "behavior": {"version": version, "weights": weights},
+            "next_draw": self.next_draw - len(self.pending) + len(gone),
+            "pending": gone,
+            "kept": [asdict(rollouts) for rollouts in self.kept.values()],
+            "behavior": {"version": self.behavior.version, "weights": self.behavior.weights},
+            "reached": self.reached,
         }
 
     def restore(self, state: dict) -> None:
-        self.next_batch = state["next_batch"]
-        rollouts = [_rollouts(fields) for fields in state["pending"]]
-        self.pending = deque((batch.index, given(batch)) for batch in rollouts)
+        self.next_draw, self.reached = state["next_draw"], state["reached"]
+        rollouts = [Rollouts.restored(fields) for fields in state["pending"]]
+        self.pending = deque((drawn.index, given(drawn)) for drawn in rollouts)
+        kept = [Rollouts.restored(fields) for fields in state["kept"]]
+        self.kept = {drawn.index: drawn for drawn in kept}
         self.behavior = self.worker.hold(Snapshot(**state["behavior"]))
         self._submit_ahead()
-
-
-def joined(parts: list[Rollouts]) -> Rollouts:
-    """The ranks' shares of one batch as one, in order. Its seconds are those of the slowest."""
-    groups: list[int] = []
-    for part in parts:
-        before = groups[-1] + 1 if groups else 0
-        groups += [before + group for group in part.groups]
-    return Rollouts(
-        index=parts[0].index,
-        version=parts[0].version,
-        prompts=[prompt for part in parts for prompt in part.prompts],
-        responses=[response for part in parts for response in part.responses],
-        verdicts=[verdict for part in parts for verdict in part.verdicts],
-        groups=groups,
-        seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
-        recomputed=[row for part in parts for row in part.recomputed or []] or None,
-    )
-
-
-def _rollouts(fields: dict) -> Rollouts:
-    return Rollouts(
-        **{
-            **fields,
-            "responses": [Response(**response) for response in fields["responses"]],
-            "verdicts": [Verdict(**verdict) for verdict in fields["verdicts"]],
-        }
-    )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from rec_experiments.distributed import whole
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
+from rec_experiments.rewards.adjustments import RewardAdjustment
 from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool
 from rec_experiments.types import (
     MultiTurnTask,
@@ -45,11 +46,24 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """What to draw: one response for each draw of each problem."""
+    """What to draw: one response for each key of each problem.
+
+    spare: of each problem's group, the problems that it is drawn from instead, one after the other,
+    while its rewards are all equal.
+    """
 
     problems: list[Problem]
-    draws: list[list[SampleKey]]
+    keys: list[list[SampleKey]]
     temperature: float
+    spare: list[list[Problem]] = field(default_factory=list)
+
+    def redrawn(self, groups: list[int], attempt: int) -> "RolloutRequest":
+        """The request for these groups at their attempt number `attempt`, from 1."""
+        return RolloutRequest(
+            [self.spare[group][attempt - 1] for group in groups],
+            [[replace(key, attempt=attempt) for key in self.keys[group]] for group in groups],
+            self.temperature,
+        )
 
 
 class RolloutWorker(Protocol):
@@ -76,7 +90,8 @@ class LocalWorker:
     """Sampler, chat, verifier and environment: answers problems with the weights it is given.
 
     Implements `RolloutWorker`: a batch is drawn at the moment it is submitted.
-    recomputer: computes the log-probabilities of training batches again, where that is asked for.
+    adjust: changes the rewards of training batches. recomputer: computes their log-probabilities
+    again, where that is asked for.
     """
 
     ahead = 0
@@ -87,14 +102,12 @@ class LocalWorker:
         chat: ChatTemplate,
         verifier: BatchVerifier,
         task: Task,
+        adjust: RewardAdjustment,
         recomputer: LogprobRecomputer | None = None,
     ):
-        self.sampler, self.chat, self.verifier, self.recomputer = (
-            sampler,
-            chat,
-            verifier,
-            recomputer,
-        )
+        self.sampler, self.chat, self.verifier = sampler, chat, verifier
+        self.adjust, self.recomputer = adjust, recomputer
+        self.limit = task.max_response_tokens
         self.conversation = task if isinstance(task, MultiTurnTask) else None
         self._loaded: int | None = None
 
@@ -111,12 +124,30 @@ class LocalWorker:
             self.verifier.close()
 
     def draw(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
-        """A batch to train on: `answer`, and what the trainer has to add to it."""
-        rollouts = self.answer(snapshot, request)
+        """A batch to train on: rewards adjusted, groups of equal rewards drawn anew."""
+        rollouts = self._adjusted(self.answer(snapshot, request), request)
+        for attempt in range(1, 1 + max(map(len, request.spare), default=0)):
+            stuck = _equal_rewards(rollouts)
+            if not stuck:
+                break
+            again = request.redrawn(stuck, attempt)
+            anew = self._adjusted(self.answer(snapshot, again), again)
+            rollouts = _with_groups(rollouts, stuck, anew)
         return self.recomputer(rollouts) if self.recomputer else rollouts
 
+    def _adjusted(self, rollouts: Rollouts, request: RolloutRequest) -> Rollouts:
+        keys = [key for of_problem in request.keys for key in of_problem]
+        rows = zip(rollouts.verdicts, rollouts.responses, keys, strict=True)
+        verdicts = [
+            replace(verdict, reward=self.adjust(verdict.reward, response, key, self.limit))
+            if verdict.judged
+            else verdict
+            for verdict, response, key in rows
+        ]
+        return replace(rollouts, verdicts=verdicts)
+
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
-        """One response per draw, judged. Row order: problem by problem, draw by draw."""
+        """One response per key, judged. Row order: problem by problem, key by key."""
         if self._loaded != snapshot.version:
             weights = snapshot.full()
             self.sampler.load(weights)
@@ -137,29 +168,29 @@ class LocalWorker:
             [(self._outcome(r), problems[group].answer) for group, _, r in rows]
         )
         return Rollouts(
-            index=request.draws[0][0].batch,
-            version=snapshot.version,
+            index=request.keys[0][0].batch,
             prompts=[prompt for _, prompt, _ in rows],
             responses=[response for _, _, response in rows],
             verdicts=verdicts,
             groups=[group for group, _, _ in rows],
+            versions=[snapshot.version] * len(rows),
             seconds={"rollout": sampled - started, "reward": time.perf_counter() - sampled},
         )
 
     def _respond(self, request: RolloutRequest, prompts: list[list[int]]) -> list[list[Response]]:
-        """One response per draw, of one turn, or of several where the task replies to them.
+        """One response per key, of one turn, or of several where the task replies to them.
 
         Every turn is prompted with the tokens before it as they are: text is never tokenised
         twice, so what is trained on is what was sampled. A later turn is sampled to the full length
         and then cut to what the trajectory has left.
         """
-        draws, temperature = request.draws, request.temperature
-        responses = self.sampler.sample(prompts, draws, temperature)
+        keys, temperature = request.keys, request.temperature
+        responses = self.sampler.sample(prompts, keys, temperature)
         task = self.conversation
         if task is None:
             return responses
         limit = task.max_response_tokens
-        live = [(group, k) for group, named in enumerate(draws) for k in range(len(named))]
+        live = [(group, k) for group, named in enumerate(keys) for k in range(len(named))]
         for turn in range(1, task.max_turns):
             spoken_to = []
             for group, k in live:
@@ -174,7 +205,7 @@ class LocalWorker:
                 break
             written = self.sampler.sample(
                 [prompts[group] + responses[group][k].tokens for group, k in live],
-                [[replace(draws[group][k], turn=turn)] for group, k in live],
+                [[replace(keys[group][k], turn=turn)] for group, k in live],
                 temperature,
             )
             for (group, k), [response] in zip(live, written, strict=True):
@@ -201,3 +232,22 @@ class LocalWorker:
 def given(rollouts: Rollouts) -> PendingRollouts:
     """The answer that is there already."""
     return lambda: rollouts
+
+
+def _equal_rewards(rollouts: Rollouts) -> list[int]:
+    """The groups whose judged rewards are all equal, or that have none."""
+    rewards: dict[int, set[float]] = {group: set() for group in rollouts.groups}
+    for group, verdict in zip(rollouts.groups, rollouts.verdicts, strict=True):
+        if verdict.judged:
+            rewards[group].add(verdict.reward)
+    return [group for group, values in rewards.items() if len(values) < 2]
+
+
+def _with_groups(rollouts: Rollouts, groups: list[int], anew: Rollouts) -> Rollouts:
+    """With these groups replaced by those of `anew`, in order."""
+    start = rollouts.groups[-1] + 1
+    both = Rollouts.joined([rollouts, anew], rollouts.index)
+    place = {group: start + n for n, group in enumerate(groups)}
+    mixed = both.of_groups([place.get(group, group) for group in range(start)])
+    seconds = {name: rollouts.seconds[name] + anew.seconds[name] for name in rollouts.seconds}
+    return replace(mixed, seconds=seconds, redrawn=rollouts.redrawn + len(groups))

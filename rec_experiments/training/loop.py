@@ -1,26 +1,26 @@
-"""The training loop, and what one gradient step is made of."""
+"""The training loop."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rec_experiments import rng
-from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.algo.weights import mismatch_weight
 from rec_experiments.distributed import ALONE, World, pack
 from rec_experiments.experiment import Experiment
-from rec_experiments.policy.batching import Limits, distinct, passes
+from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.logprobs import autocast, collate, score
+from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.rollout.feed import RolloutFeed, joined
+from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
 from rec_experiments.training.metrics import TokenLog, response_metrics, rollout_metrics
-from rec_experiments.types import LossInput, Problem, Rollouts, SampleKey
+from rec_experiments.training.policies import Policies
+from rec_experiments.training.update import GradientPass, MiniBatch
+from rec_experiments.types import Problem, Rollouts, SampleKey, Tick
 
 SAMPLES_SHOWN = 4  # responses written to samples.jsonl at each evaluation
 
@@ -32,7 +32,7 @@ class TrainingContext:
     """What a rank works with, loaded and checked before anything is written."""
 
     model: nn.Module
-    reference: nn.Module | None  # the initial model; None when no metric needs it
+    policies: Policies  # those beside the model
     chat: ChatTemplate
     worker: RolloutWorker  # close it when the run is over
     train_problems: list[Problem]
@@ -55,32 +55,25 @@ def train(
     asked between gradient steps; once it says so, the state is saved and the run ends early.
     Returns whether all steps are done.
     """
-    model = context.model
+    model, updates = context.model, experiment.updates
     optimizer = experiment.optimizer.build(model)
-    feed = RolloutFeed(
-        worker=context.worker,
-        schedule=experiment.sync,
-        problems=context.train_problems,
-        seed=experiment.seed,
-        steps=experiment.steps,
-        batch_size=experiment.batch_size,
-        group_size=experiment.group_size,
-        temperature=experiment.sampler.temperature,
-        shuffle=experiment.shuffle,
-        world=context.world,
-    )
+    feed = make_feed(experiment, context)
+    step, batch = 0, None  # gradient steps taken, and what the next one trains on
     state, damaged = folder.load_checkpoint()
     for name in damaged:
         note(f"checkpoint {name} is damaged and was passed over")
-    step = 0
+    resumed = state is not None
     if state is not None:
         state = context.world.unpack(state)
         step = state["step"]
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
+        context.policies.restore(state["policies"])
         feed.restore(state["feed"])
+        batch = Rollouts.restored(state["batch"]) if state["batch"] else None
         note(f"resumed after gradient step {step}")
-    folder.rewind(step if state is not None else -1)
+        del state
+    folder.rewind(step if resumed else -1)
 
     def record(row: Row) -> None:
         folder.append("metrics.jsonl", [row])
@@ -91,22 +84,31 @@ def train(
             "step": step,
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
+            "policies": context.policies.state(),
             "feed": feed.state(),
+            "batch": asdict(batch) if batch else None,
         }
         folder.save_checkpoint(step, pack(state))
 
-    if state is None:
+    if not resumed:
         record({"step": 0, **evaluate(experiment, context, folder, 0)})
         feed.reach(0, model)
     saved = step
     while step < experiment.steps and not any(context.world.gather(stop())):
-        rollouts = feed.take(step)
-        row = update(experiment, context, optimizer, rollouts)
+        tick = updates.tick(step)
+        context.policies.before_update(tick, model)
+        if batch is None:
+            batch = begin_batch(experiment, context, feed.take(tick.batch), tick)
+        row = update(experiment, context, optimizer, batch, tick)
+        context.policies.after_update(model)
         step += 1
+        if step % updates.per_batch == 0:
+            batch = None
         if step % experiment.eval_every == 0 or step == experiment.steps:
             row |= evaluate(experiment, context, folder, step)
         record({"step": step, **row})
-        feed.reach(step, model)
+        if batch is None:
+            feed.reach(tick.batch + 1, model)
         if step % experiment.checkpoint_every == 0 or step == experiment.steps:
             save()
             saved = step
@@ -115,127 +117,116 @@ def train(
     return step == experiment.steps
 
 
+def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:
+    per_batch = experiment.updates.per_batch
+    return RolloutFeed(
+        worker=context.worker,
+        schedule=experiment.sync,
+        source=experiment.source,
+        problems=context.train_problems,
+        seed=experiment.seed,
+        batches=-(-experiment.steps // per_batch),
+        updates_per_batch=per_batch,
+        batch_size=experiment.batch_size,
+        group_size=experiment.group_size,
+        temperature=experiment.sampler.temperature,
+        shuffle=experiment.shuffle,
+        world=context.world,
+    )
+
+
+def begin_batch(
+    experiment: Experiment, context: TrainingContext, batch: Rollouts, tick: Tick
+) -> Rollouts:
+    """The batch with what the policy before its first update says of it, where that is needed."""
+    gradient = gradient_pass(experiment, context, tick)
+    if experiment.updates.per_batch == 1 or not (gradient.proximal and gradient.proximal.of_batch):
+        return batch
+    model = context.model
+    whole = MiniBatch.of(batch, gradient.algorithm, tick, experiment.seed, model)
+    logp = replace(gradient, others={}, kl=False).score_all(model, whole).logp_BT.tolist()
+    rows = zip(logp, batch.responses, strict=True)
+    proximal = [of_row[: len(response.tokens)] for of_row, response in rows]
+    return replace(batch, logps={**batch.logps, "proximal": proximal})
+
+
+def gradient_pass(experiment: Experiment, context: TrainingContext, tick: Tick) -> GradientPass:
+    """How the gradient of this update is computed."""
+    algorithm, policies = experiment.algorithm(), context.policies
+    others, kl = dict(policies.models), measures_kl(experiment.kl_every, tick.update)
+    if not kl and not algorithm.needs_reference:
+        others.pop("reference", None)
+    return GradientPass(
+        algorithm=algorithm,
+        forward=forward_pass(experiment, context.chat),
+        limits=pass_limits(experiment),
+        others=others,
+        proximal=policies.proximal,
+        kl=kl,
+        world=context.world,
+    )
+
+
+def forward_pass(experiment: Experiment, chat: ChatTemplate) -> ForwardPass:
+    """How the experiment computes log-probabilities."""
+    return ForwardPass(
+        pad_id=chat.pad_id,
+        temperature=experiment.sampler.temperature,
+        compute_dtype=getattr(torch, experiment.model.compute_dtype),
+    )
+
+
+def pass_limits(experiment: Experiment) -> Limits:
+    """Of one forward pass."""
+    return Limits(sequences=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens)
+
+
+def measures_kl(every: int, update: int) -> bool:
+    """Whether KL is measured in this update: in one of each `every`.
+
+    Which one is drawn by lot, the same for all runs. At a fixed distance, an interval of 20 with
+    `every` 5 would show four of its twenty stalenesses, always the same.
+    """
+    if not every:
+        return False
+    block, place = divmod(update, every)
+    return place == int(rng.generator(0, rng.MEASURE, block).integers(every))
+
+
 def update(
     experiment: Experiment,
     context: TrainingContext,
     optimizer: torch.optim.Optimizer,
-    rollouts: Rollouts,
+    batch: Rollouts,
+    tick: Tick,
 ) -> Row:
-    """One gradient step on one batch. Returns its row of metrics."""
+    """One gradient step on one mini-batch of a batch. Returns its row of metrics."""
     started = time.perf_counter()
-    step = rollouts.index
     # Named by seed and step, so that any module with dropout is the same after a resume.
-    torch.manual_seed(int(rng.generator(experiment.seed, rng.TRAIN, step).integers(1 << 62)))
-    measure_kl = experiment.kl_every and (step + 1) % experiment.kl_every == 0
-    log = accumulate_gradient(
-        context.model,
-        rollouts,
-        experiment.algorithm(),
-        pad_id=context.chat.pad_id,
-        temperature=experiment.sampler.temperature,
-        micro_batch_size=experiment.micro_batch_size,
-        micro_batch_tokens=experiment.micro_batch_tokens,
-        compute_dtype=getattr(torch, experiment.model.compute_dtype),
-        seed=experiment.seed,
-        mismatch_cap=experiment.mismatch_cap,
-        reference=context.reference if measure_kl else None,
-        world=context.world,
-    )
+    named = rng.generator(experiment.seed, rng.MODEL, tick.update)
+    torch.manual_seed(int(named.integers(1 << 62)))
+    groups = experiment.updates.groups(tick, batch.groups[-1] + 1, experiment.seed)
+    rollouts = batch.of_groups(groups)
+    gradient = gradient_pass(experiment, context, tick)
+    mini_batch = MiniBatch.of(rollouts, gradient.algorithm, tick, experiment.seed, context.model)
+    log = gradient.accumulate(context.model, mini_batch)
     log = TokenLog.joined(context.world.gather(log.cpu()))
-    norm = experiment.optimizer.step(optimizer, context.model, step)
-    row = {**rollout_metrics(rollouts), **log.reduce(), "train/grad_norm": norm}
-    row["train/learning_rate"] = experiment.optimizer.rate(step)
+    row = {**rollout_metrics(rollouts, tick), **log.reduce()}
+    row["train/grad_norm"] = experiment.optimizer.step(optimizer, context.model, tick.update)
+    row["train/learning_rate"] = experiment.optimizer.rate(tick.update)
+    seconds = {"train": time.perf_counter() - started}
     tokens = sum(response.length for response in rollouts.responses)
-    seconds = {**rollouts.seconds, "train": time.perf_counter() - started}
-    return {
-        **row,
-        "tokens/response": tokens,
-        "tokens/rollout_per_second": tokens / seconds["rollout"],
-        "tokens/train_per_second": tokens / seconds["train"],
-        **{f"time/{name}": value for name, value in seconds.items()},
-    }
-
-
-def accumulate_gradient(
-    model: nn.Module,
-    rollouts: Rollouts,
-    algorithm: Algorithm,
-    *,
-    pad_id: int,
-    temperature: float,
-    micro_batch_size: int | None,
-    seed: int,
-    micro_batch_tokens: int | None = None,
-    compute_dtype: torch.dtype = torch.float32,
-    mismatch_cap: float | None = None,
-    reference: nn.Module | None = None,
-    world: World = ALONE,
-) -> TokenLog:
-    """Add the gradient of the whole mini-batch to the model's, micro-batch by micro-batch.
-
-    Denominators are counted over the mini-batch first, so the split into micro-batches and over
-    ranks changes rounding only; so does computing a sequence once that several rows are. Returns
-    the tokens of this rank's micro-batches. B rows, S distinct sequences.
-    compute_dtype: below float32, the models run under autocast; the gradient keeps the dtype of
-    the weights. With `mismatch_cap` the batch must bring its recomputed log-probabilities.
-    """
-    device = next(model.parameters()).device
-    responses = [response.tokens for response in rollouts.responses]
-    mask_BT = _padded([response.mask for response in rollouts.responses]).bool().to(device)
-    sampled_BT = _padded([response.logp for response in rollouts.responses]).to(device)
-    behavior_BT = sampled_BT
-    correction_BT = None
-    if mismatch_cap is not None:
-        assert rollouts.recomputed is not None
-        behavior_BT = _padded(rollouts.recomputed).to(device)
-        correction_BT = mismatch_weight(behavior_BT - sampled_BT, mismatch_cap)
-    credit = algorithm.credit(
-        torch.tensor([v.reward for v in rollouts.verdicts], device=device, dtype=torch.float64),
-        torch.tensor(rollouts.groups, device=device),
-        mask_BT,
-        rng.generator(seed, rng.DROP, rollouts.index),
-    )
-    log = TokenLog()
-    model.train()
-    for parameter in model.parameters():  # a batch without any gradient still is a step of AdamW
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    sequences = distinct(rollouts.prompts, responses)
-    has_gradient_B = algorithm.has_gradient(credit).tolist()
-    limits = Limits(sequences=micro_batch_size, tokens=micro_batch_tokens)
-    for part_S, needs_gradient, blank in passes(sequences, has_gradient_B, limits, world):
-        batch = collate([s.prompt for s in part_S], [s.response for s in part_S], pad_id)
-        width = batch.response_length
-        index_B = torch.tensor([i for s in part_S for i in s.rows], device=device)
-        place_B = torch.tensor([n for n, s in enumerate(part_S) for _ in s.rows], device=device)
-        written_BT = mask_BT[index_B, :width] & (not blank)
-        part = credit.rows(index_B, width)
-        part = replace(part, mask_BT=part.mask_BT & written_BT)
-        with torch.set_grad_enabled(needs_gradient):
-            with autocast(device, compute_dtype):
-                scores = score(model, reference, batch.to(device), temperature).rows(place_B)
-            out = algorithm.loss(
-                LossInput(
-                    scores.logp_BT,
-                    behavior_BT[index_B, :width],
-                    part,
-                    None if correction_BT is None else correction_BT[index_B, :width],
-                )
-            )
-        if needs_gradient:
-            out.loss.backward()
-        log.add(out, part.mask_BT)
-        if correction_BT is not None:
-            log.add_mismatch((behavior_BT - sampled_BT)[index_B, :width], part.mask_BT)
-        elif rollouts.staleness == 0:  # only then the trainer's pass is at the sampler's version
-            log.add_mismatch(out.log_ratio_BT, part.mask_BT)
-        log.add_policy(scores.entropy_BT, scores.kl_BT, written_BT)
-    return log
+    speeds = {"tokens/response": tokens, "tokens/train_per_second": tokens / seconds["train"]}
+    if tick.epoch == tick.part == 0:  # the batch has come with this update
+        seconds = {**batch.seconds, **seconds}
+        drawn = sum(response.length for response in batch.responses)
+        speeds["tokens/rollout_per_second"] = drawn / seconds["rollout"]
+    return {**row, **speeds, **{f"time/{name}": value for name, value in seconds.items()}}
 
 
 def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder, step: int) -> Row:
     """Score the weights after `step` gradient steps on the held-out problems."""
-    draws = [
+    keys = [
         [
             SampleKey(experiment.seed, rng.EVAL, step, group, k)
             for k in range(experiment.eval_samples)
@@ -246,10 +237,10 @@ def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder
     share = context.worker.answer(
         Snapshot.of(context.model, step),
         RolloutRequest(
-            context.eval_problems[mine], draws[mine], experiment.sampler.eval_temperature
+            context.eval_problems[mine], keys[mine], experiment.sampler.eval_temperature
         ),
     )
-    answered = joined(context.world.gather(share))
+    answered = Rollouts.joined(context.world.gather(share), step)
     shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))
     folder.append(
         "samples.jsonl",
@@ -268,8 +259,3 @@ def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder
         **response_metrics("eval", answered.responses, answered.verdicts),
         "time/eval": sum(answered.seconds.values()),
     }
-
-
-def _padded(rows: Sequence[Sequence[float]]) -> Tensor:
-    width = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows])

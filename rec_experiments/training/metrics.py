@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from rec_experiments.types import LossOutput, Response, Rollouts, Verdict
+from rec_experiments.types import LossOutput, Response, Rollouts, Tick, Verdict
 
 PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
 
@@ -76,7 +76,7 @@ def ratio_metrics(
         return {}
     log_ratio_N = log_ratio_N.double()
     ratio_N = log_ratio_N.clamp(max=700.0).exp()  # exp(700) is the last that fits in float64
-    points = torch.quantile(log_ratio_N, log_ratio_N.new_tensor(list(PERCENTILES.values())))
+    points = quantiles(log_ratio_N, list(PERCENTILES.values()))
     log_w_B = sequence_log_ratio_B.double()
     log_ess = 2 * log_w_B.logsumexp(0) - (2 * log_w_B).logsumexp(0) - math.log(len(log_w_B))
     return {
@@ -91,12 +91,21 @@ def ratio_metrics(
     }
 
 
+def quantiles(values_N: Tensor, shares: list[float]) -> Tensor:
+    """As torch.quantile with linear interpolation, which takes no more than 2^24 values."""
+    ordered_N = values_N.sort().values
+    place = torch.tensor(shares, dtype=torch.float64, device=values_N.device) * (len(values_N) - 1)
+    below, above = place.floor().long(), place.ceil().long()
+    return ordered_N[below].lerp(ordered_N[above], (place - below).to(values_N.dtype))
+
+
 def response_metrics(
     prefix: str, responses: list[Response], verdicts: list[Verdict]
 ) -> dict[str, float]:
-    """Means over responses: reward, accuracy, the policy's tokens and turns, share cut."""
+    """Means over responses: reward, accuracy, the policy's tokens and turns, share cut; and what
+    could not be judged, which has no reward and counts as wrong."""
     return {
-        f"{prefix}/reward": _mean([v.reward for v in verdicts]),
+        f"{prefix}/reward": _mean([v.reward for v in verdicts if v.judged] or [0.0]),
         f"{prefix}/accuracy": _mean([v.accuracy for v in verdicts]),
         f"{prefix}/response_length": _mean([r.length for r in responses]),
         f"{prefix}/turns": _mean([r.turns for r in responses]),
@@ -106,12 +115,20 @@ def response_metrics(
     }
 
 
-def rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
-    """What can be said of a batch before it is trained on."""
+def rollout_metrics(rollouts: Rollouts, tick: Tick) -> dict[str, float]:
+    """What can be said of a mini-batch before it is trained on.
+
+    train/staleness: gradient steps since the policy that drew a response, mean over responses.
+    train/policy_version: gradient steps that the oldest of these policies had taken.
+    """
+    staleness = [tick.update - version for version in rollouts.versions]
     return {
         **response_metrics("train", rollouts.responses, rollouts.verdicts),
-        "train/staleness": rollouts.staleness,
-        "train/policy_version": rollouts.version,
+        "train/staleness": _mean(staleness),
+        "train/staleness_min": min(staleness),
+        "train/staleness_max": max(staleness),
+        "train/policy_version": min(rollouts.versions),
+        "train/redrawn_groups": rollouts.redrawn,
     }
 
 

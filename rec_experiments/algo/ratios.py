@@ -1,0 +1,53 @@
+"""Which log-ratio the clip and the importance weight look at. B x T, without gradient."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from rec_experiments.types import LossInput, Needs, Piece
+
+
+class Ratio(Protocol):
+    def __call__(self, batch: LossInput) -> Tensor:
+        """log-ratio of each live token, 0 elsewhere."""
+
+    def describe(self) -> str:
+        """The ratio as the formula writes it."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TokenRatio(Piece):
+    """ρ = π_θ/π_old of each token, π_old being the policy that drew it."""
+
+    def __call__(self, batch: LossInput) -> Tensor:
+        return batch.log_ratio_BT()
+
+    def describe(self) -> str:
+        return "ρ"
+
+
+@dataclass(kw_only=True, slots=True)
+class SequenceRatio(Piece):
+    """s = (Π_t ρ_t)^(1/|y|), the same for all tokens of a sequence (GSPO, arXiv 2507.18071)."""
+
+    def __call__(self, batch: LossInput) -> Tensor:
+        length_B1 = batch.mask_BT.sum(1, keepdim=True).clamp(min=1)
+        mean_B1 = batch.log_ratio_BT().sum(1, keepdim=True) / length_B1
+        return mean_B1 * batch.mask_BT
+
+    def describe(self) -> str:
+        return "s"
+
+
+@dataclass(kw_only=True, slots=True)
+class ProximalRatio(Piece):
+    """u = π_θ/π_prox of each token (decoupled PPO, arXiv 2110.00641)."""
+
+    needs: ClassVar[Needs] = Needs(logps=frozenset({"proximal"}))
+
+    def __call__(self, batch: LossInput) -> Tensor:
+        return batch.log_ratio_BT("proximal")
+
+    def describe(self) -> str:
+        return "u"

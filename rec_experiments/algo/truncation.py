@@ -1,0 +1,57 @@
+"""What becomes of a response that was cut at the length limit."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rec_experiments.types import Piece
+
+
+class Truncation(Protocol):
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The rewards to learn from, and which rows' tokens count for the loss."""
+
+    def describe(self) -> str:
+        """What happens, for people; empty for nothing."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainTruncated(Piece):
+    """Trained on as if it were complete, with the reward that its text earned."""
+
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        return rewards_B, torch.ones_like(finished_B)
+
+    def describe(self) -> str:
+        return ""
+
+
+@dataclass(kw_only=True, slots=True)
+class MaskTruncated(Piece):
+    """Left out of loss and denominators (DAPO, Section 3.4: overlong filtering). Its reward stays
+    in the baseline of its group: how good the others are is known from all that was tried."""
+
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        return rewards_B, finished_B
+
+    def describe(self) -> str:
+        return "responses cut at the limit are masked out"
+
+
+@dataclass(kw_only=True, slots=True)
+class PenaliseTruncated(Piece):
+    """`penalty` is taken off its reward. Raises ValueError unless penalty ≥ 0."""
+
+    penalty: float
+
+    def __post_init__(self) -> None:
+        if not self.penalty >= 0:
+            raise ValueError(f"penalty={self.penalty}: must be at least 0")
+
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        return rewards_B - self.penalty * (~finished_B), torch.ones_like(finished_B)
+
+    def describe(self) -> str:
+        return f"responses cut at the limit lose {self.penalty:g} of their reward"

@@ -1,0 +1,95 @@
+"""What may change a reward between the verifier and the algorithm. Pure, response by response."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from rec_experiments import rng
+from rec_experiments.types import Piece, Response, SampleKey
+
+
+class RewardAdjustment(Protocol):
+    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
+        """The reward to learn from. key: names what is random in it. limit: tokens of a response."""
+
+    def describe(self) -> str:
+        """The change, for people; empty for none."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AsVerified(Piece):
+    """The verifier's reward as it is."""
+
+    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
+        return reward
+
+    def describe(self) -> str:
+        return ""
+
+
+@dataclass(kw_only=True, slots=True)
+class OverlongPenalty(Piece):
+    """Soft overlong punishment (DAPO, arXiv 2503.14476, Eq. 13): nothing is taken off up to
+    `limit` − `buffer` tokens, then linearly more, 1 at `limit` tokens or where the response was
+    cut. Raises ValueError for a buffer below 1 token.
+    """
+
+    buffer: int
+
+    def __post_init__(self) -> None:
+        if self.buffer < 1:
+            raise ValueError(f"buffer={self.buffer}: must be at least 1 token")
+
+    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
+        over = len(response.tokens) - (limit - self.buffer)
+        return reward - (min(1.0, max(0, over) / self.buffer) if response.finished else 1.0)
+
+    def describe(self) -> str:
+        return f"less up to 1 over the last {self.buffer} tokens before the limit"
+
+
+@dataclass(kw_only=True, slots=True)
+class FlipNoise(Piece):
+    """A share of the rewards is mirrored: r becomes low + high − r. Which, the sample's key says.
+
+    Raises ValueError unless 0 ≤ share ≤ 1 and low ≤ high.
+    """
+
+    share: float
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share={self.share}: must be between 0 and 1")
+        _check_ends(self.low, self.high)
+
+    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
+        words = key.response, key.group | key.attempt << 32, key.batch
+        flipped = rng.generator(key.seed, rng.REWARD, *words).random() < self.share
+        return self.low + self.high - reward if flipped else reward
+
+    def describe(self) -> str:
+        return f"mirrored between {self.low:g} and {self.high:g} with a chance of {self.share:g}"
+
+
+@dataclass(kw_only=True, slots=True)
+class ClippedReward(Piece):
+    """No less than `low`, no more than `high`. Raises ValueError unless low ≤ high."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_ends(self.low, self.high)
+
+    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
+        return min(self.high, max(self.low, reward))
+
+    def describe(self) -> str:
+        return f"clipped to {self.low:g} … {self.high:g}"
+
+
+def _check_ends(low: float, high: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ValueError(f"low={low}, high={high}: must be finite, low at most high")

@@ -1,0 +1,112 @@
+"""What a batch to train on is made of: which draws, and which of their groups.
+
+A draw is a batch of rollouts as the workers made it, all from one policy version; draw d comes from the
+version that the schedule names for batch d. Draws, batches and groups count from 0. Which draws make a
+batch is a pure function, so an overlapped or resumed run finds the same ones.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from rec_experiments import rng
+from rec_experiments.types import Piece
+
+
+class Portion(NamedTuple):
+    """Groups of one draw, in order."""
+
+    draw: int
+    groups: list[int]
+
+
+class Source(Protocol):
+    """window: batches for which a draw may be used again. redraws: how often at most a group whose
+    rewards are all equal is drawn anew, with another prompt."""
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def redraws(self) -> int: ...
+
+    def fresh(self, batch_size: int) -> int:
+        """Prompts of each draw, of a batch of `batch_size` groups. Raises ValueError for too few."""
+
+    def portions(self, batch: int, batch_size: int, seed: int) -> list[Portion]:
+        """What batch number `batch` is made of; no draw is later than it, or `window` earlier."""
+
+    def describe(self) -> str:
+        """Where the rollouts of a batch come from, for people; empty where all are fresh."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Fresh(Piece):
+    """Every batch is a draw of its own. Raises ValueError for redraws below 0."""
+
+    redraws: int
+
+    def __post_init__(self) -> None:
+        _check_redraws(self.redraws)
+
+    @property
+    def window(self) -> int:
+        return 0
+
+    def fresh(self, batch_size: int) -> int:
+        return batch_size
+
+    def portions(self, batch: int, batch_size: int, seed: int) -> list[Portion]:
+        return [Portion(batch, list(range(batch_size)))]
+
+    def describe(self) -> str:
+        return _redrawn(self.redraws)
+
+
+@dataclass(kw_only=True, slots=True)
+class Replay(Piece):
+    """`reuse` groups of every batch come from earlier draws, the others from a fresh one.
+
+    Each is chosen with equal chance, and without repetition in a batch, among the groups of the
+    last `window` draws. The first batches, before so many are there, are smaller.
+
+    Raises ValueError for a number out of range.
+    """
+
+    redraws: int
+    reuse: int
+    window: int
+
+    def __post_init__(self) -> None:
+        _check_redraws(self.redraws)
+        for name in ("reuse", "window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+    def fresh(self, batch_size: int) -> int:
+        if self.reuse >= batch_size:
+            raise ValueError(f"reuse={self.reuse}: must be below batch_size={batch_size}")
+        return batch_size - self.reuse
+
+    def portions(self, batch: int, batch_size: int, seed: int) -> list[Portion]:
+        each = self.fresh(batch_size)
+        draws = range(max(0, batch - self.window), batch)
+        there = len(draws) * each
+        named = rng.generator(seed, rng.REPLAY, batch)
+        chosen = sorted(named.choice(there, min(self.reuse, there), replace=False).tolist())
+        old = [Portion(d, [n % each for n in chosen if draws[n // each] == d]) for d in draws]
+        return [Portion(batch, list(range(each))), *(part for part in old if part.groups)]
+
+    def describe(self) -> str:
+        again = f"{self.reuse} groups of each batch from the last {self.window} draws"
+        return ", ".join(filter(None, [again, _redrawn(self.redraws)]))
+
+
+def _check_redraws(redraws: int) -> None:
+    if redraws < 0:
+        raise ValueError(f"redraws={redraws}: must be at least 0")
+
+
+def _redrawn(redraws: int) -> str:
+    if not redraws:
+        return ""
+    return f"groups of equal rewards drawn anew, at most {redraws} times"

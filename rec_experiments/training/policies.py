@@ -1,0 +1,151 @@
+"""The policies beside the one that is trained, by role: what each one is, and how it moves.
+
+A policy is there only if a piece of the algorithm, or a metric, asks for it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from rec_experiments.types import LossInput, Piece, Tick
+
+
+class Proximal(Protocol):
+    """The policy that a trust region is built around.
+
+    of_batch: its log-probabilities are taken once, from the policy at the start of a batch of
+    several updates. has_weights: it is a model of its own, made as a copy of the initial one.
+    """
+
+    of_batch: ClassVar[bool]
+    has_weights: ClassVar[bool]
+
+    def move(self, proximal: nn.Module, policy: nn.Module) -> None:
+        """After an update: change the weights of `proximal`, where it has any."""
+
+    def logp(self, batch: LossInput) -> Tensor:
+        """log π_prox, B x T, without gradient, where neither of these gives it."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BatchStart(Piece):
+    """The policy as it was before the first update on a batch (decoupled PPO as AReaL runs it)."""
+
+    of_batch: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = False
+
+    def move(self, proximal: nn.Module, policy: nn.Module) -> None:
+        """It has no weights."""
+
+    def logp(self, batch: LossInput) -> Tensor:
+        """At the first update on a batch it is the policy itself."""
+        return batch.logp_BT.detach()
+
+
+@dataclass(kw_only=True, slots=True)
+class Interpolated(Piece):
+    """log π_prox = log π_b + α (log π_θ − log π_b), α = (v_prox − v_b)/(v_θ − v_b), without a
+    forward pass (A-3PO, arXiv 2512.06547). v_θ and v_b: gradient steps that the policy and the
+    behavior policy of a row have taken; v_prox = max(v_b, v_θ − lag). α = 0 where v_θ = v_b.
+
+    lag: gradient steps by which the proximal policy is behind. Raises ValueError for lag < 1.
+    """
+
+    of_batch: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = False
+    lag: int
+
+    def __post_init__(self) -> None:
+        if self.lag < 1:
+            raise ValueError(f"lag={self.lag}: must be at least 1")
+
+    def move(self, proximal: nn.Module, policy: nn.Module) -> None:
+        """It has no weights."""
+
+    def logp(self, batch: LossInput) -> Tensor:
+        behavior_BT = batch.logps["behavior"]
+        staleness_B = (batch.tick.update - batch.versions_B).to(behavior_BT.dtype)
+        share_B = (staleness_B - self.lag).clamp(min=0) / staleness_B.clamp(min=1)
+        return behavior_BT + share_B[:, None] * (batch.logp_BT.detach() - behavior_BT)
+
+
+@dataclass(kw_only=True, slots=True)
+class MovingAverage(Piece):
+    """θ_prox ← decay · θ_prox + (1 − decay) · θ after every update (PPO-EWMA, arXiv 2110.00641).
+
+    Raises ValueError unless 0 ≤ decay < 1.
+    """
+
+    of_batch: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = True
+    decay: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay={self.decay}: must be at least 0 and below 1")
+
+    @torch.no_grad()
+    def move(self, proximal: nn.Module, policy: nn.Module) -> None:
+        for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
+            mine.lerp_(theirs, 1 - self.decay)
+
+    def logp(self, batch: LossInput) -> Tensor:
+        """Its model gives it."""
+        return batch.logps["proximal"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Reference(Piece):
+    """The policy that a penalty pulls to, and that train/kl is measured to: the initial model, or
+    the policy as it was at the last swap.
+
+    swap_every: batches between two swaps; None for never. Raises ValueError for a number below 1.
+    """
+
+    swap_every: int | None
+
+    def __post_init__(self) -> None:
+        if self.swap_every is not None and self.swap_every < 1:
+            raise ValueError(f"swap_every={self.swap_every}: must be at least 1, or null for never")
+
+    def is_due(self, tick: Tick) -> bool:
+        """Whether the policy before this update becomes the reference."""
+        starts = tick.epoch == tick.part == 0 and tick.batch > 0
+        return self.swap_every is not None and starts and tick.batch % self.swap_every == 0
+
+    def describe(self) -> str:
+        if self.swap_every is None:
+            return "the initial model"
+        return f"the policy of every {self.swap_every} batches"
+
+
+@dataclass(kw_only=True)
+class Policies:
+    """The models beside the one that is trained, by role, each moved as its rule says.
+
+    The proximal rule is None where no piece needs that policy.
+    """
+
+    proximal: Proximal | None
+    reference: Reference
+    models: dict[str, nn.Module]
+
+    def before_update(self, tick: Tick, policy: nn.Module) -> None:
+        if "reference" in self.models and self.reference.is_due(tick):
+            self.models["reference"].load_state_dict(policy.state_dict())
+
+    def after_update(self, policy: nn.Module) -> None:
+        if "proximal" in self.models:
+            assert self.proximal is not None
+            self.proximal.move(self.models["proximal"], policy)
+
+    def state(self) -> dict[str, Any]:
+        """The weights of those that have moved; the initial model can be made again."""
+        moved = {role for role in self.models if role != "reference" or self.reference.swap_every}
+        return {role: self.models[role].state_dict() for role in sorted(moved)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for role, weights in state.items():
+            self.models[role].load_state_dict(weights)

@@ -1,0 +1,258 @@
+"""What one gradient step is made of: a mini-batch, its gradient, and what is measured on the way.
+
+Shape suffixes beside those of types: S distinct sequences of a pass, computed once for all rows that
+are equal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from rec_experiments import rng
+from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.distributed import ALONE, World
+from rec_experiments.policy.batching import Limits, Pass, TokenSequence, distinct, passes
+from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
+from rec_experiments.training.metrics import TokenLog
+from rec_experiments.training.policies import Proximal
+from rec_experiments.types import Advantages, LossInput, LossOutput, Outcomes, Rollouts, Tick
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatch:
+    """What is known of an update's B rows before any forward pass, on the model's device.
+
+    written_BT: tokens of the policy, dropped or not. logps: log-probabilities that came with the
+    rows, by role. versions_B: gradient steps that the policy which drew each row had taken.
+    """
+
+    sequences: list[TokenSequence]
+    written_BT: Tensor
+    logps: Mapping[str, Tensor]
+    advantages: Advantages
+    groups_B: Tensor
+    versions_B: Tensor
+    tick: Tick
+
+    @classmethod
+    def of(
+        cls, rollouts: Rollouts, algorithm: Algorithm, tick: Tick, seed: int, model: nn.Module
+    ) -> "MiniBatch":
+        """Of the rows of a mini-batch. Decides which are dropped, and counts the denominators."""
+        parameter = next(model.parameters())
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
+
+        def tensor(values: Sequence, dtype: torch.dtype | None = None) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=parameter.device)
+
+        sampled = [response.logp for response in rollouts.responses]
+        logps = {"behavior": sampled, **rollouts.logps}
+        if "behavior" in rollouts.logps:
+            logps["sampler"] = sampled
+        written_BT = tensor(_padded([response.mask for response in rollouts.responses])).bool()
+        groups_B = tensor(rollouts.groups)
+        outcomes = Outcomes(
+            rewards_B=tensor([verdict.reward for verdict in rollouts.verdicts], torch.float64),
+            groups_B=groups_B,
+            mask_BT=written_BT,
+            finished_B=tensor([response.finished for response in rollouts.responses]),
+            judged_B=tensor([verdict.judged for verdict in rollouts.verdicts]),
+        )
+        dropping = rng.generator(seed, rng.DROP, tick.batch, tick.epoch, tick.part)
+        return cls(
+            sequences=distinct(rollouts.prompts, [r.tokens for r in rollouts.responses]),
+            written_BT=written_BT,
+            logps={role: tensor(_padded(logp), dtype) for role, logp in logps.items()},
+            advantages=algorithm.advantages(outcomes, dropping),
+            groups_B=groups_B,
+            versions_B=tensor(rollouts.versions),
+            tick=tick,
+        )
+
+    def input(
+        self,
+        index_B: Tensor,
+        scored: Logprobs,
+        proximal: Proximal | None,
+        dense: Mapping[str, Tensor],
+    ) -> LossInput:
+        """Some rows with what a forward pass says of them."""
+        width = scored.logp_BT.shape[1]
+        logps = {role: logp_BT[index_B, :width] for role, logp_BT in self.logps.items()}
+        batch = LossInput(
+            logp_BT=scored.logp_BT,
+            logps={**logps, **scored.others},
+            advantages=self.advantages.rows(index_B, width),
+            groups_B=self.groups_B[index_B],
+            versions_B=self.versions_B[index_B],
+            tick=self.tick,
+            dense=dense,
+        )
+        if proximal is None or "proximal" in batch.logps:
+            return batch
+        return replace(batch, logps={**batch.logps, "proximal": proximal.logp(batch)})
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    width = max(len(row) for row in rows)
+    return [[*row, *[0.0] * (width - len(row))] for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradientPass:
+    """How the gradient of a mini-batch is computed.
+
+    limits: of one forward pass; they change memory and rounding. others: further models by role.
+    proximal: gives log π_prox where no model and no batch does. kl: whether to measure the
+    divergence from the reference among `others`.
+    """
+
+    algorithm: Algorithm
+    forward: ForwardPass
+    limits: Limits
+    others: Models = field(default_factory=dict)
+    proximal: Proximal | None = None
+    kl: bool = False
+    world: World = ALONE
+
+    def accumulate(self, model: nn.Module, batch: MiniBatch) -> TokenLog:
+        """Add the gradient of the whole mini-batch to the model's, one pass after the other.
+
+        Denominators are counted over the mini-batch first, so the cut into passes and over ranks
+        changes rounding only; so does computing a sequence once that several rows are. Returns what
+        this rank has seen of the tokens.
+        """
+        model.train()
+        for parameter in model.parameters():  # a batch without gradient still is a step of AdamW
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self.algorithm.needs.whole_batch:
+            return self._from_all_rows(model, batch)
+        return self._pass_by_pass(model, batch)
+
+    def _pass_by_pass(self, model: nn.Module, batch: MiniBatch) -> TokenLog:
+        """Every row's loss depends on that row alone: forward and backward in one go."""
+        log = TokenLog()
+        has_gradient_B = self.algorithm.has_gradient(batch.advantages).tolist()
+        for part in self._plan(model, batch, has_gradient_B):
+            index_B, place_B = _rows(part, batch.written_BT.device)
+            with torch.set_grad_enabled(part.needs_gradient):
+                scored = self._score(model, part, self.algorithm.needs.dense).rows(place_B)
+                loss_input = self._input(batch, index_B, scored)
+                if part.blank:
+                    loss_input = _without_live_tokens(loss_input)
+                out = self.algorithm.loss(loss_input)
+            if part.needs_gradient:
+                out.loss.backward()
+            if not part.blank:
+                _log(log, batch, index_B, scored, loss_input, out)
+        return log
+
+    def _from_all_rows(self, model: nn.Module, batch: MiniBatch) -> TokenLog:
+        """A piece must see all rows: score them without gradient, let the algorithm say what each
+        token's log-probability is worth, and push these coefficients through the model."""
+        device, dense = batch.written_BT.device, self.algorithm.needs.dense
+        scored = self.score_all(model, batch)
+        leaves = {"logp_BT": scored.logp_BT} | {
+            f"{name}_BT": _named(scored, name) for name in dense
+        }
+        leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
+        index_B = torch.arange(len(batch.versions_B), device=device)
+        loss_input = self._input(batch, index_B, scored._replace(**leaves))
+        out = self.algorithm.loss(loss_input)
+        worth = torch.autograd.grad(
+            out.loss, list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        has_gradient_B = torch.stack([(each != 0).any(1) for each in worth]).any(0).tolist()
+        for part in self._plan(model, batch, has_gradient_B):
+            if not part.needs_gradient:
+                continue
+            index_B, place_B = _rows(part, device)
+            again = self._score(model, part, dense).rows(place_B)
+            width = again.logp_BT.shape[1]
+            torch.autograd.backward(
+                [getattr(again, name) for name in leaves],
+                [each[index_B, :width] * (not part.blank) for each in worth],
+            )
+        log = TokenLog()
+        if self.world.leads:  # every rank has seen all
+            _log(log, batch, torch.arange(len(index_B), device=device), scored, loss_input, out)
+        return log
+
+    @torch.no_grad()
+    def score_all(self, model: nn.Module, batch: MiniBatch) -> Logprobs:
+        """All rows of the mini-batch, on every rank."""
+        mine = []
+        for part in self._plan(model, batch, [False] * len(batch.versions_B)):
+            scored = self._score(model, part, frozenset())
+            if not part.blank:
+                mine.append((part, scored.each(lambda x_ST: x_ST.cpu())))
+        device = batch.written_BT.device
+        rows, width = batch.written_BT.shape
+        parts = [part for share in self.world.gather(mine) for part in share]
+        whole = parts[0][1].each(lambda x_ST: x_ST.new_zeros(rows, width))
+        for part, scored in parts:
+            index_B, place_B = _rows(part, torch.device("cpu"))
+            whole.put(index_B, scored.rows(place_B))
+        return whole.each(lambda x_BT: x_BT.to(device))
+
+    def _plan(self, model: nn.Module, batch: MiniBatch, has_gradient_B: list[bool]) -> list[Pass]:
+        vocabulary = model.config.vocab_size
+
+        def large(part: list[TokenSequence]) -> bool:
+            return is_large(len(part), max(len(s.response) for s in part), vocabulary)
+
+        return passes(batch.sequences, has_gradient_B, self.limits, self.world, large)
+
+    def _score(self, model: nn.Module, part: Pass, differentiable: frozenset[str]) -> Logprobs:
+        return self.forward(
+            model,
+            part.sequences,
+            others=self.others,
+            kl=self.kl or "kl" in self.algorithm.needs.dense,
+            differentiable=differentiable,
+            chunked=part.chunked,
+        )
+
+    def _input(self, batch: MiniBatch, index_B: Tensor, scored: Logprobs) -> LossInput:
+        dense = {name: _named(scored, name) for name in self.algorithm.needs.dense}
+        return batch.input(index_B, scored, self.proximal, dense)
+
+
+def _named(scored: Logprobs, name: str) -> Tensor:
+    """What the algorithm calls `name`: entropy or kl."""
+    return getattr(scored, f"{name}_BT")
+
+
+def _rows(part: Pass, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The rows that a pass computes, and the place of each one's sequence in it."""
+    index = [row for sequence in part.sequences for row in sequence.rows]
+    place = [n for n, sequence in enumerate(part.sequences) for _ in sequence.rows]
+    return torch.tensor(index, device=device), torch.tensor(place, device=device)
+
+
+def _without_live_tokens(batch: LossInput) -> LossInput:
+    advantages = replace(batch.advantages, mask_BT=torch.zeros_like(batch.mask_BT))
+    return replace(batch, advantages=advantages)
+
+
+def _log(
+    log: TokenLog,
+    batch: MiniBatch,
+    index_B: Tensor,
+    scored: Logprobs,
+    loss_input: LossInput,
+    out: LossOutput,
+) -> None:
+    """Add some rows to the log."""
+    live_BT, logps = loss_input.mask_BT, loss_input.logps
+    log.add(out, live_BT)
+    if "sampler" in logps:
+        log.add_mismatch(logps["behavior"] - logps["sampler"], live_BT)
+    else:  # only there is the trainer's pass at the version that drew the tokens
+        fresh_B = loss_input.versions_B == batch.tick.update
+        log.add_mismatch(out.log_ratio_BT, live_BT & fresh_B[:, None])
+    written_BT = batch.written_BT[index_B, : live_BT.shape[1]]
+    log.add_policy(scored.entropy_BT.detach(), scored.kl_BT, written_BT)

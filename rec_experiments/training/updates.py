@@ -1,0 +1,51 @@
+"""How a batch is cut into updates: epochs over it, each in mini-batches of whole groups."""
+
+from dataclasses import dataclass
+
+from rec_experiments import rng
+from rec_experiments.types import Piece, Tick
+
+
+@dataclass(kw_only=True, slots=True)
+class Updates(Piece):
+    """epochs: passes over each batch. mini_batches: gradient steps in each pass. shuffle: whether a
+    pass deals the groups to its mini-batches in an order of its own.
+
+    Raises ValueError for a number below 1.
+    """
+
+    epochs: int
+    mini_batches: int
+    shuffle: bool
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "mini_batches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+    @property
+    def per_batch(self) -> int:
+        """Gradient steps that a batch is good for."""
+        return self.epochs * self.mini_batches
+
+    def tick(self, update: int) -> Tick:
+        """Gradient step number `update`, counted from 0."""
+        batch, rest = divmod(update, self.per_batch)
+        return Tick(batch, *divmod(rest, self.mini_batches), update)
+
+    def groups(self, tick: Tick, groups: int, seed: int) -> list[int]:
+        """Which of a batch's groups the mini-batch of `tick` holds, in order."""
+        order = range(groups)
+        if self.shuffle and self.mini_batches > 1:
+            named = rng.generator(seed, rng.PARTS, tick.batch, tick.epoch)
+            order = named.permutation(groups).tolist()
+        start, end = (groups * n // self.mini_batches for n in (tick.part, tick.part + 1))
+        return sorted(order[start:end])
+
+    def describe(self) -> str:
+        if self.per_batch == 1:
+            return "one gradient step a batch"
+        return (
+            f"{self.per_batch} gradient steps a batch: {self.epochs} epochs x "
+            f"{self.mini_batches} mini-batches"
+        )
