@@ -40,11 +40,19 @@ def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> 
         f"data        {experiment.dataset.describe()}: {problems[0]} problems to train on, "
         f"{problems[1]} to evaluate on",
         f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
-        f"responses per gradient step, {experiment.steps} steps, seed {experiment.seed}",
+        f"responses, {experiment.steps} gradient steps, seed {experiment.seed}",
+        *labelled("updates", experiment.updates.describe()),
+        *labelled("source", experiment.source.describe()),
+        *labelled("rewards", experiment.reward.describe()),
         f"rollouts    {experiment.pipeline.describe()}",
         f"optimizer   {experiment.optimizer.describe()}",
         f"run folder  {path}",
     ]
+
+
+def labelled(label: str, text: str) -> list[str]:
+    """A line of `introduce`, if there is something to say."""
+    return [f"{label:<12}{text}"] if text else []
 
 
 class Reporter:
@@ -86,7 +94,7 @@ class Reporter:
     def row(self, row: Row) -> None:
         self.accuracy = row.get("eval/accuracy", self.accuracy)
         reward = f"reward {row['train/reward']:.3f}  " if "train/reward" in row else ""
-        stale = f"staleness {row['train/staleness']}" if "train/staleness" in row else ""
+        stale = f"staleness {row['train/staleness']:g}" if "train/staleness" in row else ""
         text = f"{reward}accuracy {self.accuracy:.3f}  {stale}"
         self.bar.update(self.task, completed=row["step"], total=self.steps, description=text)
         if self.console.is_terminal:

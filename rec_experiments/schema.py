@@ -15,8 +15,11 @@ from rec_experiments.algo import (
     advantages,
     aggregation,
     clips,
+    corrections,
     data_weighting,
+    ratios,
     regularizers,
+    truncation,
     weights,
 )
 from rec_experiments.errors import UserError

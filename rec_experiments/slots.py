@@ -1,6 +1,6 @@
 """What the core asks of a choice of model, sampler, pipeline, optimizer and tracking.
 
-Whatever class a package registers for one of these slots offers this. The slots of an algorithm have
+Whatever class a package registers for one of these slots offers this. The slots of a method have
 their protocols beside their pieces, `dataset` has `types.Task`.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ModelChoice(Protocol):
-    """compute_dtype: of the trainer's forward and backward pass; float32 for that of the weights."""
+    """compute_dtype: of forward and backward pass; float32 for that of the weights."""
 
     @property
     def compute_dtype(self) -> str: ...

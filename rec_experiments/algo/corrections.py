@@ -1,8 +1,8 @@
 """Correction for a sampler that differs from the trainer, token by token.
 
-Two programs compute one policy and differ in rounding. κ = π_behavior/π_sampler is the ratio of the
-trainer's own log-probability of a token, under the policy that drew it, to the sampler's report. With
-a correction, ρ is π_θ over the trainer's number, and κ carries the rest.
+Two programs compute one policy and differ in rounding. κ = π_behavior/π_sampler of a token: what
+the trainer's own forward pass gives it, under the policy that drew it, over the sampler's report.
+With a correction, ρ is π_θ over the trainer's number, and κ carries the rest.
 """
 
 import math

@@ -42,7 +42,7 @@ class SequenceSquare(Piece):
         _check_tau(self.tau)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
-        mask_BT = batch.credit.mask_BT
+        mask_BT = batch.mask_BT
         drift_B = _live_difference(batch).sum(1)
         length_B = mask_BT.sum(1).clamp(min=1)
         return (self.tau / 2 * drift_B**2 / length_B)[:, None] * mask_BT
@@ -72,7 +72,7 @@ class TokenSquare(Piece):
 
 def _live_difference(batch: LossInput) -> Tensor:
     difference_BT = batch.logp_BT - batch.logps["behavior"]
-    return torch.where(batch.credit.mask_BT, difference_BT, 0.0)
+    return torch.where(batch.mask_BT, difference_BT, 0.0)
 
 
 def _check_tau(tau: float) -> None:

@@ -18,7 +18,7 @@ from rec_experiments.algo.ratios import Ratio
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer
 from rec_experiments.algo.truncation import Truncation
 from rec_experiments.algo.weights import Weight
-from rec_experiments.types import Advantages, LossInput, LossOutput, Needs, Outcomes, Totals
+from rec_experiments.types import Advantages, LossInput, LossOutput, Needs, Outcomes, Tick, Totals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class Algorithm:
         return Advantages(advantage_B, mask_BT, group_sum(live_B.long(), groups_B), totals)
 
     def loss(self, batch: LossInput) -> LossOutput:
-        """The share of the loss that these rows have, with log-ratios and kept tokens for metrics."""
+        """These rows' share of the loss, with log-ratios and kept tokens for metrics."""
         mask_BT = batch.mask_BT
         log_ratio_BT = self.ratio(batch)
         keep_BT = self.clip(log_ratio_BT, batch) & mask_BT
@@ -101,3 +101,18 @@ class Algorithm:
         if self.truncation.describe():
             lines.append(f"truncation: {self.truncation.describe()}")
         return [*lines, f"normalised: {self.aggregation.describe()}"]
+
+
+def tokens(log_ratio_BT: Tensor, advantage_B: Tensor) -> LossInput:
+    """Live tokens known by log ρ and advantage alone, to look at a clip or a weight by itself."""
+    mask_BT = torch.ones_like(log_ratio_BT, dtype=torch.bool)
+    rows_B = torch.arange(len(advantage_B))
+    totals = Totals(tokens=mask_BT.numel(), groups=len(rows_B))
+    return LossInput(
+        logp_BT=log_ratio_BT,
+        logps={"behavior": torch.zeros_like(log_ratio_BT)},
+        advantages=Advantages(advantage_B, mask_BT, torch.ones_like(rows_B), totals),
+        groups_B=rows_B,
+        versions_B=torch.zeros_like(rows_B),
+        tick=Tick(0, 0, 0, 0),
+    )

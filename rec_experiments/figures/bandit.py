@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from rec_experiments.algo.clips import Clip
+from rec_experiments.algo.surrogate import tokens
 
 Array = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ def clipped(theta: Array, data: Array, rewards: Array, clip: Clip) -> Array:
     coefficient = reinforce(data, rewards)
     log_ratio_B1 = torch.from_numpy(log_policy(theta) - np.log(data))[:, None]
     advantage_B = torch.from_numpy(coefficient / data)
-    keep_B1 = clip(log_ratio_B1, advantage_B, torch.ones_like(log_ratio_B1, dtype=torch.bool))
+    keep_B1 = clip(log_ratio_B1, tokens(log_ratio_B1, advantage_B))
     return coefficient * keep_B1[:, 0].numpy()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
+    PreTrainedModel,
     Qwen2ForCausalLM,
     Qwen3ForCausalLM,
 )
@@ -29,7 +30,7 @@ from rec_experiments.policy.head import (
 
 # Families whose logits are `lm_head` of the hidden states and nothing after it.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-Models = Mapping[str, nn.Module]
+Models = Mapping[str, PreTrainedModel]
 
 
 class TokenBatch(NamedTuple):
@@ -60,7 +61,7 @@ def collate(
     return TokenBatch(torch.tensor(ids), torch.tensor(attended), T)
 
 
-def head_output(model: nn.Module, batch: TokenBatch) -> Tensor:
+def head_output(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
     """What the head makes of the hidden state before each response token: logits, B x T x V.
 
     The last token is not read: nothing comes after it.
@@ -123,7 +124,7 @@ class ForwardPass:
 
     def __call__(
         self,
-        model: nn.Module,
+        model: PreTrainedModel,
         sequences: Sequence[TokenSequence],
         *,
         others: Models | None = None,
@@ -153,7 +154,7 @@ def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:
 
 
 def compute_logprobs(
-    model: nn.Module,
+    model: PreTrainedModel,
     batch: TokenBatch,
     temperature: float,
     *,
@@ -183,7 +184,7 @@ def compute_logprobs(
 
 
 def _whole(
-    model: nn.Module,
+    model: PreTrainedModel,
     batch: TokenBatch,
     temperature: float,
     others: Models,
@@ -219,7 +220,7 @@ def has_plain_head(model: nn.Module) -> bool:
 
 
 def _in_chunks(
-    model: nn.Module,
+    model: PreTrainedModel,
     batch: TokenBatch,
     temperature: float,
     others: Models,
@@ -260,7 +261,7 @@ def _in_chunks(
 
 
 @torch.no_grad()
-def _other_head(other: nn.Module, batch: TokenBatch, live_BT: Tensor) -> Head:
+def _other_head(other: PreTrainedModel, batch: TokenBatch, live_BT: Tensor) -> Head:
     """The head of another policy, whole, and what it reads at the live tokens."""
     with _head_forward(other, lambda hidden_BTD: hidden_BTD):
         hidden_ND = head_output(other, batch)[live_BT]
@@ -269,7 +270,7 @@ def _other_head(other: nn.Module, batch: TokenBatch, live_BT: Tensor) -> Head:
 
 
 @contextmanager
-def _head_forward(model: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def _head_forward(model: PreTrainedModel, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """For a while the head computes `forward`; its weights, names and hooks stay as they are."""
     model.lm_head.forward = forward
     try:

@@ -10,7 +10,7 @@ from rec_experiments.types import Piece, Response, SampleKey
 
 class RewardAdjustment(Protocol):
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
-        """The reward to learn from. key: names what is random in it. limit: tokens of a response."""
+        """The reward to learn from. key: names what is random. limit: tokens of a response."""
 
     def describe(self) -> str:
         """The change, for people; empty for none."""

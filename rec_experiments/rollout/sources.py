@@ -1,8 +1,8 @@
 """What a batch to train on is made of: which draws, and which of their groups.
 
-A draw is a batch of rollouts as the workers made it, all from one policy version; draw d comes from the
-version that the schedule names for batch d. Draws, batches and groups count from 0. Which draws make a
-batch is a pure function, so an overlapped or resumed run finds the same ones.
+A draw is a batch of rollouts as the workers made it, all from one policy version; draw d comes from
+the version that the schedule names for batch d. Draws, batches and groups count from 0. Which draws
+make a batch is a pure function, so an overlapped or resumed run finds the same ones.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Portion(NamedTuple):
 
 
 class Source(Protocol):
-    """window: batches for which a draw may be used again. redraws: how often at most a group whose
-    rewards are all equal is drawn anew, with another prompt."""
+    """window: batches for which a draw may be used again. redraws: how often, at most, a group of
+    equal rewards is drawn anew, with another prompt."""
 
     @property
     def window(self) -> int: ...
@@ -30,10 +30,10 @@ class Source(Protocol):
     def redraws(self) -> int: ...
 
     def fresh(self, batch_size: int) -> int:
-        """Prompts of each draw, of a batch of `batch_size` groups. Raises ValueError for too few."""
+        """Prompts of each draw, for batches of `batch_size` groups. Raises ValueError for none."""
 
     def portions(self, batch: int, batch_size: int, seed: int) -> list[Portion]:
-        """What batch number `batch` is made of; no draw is later than it, or `window` earlier."""
+        """What a batch is made of: no draw later than itself, none over `window` earlier."""
 
     def describe(self) -> str:
         """Where the rollouts of a batch come from, for people; empty where all are fresh."""
@@ -84,7 +84,7 @@ class Replay(Piece):
 
     def fresh(self, batch_size: int) -> int:
         if self.reuse >= batch_size:
-            raise ValueError(f"reuse={self.reuse}: must be below batch_size={batch_size}")
+            raise ValueError(f"source.reuse={self.reuse}: must be below batch_size={batch_size}")
         return batch_size - self.reuse
 
     def portions(self, batch: int, batch_size: int, seed: int) -> list[Portion]:

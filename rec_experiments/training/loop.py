@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World, pack
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 class TrainingContext:
     """What a rank works with, loaded and checked before anything is written."""
 
-    model: nn.Module
+    model: PreTrainedModel
     policies: Policies  # those beside the model
     chat: ChatTemplate
     worker: RolloutWorker  # close it when the run is over

@@ -4,12 +4,15 @@ A policy is there only if a piece of the algorithm, or a metric, asks for it.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rec_experiments.types import LossInput, Piece, Tick
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Proximal(Protocol):
@@ -130,7 +133,7 @@ class Policies:
 
     proximal: Proximal | None
     reference: Reference
-    models: dict[str, nn.Module]
+    models: dict[str, "PreTrainedModel"]
 
     def before_update(self, tick: Tick, policy: nn.Module) -> None:
         if "reference" in self.models and self.reference.is_due(tick):

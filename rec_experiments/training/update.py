@@ -1,14 +1,16 @@
 """What one gradient step is made of: a mini-batch, its gradient, and what is measured on the way.
 
-Shape suffixes beside those of types: S distinct sequences of a pass, computed once for all rows that
-are equal.
+Shape suffixes beside those of types: S distinct sequences of a pass, each computed once for all
+rows that are it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
@@ -38,7 +40,7 @@ class MiniBatch:
 
     @classmethod
     def of(
-        cls, rollouts: Rollouts, algorithm: Algorithm, tick: Tick, seed: int, model: nn.Module
+        cls, rollouts: Rollouts, algorithm: Algorithm, tick: Tick, seed: int, model: PreTrainedModel
     ) -> "MiniBatch":
         """Of the rows of a mini-batch. Decides which are dropped, and counts the denominators."""
         parameter = next(model.parameters())
@@ -117,7 +119,7 @@ class GradientPass:
     kl: bool = False
     world: World = ALONE
 
-    def accumulate(self, model: nn.Module, batch: MiniBatch) -> TokenLog:
+    def accumulate(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
         """Add the gradient of the whole mini-batch to the model's, one pass after the other.
 
         Denominators are counted over the mini-batch first, so the cut into passes and over ranks
@@ -132,7 +134,7 @@ class GradientPass:
             return self._from_all_rows(model, batch)
         return self._pass_by_pass(model, batch)
 
-    def _pass_by_pass(self, model: nn.Module, batch: MiniBatch) -> TokenLog:
+    def _pass_by_pass(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
         """Every row's loss depends on that row alone: forward and backward in one go."""
         log = TokenLog()
         has_gradient_B = self.algorithm.has_gradient(batch.advantages).tolist()
@@ -150,17 +152,17 @@ class GradientPass:
                 _log(log, batch, index_B, scored, loss_input, out)
         return log
 
-    def _from_all_rows(self, model: nn.Module, batch: MiniBatch) -> TokenLog:
+    def _from_all_rows(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
         """A piece must see all rows: score them without gradient, let the algorithm say what each
         token's log-probability is worth, and push these coefficients through the model."""
         device, dense = batch.written_BT.device, self.algorithm.needs.dense
         scored = self.score_all(model, batch)
-        leaves = {"logp_BT": scored.logp_BT} | {
-            f"{name}_BT": _named(scored, name) for name in dense
+        names = ["logp_BT", *(f"{name}_BT" for name in sorted(dense))]
+        leaves: dict[str, Any] = {
+            name: getattr(scored, name).detach().requires_grad_() for name in names
         }
-        leaves = {name: value.detach().requires_grad_() for name, value in leaves.items()}
-        index_B = torch.arange(len(batch.versions_B), device=device)
-        loss_input = self._input(batch, index_B, scored._replace(**leaves))
+        every_B = torch.arange(len(batch.versions_B), device=device)
+        loss_input = self._input(batch, every_B, scored._replace(**leaves))
         out = self.algorithm.loss(loss_input)
         worth = torch.autograd.grad(
             out.loss, list(leaves.values()), allow_unused=True, materialize_grads=True
@@ -173,16 +175,16 @@ class GradientPass:
             again = self._score(model, part, dense).rows(place_B)
             width = again.logp_BT.shape[1]
             torch.autograd.backward(
-                [getattr(again, name) for name in leaves],
+                [getattr(again, name) for name in names],
                 [each[index_B, :width] * (not part.blank) for each in worth],
             )
         log = TokenLog()
         if self.world.leads:  # every rank has seen all
-            _log(log, batch, torch.arange(len(index_B), device=device), scored, loss_input, out)
+            _log(log, batch, every_B, scored, loss_input, out)
         return log
 
     @torch.no_grad()
-    def score_all(self, model: nn.Module, batch: MiniBatch) -> Logprobs:
+    def score_all(self, model: PreTrainedModel, batch: MiniBatch) -> Logprobs:
         """All rows of the mini-batch, on every rank."""
         mine = []
         for part in self._plan(model, batch, [False] * len(batch.versions_B)):
@@ -198,7 +200,9 @@ class GradientPass:
             whole.put(index_B, scored.rows(place_B))
         return whole.each(lambda x_BT: x_BT.to(device))
 
-    def _plan(self, model: nn.Module, batch: MiniBatch, has_gradient_B: list[bool]) -> list[Pass]:
+    def _plan(
+        self, model: PreTrainedModel, batch: MiniBatch, has_gradient_B: list[bool]
+    ) -> list[Pass]:
         vocabulary = model.config.vocab_size
 
         def large(part: list[TokenSequence]) -> bool:
@@ -206,7 +210,9 @@ class GradientPass:
 
         return passes(batch.sequences, has_gradient_B, self.limits, self.world, large)
 
-    def _score(self, model: nn.Module, part: Pass, differentiable: frozenset[str]) -> Logprobs:
+    def _score(
+        self, model: PreTrainedModel, part: Pass, differentiable: frozenset[str]
+    ) -> Logprobs:
         return self.forward(
             model,
             part.sequences,

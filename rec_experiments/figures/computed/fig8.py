@@ -8,6 +8,7 @@ import torch
 from matplotlib.patches import Patch
 
 from rec_experiments.algo.clips import Clip, OneSide, Ring, TwoSide
+from rec_experiments.algo.surrogate import tokens
 from rec_experiments.figures import style
 from rec_experiments.figures.computed.shared import drawing
 from rec_experiments.figures.curves import Row
@@ -76,8 +77,7 @@ def active_ratios(clip: Clip, advantage: float) -> np.ndarray:
     """Boolean, one for each of RATIOS: whether a token of that advantage keeps its gradient."""
     log_ratio_BT = torch.from_numpy(np.log(RATIOS))[None, :]
     advantage_B = torch.tensor([advantage], dtype=torch.float64)
-    mask_BT = torch.ones_like(log_ratio_BT, dtype=torch.bool)
-    return clip(log_ratio_BT, advantage_B, mask_BT)[0].numpy()
+    return clip(log_ratio_BT, tokens(log_ratio_BT, advantage_B))[0].numpy()
 
 
 def _stretches(active: np.ndarray) -> list[tuple[float, float]]:
