@@ -60,7 +60,7 @@ def batch(device: str) -> tuple[Rows, Tensor]:
 
 
 def in_chunks(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
-    return -(advantage_B[:, None] * score(model, None, rows, 1.0).logp_BT).mean()
+    return -(advantage_B[:, None] * compute_logprobs(model, rows, 1.0).logp_BT).mean()
 
 
 def all_at_once(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:

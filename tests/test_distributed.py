@@ -32,7 +32,7 @@ from test_training import mini_batch  # noqa: F401 (a fixture)
 import rec_experiments
 from rec_experiments import distributed, schema
 from rec_experiments.distributed import World, whole
-from rec_experiments.policy.logprobs import collate, score
+from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.training.loop import accumulate_gradient, train
@@ -174,7 +174,7 @@ def scores_around_a_step(world, model, rollouts, pad_id):
 
 def score_of(model, rows):
     with torch.no_grad():
-        return score(model, None, rows, 1.0).logp_BT
+        return compute_logprobs(model, rows, 1.0).logp_BT
 
 
 def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):  # noqa: F811

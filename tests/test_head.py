@@ -387,7 +387,7 @@ def test_a_family_with_a_soft_cap_keeps_the_librarys_logits():
     chunk, cut = chunks_of(1)
     batch = rows()
     with chunk, cut, torch.no_grad():
-        scores = score(model, None, batch, temperature=0.7)
+        scores = compute_logprobs(model, batch, temperature=0.7)
         for i, (prompt, response) in enumerate(((3, 7), (6, 1), (1, 4))):
             ids = batch.input_ids[i][batch.attention_mask[i].bool()]
             logits = model(ids[None]).logits[0, prompt - 1 : -1]

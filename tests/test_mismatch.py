@@ -16,7 +16,7 @@ from conftest import SMALL, experiment
 
 import rec_experiments
 from rec_experiments.algo.weights import mismatch_weight
-from rec_experiments.policy.logprobs import collate, score
+from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.training.loop import accumulate_gradient, update
@@ -110,7 +110,7 @@ def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
     model, loss = copy.deepcopy(model), torch.zeros((), dtype=torch.float64)
     for i, response in enumerate(rollouts.responses):
         rows = collate([rollouts.prompts[i]], [response.tokens], pad_id)
-        logp = score(model, None, rows, 1.0).logp_BT
+        logp = compute_logprobs(model, rows, 1.0).logp_BT
         log_ratio = (logp - torch.tensor([rollouts.recomputed[i]])).detach()
         keep = algorithm.clip(log_ratio, advantages[i : i + 1], torch.ones_like(logp).bool())
         weight = log_ratio.exp() * torch.tensor([gaps[i]]).double().exp().clamp(max=1.5)
@@ -169,7 +169,7 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
     assert (stale.index, stale.version) == (3, 2)
     rows = collate(stale.prompts, [r.tokens for r in stale.responses], context.chat.pad_id)
     with torch.no_grad():
-        expected = score(versions[2], None, rows, 1.0).logp_BT
+        expected = compute_logprobs(versions[2], rows, 1.0).logp_BT
     for response, recomputed, logp in zip(
         stale.responses, stale.recomputed, expected.tolist(), strict=True
     ):

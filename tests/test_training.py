@@ -18,7 +18,7 @@ from conftest import SMALL, assert_equal, experiment, resolve, timeless
 import rec_experiments
 from rec_experiments.policy.batching import Sequence
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.logprobs import collate, score
+from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.feed import RolloutFeed
@@ -150,7 +150,7 @@ def test_the_gradient_does_not_depend_on_padding(mini_batch):
     for extra in (False, True):
         rows = collate(prompts + [longest[0]] * extra, responses + [longest[1]] * extra, pad_id)
         mine = copy.deepcopy(model)
-        logp_BT = score(mine, None, rows, temperature=1.0).logp_BT[:16]
+        logp_BT = compute_logprobs(mine, rows, temperature=1.0).logp_BT[:16]
         mask_BT = rows.attention_mask[:16, -rows.response_length :]
         (logp_BT * mask_BT).sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in mine.parameters()]))
