@@ -20,6 +20,7 @@ from rec_experiments.results.statistics import (
     FINAL_OVER_INITIAL,
     MAXIMUM_DRAWDOWN,
     STANDARD_DEVIATION,
+    Statistic,
 )
 
 # Columns and arms, as the figures' titles and legends write them.
@@ -150,6 +151,12 @@ PARITY = Claim(
     ),
 )
 
+
+def reinforce(says: str, column: str, statistic: Statistic, range_: Range) -> Check:
+    """REINFORCE under a schedule, in every figure that shows it."""
+    return Check(says, SHARED[column], column, REINFORCE, statistic, range_)
+
+
 COLLAPSE = Claim(
     id="reinforce-collapses",
     says="Under interval 20 and offline REINFORCE rises, then collapses towards 0; it dips under "
@@ -160,26 +167,12 @@ COLLAPSE = Claim(
             check
             for column in (INTERVAL, OFFLINE)
             for check in (
-                Check("rises", SHARED[column], column, REINFORCE, BEST_MINUS_INITIAL, LEARNS),
-                Check(
-                    "then collapses",
-                    SHARED[column],
-                    column,
-                    REINFORCE,
-                    FINAL_OVER_INITIAL,
-                    COLLAPSES,
-                ),
+                reinforce("rises", column, BEST_MINUS_INITIAL, LEARNS),
+                reinforce("then collapses", column, FINAL_OVER_INITIAL, COLLAPSES),
             )
         ),
-        Check("dips", SHARED[OFFSET], OFFSET, REINFORCE, MAXIMUM_DRAWDOWN, FALLS),
-        Check(
-            "and does not collapse",
-            SHARED[OFFSET],
-            OFFSET,
-            REINFORCE,
-            FINAL_OVER_INITIAL,
-            NO_COLLAPSE,
-        ),
+        reinforce("dips", OFFSET, MAXIMUM_DRAWDOWN, FALLS),
+        reinforce("and does not collapse", OFFSET, FINAL_OVER_INITIAL, NO_COLLAPSE),
     ),
 )
 
