@@ -3,9 +3,8 @@
 1. Curves that have every property the papers claim: every claim is supported.
 2. Spoil one property: that claim is not supported and names the part, and no other part fails.
 3. One seed, unfinished runs or none: not enough data. Seeds that disagree: not enough data.
-4. Each statistic has its closed form.
-5. Every check finds its arms and columns in the sweeps, at both scales.
-6. A figure's files hold its claims; the command line prints and writes all of them.
+4. Every check finds its arms and columns in the sweeps, at both scales.
+5. A figure's files hold its claims; the command line prints and writes all of them.
 """
 
 import dataclasses
@@ -18,10 +17,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fabricated import PERIOD, saw, write_run
 
 from rec_experiments import claims, sweeps
 from rec_experiments.claims import __main__ as cli
-from rec_experiments.claims import definitions, statistics, tables
+from rec_experiments.claims import definitions, tables
 from rec_experiments.claims.definitions import (
     INTERVAL,
     NARROW,
@@ -34,13 +34,13 @@ from rec_experiments.claims.definitions import (
 )
 from rec_experiments.claims.engine import Outcome, Range, judge
 from rec_experiments.figures import __main__ as figures_cli
-from rec_experiments.figures import sweep
-from rec_experiments.figures.curves import FigureData, Run
+from rec_experiments.results import collect
+from rec_experiments.results.runs import FigureData, Run
 
 Curve = Callable[[float, int], float]  # of (share of the run, seed)
 Cell = tuple[str, str, str]  # patterns of figure, arm and column
 
-STEPS, EVERY, PERIOD = 100, 10, 20
+STEPS, EVERY = 100, 10
 COLUMNS = {
     "fig5": [ON_POLICY, INTERVAL],
     **{name: [INTERVAL, OFFSET, OFFLINE] for name in ("fig3", "fig9", "fig11")},
@@ -78,7 +78,7 @@ FRAGILE = through(0.3, 0.7, 0.7, 0.3, 0.1)
 
 
 def teeth(height: float, period: int = PERIOD) -> Curve:
-    return lambda share, seed: height * ((round(share * STEPS) - 1) % period) / period
+    return lambda share, seed: saw(round(share * STEPS), height, period)
 
 
 # What the papers describe; of the patterns that fit a cell, the last wins.
@@ -340,64 +340,6 @@ def test_range_needs_the_whole_interval(low, high, interval, outcome):
     assert Range(name="", reason="", low=low, high=high).judge(interval).value == outcome
 
 
-# Statistics --------------------------------------------------------------------------------------
-
-
-def rows(*values: float) -> list[dict]:
-    return [{"step": step, "m": value} for step, value in enumerate(values)]
-
-
-@pytest.mark.parametrize(
-    ("statistic", "values", "expected"),
-    [
-        (statistics.FINAL, (9, 9, 1, 2, 3), 2),
-        (statistics.BEST, (1, 5, 2), 5),
-        (statistics.HEIGHT, (0, 1, 2), 1),
-        (statistics.EARLY, (0, 1, 2, 9, 9, 9, 9), 1),
-        (statistics.RISE, (1, 4, 0), 3),
-        (statistics.GAIN, (1, 9, 3, 3, 3), 2),
-        (statistics.KEPT, (1, 8, 2, 2, 2), 1 / 4),
-        (statistics.LEFT, (4, 8, 2, 2, 2), 1 / 2),
-        (statistics.FALL, (1, 5, 2, 6, 4), 3),
-        (statistics.LATE, (0, 0, 1, 2, 3, 5, 5), 13 / 3 - 2),
-        (statistics.SPREAD, (1, 3, 1, 3), 1),
-    ],
-)
-def test_closed_forms(statistic, values, expected):
-    assert statistic.of(rows(*values), "m") == pytest.approx(expected)
-    assert statistic.of(rows(), "m") is None
-    assert statistic.of(rows(*values), "another metric") is None
-
-
-def test_a_ratio_to_nothing_has_no_value():
-    assert statistics.KEPT.of(rows(0, 0, 0), "m") is None
-    assert statistics.LEFT.of(rows(0, 1, 2), "m") is None
-
-
-def test_sawtooth_is_told_from_a_slope_from_noise_and_from_another_period():
-    def value(curve: Curve) -> float:
-        saw = [
-            {"step": s, "train/staleness": (s - 1) % PERIOD, "m": curve(s / STEPS, 0)}
-            for s in range(1, STEPS + 1)
-        ]
-        found = statistics.SAWTOOTH.of(saw, "m")
-        assert found is not None
-        return found
-
-    rng = np.random.default_rng(0)
-    straight = teeth(0.02)
-    assert value(straight) == pytest.approx(1)
-    assert value(lambda share, seed: min(straight(share, 0), 0.002)) == pytest.approx(1)  # saturate
-    assert value(lambda share, seed: straight(share, 0) * math.exp(-4 * share)) == pytest.approx(1)
-    assert value(lambda share, seed: 0.01 + straight(share, 0)) == pytest.approx(1 - 0.01 / 0.0195)
-    assert value(lambda share, seed: share) < 0
-    assert value(lambda share, seed: 1 - share) < 0
-    assert value(lambda share, seed: rng.random()) < 0.3
-    assert value(teeth(0.02, 7)) < 0.3
-    assert value(lambda share, seed: 0.0) == 0
-    assert statistics.SAWTOOTH.of([{"step": 1, "train/staleness": 0, "m": 1.0}], "m") is None
-
-
 # Definitions -------------------------------------------------------------------------------------
 
 
@@ -430,10 +372,7 @@ def fig5_runs(tmp_path, monkeypatch):
     data = BASE["fig5"]
     jobs = []
     for number, run in enumerate(data.runs):
-        path = tmp_path / "runs" / str(number)
-        path.mkdir(parents=True)
-        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in run.rows))
-        (path / "status.json").write_text('{"state": "done"}')
+        path = write_run(tmp_path / "runs" / str(number), run.rows)
         config = {"seed": run.seed}
         jobs.append(SimpleNamespace(label=run.arm, heading=run.column, config=config, path=path))
 
@@ -444,7 +383,7 @@ def fig5_runs(tmp_path, monkeypatch):
         figure = SimpleNamespace(title=name, caption="", scale="mini", panels=[panel])
         return figure, jobs if name == "fig5" else [absent]
 
-    monkeypatch.setattr(sweep, "composed", composed)
+    monkeypatch.setattr(collect, "composed", composed)
     monkeypatch.setattr(sweeps, "names", lambda: ["fig5", "fig6"])
     return tmp_path
 

@@ -121,7 +121,7 @@ def test_a_kind_cannot_be_overwritten():
 
 def test_whoever_only_reads_configurations_does_not_wait_for_transformers():
     code = (
-        "import sys, rec_experiments.sweeps, rec_experiments.claims, rec_experiments.figures.sweep;"
+        "import sys, rec_experiments.claims, rec_experiments.results.collect;"
         "print({'transformers', 'datasets', 'wandb', 'math_verify'} & sys.modules.keys())"
     )
     printed = subprocess.run(

@@ -1,7 +1,7 @@
 """What these tests lock: the figures say what the run folders say.
 
-1. Smoothing, bootstrap, bands and statistics have their closed forms.
-2. Partial and missing runs are drawn as far as they go, named, and kept out of the statistics.
+1. Smoothing has its closed form, and only the training reward is smoothed.
+2. Partial and missing runs are drawn as far as they go, and named.
 3. A figure's lines are the data: metric, column, smoothing, logarithmic axis.
 4. A method looks the same in every figure, and no two look alike in one.
 5. The schedule and the masks are drawn as their functions say.
@@ -11,83 +11,27 @@
 import csv
 import itertools
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fabricated import COLUMNS, PANELS, STABLE, STEPS, figure_data, rows_of, write_run
 from matplotlib.colors import to_rgb
 
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
-from rec_experiments.errors import UserError
 from rec_experiments.figures import __main__ as cli
-from rec_experiments.figures import computed, curves, render, style, sweep
+from rec_experiments.figures import catalogue, computed, curves, render, style
 from rec_experiments.figures.computed import fig2, fig8, theorem1
-from rec_experiments.figures.curves import FigureData, Run
+from rec_experiments.results import collect
+from rec_experiments.results.runs import FigureData, Run
 from rec_experiments.rollout.schedule import Phase, Schedule
 from rec_experiments.sweeps import Panel
-
-STEPS = 40
-COLUMNS = ["sync_interval = 20", "offline"]
-COLLAPSING, STABLE, ABSENT = "REINFORCE", "REC-OneSide-NoIS (0.2)", "GRPO"
-PANELS = [
-    Panel(metric="eval/accuracy", label="evaluation accuracy", log=False),
-    Panel(metric="train/reward", label="training reward", log=False),
-    Panel(metric="train/clip_fraction", label="clipped share of tokens", log=True),
-]
-
-
-def rows_of(arm: str, seed: int, steps: int = STEPS) -> list[dict]:
-    """A run that learns, or learns and collapses; evaluated every 10 steps, clipped in a saw."""
-    rng = np.random.default_rng(seed)
-    rows: list[dict] = []
-    for step in range(steps + 1):
-        level = 0.3 + 0.5 * step / STEPS
-        if arm == COLLAPSING and step > STEPS // 2:
-            level = max(0.0, 0.6 - 0.05 * (step - STEPS // 2))
-        row: dict = {"step": step}
-        if step:
-            row["train/reward"] = level + 0.02 * float(rng.normal())
-            row["train/clip_fraction"] = 0.0 if arm == COLLAPSING else 1e-3 * ((step - 1) % 20)
-        if step % 10 == 0:
-            row["eval/accuracy"] = level + 0.01 * seed
-        rows.append(row)
-    return rows
-
-
-def write_run(path: Path, rows: list[dict], state: str = "done") -> Path:
-    path.mkdir(parents=True)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "status.json").write_text(json.dumps({"state": state}))
-    return path
-
-
-def make_runs(folder: Path) -> list[Run]:
-    """Two arms, two columns, three seeds: one run partial, one missing; a third arm has none."""
-    runs = []
-    for arm, column, seed in itertools.product((COLLAPSING, STABLE), COLUMNS, range(3)):
-        path = folder / f"{arm}-{column}-{seed}".replace(" ", "")
-        if (arm, column, seed) == (STABLE, "offline", 1):
-            write_run(path, rows_of(arm, seed, steps=17), "failed")
-        elif (arm, column, seed) != (STABLE, "offline", 2):
-            write_run(path, rows_of(arm, seed))
-        runs.append(curves.read_run(arm, column, seed, path))
-    return [*runs, curves.read_run(ABSENT, COLUMNS[0], 0, folder / "never")]
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> FigureData:
-    return FigureData(
-        name="figx",
-        title="A figure",
-        caption="Synthetic runs.",
-        scale="mini",
-        arms=[COLLAPSING, STABLE, ABSENT],
-        columns=COLUMNS,
-        panels=PANELS,
-        runs=make_runs(tmp_path / "runs"),
-    )
+    return figure_data(tmp_path / "runs")
 
 
 # Numbers -----------------------------------------------------------------------------------------
@@ -104,82 +48,6 @@ def test_only_the_training_reward_is_smoothed():
     ]
     assert curves.curve(rows, "train/kl", 3)[1] == [0.0, 1.0, 0.0, 1.0]
     assert curves.curve(rows, "train/reward", 3)[1] == pytest.approx([0, 1 / 2, 1 / 3, 2 / 3])
-
-
-def test_a_metric_of_some_rows_is_taken_at_their_steps_and_nan_is_left_out():
-    rows = [{"step": 0, "m": 1.0}, {"step": 1}, {"step": 2, "m": math.nan}, {"step": 3, "m": 2}]
-    assert curves.points(rows, "m") == ([0, 3], [1.0, 2])
-
-
-def test_interval_of_three_seeds_is_their_range_and_of_one_is_none():
-    interval = curves.bootstrap(np.array([[0.2], [0.5], [0.9]]))
-    assert interval is not None
-    assert [float(end[0]) for end in interval] == pytest.approx([0.2, 0.9])
-    assert curves.bootstrap(np.array([[0.2]])) is None
-
-
-def test_interval_of_many_seeds_is_that_of_the_normal_theory():
-    values_ST = np.random.default_rng(1).normal(size=(60, 3))
-    interval = curves.bootstrap(values_ST)
-    assert interval is not None
-    half = 1.96 * values_ST.std(0) / np.sqrt(60)
-    np.testing.assert_allclose(interval[0], values_ST.mean(0) - half, atol=0.03)
-    np.testing.assert_allclose(interval[1], values_ST.mean(0) + half, atol=0.03)
-
-
-def test_mean_never_changes_its_seeds():
-    long, short = ([0, 10, 20], [0.0, 0.2, 0.4]), ([0, 10], [1.0, 1.0])
-    found = curves.band([long, short])
-    assert found.steps == [0, 10]
-    np.testing.assert_allclose(found.mean, [0.5, 0.6])
-    assert curves.band([]).steps == []
-    assert curves.band([long]).interval is None
-
-
-def test_summary_of_a_straight_line():
-    rows = [{"step": s, "m": s / 40} for s in (0, 10, 20, 30, 40)]
-    assert curves.summarise_run(rows, "m") == pytest.approx(
-        {"final": 0.75, "area": 0.5, "best": 1.0, "last": 1.0}
-    )
-    uneven = [{"step": 0, "m": 0.0}, {"step": 30, "m": 0.0}, {"step": 40, "m": 1.0}]
-    summary = curves.summarise_run(uneven, "m")
-    assert summary is not None
-    assert summary["area"] == pytest.approx(5 / 40)
-
-
-def test_statistics_count_finished_runs_and_name_the_others(data):
-    found = curves.statistics(data)
-    rows = {(row["arm"], row["column"], row["metric"]): row for row in found["rows"]}
-    whole = rows[COLLAPSING, "offline", "eval/accuracy"]
-    finals = [np.mean([r["eval/accuracy"] for r in rows_of(COLLAPSING, s)[20::10]]) for s in (0, 1)]
-    assert whole["seeds"] == 3
-    assert whole["final"]["mean"] == pytest.approx(np.mean([*finals, 2 * finals[1] - finals[0]]))
-    assert whole["final"]["interval"] == pytest.approx([finals[0], finals[0] + 0.02])
-    lone = rows[STABLE, "offline", "eval/accuracy"]
-    assert (lone["seeds"], lone["final"]["interval"]) == (1, None)
-    assert rows[ABSENT, "offline", "eval/accuracy"]["final"] is None
-    assert found["partial"] == [f"{STABLE}, offline, seed 1 (failed, step 17)"]
-    assert found["missing"] == [
-        f"{STABLE}, offline, seed 2",
-        f"{ABSENT}, sync_interval = 20, seed 0",
-    ]
-    text = curves.statistics_table(found)
-    assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
-
-
-# Reading -----------------------------------------------------------------------------------------
-
-
-def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_named(tmp_path):
-    path = write_run(tmp_path / "run", rows_of(STABLE, 0, steps=3), "running")
-    with open(path / "metrics.jsonl", "a") as file:
-        file.write('{"step": 4, "train/rew')
-    run = curves.read_run(STABLE, "", 0, path)
-    assert (run.state, run.last_step, run.name) == ("running", 3, f"{STABLE}, seed 0")
-    with open(path / "metrics.jsonl", "a") as file:
-        file.write("\n")
-    with pytest.raises(UserError, match=f"run folder {path}: cannot be read"):
-        curves.read_run(STABLE, "", 0, path)
 
 
 # Pictures ----------------------------------------------------------------------------------------
@@ -443,10 +311,11 @@ def two_sweeps(tmp_path, monkeypatch):
         ),
         jobs=jobs,
     )
-    monkeypatch.setattr(sweep, "sweeps", fake)
-    monkeypatch.setattr(sweep, "composed", sweep.composed.__wrapped__)
-    monkeypatch.setattr(cli, "sweeps", fake)
-    monkeypatch.setattr(cli, "COMPUTED", {"fig8": fig8.draw})
+    monkeypatch.setattr(collect, "sweeps", fake)
+    monkeypatch.setattr(collect, "composed", collect.composed.__wrapped__)
+    monkeypatch.setattr(catalogue, "sweeps", fake)
+    for module in (catalogue, cli):
+        monkeypatch.setattr(module, "COMPUTED", {"fig8": fig8.draw})
     return root
 
 
@@ -472,36 +341,6 @@ def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
     assert "no run found" in refusal(["fig3", f"out={tmp_path}/out"], capsys)
     (tmp_path / "empty").mkdir()
     cli.main(["fig3", f"out={tmp_path}/out", f"runs={tmp_path}/empty,{moved}"])
-
-
-def test_a_run_in_several_folders_counts_once(tmp_path):
-    """Done before not done, then the furthest; and the notes say so."""
-    folders = [tmp_path / name for name in ("a", "b", "c")]
-    for folder, steps, state in zip(
-        folders, (STEPS, STEPS - 1, STEPS), ("failed", "done", "running"), strict=True
-    ):
-        write_run(folder / "both", rows_of(STABLE, 0, steps), state)
-    write_run(folders[0] / "once", rows_of(STABLE, 1))
-
-    def read(name, folders):
-        return sweep.best_of(
-            [curves.read_run(STABLE, "offline", 0, p) for p in sweep.places(Path(name), folders)]
-        )
-
-    run = read("both", folders)
-    assert (run.path, run.state) == (folders[1] / "both", "done")
-    assert run.copies == (folders[0] / "both", folders[2] / "both")
-    assert read("both", [folders[2], folders[0]]).path == folders[2] / "both"  # the first of equals
-    assert read("once", folders).copies == ()
-    assert read("both", [folders[1], tmp_path / "a/../b"]).copies == ()  # the same folder twice
-    assert read("none", folders).state == "missing"
-    data = FigureData(
-        name="figx", title="", caption="", scale="mini", arms=[STABLE], columns=["offline"],
-        panels=PANELS, runs=[run, read("once", folders)],
-    )  # fmt: skip
-    assert curves.remarks(data) == [
-        f"In several folders, counted once: {run.name}, from {folders[1]}."
-    ]
 
 
 def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):

@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from rec_experiments.errors import UserError
 from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.report import contents
 from rec_experiments.rollout import pipeline, remote
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
@@ -394,12 +393,6 @@ def test_tied_weights_share_their_place_and_dtypes_do_not_mix():
 def test_too_little_shared_memory_is_one_line():
     with pytest.raises(UserError, match=r"shared memory \(/dev/shm\)"):
         SharedWeights.like({"a": torch.zeros(1).expand(1 << 50)})
-
-
-def test_the_report_counts_drawing_as_far_as_training_waited_for_it():
-    row = {"step": 1, "time/rollout": 4.0, "time/reward": 1.0, "time/train": 3.0, "time/eval": 2.0}
-    assert contents._seconds(row) == 10.0  # of a run older than time/wait
-    assert contents._seconds({**row, "time/wait": 0.5}) == 5.5
 
 
 # Configuration.

@@ -21,16 +21,15 @@ from pathlib import Path
 import pytest
 from conftest import resolve
 
-from rec_experiments import sweeps
+from rec_experiments import command, sweeps
 from rec_experiments.claims import __main__ as claims_cli
 from rec_experiments.errors import UserError
 from rec_experiments.figures import __main__ as figures_cli
-from rec_experiments.figures import command
-from rec_experiments.figures.curves import FigureData, read_run
-from rec_experiments.figures.sweep import NoRuns
 from rec_experiments.report import __main__ as cli
 from rec_experiments.report import contents as reading
 from rec_experiments.report import page, wandb_report
+from rec_experiments.results.collect import NoRuns
+from rec_experiments.results.runs import FigureData, read_run
 
 HOSTILE = (
     "</script><script>throw Error('run')</script><img src=http://x.test/y onerror=alert(1)>&amp;"

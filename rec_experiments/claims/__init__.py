@@ -1,8 +1,7 @@
 """What the papers claim, each claim an executable check on run data over seeds.
 
 definitions  the claims, their thresholds and the reason of each
-statistics   from the rows of one run to one number
-engine       from numbers over seeds to a verdict
+engine       from the statistics of runs over seeds to a verdict
 tables       verdicts for people and for files
 """
 
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 
 from rec_experiments.claims.definitions import CLAIMS
 from rec_experiments.claims.engine import Verdict, judge
-from rec_experiments.figures.curves import FigureData
+from rec_experiments.results.runs import FigureData
 
 
 def verdicts(data_by_figure: Mapping[str, FigureData]) -> list[Verdict]:

@@ -8,9 +8,10 @@ from rich.console import Console
 from rec_experiments import command, sweeps
 from rec_experiments.claims import tables, verdicts
 from rec_experiments.errors import UserError
-from rec_experiments.figures.curves import FigureData, to_json
-from rec_experiments.figures.sweep import NoRuns, collect
 from rec_experiments.files import write_atomic
+from rec_experiments.results.collect import NoRuns, collect
+from rec_experiments.results.runs import FigureData
+from rec_experiments.results.tables import to_json
 
 USAGE = """\
 usage: python -m rec_experiments.claims [runs=FOLDER,…] [out=FILE] [KEY=…]

@@ -7,19 +7,20 @@ missed teeth that saturate or change their height. The claim's verdict is the sa
 """
 
 from rec_experiments.claims.engine import Check, Claim, Compare, Range
-from rec_experiments.claims.statistics import (
+from rec_experiments.results.statistics import (
+    AREA_UNDER_CURVE,
+    AREA_UNDER_FIRST_THIRD,
     BEST,
-    EARLY,
-    FALL,
+    BEST_MINUS_INITIAL,
+    DROP_AT_SYNCHRONISATION,
     FINAL,
-    GAIN,
-    HEIGHT,
-    KEPT,
-    LATE,
-    LEFT,
-    RISE,
-    SAWTOOTH,
-    SPREAD,
+    FINAL_MINUS_INITIAL,
+    FINAL_MINUS_MIDDLE_THIRD,
+    FINAL_OVER_BEST,
+    FINAL_OVER_INITIAL,
+    MAXIMUM_DRAWDOWN,
+    STANDARD_DEVIATION,
+    Statistic,
 )
 
 # Columns and arms, as the figures' titles and legends write them.
@@ -111,23 +112,23 @@ TEETH = Range(
 
 
 def learns(figures: tuple[str, ...], column: str, arm: str) -> Check:
-    return Check("learns", figures, column, arm, GAIN, LEARNS)
+    return Check("learns", figures, column, arm, FINAL_MINUS_INITIAL, LEARNS)
 
 
 def stable(figures: tuple[str, ...], column: str, arm: str, metric: str = ACCURACY) -> Check:
-    return Check("stable", figures, column, arm, KEPT, STABLE, metric=metric)
+    return Check("stable", figures, column, arm, FINAL_OVER_BEST, STABLE, metric=metric)
 
 
 def alike(
     figures: tuple[str, ...], column: str, arm: str, against: str, metric: str = ACCURACY
 ) -> Check:
-    return Check("alike", figures, column, arm, HEIGHT, ALIKE, against, metric)
+    return Check("alike", figures, column, arm, AREA_UNDER_CURVE, ALIKE, against, metric)
 
 
 def faster(
     figures: tuple[str, ...], column: str, arm: str, against: str, metric: str = ACCURACY
 ) -> Check:
-    return Check("learns faster", figures, column, arm, HEIGHT, HIGHER, against, metric)
+    return Check("learns faster", figures, column, arm, AREA_UNDER_CURVE, HIGHER, against, metric)
 
 
 # The paper's claims -----------------------------------------------------------------------------
@@ -150,6 +151,12 @@ PARITY = Claim(
     ),
 )
 
+
+def reinforce(says: str, column: str, statistic: Statistic, range_: Range) -> Check:
+    """REINFORCE under a schedule, in every figure that shows it."""
+    return Check(says, SHARED[column], column, REINFORCE, statistic, range_)
+
+
 COLLAPSE = Claim(
     id="reinforce-collapses",
     says="Under interval 20 and offline REINFORCE rises, then collapses towards 0; it dips under "
@@ -160,12 +167,12 @@ COLLAPSE = Claim(
             check
             for column in (INTERVAL, OFFLINE)
             for check in (
-                Check("rises", SHARED[column], column, REINFORCE, RISE, LEARNS),
-                Check("then collapses", SHARED[column], column, REINFORCE, LEFT, COLLAPSES),
+                reinforce("rises", column, BEST_MINUS_INITIAL, LEARNS),
+                reinforce("then collapses", column, FINAL_OVER_INITIAL, COLLAPSES),
             )
         ),
-        Check("dips", SHARED[OFFSET], OFFSET, REINFORCE, FALL, FALLS),
-        Check("and does not collapse", SHARED[OFFSET], OFFSET, REINFORCE, LEFT, NO_COLLAPSE),
+        reinforce("dips", OFFSET, MAXIMUM_DRAWDOWN, FALLS),
+        reinforce("and does not collapse", OFFSET, FINAL_OVER_INITIAL, NO_COLLAPSE),
     ),
 )
 
@@ -202,9 +209,9 @@ TRADE_OFF = Claim(
     says="Offline, (0.2) plateaus early and stays; (0.6, 2.0) rises higher, then declines",
     figures=FIG3,
     checks=(
-        Check("plateaus early and stays", FIG3, OFFLINE, NARROW, LATE, ALIKE),
+        Check("plateaus early and stays", FIG3, OFFLINE, NARROW, FINAL_MINUS_MIDDLE_THIRD, ALIKE),
         Check("rises higher", FIG3, OFFLINE, WIDE, BEST, HIGHER, NARROW),
-        Check("then declines", FIG3, OFFLINE, WIDE, KEPT, DECLINES),
+        Check("then declines", FIG3, OFFLINE, WIDE, FINAL_OVER_BEST, DECLINES),
     ),
 )
 
@@ -217,9 +224,9 @@ FRAGILE = Claim(
         check
         for column in STALE
         for check in (
-            Check("fast at first", FIG9, column, TWO_SIDES, EARLY, HIGHER, GRPO),
-            Check("declines later", FIG9, column, TWO_SIDES, KEPT, DECLINES),
-            Check("not slow", FIG9, column, RINGS, EARLY, NOT_LOWER, GRPO),
+            Check("fast at first", FIG9, column, TWO_SIDES, AREA_UNDER_FIRST_THIRD, HIGHER, GRPO),
+            Check("declines later", FIG9, column, TWO_SIDES, FINAL_OVER_BEST, DECLINES),
+            Check("not slow", FIG9, column, RINGS, AREA_UNDER_FIRST_THIRD, NOT_LOWER, GRPO),
             stable(FIG9, column, RINGS),
         )
     ),
@@ -256,7 +263,7 @@ DATA_WEIGHTING = Claim(
     checks=(
         learns(FIG5, INTERVAL, REDS),
         stable(FIG5, INTERVAL, REDS),
-        Check("comparable", FIG5, INTERVAL, REDS, HEIGHT, NOT_LOWER, WIDE),
+        Check("comparable", FIG5, INTERVAL, REDS, AREA_UNDER_CURVE, NOT_LOWER, WIDE),
     ),
 )
 
@@ -269,12 +276,12 @@ LESS_DRIFT = Claim(
         Check(says, figures, INTERVAL, RED_WEIGHT, statistic, range_, arm, metric, compare)
         for arm in (GRPO, NARROW)
         for says, figures, statistic, range_, metric, compare in (
-            ("higher reward in fig6", FIG6, HEIGHT, HIGHER, REWARD, DIFFERENCE),
-            ("similar KL in fig6", FIG6, HEIGHT, NOT_MORE, KL, RATIO),
-            ("higher reward in fig7", FIG7, HEIGHT, HIGHER, REWARD, DIFFERENCE),
-            ("lower KL in fig7", FIG7, HEIGHT, LESS, KL, RATIO),
-            ("stabler entropy in fig7", FIG7, SPREAD, LESS, ENTROPY, RATIO),
-            ("stabler length in fig7", FIG7, SPREAD, LESS, LENGTH, RATIO),
+            ("higher reward in fig6", FIG6, AREA_UNDER_CURVE, HIGHER, REWARD, DIFFERENCE),
+            ("similar KL in fig6", FIG6, AREA_UNDER_CURVE, NOT_MORE, KL, RATIO),
+            ("higher reward in fig7", FIG7, AREA_UNDER_CURVE, HIGHER, REWARD, DIFFERENCE),
+            ("lower KL in fig7", FIG7, AREA_UNDER_CURVE, LESS, KL, RATIO),
+            ("stabler entropy in fig7", FIG7, STANDARD_DEVIATION, LESS, ENTROPY, RATIO),
+            ("stabler length in fig7", FIG7, STANDARD_DEVIATION, LESS, LENGTH, RATIO),
         )
     ),
     note="Of Figure 6 the text claims a similar KL, of Figure 7 a lower one.",
@@ -287,11 +294,15 @@ SAW = Claim(
     figures=FIG4 + FIG9,
     checks=(
         *(
-            Check("a sawtooth", figures, INTERVAL, arm, SAWTOOTH, TEETH, metric=CLIPPED)
+            Check(
+                "a sawtooth", figures, INTERVAL, arm, DROP_AT_SYNCHRONISATION, TEETH, metric=CLIPPED
+            )
             for figures, arm in ((FIG4, "REC-*"), (FIG9, "REC-*"), (FIG9, GRPO))
         ),
         *(
-            Check("clips less", FIG4, INTERVAL, wide, HEIGHT, HALF, narrow, CLIPPED, RATIO)
+            Check(
+                "clips less", FIG4, INTERVAL, wide, AREA_UNDER_CURVE, HALF, narrow, CLIPPED, RATIO
+            )
             for wide, narrow in (
                 (WIDE, NARROW_4),
                 ("REC-TwoSide-NoIS (0.6, 2.0)", "REC-TwoSide-NoIS (0.2, 0.25)"),
@@ -312,8 +323,8 @@ MASKING = Claim(
     says="Masking groups whose rewards are all equal stabilises on-policy GRPO with a KL term",
     figures=PAPER_2,
     checks=(
-        Check("falls less deeply", PAPER_2, "", MASKED, FALL, LOWER, FRESH),
-        Check("is not worse", PAPER_2, "", MASKED, HEIGHT, NOT_LOWER, FRESH),
+        Check("falls less deeply", PAPER_2, "", MASKED, MAXIMUM_DRAWDOWN, LOWER, FRESH),
+        Check("is not worse", PAPER_2, "", MASKED, AREA_UNDER_CURVE, NOT_LOWER, FRESH),
     ),
     note=NO_SWEEP,
 )
@@ -325,8 +336,8 @@ ON_PAR = Claim(
     figures=PAPER_2,
     checks=(
         stable(PAPER_2, "", OLD_MODEL),
-        Check("on par or better", PAPER_2, "", OLD_MODEL, HEIGHT, NOT_LOWER, FRESH),
-        Check("slower", PAPER_2, "", OLD_DATA, HEIGHT, LOWER, FRESH),
+        Check("on par or better", PAPER_2, "", OLD_MODEL, AREA_UNDER_CURVE, NOT_LOWER, FRESH),
+        Check("slower", PAPER_2, "", OLD_DATA, AREA_UNDER_CURVE, LOWER, FRESH),
     ),
     note=NO_SWEEP,
 )

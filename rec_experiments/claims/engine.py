@@ -14,8 +14,9 @@ from itertools import product
 
 import numpy as np
 
-from rec_experiments.claims.statistics import Statistic
-from rec_experiments.figures.curves import FigureData, bootstrap
+from rec_experiments.results.over_seeds import interval_of_mean, of_finished
+from rec_experiments.results.runs import FigureData
+from rec_experiments.results.statistics import Statistic
 
 
 class Outcome(Enum):
@@ -179,13 +180,12 @@ def _labels(figures: list[FigureData], pattern: str) -> list[str]:
 
 
 def _by_seed(figures: list[FigureData], arm: str, check: Check) -> dict[int, float]:
-    """The statistic of each finished run."""
+    """The statistic of each finished run; a seed's first run counts."""
     values: dict[int, float] = {}
     for data in figures:
-        for run in data.select(arm, check.column):
-            value = check.statistic.of(run.rows, check.metric) if run.state == "done" else None
-            if value is not None:
-                values.setdefault(run.seed, value)
+        runs = data.select(arm, check.column)
+        for seed, value in of_finished(runs, check.statistic.of, check.metric):
+            values.setdefault(seed, value)
     return values
 
 
@@ -200,9 +200,8 @@ def _paired(
 
 
 def _finding(check: Check, arms: str, by_seed: dict[int, float]) -> Finding:
-    values = np.array(list(by_seed.values()))
-    found = bootstrap(values[:, None])
-    interval = (float(found[0][0]), float(found[1][0])) if found else None
+    values = list(by_seed.values())
+    interval = interval_of_mean(values)
     outcome = check.range.judge(interval) if interval else Outcome.not_enough_data
     if not by_seed:
         why = "no finished runs"
@@ -214,7 +213,7 @@ def _finding(check: Check, arms: str, by_seed: dict[int, float]) -> Finding:
         check=check,
         arms=arms,
         seeds=sorted(by_seed),
-        mean=float(values.mean()) if by_seed else None,
+        mean=float(np.mean(values)) if values else None,
         interval=interval,
         outcome=outcome,
         why=why,

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rec_experiments.claims.engine import Finding, Outcome, Range, Verdict
-from rec_experiments.claims.statistics import Statistic
-from rec_experiments.figures.curves import columns_of_text
+from rec_experiments.results.statistics import Statistic
+from rec_experiments.results.tables import columns_of_text
 
 VERDICT_HEAD = ["claim", "verdict", "seeds", "figures"]
 HEAD = ["part", "statistic", "mean [95 %]", "should be", "seeds", ""]

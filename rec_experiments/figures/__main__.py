@@ -4,15 +4,17 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rec_experiments import claims, command, sweeps
+from rec_experiments import claims, command
 from rec_experiments.claims import tables
 from rec_experiments.errors import USER_ERROR, UserError
+from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
-from rec_experiments.figures.curves import remarks
+from rec_experiments.figures.curves import WINDOW
 from rec_experiments.figures.render import Drawing, draw, write
-from rec_experiments.figures.sweep import NoRuns, collect
+from rec_experiments.results.collect import NoRuns, collect
+from rec_experiments.results.tables import remarks
 
-OUT, SMOOTH = "figures", 3  # the paper smooths over 3 steps
+OUT = "figures"
 USAGE = """\
 usage: python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=STEPS] [KEY=…]
 
@@ -34,29 +36,22 @@ class Request:
     overrides: list[str]
 
 
-def all_names() -> list[str]:
-    """Every figure, those of the paper in its order, then the others."""
-    numbered = [name for name in COMPUTED if name.startswith("fig")] + sweeps.names()
-    others = [name for name in COMPUTED if name not in numbered]
-    return sorted(numbered, key=lambda name: (len(name), name)) + others
-
-
 def parse(arguments: list[str]) -> Request:
     """Raises UserError for an unknown figure or a value that is out of range."""
     line = command.parse(arguments, "out", "runs", "smooth")
     if len(line.words) != 1:
         raise UserError(f"one figure is wanted, not {len(line.words)}; allowed: {_allowed()}")
     [name] = line.words
-    if name not in [*all_names(), "all"]:
+    if name not in [*catalogue.names(), "all"]:
         raise UserError(f"figure {name}: no such figure; allowed: {_allowed()}")
-    smooth = line.values.get("smooth", str(SMOOTH))
+    smooth = line.values.get("smooth", str(WINDOW))
     if not smooth.isdecimal() or int(smooth) < 1:
         raise UserError(f"smooth={smooth}: must be a whole number of steps, at least 1")
     if line.overrides and name in COMPUTED:
         key = line.overrides[0].partition("=")[0]
         raise UserError(f"{key}: {name} is computed, it takes only out=FOLDER")
     return Request(
-        names=all_names() if name == "all" else [name],
+        names=catalogue.names() if name == "all" else [name],
         out=Path(line.values.get("out", OUT)),
         runs=line.runs,
         smooth=int(smooth),
@@ -102,7 +97,7 @@ def run(request: Request) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    usage = USAGE.format(names=_allowed(), out=OUT, smooth=SMOOTH)
+    usage = USAGE.format(names=_allowed(), out=OUT, smooth=WINDOW)
     if not arguments:
         print(usage)
         sys.exit(USER_ERROR)
@@ -110,7 +105,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _allowed() -> str:
-    return ", ".join(all_names())
+    return ", ".join(catalogue.names())
 
 
 if __name__ == "__main__":

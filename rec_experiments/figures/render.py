@@ -18,19 +18,11 @@ from PIL import Image
 
 from rec_experiments.command import writing
 from rec_experiments.figures import style
-from rec_experiments.figures.curves import (
-    SMOOTHED,
-    FigureData,
-    Row,
-    band,
-    curve,
-    remarks,
-    statistics,
-    statistics_table,
-    tidy,
-    to_json,
-)
+from rec_experiments.figures.curves import SMOOTHED, curve, tidy
 from rec_experiments.files import write_atomic
+from rec_experiments.results.over_seeds import band
+from rec_experiments.results.runs import FigureData, Row
+from rec_experiments.results.tables import remarks, summary, summary_text, to_json
 from rec_experiments.sweeps import Panel
 
 Legend = list[tuple[Any, str]]  # handle, label
@@ -120,8 +112,8 @@ def draw(data: FigureData, window: int) -> Drawing:
             _label_panel(axes, panel, column if by_column else None)
         for axes in grid.flat[len(cells) :]:
             axes.set_axis_off()
-    found = statistics(data)
-    return Drawing(data.name, figure, list(tidy(data, window)), found, statistics_table(found))
+    found = summary(data)
+    return Drawing(data.name, figure, list(tidy(data, window)), found, summary_text(found))
 
 
 def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rec_experiments import command, sweeps
 from rec_experiments.errors import UserError
-from rec_experiments.figures.__main__ import all_names
+from rec_experiments.figures import catalogue
 from rec_experiments.files import write_atomic
 from rec_experiments.report import wandb_report
 from rec_experiments.report.contents import gather
@@ -47,7 +47,7 @@ def parse(arguments: list[str]) -> Request:
     line = command.parse(rest, "figures", "runs", "out")
     line.refuse_words("figures=NAME,…, runs=FOLDER,…, out=FILE, KEY=VALUE")
     names = line.values["figures"].split(",") if "figures" in line.values else []
-    allowed = sweeps.names() if wandb else all_names()
+    allowed = sweeps.names() if wandb else catalogue.names()
     for name in names:
         if name not in allowed:
             raise UserError(
@@ -71,7 +71,10 @@ def _target(text: str = "") -> tuple[str, str]:
 def write_page(request: Request) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
     contents = gather(
-        request.names or all_names(), request.runs, request.overrides, every_run=not request.names
+        request.names or catalogue.names(),
+        request.runs,
+        request.overrides,
+        every_run=not request.names,
     )
     page = render(contents, datetime.now().strftime("%-d %B %Y, %H:%M")).encode()
     with command.writing(request.out):
@@ -96,7 +99,7 @@ def run(arguments: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    command.plain_main(run, USAGE.format(names=", ".join(all_names()), out=OUT), arguments)
+    command.plain_main(run, USAGE.format(names=", ".join(catalogue.names()), out=OUT), arguments)
 
 
 if __name__ == "__main__":

@@ -2,32 +2,36 @@
 
 import hashlib
 import io
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rec_experiments import schema
 from rec_experiments.claims import verdicts
 from rec_experiments.claims.engine import Verdict
-from rec_experiments.errors import UserError
-from rec_experiments.figures.__main__ import SMOOTH
 from rec_experiments.figures.computed import COMPUTED
-from rec_experiments.figures.curves import (
+from rec_experiments.figures.curves import WINDOW
+from rec_experiments.figures.render import Drawing, draw
+from rec_experiments.records.identity import NOT_IDENTITY
+from rec_experiments.records.tracking import schedule_name
+from rec_experiments.results.collect import (
+    NoRuns,
+    best_of,
+    collect,
+    default_folder,
+    run_folders,
+)
+from rec_experiments.results.runs import (
     FigureData,
     Run,
     points,
+    read_config,
+    read_json,
     read_run,
-    remarks,
-    summarise_run,
+    read_samples,
 )
-from rec_experiments.figures.render import Drawing, draw
-from rec_experiments.figures.sweep import NoRuns, best_of, collect
-from rec_experiments.records.identity import NOT_IDENTITY
-from rec_experiments.records.tracking import schedule_name
+from rec_experiments.results.statistics import final, seconds
+from rec_experiments.results.tables import remarks
 
 DPI = 130  # of the figures: sharp on a phone, small in the page
 
@@ -140,11 +144,11 @@ def gather(
             data[name] = collect(name, folders, overrides)
         except NoRuns:
             continue
-        drawings[name] = draw(data[name], SMOOTH)
+        drawings[name] = draw(data[name], WINDOW)
     found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
     if every_run:
         known = {path.name for path in found}
-        for name, paths in _run_folders(folders or [default_folder()]).items():
+        for name, paths in run_folders(folders or [default_folder()]).items():
             if name not in known:
                 run = best_of([read_run("", "", 0, path) for path in paths])
                 found[run.path] = run
@@ -174,27 +178,6 @@ def gather(
         ],
         environments=list(environments),
     )
-
-
-def default_folder() -> Path:
-    """Where runs go when nobody says otherwise."""
-    return Path(yaml.safe_load((schema.CONF / "config.yaml").read_text())["output_dir"])
-
-
-def _run_folders(folders: Iterable[Path]) -> dict[str, list[Path]]:
-    """The run folders of each name; the same name is the same run."""
-    found: dict[str, list[Path]] = {}
-    for path in sorted(file.parent for folder in folders for file in folder.glob("*/status.json")):
-        found.setdefault(path.name, []).append(path)
-    return found
-
-
-def read_config(path: Path) -> Config:
-    """A run's resolved configuration. Raises UserError if the folder has no readable one."""
-    try:
-        return yaml.safe_load((path / "config.yaml").read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"run folder {path}: config.yaml cannot be read ({error})") from error
 
 
 def places(path: Path, figures: Iterable[FigureData]) -> list[Place]:
@@ -248,10 +231,9 @@ def _text(value: Any) -> str:
 def _run_part(
     run: Run, config: Config, where: list[Place], environments: dict[Environment, int]
 ) -> RunPart:
-    origin = _read_json(run.path / "provenance.json")
+    origin = read_json(run.path, "provenance.json")
     environment = environment_of(origin)
-    status = _read_json(run.path / "status.json")
-    reward, kl = (_final(run, metric) for metric in ("train/reward", "train/kl"))
+    status = read_json(run.path, "status.json")
     return RunPart(
         name=run.path.name,
         places=where,
@@ -263,25 +245,14 @@ def _run_part(
         step=run.last_step,
         steps=config["steps"],
         accuracies=points(run.rows, "eval/accuracy")[1],
-        final=_final(run, "eval/accuracy"),
-        reward=reward,
-        kl=kl,
-        seconds=sum(_seconds(row) for row in run.rows),
+        final=final(run.rows, "eval/accuracy"),
+        reward=final(run.rows, "train/reward"),
+        kl=final(run.rows, "train/kl"),
+        seconds=seconds(run.rows),
         command=origin["command"],
         environment=environments.setdefault(environment, len(environments)),
         samples=evaluations(read_samples(run.path)),
     )
-
-
-def _seconds(row: dict[str, Any]) -> float:
-    """Seconds that a row took. Drawing counts as far as training waited for it."""
-    beside = {"time/rollout", "time/reward"} if "time/wait" in row else set()
-    return sum(v for k, v in row.items() if k.startswith("time/") and k not in beside)
-
-
-def _final(run: Run, metric: str) -> float | None:
-    found = summarise_run(run.rows, metric)
-    return found["final"] if found else None
 
 
 def environment_of(provenance: dict[str, Any]) -> Environment:
@@ -297,13 +268,6 @@ def environment_of(provenance: dict[str, Any]) -> Environment:
     )
 
 
-def read_samples(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of samples.jsonl; a run that is being written may have a torn last one."""
-    file = path / "samples.jsonl"
-    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-    return [json.loads(line) for line in lines]
-
-
 def evaluations(rows: list[dict[str, Any]]) -> list[Evaluation]:
     """The first, a middle and the last evaluation, as far as there are so many."""
     steps = sorted({row["step"] for row in rows})
@@ -312,15 +276,6 @@ def evaluations(rows: list[dict[str, Any]]) -> list[Evaluation]:
         Evaluation(step=step, responses=[row for row in rows if row["step"] == step])
         for step in shown
     ]
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"run folder {file.parent}: {file.name} cannot be read ({error})"
-        ) from error
 
 
 def _png(drawing: Drawing) -> bytes:

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from rec_experiments.figures import bandit, style
 from rec_experiments.figures.bandit import BEHAVIOR, REWARDS, Array
 from rec_experiments.figures.computed.shared import CORNERS, arms_of, drawing, flat, simplex
-from rec_experiments.figures.curves import Row
 from rec_experiments.figures.render import Drawing, page
+from rec_experiments.results.runs import Row
 
 START = np.array([0.5, 0.3, 0.2])  # π of θₜ
 TAUS = (0.25, 1.0, 4.0)

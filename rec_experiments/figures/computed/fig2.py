@@ -9,8 +9,8 @@ from matplotlib.patches import Patch, Rectangle
 
 from rec_experiments.figures import style
 from rec_experiments.figures.computed.shared import drawing
-from rec_experiments.figures.curves import Row
 from rec_experiments.figures.render import Drawing, page
+from rec_experiments.results.runs import Row
 from rec_experiments.rollout.schedule import Phase, Schedule
 
 SCHEDULES = (Schedule(interval=4, offset=0, phase=Phase.paper),

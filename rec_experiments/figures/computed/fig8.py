@@ -11,8 +11,8 @@ from rec_experiments.algo.clips import Clip, OneSide, Ring, TwoSide
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.figures import style
 from rec_experiments.figures.computed.shared import drawing
-from rec_experiments.figures.curves import Row
 from rec_experiments.figures.render import Drawing, page
+from rec_experiments.results.runs import Row
 
 MASKS: dict[str, Clip] = {  # Appendix B.3
     "REC-OneSide (0.2)": OneSide(low=0.2, high=0.2),

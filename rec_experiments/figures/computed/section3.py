@@ -10,8 +10,8 @@ from rec_experiments.algo.clips import OneSide
 from rec_experiments.figures import bandit, style
 from rec_experiments.figures.bandit import BEHAVIOR, REWARDS, Array
 from rec_experiments.figures.computed.shared import arms_of, flat, simplex
-from rec_experiments.figures.curves import columns_of_text
 from rec_experiments.figures.render import Drawing, page
+from rec_experiments.results.tables import columns_of_text
 
 STEPS, RATE, TAU = 2000, 1.0, 0.1
 NARROW, WIDE = OneSide(low=0.2, high=0.2), OneSide(low=0.6, high=2.0)

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rec_experiments.figures.bandit import REWARDS, Array
-from rec_experiments.figures.curves import Row
 from rec_experiments.figures.render import Drawing
+from rec_experiments.results.runs import Row
 
 ARMS = [f"arm {j + 1}, reward {reward:g}" for j, reward in enumerate(REWARDS)]
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])  # of the simplex of policies

@@ -7,8 +7,8 @@ import numpy as np
 
 from rec_experiments.figures import bandit, style
 from rec_experiments.figures.computed.shared import drawing
-from rec_experiments.figures.curves import Row
 from rec_experiments.figures.render import Drawing, page
+from rec_experiments.results.runs import Row
 
 CASES_PER_SIZE, SIZES, CASE_SEED = 4000, range(2, 11), 0
 ROUNDING = 1e-9  # float64 sums of a few terms, with (1 − σ)/σ up to 1000

@@ -1,13 +1,16 @@
-"""Which run folders a figure is drawn from: the only part here that expands sweeps."""
+"""Which run folders there are, and which of them a figure is made of."""
 
 import functools
 import shlex
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from rec_experiments import sweeps
+import yaml
+
+from rec_experiments import schema, sweeps
 from rec_experiments.errors import UserError
-from rec_experiments.figures.curves import FigureData, Run, read_run
+from rec_experiments.results.runs import FigureData, Run, read_run
 
 
 class NoRuns(UserError):
@@ -66,7 +69,20 @@ def places(path: Path, folders: list[Path] | None) -> list[Path]:
 
 def best_of(runs: list[Run]) -> Run:
     """The copy of a run to count: one that is done before one that is not, then the furthest."""
-    best = max(runs, key=lambda run: (run.state == "done", run.last_step, run.state != "missing"))
+    best = max(runs, key=lambda run: (run.done, run.last_step, run.state != "missing"))
     found = {run.path.resolve(): run.path for run in runs if run.state != "missing"}
     found.pop(best.path.resolve(), None)
     return replace(best, copies=tuple(found.values()))
+
+
+def default_folder() -> Path:
+    """Where runs go when nobody says otherwise."""
+    return Path(yaml.safe_load((schema.CONF / "config.yaml").read_text())["output_dir"])
+
+
+def run_folders(folders: Iterable[Path]) -> dict[str, list[Path]]:
+    """The run folders of each name; the same name is the same run."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(file.parent for folder in folders for file in folder.glob("*/status.json")):
+        found.setdefault(path.name, []).append(path)
+    return found

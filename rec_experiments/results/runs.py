@@ -1,0 +1,123 @@
+"""What run folders hold, read as far as the runs went."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rec_experiments.errors import UserError
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.sweeps import Panel
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One curve's place in the figure and what its folder holds. rows: of metrics.jsonl.
+
+    A run is partial if it is not done, missing if it has no rows. copies: other folders that hold
+    the same run and were passed over.
+    """
+
+    arm: str
+    column: str
+    seed: int
+    path: Path
+    state: str  # missing, or that of status.json: running, done, failed, interrupted
+    rows: list[Row]
+    copies: tuple[Path, ...] = ()
+
+    @property
+    def cell(self) -> str:
+        return ", ".join(part for part in (self.arm, self.column) if part)
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell}, seed {self.seed}"
+
+    @property
+    def done(self) -> bool:
+        return self.state == "done"
+
+    @property
+    def last_step(self) -> int:
+        return self.rows[-1]["step"] if self.rows else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigureData:
+    """The runs of a figure. Orders of arms, columns and panels are those drawn.
+
+    scale: of its runs, mini or paper.
+    """
+
+    name: str
+    title: str
+    caption: str
+    scale: str
+    arms: list[str]
+    columns: list[str]
+    panels: list[Panel]
+    runs: list[Run]
+
+    def select(self, arm: str, column: str) -> list[Run]:
+        """The runs of one cell that have rows."""
+        return [run for run in self.runs if (run.arm, run.column) == (arm, column) and run.rows]
+
+    @property
+    def missing(self) -> list[Run]:
+        return [run for run in self.runs if not run.rows]
+
+    @property
+    def partial(self) -> list[Run]:
+        return [run for run in self.runs if run.rows and not run.done]
+
+
+def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
+    """A run as far as it went; one that never started has no rows.
+
+    Raises UserError for a folder that cannot be read or that holds something else.
+    """
+    try:
+        state = RunFolder(path).status().get("state", "missing")
+        rows = RunFolder(path).metrics() if state != "missing" else []
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise UserError(f"run folder {path}: cannot be read ({error})") from error
+    return Run(arm=arm, column=column, seed=seed, path=path, state=state, rows=rows)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A run's resolved configuration. Raises UserError if the folder has no readable one."""
+    try:
+        return yaml.safe_load((path / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"run folder {path}: config.yaml cannot be read ({error})") from error
+
+
+def read_json(path: Path, name: str) -> dict[str, Any]:
+    """A run's provenance.json or status.json. Raises UserError if it cannot be read."""
+    try:
+        return json.loads((path / name).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"run folder {path}: {name} cannot be read ({error})") from error
+
+
+def read_samples(path: Path) -> list[Row]:
+    """The whole lines of samples.jsonl; a run that is being written may have a torn last one."""
+    file = path / "samples.jsonl"
+    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
+    """Steps and values where the metric was measured and finite."""
+    pairs = [(row["step"], row[metric]) for row in rows if _finite(row.get(metric))]
+    return [step for step, _ in pairs], [value for _, value in pairs]
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,137 @@
+"""Results for people (text) and for programs (plain values)."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rec_experiments.results.over_seeds import (
+    CONFIDENCE,
+    RESAMPLES,
+    interval_of_mean,
+    of_finished,
+)
+from rec_experiments.results.runs import FigureData, Row, Run
+from rec_experiments.results.statistics import FINAL_POINTS, area_under_curve, best, final, last
+
+SUMMARISED = ("eval/accuracy", "train/reward")
+SUMMARIES = {"final": final, "area": area_under_curve, "best": best, "last": last}
+NAMES_SHOWN = 6
+
+
+def summary(data: FigureData) -> dict[str, Any]:
+    """Per arm and column, over finished runs: mean of each statistic with its interval.
+
+    Partial and missing runs are named, and are not in the means.
+    """
+    return {
+        "figure": data.name,
+        "title": data.title,
+        "interval": f"percentile bootstrap over seeds, {CONFIDENCE:.0%}, {RESAMPLES} resamples",
+        "final": f"mean of the last {FINAL_POINTS} points of a run",
+        "area": "area under the curve divided by its length",
+        "rows": list(_summary_rows(data)),
+        "partial": [_describe(run) for run in data.partial],
+        "missing": [run.name for run in data.missing],
+    }
+
+
+def _summary_rows(data: FigureData) -> Iterator[Row]:
+    for arm in data.arms:
+        for column in data.columns:
+            runs = data.select(arm, column)
+            for metric in SUMMARISED:
+                values = {
+                    name: [value for _, value in of_finished(runs, measure, metric)]
+                    for name, measure in SUMMARIES.items()
+                }
+                yield {
+                    "arm": arm,
+                    "column": column,
+                    "metric": metric,
+                    "seeds": len(values["final"]),
+                    **{name: _mean(each) for name, each in values.items()},
+                }
+
+
+def _mean(values: list[float]) -> dict[str, Any] | None:
+    if not values:
+        return None
+    interval = interval_of_mean(values)
+    return {"mean": float(np.mean(values)), "interval": list(interval) if interval else None}
+
+
+def summary_text(found: dict[str, Any]) -> str:
+    """The summary of a figure as text, one line an arm, column and metric."""
+    head = ["arm", "column", "metric", "seeds", *SUMMARIES]
+    body = [
+        [row["arm"], row["column"], row["metric"], str(row["seeds"])]
+        + [_cell(row[name]) for name in SUMMARIES]
+        for row in found["rows"]
+    ]
+    lines = [
+        found["title"],
+        "",
+        *columns_of_text([head, *body]),
+        "",
+        f"[ ]    {found['interval']}; none with one seed",
+        f"final  {found['final']}",
+        f"area   {found['area']}",
+    ]
+    for word in ("partial", "missing"):
+        lines += [f"{word}  {name}" for name in found[word]]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: dict[str, Any] | None) -> str:
+    if value is None:
+        return "-"
+    low_high = value["interval"]
+    interval = f" [{low_high[0]:.3f}, {low_high[1]:.3f}]" if low_high else ""
+    return f"{value['mean']:.3f}{interval}"
+
+
+def remarks(data: FigureData) -> list[str]:
+    """What a reader of the figure must know about runs that are not whole, or not alone."""
+    found = []
+    if data.partial:
+        found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
+    seeds: dict[str, list[str]] = {}
+    for run in data.missing:
+        seeds.setdefault(run.cell, []).append(str(run.seed))
+    if seeds:
+        found.append(
+            "Missing: " + _names(f"{cell}, seed {', '.join(each)}" for cell, each in seeds.items())
+        )
+    copied = {run.path: run for run in data.runs if run.copies}
+    if copied:
+        found.append(
+            "In several folders, counted once: "
+            + _names(f"{run.name}, from {path.parent}" for path, run in copied.items())
+        )
+    return found
+
+
+def _names(names: Iterable[str]) -> str:
+    names = list(names)
+    more = len(names) - NAMES_SHOWN
+    return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
+
+
+def _describe(run: Run) -> str:
+    return f"{run.name} ({run.state}, step {run.last_step})"
+
+
+def columns_of_text(table: list[list[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def to_json(value: Any) -> bytes:
+    """As a file holds it. Raises ValueError for a number that is not finite."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -1,0 +1,77 @@
+"""Runs made up for tests of what reads them: rows, run folders, the runs of a figure."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from rec_experiments.results.runs import FigureData, Run, read_run
+from rec_experiments.sweeps import Panel
+
+STEPS = 40
+COLUMNS = ["sync_interval = 20", "offline"]
+COLLAPSING, STABLE, ABSENT = "REINFORCE", "REC-OneSide-NoIS (0.2)", "GRPO"
+PERIOD = 20  # of the synchronisation
+PANELS = [
+    Panel(metric="eval/accuracy", label="evaluation accuracy", log=False),
+    Panel(metric="train/reward", label="training reward", log=False),
+    Panel(metric="train/clip_fraction", label="clipped share of tokens", log=True),
+]
+
+
+def saw(step: int, height: float, period: int = PERIOD) -> float:
+    """A tooth of `height` from each synchronisation to the next, the first at step 1."""
+    return height * ((step - 1) % period) / period
+
+
+def rows_of(arm: str, seed: int, steps: int = STEPS) -> list[dict]:
+    """A run that learns, or learns and collapses; evaluated every 10 steps, clipped in a saw."""
+    rng = np.random.default_rng(seed)
+    rows: list[dict] = []
+    for step in range(steps + 1):
+        level = 0.3 + 0.5 * step / STEPS
+        if arm == COLLAPSING and step > STEPS // 2:
+            level = max(0.0, 0.6 - 0.05 * (step - STEPS // 2))
+        row: dict = {"step": step}
+        if step:
+            row["train/reward"] = level + 0.02 * float(rng.normal())
+            row["train/clip_fraction"] = 0.0 if arm == COLLAPSING else saw(step, 0.02)
+        if step % 10 == 0:
+            row["eval/accuracy"] = level + 0.01 * seed
+        rows.append(row)
+    return rows
+
+
+def write_run(path: Path, rows: list[dict], state: str = "done") -> Path:
+    path.mkdir(parents=True)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "status.json").write_text(json.dumps({"state": state}))
+    return path
+
+
+def make_runs(folder: Path) -> list[Run]:
+    """Two arms, two columns, three seeds: one run partial, one missing; a third arm has none."""
+    runs = []
+    for arm, column, seed in itertools.product((COLLAPSING, STABLE), COLUMNS, range(3)):
+        path = folder / f"{arm}-{column}-{seed}".replace(" ", "")
+        if (arm, column, seed) == (STABLE, "offline", 1):
+            write_run(path, rows_of(arm, seed, steps=17), "failed")
+        elif (arm, column, seed) != (STABLE, "offline", 2):
+            write_run(path, rows_of(arm, seed))
+        runs.append(read_run(arm, column, seed, path))
+    return [*runs, read_run(ABSENT, COLUMNS[0], 0, folder / "never")]
+
+
+def figure_data(folder: Path) -> FigureData:
+    """A figure of `make_runs` under the folder."""
+    return FigureData(
+        name="figx",
+        title="A figure",
+        caption="Synthetic runs.",
+        scale="mini",
+        arms=[COLLAPSING, STABLE, ABSENT],
+        columns=COLUMNS,
+        panels=PANELS,
+        runs=make_runs(folder),
+    )

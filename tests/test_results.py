@@ -1,0 +1,199 @@
+"""What these tests lock: results are what the run folders say.
+
+1. Run folders are read as far as they are whole; one run in several folders counts once.
+2. Each statistic of one run has its closed form.
+3. Means, bands and bootstrap intervals over seeds have theirs.
+4. Partial and missing runs are named, and kept out of the statistics.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fabricated import (
+    ABSENT,
+    COLLAPSING,
+    PANELS,
+    PERIOD,
+    STABLE,
+    STEPS,
+    figure_data,
+    rows_of,
+    saw,
+    write_run,
+)
+
+from rec_experiments.errors import UserError
+from rec_experiments.results import statistics, tables
+from rec_experiments.results.collect import best_of, places
+from rec_experiments.results.over_seeds import band, bootstrap
+from rec_experiments.results.runs import FigureData, Row, points, read_run
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_named(tmp_path):
+    path = write_run(tmp_path / "run", rows_of(STABLE, 0, steps=3), "running")
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "train/rew')
+    run = read_run(STABLE, "", 0, path)
+    assert (run.state, run.last_step, run.name) == ("running", 3, f"{STABLE}, seed 0")
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match=f"run folder {path}: cannot be read"):
+        read_run(STABLE, "", 0, path)
+
+
+def test_a_run_in_several_folders_counts_once(tmp_path):
+    """Done before not done, then the furthest; and the notes say so."""
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, steps, state in zip(
+        folders, (STEPS, STEPS - 1, STEPS), ("failed", "done", "running"), strict=True
+    ):
+        write_run(folder / "both", rows_of(STABLE, 0, steps), state)
+    write_run(folders[0] / "once", rows_of(STABLE, 1))
+
+    def read(name, folders):
+        return best_of([read_run(STABLE, "offline", 0, p) for p in places(Path(name), folders)])
+
+    run = read("both", folders)
+    assert (run.path, run.state) == (folders[1] / "both", "done")
+    assert run.copies == (folders[0] / "both", folders[2] / "both")
+    assert read("both", [folders[2], folders[0]]).path == folders[2] / "both"  # the first of equals
+    assert read("once", folders).copies == ()
+    assert read("both", [folders[1], tmp_path / "a/../b"]).copies == ()  # the same folder twice
+    assert read("none", folders).state == "missing"
+    data = FigureData(
+        name="figx", title="", caption="", scale="mini", arms=[STABLE], columns=["offline"],
+        panels=PANELS, runs=[run, read("once", folders)],
+    )  # fmt: skip
+    assert tables.remarks(data) == [
+        f"In several folders, counted once: {run.name}, from {folders[1]}."
+    ]
+
+
+def test_a_metric_of_some_rows_is_taken_at_their_steps_and_nan_is_left_out():
+    rows = [{"step": 0, "m": 1.0}, {"step": 1}, {"step": 2, "m": math.nan}, {"step": 3, "m": 2}]
+    assert points(rows, "m") == ([0, 3], [1.0, 2])
+
+
+# One run -----------------------------------------------------------------------------------------
+
+
+def rows(*values: float) -> list[Row]:
+    return [{"step": step, "m": value} for step, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("statistic", "values", "expected"),
+    [
+        (statistics.FINAL, (9, 9, 1, 2, 3), 2),
+        (statistics.BEST, (1, 5, 2), 5),
+        (statistics.AREA_UNDER_CURVE, (0, 1, 2), 1),
+        (statistics.AREA_UNDER_FIRST_THIRD, (0, 1, 2, 9, 9, 9, 9), 1),
+        (statistics.BEST_MINUS_INITIAL, (1, 4, 0), 3),
+        (statistics.FINAL_MINUS_INITIAL, (1, 9, 3, 3, 3), 2),
+        (statistics.FINAL_OVER_BEST, (1, 8, 2, 2, 2), 1 / 4),
+        (statistics.FINAL_OVER_INITIAL, (4, 8, 2, 2, 2), 1 / 2),
+        (statistics.MAXIMUM_DRAWDOWN, (1, 5, 2, 6, 4), 3),
+        (statistics.FINAL_MINUS_MIDDLE_THIRD, (0, 0, 1, 2, 3, 5, 5), 13 / 3 - 2),
+        (statistics.STANDARD_DEVIATION, (1, 3, 1, 3), 1),
+    ],
+)
+def test_closed_forms(statistic, values, expected):
+    assert statistic.of(rows(*values), "m") == pytest.approx(expected)
+    assert statistic.of(rows(), "m") is None
+    assert statistic.of(rows(*values), "another metric") is None
+
+
+def test_a_straight_line_and_steps_that_are_apart():
+    line = [{"step": s, "m": s / 40} for s in (0, 10, 20, 30, 40)]
+    found = {name: measure(line, "m") for name, measure in tables.SUMMARIES.items()}
+    assert found == pytest.approx({"final": 0.75, "area": 0.5, "best": 1.0, "last": 1.0})
+    uneven = [{"step": 0, "m": 0.0}, {"step": 30, "m": 0.0}, {"step": 40, "m": 1.0}]
+    assert statistics.area_under_curve(uneven, "m") == pytest.approx(5 / 40)
+
+
+def test_a_ratio_to_nothing_has_no_value():
+    assert statistics.FINAL_OVER_BEST.of(rows(0, 0, 0), "m") is None
+    assert statistics.FINAL_OVER_INITIAL.of(rows(0, 1, 2), "m") is None
+
+
+def test_a_drop_is_told_from_a_slope_from_noise_and_from_another_period():
+    steps = range(1, 5 * PERIOD + 1)
+
+    def value(curve: Callable[[int], float]) -> float:
+        rows = [{"step": s, "train/staleness": (s - 1) % PERIOD, "m": curve(s)} for s in steps]
+        found = statistics.drop_at_synchronisation(rows, "m")
+        assert found is not None
+        return found
+
+    rng = np.random.default_rng(0)
+    assert value(lambda step: saw(step, 0.02)) == pytest.approx(1)
+    assert value(lambda step: min(saw(step, 0.02), 0.002)) == pytest.approx(1)  # saturates
+    assert value(lambda step: saw(step, 0.02) * math.exp(-step / 25)) == pytest.approx(1)
+    assert value(lambda step: 0.01 + saw(step, 0.02)) == pytest.approx(1 - 0.01 / 0.0195)
+    assert value(lambda step: step) < 0
+    assert value(lambda step: steps[-1] - step) < 0
+    assert value(lambda step: rng.random()) < 0.3
+    assert value(lambda step: saw(step, 0.02, period=7)) < 0.3
+    assert value(lambda step: 0.0) == 0
+    first = [{"step": 1, "train/staleness": 0, "m": 1.0}]
+    assert statistics.drop_at_synchronisation(first, "m") is None
+
+
+def test_drawing_counts_as_far_as_training_waited_for_it():
+    row = {"step": 1, "time/rollout": 4.0, "time/reward": 1.0, "time/train": 3.0, "time/eval": 2.0}
+    assert statistics.seconds([row]) == 10.0  # of a run older than time/wait
+    assert statistics.seconds([row, {**row, "time/wait": 0.5}]) == 15.5
+
+
+# Several runs ------------------------------------------------------------------------------------
+
+
+def test_interval_of_three_seeds_is_their_range_and_of_one_is_none():
+    interval = bootstrap(np.array([[0.2], [0.5], [0.9]]))
+    assert interval is not None
+    assert [float(end[0]) for end in interval] == pytest.approx([0.2, 0.9])
+    assert bootstrap(np.array([[0.2]])) is None
+
+
+def test_interval_of_many_seeds_is_that_of_the_normal_theory():
+    values_ST = np.random.default_rng(1).normal(size=(60, 3))
+    interval = bootstrap(values_ST)
+    assert interval is not None
+    half = 1.96 * values_ST.std(0) / np.sqrt(60)
+    np.testing.assert_allclose(interval[0], values_ST.mean(0) - half, atol=0.03)
+    np.testing.assert_allclose(interval[1], values_ST.mean(0) + half, atol=0.03)
+
+
+def test_mean_never_changes_its_seeds():
+    long, short = ([0, 10, 20], [0.0, 0.2, 0.4]), ([0, 10], [1.0, 1.0])
+    found = band([long, short])
+    assert found.steps == [0, 10]
+    np.testing.assert_allclose(found.mean, [0.5, 0.6])
+    assert band([]).steps == []
+    assert band([long]).interval is None
+
+
+def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
+    data = figure_data(tmp_path)
+    found = tables.summary(data)
+    rows = {(row["arm"], row["column"], row["metric"]): row for row in found["rows"]}
+    whole = rows[COLLAPSING, "offline", "eval/accuracy"]
+    finals = [np.mean([r["eval/accuracy"] for r in rows_of(COLLAPSING, s)[20::10]]) for s in (0, 1)]
+    assert whole["seeds"] == 3
+    assert whole["final"]["mean"] == pytest.approx(np.mean([*finals, 2 * finals[1] - finals[0]]))
+    assert whole["final"]["interval"] == pytest.approx([finals[0], finals[0] + 0.02])
+    lone = rows[STABLE, "offline", "eval/accuracy"]
+    assert (lone["seeds"], lone["final"]["interval"]) == (1, None)
+    assert rows[ABSENT, "offline", "eval/accuracy"]["final"] is None
+    assert found["partial"] == [f"{STABLE}, offline, seed 1 (failed, step 17)"]
+    assert found["missing"] == [
+        f"{STABLE}, offline, seed 2",
+        f"{ABSENT}, sync_interval = 20, seed 0",
+    ]
+    text = tables.summary_text(found)
+    assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
