@@ -1,0 +1,616 @@
+"""Reference losses and gradients of off-policy policy-gradient objectives, in NumPy float64.
+
+Written from the papers' formulas, one plain loop per objective, with gradients derived by hand.
+Nothing here is fast; it is meant to be read and to be compared with.
+
+Notation
+--------
+B rows (responses), T token positions, N the number of tokens with `mask` true in the mini-batch.
+
+========== ======= ==========================================================================
+logp       B x T   log π_θ(y_t), the policy being trained; gradients are with respect to it
+behavior   B x T   log-probabilities under the policy that drew the tokens
+proximal   B x T   under the policy that the clipping is centred on (decoupled PPO)
+reference  B x T   under the policy that a KL penalty pulls towards
+sampler    B x T   as the inference engine reported them
+advantages B       one number per row
+mask       B x T   bool; where false, every B x T array may hold anything, NaN and inf included
+weights    B x T   optional constants that multiply each token's contribution (see the
+                   `*_weights` functions); the denominators do not change with them
+========== ======= ==========================================================================
+
+r = exp(logp - behavior) is the token's ratio. `sg` is the stop-gradient. Every objective J is
+stated as something to maximise; the functions return `(loss, gradient)` of the loss -J. The
+gradient is B x T and exactly zero outside the mask. The token mean divides by N, tokens that are
+clipped or dropped included. An empty mask gives loss 0 and a zero gradient.
+
+At a clipping bound itself the token counts as inside (it keeps its gradient): M = 1(A>0, r <= 1+ε)
++ 1(A<0, r >= 1-ε).
+"""
+
+import math
+
+import numpy as np
+
+# --- helpers --------------------------------------------------------------------------------
+
+
+def _count(mask):
+    """N, the number of tokens with `mask` true."""
+    return int(np.asarray(mask, dtype=bool).sum())
+
+
+def _positions(mask):
+    """(row, position) of every token with `mask` true, in row-major order."""
+    mask = np.asarray(mask, dtype=bool)
+    for i in range(mask.shape[0]):
+        for t in range(mask.shape[1]):
+            if mask[i, t]:
+                yield i, t
+
+
+def _row_positions(mask, i):
+    """The positions of row i with `mask` true."""
+    return [t for t in range(np.shape(mask)[1]) if mask[i][t]]
+
+
+def _weight(weights, i, t):
+    """The token's constant factor; 1 if there are no weights."""
+    return 1.0 if weights is None else float(weights[i][t])
+
+
+def _minimised(total, slopes, denominator):
+    """Loss and gradient of -total/denominator; zeros if there is nothing to average."""
+    if denominator == 0:
+        return 0.0, np.zeros_like(slopes)
+    return -total / denominator, -slopes / denominator
+
+
+def _clipped_surrogate(log_ratio, advantage, lower, upper):
+    """min(rA, clip(r, lower, upper)A) and its derivative with respect to log r.
+
+    For A > 0 the minimum is min(r, upper)·A, for A < 0 it is max(r, lower)·A; dr/d(log r) = r.
+    """
+    ratio = math.exp(log_ratio)
+    if advantage > 0:
+        inside = ratio <= upper
+        value = (ratio if inside else upper) * advantage
+    elif advantage < 0:
+        inside = ratio >= lower
+        value = (ratio if inside else lower) * advantage
+    else:
+        return 0.0, 0.0
+    return value, ratio * advantage if inside else 0.0
+
+
+def _clipped_token_mean(logp, behavior, advantages, mask, lower, upper, weights):
+    """PPO-clip as a token mean, with the ratio bounds themselves."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        log_ratio = logp[i][t] - behavior[i][t]
+        value, slope = _clipped_surrogate(log_ratio, advantages[i], lower, upper)
+        total += _weight(weights, i, t) * value
+        slopes[i, t] = _weight(weights, i, t) * slope
+    return _minimised(total, slopes, _count(mask))
+
+
+# --- advantages -----------------------------------------------------------------------------
+
+
+def group_mean_advantage(rewards, groups):
+    """A_i = r_i - r̄ over the rows of the same group; exactly 0 if the group's rewards are equal."""
+    rewards = np.asarray(rewards, dtype=np.float64)
+    advantages = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        members = [float(rewards[j]) for j in range(len(rewards)) if groups[j] == groups[i]]
+        if min(members) != max(members):
+            advantages[i] = rewards[i] - math.fsum(members) / len(members)
+    return advantages
+
+
+def group_std_advantage(rewards, groups, ddof=1, eps=1e-6):
+    """A_i = (r_i - r̄)/(σ + eps) over the rows of the same group (GRPO, arXiv 2402.03300).
+
+    σ² = Σ (r - r̄)²/(K - ddof). Exactly 0 if the group's rewards are equal (a group of one too).
+    Frameworks differ: ddof 1 or 0, eps 1e-6, 1e-4 or 0.
+    """
+    rewards = np.asarray(rewards, dtype=np.float64)
+    advantages = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        members = [float(rewards[j]) for j in range(len(rewards)) if groups[j] == groups[i]]
+        if min(members) == max(members):
+            continue
+        mean = math.fsum(members) / len(members)
+        variance = math.fsum((r - mean) ** 2 for r in members) / (len(members) - ddof)
+        advantages[i] = (rewards[i] - mean) / (math.sqrt(variance) + eps)
+    return advantages
+
+
+# --- objectives -----------------------------------------------------------------------------
+
+
+def reinforce(logp, advantages, mask, weights=None):
+    """J = (1/N) Σ A log π; dJ/dlog π = A/N. No ratio and no clipping."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        factor = _weight(weights, i, t) * advantages[i]
+        total += factor * logp[i][t]
+        slopes[i, t] = factor
+    return _minimised(total, slopes, _count(mask))
+
+
+def ppo_clip(logp, behavior, advantages, mask, low=0.2, high=0.2, weights=None):
+    """J = (1/N) Σ min(rA, clip(r, 1-low, 1+high)A) (PPO, arXiv 1707.06347).
+
+    dJ/dlog π = rA/N where the token is inside its one-sided bound, else 0. With low 0.2 and
+    high 0.28 and a token mean this is the loss of DAPO (arXiv 2503.14476).
+    """
+    return _clipped_token_mean(logp, behavior, advantages, mask, 1.0 - low, 1.0 + high, weights)
+
+
+def grpo(
+    logp, behavior, rewards, groups, mask, low=0.2, high=0.2, ddof=1, eps=1e-6, weights=None
+):
+    """`ppo_clip` with `group_std_advantage` (GRPO, arXiv 2402.03300), as a token mean.
+
+    The paper averages over tokens within a response and then over responses; the token mean is
+    the form of DAPO and of most frameworks today.
+    """
+    advantages = group_std_advantage(rewards, groups, ddof, eps)
+    return ppo_clip(logp, behavior, advantages, mask, low, high, weights)
+
+
+def cispo(logp, behavior, advantages, mask, cap=5.0, cap_low=None, weights=None):
+    """J = (1/N) Σ sg(clip(r, 1-cap_low, cap)) A log π (CISPO, arXiv 2506.13585).
+
+    `cap` is the largest ratio itself, not a distance from 1; without `cap_low` there is no lower
+    bound. No token loses its gradient: dJ/dlog π = clip(r)A/N. The paper writes the upper bound
+    as 1+ε_high and leaves the lower one inactive; ScaleRL (arXiv 2510.13786) writes min(r, cap).
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        ratio = min(math.exp(logp[i][t] - behavior[i][t]), cap)
+        if cap_low is not None:
+            ratio = max(ratio, 1.0 - cap_low)
+        factor = _weight(weights, i, t) * ratio * advantages[i]
+        total += factor * logp[i][t]
+        slopes[i, t] = factor
+    return _minimised(total, slopes, _count(mask))
+
+
+def gspo(logp, behavior, advantages, mask, low=3e-4, high=4e-4):
+    """J = mean over sequences of min(sA, clip(s, 1-low, 1+high)A) (GSPO, arXiv 2507.18071).
+
+    s = exp((1/|y|) Σ_t log r_t), so ds/dlog π_t = s/|y| for every token of the sequence, and
+    dJ/dlog π_t = sA/(|y|·S) where the sequence is inside its bound, with S the number of
+    sequences that have at least one token; sequences without tokens are left out.
+    """
+    total, slopes, sequences = 0.0, np.zeros(np.shape(mask)), 0
+    for i in range(np.shape(mask)[0]):
+        positions = _row_positions(mask, i)
+        if not positions:
+            continue
+        sequences += 1
+        log_s = math.fsum(logp[i][t] - behavior[i][t] for t in positions) / len(positions)
+        value, slope = _clipped_surrogate(log_s, advantages[i], 1.0 - low, 1.0 + high)
+        total += value
+        for t in positions:
+            slopes[i, t] = slope / len(positions)
+    return _minimised(total, slopes, sequences)
+
+
+def topr(logp, behavior, advantages, mask, weights=None):
+    """Tapered off-policy REINFORCE (TOPR, arXiv 2503.14286, its canonical form), as a token mean.
+
+    J = (1/N) Σ_i Σ_t α_i R_i log π, with α_i = 1 for R_i >= 0 and
+    α_i = sg(clip(∏_t r_t, 0, 1)) for R_i < 0: one ratio for the whole trajectory.
+
+    `advantages` is R: the paper's reward in {-1, 1}, or a reward minus a baseline. The paper sums
+    the tokens of a trajectory and averages over trajectories; some frameworks clip each token's
+    own ratio instead of the product, which is another objective.
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i in range(np.shape(mask)[0]):
+        positions = _row_positions(mask, i)
+        taper = 1.0
+        if advantages[i] < 0:
+            log_ratio = math.fsum(logp[i][t] - behavior[i][t] for t in positions)
+            taper = math.exp(min(log_ratio, 0.0))
+        for t in positions:
+            factor = _weight(weights, i, t) * taper * advantages[i]
+            total += factor * logp[i][t]
+            slopes[i, t] = factor
+    return _minimised(total, slopes, _count(mask))
+
+
+def m2po_kept(logp, behavior, advantages, mask, threshold=0.04):
+    """The tokens that M2PO keeps, B x T bool (false outside the mask).
+
+    Algorithm 1 of arXiv 2510.01161: among the trust-region tokens (A>0 and r>1, or A<0 and r<1),
+    while the mean of (log r)² over those left exceeds `threshold`, drop the one with the largest
+    (log r)². All other tokens are kept. If several are exactly equal, the first in row-major
+    order goes first. If even the last one is over the threshold, none of them is left.
+    """
+    kept = np.array(mask, dtype=bool)
+    region = []
+    for i, t in _positions(mask):
+        log_ratio = float(logp[i][t] - behavior[i][t])
+        if (advantages[i] > 0 and log_ratio > 0) or (advantages[i] < 0 and log_ratio < 0):
+            region.append((log_ratio**2, i, t))
+    region.sort(key=lambda token: -token[0])
+    start = 0
+    while start < len(region):
+        left = [square for square, _, _ in region[start:]]
+        if math.fsum(left) / len(left) <= threshold:
+            break
+        _, i, t = region[start]
+        kept[i, t] = False
+        start += 1
+    return kept
+
+
+def m2po(logp, behavior, advantages, mask, threshold=0.04, weights=None):
+    """J = (1/N) Σ M r A, M = sg(`m2po_kept`) (M2PO, arXiv 2510.01161).
+
+    dJ/dlog π = rA/N on kept tokens, 0 on dropped ones; N counts both. There is no clipping
+    besides M. The decision is over the whole mini-batch.
+
+    The authors' code (Infini-AI-Lab/M2PO) differs from their Algorithm 1 in four ways: it decides
+    per micro-batch; it turns the decision into one pair of ratio bounds exp(±τ) and clips with
+    them; τ is the largest |log r| such that the mean over *all* trust-region tokens, with the
+    larger ones capped at τ rather than removed, stays under the threshold, and a hair less, so
+    that the token which sets τ goes too: it drops more tokens; and an optional minimal range
+    keeps the bounds from closing further. Another public version takes
+    the mean over all masked tokens, without regard to the sign of A.
+    """
+    kept = m2po_kept(logp, behavior, advantages, mask, threshold)
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(kept):
+        ratio = math.exp(logp[i][t] - behavior[i][t])
+        value = _weight(weights, i, t) * ratio * advantages[i]
+        total += value
+        slopes[i, t] = value
+    return _minimised(total, slopes, _count(mask))
+
+
+def bapo_contribution(
+    logp, behavior, advantages, mask, low, high, measure="share", weight_by_behavior=False
+):
+    """How much of the surrogate the tokens with A > 0 make, at ratio bounds `low` and `high`.
+
+    With c = min(rA, clip(r, low, high)A), P = Σ_{A>0} c and Q = Σ_{A<0} |c| over the mini-batch:
+    - "share": P/(P+Q), the fraction of the loss that is positive
+    - "net":   P/|P-Q|, Eq. 8 of arXiv 2510.18927 as printed (absolute value of the signed sum)
+    - "ratio": P/Q, the authors' code (WooooDyy/BAPO)
+    A denominator of 0 gives inf: nothing to balance. `weight_by_behavior` multiplies each c by
+    π_behavior(y_t), as Eq. 8 has it; there it is the weight of an expectation written as a sum,
+    which the draw of the tokens already provides, and the authors' code leaves it out.
+    """
+    positive, negative = 0.0, 0.0
+    for i, t in _positions(mask):
+        value, _ = _clipped_surrogate(logp[i][t] - behavior[i][t], advantages[i], low, high)
+        if weight_by_behavior:
+            value *= math.exp(behavior[i][t])
+        if advantages[i] > 0:
+            positive += value
+        elif advantages[i] < 0:
+            negative -= value
+    denominator = {
+        "share": positive + negative,
+        "net": abs(positive - negative),
+        "ratio": negative,
+    }[measure]
+    return positive / denominator if denominator > 0 else math.inf
+
+
+def bapo_bounds(
+    logp,
+    behavior,
+    advantages,
+    mask,
+    low_start=0.6,
+    low_end=0.8,
+    high_start=1.2,
+    high_end=2.0,
+    step_low=0.05,
+    step_high=0.05,
+    target=0.4,
+    order="high_first",
+    measure="share",
+    weight_by_behavior=False,
+):
+    """The pair of ratio bounds (low, high) that BAPO settles on. All bounds are ratios, not ε.
+
+    "high_first" is Algorithm 1 of arXiv 2510.18927, to the letter:
+
+        low, high = low_start, high_start
+        while contribution(low, high) < target and low + step_low <= low_end:
+            if high + step_high <= high_end:
+                high += step_high
+            else:
+                low += step_low
+
+    so the upper bound rises to its end before the lower one moves, only whole steps are taken,
+    and nothing is searched at all if the lower bound has no whole step to go. Raising `low`
+    narrows the interval: it clips more of the tokens with A < 0.
+
+    "low_first" is the authors' code: `low` rises by steps to `low_end` (the last step cut short
+    to end there), then `high` likewise, stopping as soon as the target is reached.
+
+    The contribution is `bapo_contribution(..., measure, weight_by_behavior)` over the whole
+    mini-batch. If the target cannot be reached the bounds are the last ones tried. A tolerance of
+    1e-9 absorbs the rounding of repeated steps, and a bound never passes its end.
+
+    Parameters elsewhere: the paper's text has target 0.4, low 0.6..0.9 by 0.02, high 1.2..3.0 by
+    0.05; its code's README target 0.5 with the same ranges; its code's configuration 0.6..0.8 and
+    1.2..2.0 by 0.05 with target 1 for P/Q, which is a share of 0.5.
+    """
+
+    def short(low, high):
+        found = bapo_contribution(
+            logp, behavior, advantages, mask, low, high, measure, weight_by_behavior
+        )
+        return found < target
+
+    tiny = 1e-9
+    low, high = low_start, high_start
+    if order == "high_first":
+        while short(low, high) and low + step_low <= low_end + tiny:
+            if high + step_high <= high_end + tiny:
+                high = min(high + step_high, high_end)
+            else:
+                low = min(low + step_low, low_end)
+    elif order == "low_first":
+        while short(low, high) and low < low_end - tiny:
+            low = min(low + step_low, low_end)
+        while short(low, high) and high < high_end - tiny:
+            high = min(high + step_high, high_end)
+    else:
+        raise ValueError(f"unknown order {order!r}")
+    return low, high
+
+
+def bapo(logp, behavior, advantages, mask, weights=None, **search):
+    """J = (1/N) Σ min(rA, clip(r, low, high)A), (low, high) = sg(`bapo_bounds(..., **search)`).
+
+    BAPO, arXiv 2510.18927. dJ/dlog π is that of PPO-clip at the bounds found. The authors' code
+    adds the dual clip of verl (for A < 0 the surrogate is at least 3A); it is not here.
+    """
+    low, high = bapo_bounds(logp, behavior, advantages, mask, **search)
+    return _clipped_token_mean(logp, behavior, advantages, mask, low, high, weights)
+
+
+def decoupled_ppo(logp, behavior, proximal, advantages, mask, low=0.2, high=0.2, weights=None):
+    """J = (1/N) Σ (π_prox/π_beh) min(uA, clip(u, 1-low, 1+high)A), u = π_θ/π_prox.
+
+    Batch size-invariance (arXiv 2110.00641), used by AReaL (arXiv 2505.24298). The factor in
+    front is a constant: dJ/dlog π = (π_prox/π_beh) u A/N = (π_θ/π_beh) A/N where u is inside its
+    bound. The paper's code truncates π_θ/π_beh at 100 (with the current policy held constant in
+    the truncation) and AReaL masks tokens whose factor exceeds a cap; neither is here.
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        factor = _weight(weights, i, t) * math.exp(proximal[i][t] - behavior[i][t])
+        log_u = logp[i][t] - proximal[i][t]
+        value, slope = _clipped_surrogate(log_u, advantages[i], 1.0 - low, 1.0 + high)
+        total += factor * value
+        slopes[i, t] = factor * slope
+    return _minimised(total, slopes, _count(mask))
+
+
+def ppo_ewma(logp, behavior, proximal, advantages, mask, low=0.2, high=0.2, weights=None):
+    """`decoupled_ppo` whose proximal policy has the averaged weights of `ewma_update`."""
+    return decoupled_ppo(logp, behavior, proximal, advantages, mask, low, high, weights)
+
+
+def ewma_update(average, weights, decay):
+    """decay·average + (1 - decay)·weights for every array of the two dicts, as a new dict."""
+    return {
+        name: decay * np.asarray(average[name], dtype=np.float64)
+        + (1.0 - decay) * np.asarray(weights[name], dtype=np.float64)
+        for name in average
+    }
+
+
+def ewma_update_normalised(average, weights, decay, total_weight):
+    """The average of arXiv 2110.00641's code, whose weights always sum to 1; (new, total weight).
+
+    W' = decay·W + 1, average' = (decay·W·average + weights)/W', from W = 1 at the first weights.
+    It starts as a plain mean and tends to `ewma_update` as W tends to 1/(1 - decay).
+    """
+    new_total = decay * total_weight + 1.0
+    new = {
+        name: (
+            decay * total_weight * np.asarray(average[name], dtype=np.float64)
+            + np.asarray(weights[name], dtype=np.float64)
+        )
+        / new_total
+        for name in average
+    }
+    return new, new_total
+
+
+# --- corrections for the gap between trainer and sampler --------------------------------------
+
+
+def truncated_weights(behavior, sampler, mask, cap=2.0):
+    """min(ρ, cap) per token, ρ = π_behavior/π_sampler (truncated importance sampling, TIS).
+
+    `behavior` is the drawing policy's log-probabilities as the trainer recomputes them, `sampler`
+    as the inference engine reported them. verl: `rollout_is: token`, threshold 2. TRL:
+    `token_truncate`, cap 3, optional lower bound. 0 outside the mask.
+    """
+    weights = np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        weights[i, t] = min(math.exp(behavior[i][t] - sampler[i][t]), cap)
+    return weights
+
+
+def masked_weights(behavior, sampler, mask, cap=3.0, floor=None, kept="sequence"):
+    """Zero the whole row if ∏_t ρ_t > cap (or < floor, if given), ρ = π_behavior/π_sampler.
+
+    Masked importance sampling, MIS. What a kept row weighs differs between frameworks:
+    - "sequence": ∏_t ρ_t on each of its tokens. TRL's `sequence_mask` (cap 3, no floor unless
+      set); the estimator of "When Speed Kills Stability" (richardli.xyz/rl-collapse).
+    - "token": each token's own ρ_t.
+    - "one": 1, rejection only. verl's `rollout_rs: sequence` without `rollout_is`. Its floor is
+      1/cap unless set (later versions ask for both bounds), and a rejected row also leaves its
+      token count, not only its sum.
+    Both bounds are inclusive (a product equal to one of them is kept). 0 outside the mask.
+    """
+    weights = np.zeros(np.shape(mask))
+    for i in range(np.shape(mask)[0]):
+        positions = _row_positions(mask, i)
+        log_rho = {t: float(behavior[i][t] - sampler[i][t]) for t in positions}
+        log_product = math.fsum(log_rho.values())
+        if log_product > math.log(cap):
+            continue
+        if floor is not None and log_product < math.log(floor):
+            continue
+        for t in positions:
+            weight = {"sequence": log_product, "token": log_rho[t], "one": 0.0}[kept]
+            weights[i, t] = math.exp(weight)
+    return weights
+
+
+def band_weights(behavior, sampler, mask, low=0.5, high=5.0):
+    """ρ·1[low <= ρ <= high] per token, ρ = π_behavior/π_sampler (IcePop). 0 outside the mask."""
+    weights = np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        rho = math.exp(behavior[i][t] - sampler[i][t])
+        weights[i, t] = rho if low <= rho <= high else 0.0
+    return weights
+
+
+# --- penalties ------------------------------------------------------------------------------
+
+
+def k1_kl(logp, reference, mask, beta=1.0):
+    """beta·(1/N) Σ (log π - log π_ref); gradient beta/N.
+
+    Schulman's k1 (joschu.net/blog/kl-approx.html). Unbiased as a value, but its gradient through
+    fixed samples has mean zero on-policy and says nothing about the reference.
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        total -= beta * (logp[i][t] - reference[i][t])
+        slopes[i, t] = -beta
+    return _minimised(total, slopes, _count(mask))
+
+
+def k2_kl(logp, reference, mask, beta=1.0):
+    """beta·(1/N) Σ ½(log π - log π_ref)²; gradient beta·(log π - log π_ref)/N.
+
+    Schulman's k2. Its gradient through on-policy samples is that of KL(π‖π_ref).
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        gap = logp[i][t] - reference[i][t]
+        total -= beta * 0.5 * gap**2
+        slopes[i, t] = -beta * gap
+    return _minimised(total, slopes, _count(mask))
+
+
+def k3_kl(logp, reference, mask, beta=1.0):
+    """beta·(1/N) Σ (q - 1 - log q), q = π_ref/π; gradient beta·(1 - q)/N.
+
+    Schulman's k3, the penalty of GRPO (arXiv 2402.03300). Unbiased and never negative as a value;
+    its gradient through on-policy samples is that of KL(π_ref‖π).
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        log_q = reference[i][t] - logp[i][t]
+        total -= beta * (math.expm1(log_q) - log_q)
+        slopes[i, t] = beta * math.expm1(log_q)
+    return _minimised(total, slopes, _count(mask))
+
+
+# --- a plain training loop ------------------------------------------------------------------
+
+
+def token_logps(logits, tokens):
+    """log softmax(logits)[token] for B x T x V logits and B x T tokens."""
+    logits = np.asarray(logits, dtype=np.float64)
+    found = np.zeros(np.shape(tokens))
+    for i in range(found.shape[0]):
+        for t in range(found.shape[1]):
+            top = logits[i, t].max()
+            log_sum = top + math.log(math.fsum(np.exp(logits[i, t] - top)))
+            found[i, t] = logits[i, t, tokens[i][t]] - log_sum
+    return found
+
+
+def logits_gradient(logits, tokens, gradient):
+    """The gradient with respect to the logits from the one with respect to `token_logps`.
+
+    dlog π(y)/dz_v = 1[v = y] - π(v).
+    """
+    logits = np.asarray(logits, dtype=np.float64)
+    found = np.zeros(logits.shape)
+    for i in range(logits.shape[0]):
+        for t in range(logits.shape[1]):
+            exponentials = np.exp(logits[i, t] - logits[i, t].max())
+            found[i, t] = -gradient[i][t] * exponentials / exponentials.sum()
+            found[i, t, tokens[i][t]] += gradient[i][t]
+    return found
+
+
+def clip_by_norm(grads, max_norm):
+    """Scale a dict of gradients to a joint 2-norm of at most `max_norm`; (grads, norm before).
+
+    torch.nn.utils.clip_grad_norm_: the factor is min(1, max_norm/(norm + 1e-6)).
+    """
+    norm = math.sqrt(math.fsum(float(np.sum(np.square(g))) for g in grads.values()))
+    factor = min(1.0, max_norm / (norm + 1e-6))
+    return {name: np.asarray(g, dtype=np.float64) * factor for name, g in grads.items()}, norm
+
+
+def adamw_step(params, grads, state, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+    """One AdamW step (arXiv 1711.05101, as torch.optim.AdamW); (new params, new state).
+
+        p <- p·(1 - lr·weight_decay)
+        m <- β1·m + (1 - β1)·g,  v <- β2·v + (1 - β2)·g²
+        p <- p - lr·m̂/(√v̂ + eps),  m̂ = m/(1 - β1^k),  v̂ = v/(1 - β2^k) at step k = 1, 2, …
+
+    Arguments are dicts of arrays by name; the first state is {} or None. Nothing is changed in
+    place.
+    """
+    state = state or {"step": 0, "m": {}, "v": {}}
+    step = state["step"] + 1
+    new_params, new_m, new_v = {}, {}, {}
+    for name, value in params.items():
+        p = np.asarray(value, dtype=np.float64) * (1.0 - lr * weight_decay)
+        g = np.asarray(grads[name], dtype=np.float64)
+        m = betas[0] * state["m"].get(name, np.zeros_like(p)) + (1.0 - betas[0]) * g
+        v = betas[1] * state["v"].get(name, np.zeros_like(p)) + (1.0 - betas[1]) * g**2
+        m_hat = m / (1.0 - betas[0] ** step)
+        v_hat = v / (1.0 - betas[1] ** step)
+        new_params[name] = p - lr * m_hat / (np.sqrt(v_hat) + eps)
+        new_m[name], new_v[name] = m, v
+    return new_params, {"step": step, "m": new_m, "v": new_v}
+
+
+def train(
+    params,
+    gradient_of,
+    steps,
+    lr,
+    betas=(0.9, 0.999),
+    eps=1e-8,
+    weight_decay=0.01,
+    max_norm=None,
+):
+    """`steps` times: loss, grads = gradient_of(params, step); clip; AdamW. (params, records).
+
+    `step` counts from 0. Each record has the step, the loss before the update and, if `max_norm`
+    is given, the gradient norm before clipping.
+    """
+    state, records = {}, []
+    for step in range(steps):
+        loss, grads = gradient_of(params, step)
+        record = {"step": step, "loss": loss}
+        if max_norm is not None:
+            grads, record["grad_norm"] = clip_by_norm(grads, max_norm)
+        params, state = adamw_step(params, grads, state, lr, betas, eps, weight_decay)
+        records.append(record)
+    return params, records

@@ -1,0 +1,278 @@
+"""Many shapes of update through one composition, each against a reference of another hand.
+
+1. What a loss is worth to each token equals a float64 reference, garbage in padding or not.
+2. The gradient of a model equals that reference pushed through it row by row, for any cut into
+   micro-batches and over ranks, whether a piece looks at its own rows or at the whole mini-batch.
+3. Several updates a batch, a moving average, replay and refill train as written out by hand.
+"""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pieces
+import pytest
+import references
+import torch
+from conftest import SMALL, experiment
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranks import ranks  # noqa: F401
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+from rec_experiments.distributed import ALONE, whole
+from rec_experiments.policy.batching import Limits
+from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
+from rec_experiments.prepare import prepare
+from rec_experiments.training.loop import make_feed
+from rec_experiments.training.metrics import TokenLog
+from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
+from rec_experiments.training.update import GradientPass, MiniBatch
+from rec_experiments.training.updates import Updates
+from rec_experiments.types import LossInput, Outcomes, Tick
+
+METHODS = sorted(pieces.METHODS)
+TICK = Tick(batch=0, epoch=0, part=0, update=3)
+REFERENCES = {
+    "ppo": lambda x: references.ppo_clip(x.logp, x.behavior, x.mean, x.mask),
+    "cispo": lambda x: references.cispo(x.logp, x.behavior, x.mean, x.mask, cap=1.3),
+    "gspo": lambda x: references.gspo(x.logp, x.behavior, x.standard, x.mask, low=0.03, high=0.04),
+    "topr": lambda x: references.topr(x.logp, x.behavior, x.mean, x.mask),
+    "m2po": lambda x: references.m2po(x.logp, x.behavior, x.mean, x.mask, threshold=0.02),
+    "bapo": lambda x: references.bapo(x.logp, x.behavior, x.mean, x.mask, target=0.6),
+    "decoupled_ppo": lambda x: references.decoupled_ppo(
+        x.logp, x.behavior, x.proximal, x.mean, x.mask
+    ),
+}
+
+
+@dataclasses.dataclass
+class Numbers:
+    """A mini-batch as NumPy has it."""
+
+    logp: np.ndarray
+    behavior: np.ndarray
+    proximal: np.ndarray
+    rewards: np.ndarray
+    groups: np.ndarray
+    mask: np.ndarray
+
+    @property
+    def mean(self):
+        return references.group_mean_advantage(self.rewards, self.groups)
+
+    @property
+    def standard(self):
+        return references.group_std_advantage(self.rewards, self.groups)
+
+
+def random_numbers(seed: int, spread: float) -> Numbers:
+    rng = np.random.default_rng(seed)
+    B, T = 12, 6
+    behavior = -3 * rng.random((B, T))
+    mask = np.arange(T) < rng.integers(1, T + 1, B)[:, None]
+    logp, proximal = (behavior + spread * rng.normal(size=(B, T)) for _ in range(2))
+    for array in (logp, behavior, proximal):
+        array[~mask] = rng.choice([np.nan, np.inf, -np.inf, 7.0], size=int((~mask).sum()))
+    rewards = rng.integers(0, 3, B) / 2
+    return Numbers(logp, behavior, proximal, rewards, np.arange(B) // 4, mask)
+
+
+def worth(algorithm, numbers: Numbers) -> np.ndarray:
+    """The gradient of the loss with respect to each token's log-probability."""
+    logp_BT = torch.from_numpy(numbers.logp).requires_grad_()
+    groups_B = torch.from_numpy(numbers.groups)
+    every_B = torch.ones(len(groups_B), dtype=torch.bool)
+    outcomes = Outcomes(
+        torch.from_numpy(numbers.rewards),
+        groups_B,
+        torch.from_numpy(numbers.mask),
+        every_B,
+        every_B,
+    )
+    batch = LossInput(
+        logp_BT=logp_BT,
+        logps={
+            "behavior": torch.from_numpy(numbers.behavior),
+            "proximal": torch.from_numpy(numbers.proximal),
+        },
+        advantages=algorithm.advantages(outcomes, np.random.default_rng(0)),
+        groups_B=groups_B,
+        versions_B=torch.zeros_like(groups_B),
+        tick=TICK,
+    )
+    (gradient,) = torch.autograd.grad(algorithm.loss(batch).loss, logp_BT)
+    return gradient.numpy()
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
+def test_what_each_token_is_worth(name, spread):
+    for seed in range(10):
+        numbers = random_numbers(seed, spread)
+        _, expected = REFERENCES[name](numbers)
+        found = worth(pieces.method(name), numbers)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+
+
+def exact_norm(self, hidden_states):
+    """The library's norm without its cast to float32."""
+    variance = hidden_states.pow(2).mean(-1, keepdim=True)
+    return self.weight * hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A float64 model, off the policy that drew 16 responses in 4 groups; log-probabilities of
+    proximal and reference policies; the pad token."""
+    exp = experiment(*SMALL, "sync.interval=8")
+    context = prepare(exp)
+    feed = make_feed(exp, context)
+    feed.reach(0, context.model)
+    rollouts = feed.take(0)
+    verdicts = [dataclasses.replace(v, reward=i % 3 / 2) for i, v in enumerate(rollouts.verdicts)]
+    model = context.model.double()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    rng = np.random.default_rng(0)
+    proximal = [[x + 0.1 * rng.normal() for x in response.logp] for response in rollouts.responses]
+    rollouts = dataclasses.replace(rollouts, verdicts=verdicts, logps={"proximal": proximal})
+    return model, rollouts, context.chat.pad_id
+
+
+def padded(rows) -> np.ndarray:
+    width = max(map(len, rows))
+    return np.array([[*row, *[0.0] * (width - len(row))] for row in rows])
+
+
+def logp_by_row(model, rollouts, pad_id) -> list[torch.Tensor]:
+    """Each row through the model by itself."""
+    rows = zip(rollouts.prompts, rollouts.responses, strict=True)
+    return [
+        compute_logprobs(model, collate([prompt], [response.tokens], pad_id), 1.0).logp_BT[0]
+        for prompt, response in rows
+    ]
+
+
+def numbers_of(rollouts, logp: list[torch.Tensor]) -> Numbers:
+    responses = rollouts.responses
+    return Numbers(
+        logp=padded([row.tolist() for row in logp]),
+        behavior=padded([r.logp for r in responses]),
+        proximal=padded(rollouts.logps.get("proximal", [r.logp for r in responses])),
+        rewards=np.array([v.reward for v in rollouts.verdicts]),
+        groups=np.array(rollouts.groups),
+        mask=padded([r.mask for r in responses]).astype(bool),
+    )
+
+
+def gradient_by_hand(model, rollouts, pad_id, reference) -> torch.Tensor:
+    model = copy.deepcopy(model)
+    logp = logp_by_row(model, rollouts, pad_id)
+    _, each = reference(numbers_of(rollouts, logp))
+    for row, of_row in zip(logp, each, strict=True):
+        row.backward(torch.from_numpy(of_row[: len(row)]), retain_graph=True)
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def gradient_on(world, model, rollouts, pad_id, name, size, in_chunks=False):
+    """The gradient as training computes it, and its metrics, on one rank or many."""
+    Qwen2RMSNorm.forward, norm = exact_norm, Qwen2RMSNorm.forward
+    try:
+        model = world.split(copy.deepcopy(model))
+        algorithm = pieces.method(name)
+        gradient = GradientPass(
+            algorithm=algorithm,
+            forward=ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=torch.float32),
+            limits=Limits(sequences=size, tokens=None),
+            proximal=BatchStart() if "proximal" in algorithm.needs.logps else None,
+            world=world,
+        )
+        log = gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, TICK, 0, model))
+        log = TokenLog.joined(world.gather(log.cpu()))
+        return torch.cat([whole(p.grad).flatten() for p in model.parameters()]), log.reduce()
+    finally:
+        Qwen2RMSNorm.forward = norm
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_models_gradient(name, drawn, ranks, monkeypatch):  # noqa: F811
+    """The same, written by hand, in micro-batches of 1, 3 and all, on one rank and on two."""
+    found, rows = {}, {}
+    for size in (1, 3, None):
+        found[size], rows[size] = gradient_on(ALONE, *drawn, name, size)
+        for rank, (together, row) in enumerate(ranks(gradient_on, *drawn, name, size)):
+            found[size, rank], rows[size, rank] = together, row
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
+    expected = gradient_by_hand(*drawn, REFERENCES[name])
+    largest = float(expected.abs().max())
+    assert largest > 1e-4
+    for how, gradient in found.items():
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10 * largest, msg=str(how))
+    for how, row in rows.items():
+        assert row == pytest.approx(rows[None], rel=1e-9, abs=1e-12), how
+
+
+@pytest.mark.parametrize("name", ["m2po", "bapo"])
+def test_a_decision_of_the_whole_batch_is_another_than_that_of_a_part(name, drawn):
+    """Otherwise the test above could not fail: piece by piece these two would keep other tokens."""
+    _, rollouts, _ = drawn
+    numbers = numbers_of(rollouts, [torch.tensor(r.logp) for r in rollouts.responses])
+    noise = np.random.default_rng(1).normal(0, 0.3, numbers.mask.shape)
+    numbers.logp = numbers.behavior + noise + np.repeat([0.5, -0.5], 8)[:, None]
+    _, together = REFERENCES[name](numbers)
+    apart = []
+    for rows in (slice(0, 8), slice(8, 16)):
+        fields = [field.name for field in dataclasses.fields(Numbers)]
+        half = Numbers(**{field: getattr(numbers, field)[rows] for field in fields})
+        apart.append(REFERENCES[name](half)[1] * half.mask.sum() / numbers.mask.sum())
+    assert np.abs(np.concatenate(apart) - together).max() > 1e-4
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.booleans(), st.integers(1, 12), st.integers(0, 60))
+@settings(deadline=None)
+def test_the_mini_batches_of_an_epoch_part_the_groups(epochs, parts, shuffle, groups, update):
+    updates = Updates(epochs=epochs, mini_batches=parts, shuffle=shuffle)
+    tick = updates.tick(update)
+    assert tick.update == update == (tick.batch * epochs + tick.epoch) * parts + tick.part
+    assert tick.epoch < epochs
+    dealt = [
+        g for part in range(parts) for g in updates.groups(tick._replace(part=part), groups, 7)
+    ]
+    assert sorted(dealt) == list(range(groups))
+    sizes = [len(updates.groups(tick._replace(part=p), groups, 7)) for p in range(parts)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_an_epoch_shuffles_anew_and_a_seed_has_its_own_order():
+    updates = Updates(epochs=2, mini_batches=4, shuffle=True)
+    orders = {
+        tuple(updates.groups(Tick(batch, epoch, part, 0), 32, seed))
+        for batch in range(2)
+        for epoch in range(2)
+        for part in range(4)
+        for seed in range(2)
+    }
+    assert len(orders) == 2 * 2 * 4 * 2
+
+
+def test_the_interpolated_policy_in_closed_form():
+    """α = (v_prox − v_b)/(v_θ − v_b): 0 for fresh rows, on the way to 1 for stale ones."""
+    logp, behavior = torch.full((3, 1), -1.0), torch.full((3, 1), -2.0)
+    batch = LossInput(
+        logp, {"behavior": behavior}, None, None, torch.tensor([5, 4, 1]), Tick(5, 0, 0, 5)
+    )
+    expected = [-2.0, -2.0, -2.0 + 3 / 4]
+    assert Interpolated(lag=1).logp(batch).flatten().tolist() == pytest.approx(expected)
+
+
+def test_the_moving_average_in_closed_form():
+    torch.manual_seed(0)
+    policy, average = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    before = [p.detach().double().numpy().copy() for p in average.parameters()]
+    MovingAverage(decay=0.75).move(average, policy)
+    for mine, theirs, old in zip(average.parameters(), policy.parameters(), before, strict=True):
+        expected = references.ewma_update(old, theirs.detach().double().numpy(), 0.75)
+        np.testing.assert_allclose(mine.detach().numpy(), expected, rtol=1e-6)
