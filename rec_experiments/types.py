@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
@@ -189,6 +189,39 @@ class Sampler(Protocol):
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
         """One response per draw, prompt by prompt, in order. Temperature 0 is greedy."""
+
+
+class SamplerConfig(Protocol):
+    """What the group `sampler` chooses. The temperatures are those of training and evaluation."""
+
+    temperature: float
+    eval_temperature: float
+
+    def build(
+        self,
+        model: Any,
+        eos_ids: list[int],
+        pad_id: int | None,
+        max_prompt_tokens: int,
+        max_response_tokens: int,
+    ) -> Sampler:
+        """The sampler of a run. `model` is being trained: a sampler that keeps it copies it."""
+
+
+class OptimizerConfig(Protocol):
+    """What the group `optimizer` chooses."""
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of the model's parameters."""
+
+    def rate(self, step: int) -> float:
+        """Learning rate of gradient step number `step`, counted from 0."""
+
+    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float:
+        """Take gradient step number `step` and clear the gradient. Returns its norm."""
+
+    def describe(self) -> str:
+        """The optimizer in words."""
 
 
 class Task(Protocol):

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from rec_experiments import outside
+
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",
     "math-verify", "numpy", "vllm", "wandb", "submitit",
@@ -28,7 +30,8 @@ def collect() -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "threads": torch.get_num_threads(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES}
+        | {package.name: package.version for package in outside.packages()},
     }
 
 

@@ -20,6 +20,13 @@ class Tracker(Protocol):
         """The run is over. picture: its curves. Returns lines for people: what is left to do."""
 
 
+class Tracking(Protocol):
+    """What the group `tracking` chooses."""
+
+    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+        """The tracker of the run in `folder`, which is new or goes on."""
+
+
 @dataclass(kw_only=True, slots=True)
 class NoTracking(Piece):
     """metrics.jsonl only."""
