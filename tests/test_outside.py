@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,13 @@ def test_the_package_of_the_readme_works(installed):
     )
     assert float(out.loss) == pytest.approx((math.exp(0.5) - 3) * 0.5 / 2)
     assert "· min(ρ, 3) ·" in algorithm.describe()
+
+
+def test_our_own_classes_would_fit():
+    ours = {slot: schema.SCHEMAS[slot] for slot in schema.PROTOCOLS}
+    package = outside.Package("ours", "1.0", types.ModuleType("ours"))
+    package.module.SCHEMAS = ours
+    assert outside.merged({slot: {} for slot in ours}, schema.PROTOCOLS, [package]) == ours
 
 
 @pytest.mark.parametrize(
