@@ -27,7 +27,6 @@ from rec_experiments.errors import DISK_FULL, RESUMES, USER_ERROR, UserError
 def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     """Run `task` on the composed configuration; a user's mistake is one line and exit code 2."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach us, instead of Hydra's own report
-    schema.register()
     start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
     composed = False
 
@@ -39,11 +38,12 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
             task(config)
 
     try:
+        schema.register()
         if {"-h", "--help"} & set(sys.argv[1:]):
             _help(start(guarded))
         else:
             start(guarded)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (UserError, HydraException, OmegaConfBaseException) as error:
         refuse(error)
     except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
         if composed:

@@ -2,15 +2,21 @@
 
 YAML holds the values, the dataclasses hold names, types and ranges. A misspelt or mistyped key
 fails when the configuration is composed, a value out of range when `build` makes the experiment.
+Packages outside of this one add theirs (outside.py).
 """
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
+from rec_experiments import outside
 from rec_experiments.algo import (
     advantages,
     aggregation,
@@ -38,12 +44,13 @@ from rec_experiments.tasks.math_problems import MathProblems
 from rec_experiments.tasks.tool_calls import ToolCalls
 from rec_experiments.training import policies
 from rec_experiments.training.optimizers import AdamW
+from rec_experiments.slots import ModelChoice, Optimizer, Pipeline, SamplerChoice, Tracking
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, Task
 
 # In a checkout `conf` stands beside the package, in a wheel inside it.
 PACKAGE = Path(__file__).parent
-CONF = next(p for p in (PACKAGE.parent / "conf", PACKAGE / "conf") if p.is_dir())
+CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "algo": {"preset": Preset},
@@ -110,29 +117,80 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "tracking": {"none": NoTracking, "wandb": Wandb},
 }
 
+# The slots that outside packages may add classes to, and what a class must have there.
+PROTOCOLS: dict[str, type] = {
+    "truncation": truncation.Truncation,
+    "advantage": advantages.Advantage,
+    "data_weighting": data_weighting.DataWeighting,
+    "ratio": ratios.Ratio,
+    "clip": clips.Clip,
+    "weight": weights.Weight,
+    "correction": corrections.Correction,
+    "regularizer": regularizers.Regularizer,
+    "aggregation": aggregation.Aggregation,
+    "proximal": policies.Proximal,
+    "source": sources.Source,
+    "reward": adjustments.RewardAdjustment,
+    "model": ModelChoice,
+    "dataset": Task,
+    "sampler": SamplerChoice,
+    "pipeline": Pipeline,
+    "optimizer": Optimizer,
+    "tracking": Tracking,
+}
+
 T = TypeVar("T", bound=Pieces)
 
 
+@functools.cache
+def registry() -> outside.Registry:
+    """SCHEMAS and those of outside packages. Raises UserError for one that does not fit."""
+    outside.refuse_hidden_files(CONF, outside.packages())
+    return outside.merged(SCHEMAS, PROTOCOLS, outside.packages())
+
+
+def conf_folders() -> list[Path]:
+    """Where configuration is: ours, then that of outside packages."""
+    return [CONF, *(each.conf for each in outside.packages() if each.conf.is_dir())]
+
+
+class OutsideConf(SearchPathPlugin):
+    """Registered by `register`, not installed, so that other programs with Hydra do not see it."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in conf_folders()[1:]:
+            search_path.append(provider=folder.parent.name, path=f"file://{folder}")
+
+
 def register() -> None:
-    """Make the schemas known to Hydra, as group `schema`, out of the way of the user's groups."""
+    """Make the schemas known to Hydra, as group `schema`, out of the way of the user's groups, and
+    the configuration of outside packages. Raises UserError for a package that does not fit."""
     store = ConfigStore.instance()
     store.store(group="schema", name="experiment", node=Experiment)
-    for group, nodes in SCHEMAS.items():
+    for group, nodes in registry().items():
         for name, cls in nodes.items():
             node = OmegaConf.structured(cls)
             if issubclass(cls, Piece):
                 node.kind = name
             store.store(group=f"schema/{group}", name=name, node=node)
+    Plugins.instance().register(OutsideConf)
 
 
 def restore(resolved: dict[str, Any]) -> DictConfig:
-    """The typed configuration of an experiment from its resolved one, as run folders hold it."""
+    """The typed configuration of an experiment from its resolved one, as run folders hold it.
+
+    Raises UserError for a kind that nothing installed has.
+    """
     config = OmegaConf.structured(Experiment)
     for key, value in resolved.items():
         if isinstance(value, dict):
-            classes = SCHEMAS[key]
-            cls = classes[value["kind"]] if "kind" in value else next(iter(classes.values()))
-            config[key] = OmegaConf.merge(OmegaConf.structured(cls), value)
+            classes = registry()[key]
+            kind = value.get("kind", next(iter(classes)))
+            if kind not in classes:
+                raise UserError(
+                    f"{key}.kind={kind}: nothing installed has it; allowed: {', '.join(classes)}"
+                )
+            config[key] = OmegaConf.merge(OmegaConf.structured(classes[kind]), value)
         else:
             config[key] = value
     return config
@@ -171,7 +229,7 @@ def _check_keys(config: DictConfig, allowed: Iterable[str], prefix: str = "") ->
 
 def _check_kind(slot: str, piece: Piece) -> None:
     """`kind` follows from the chosen file; setting it would mislabel the run."""
-    registered = {cls: name for name, cls in SCHEMAS[slot].items()}[type(piece)]
+    registered = {cls: name for name, cls in registry()[slot].items()}[type(piece)]
     if piece.kind != registered:
         raise UserError(
             f"{slot}.kind={piece.kind}: is set by the group's choice, here {registered}"

@@ -39,7 +39,7 @@ REFERENCES = {
     "gspo": lambda x: references.gspo(x.logp, x.behavior, x.standard, x.mask, low=0.03, high=0.04),
     "topr": lambda x: references.topr(x.logp, x.behavior, x.mean, x.mask),
     "m2po": lambda x: references.m2po(x.logp, x.behavior, x.mean, x.mask, threshold=0.02),
-    "bapo": lambda x: references.bapo(x.logp, x.behavior, x.mean, x.mask, target=0.6),
+    "bapo": lambda x: references.bapo(x.logp, x.behavior, x.mean, x.mask, target=0.5),
     "decoupled_ppo": lambda x: references.decoupled_ppo(
         x.logp, x.behavior, x.proximal, x.mean, x.mask
     ),

@@ -109,4 +109,5 @@ def _allowed() -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with command.told_once():
+        main(sys.argv[1:])

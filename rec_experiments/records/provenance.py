@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
+from rec_experiments import outside
+
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",
     "math-verify", "numpy", "vllm", "wandb", "submitit",
 )  # fmt: skip
 
-PARENT = Path(__file__).parent.parent
+PARENT = Path(__file__).parents[2]  # of the package: a checkout, or a folder of PYTHONPATH
 SOURCE = "source.json"  # beside a copy of the package: the commit and the diff it was copied from
 
 
@@ -28,7 +30,8 @@ def collect() -> dict[str, Any]:
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "threads": torch.get_num_threads(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES}
+        | {package.name: package.version for package in outside.packages()},
     }
 
 

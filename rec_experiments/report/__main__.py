@@ -103,4 +103,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with command.told_once():
+        main(sys.argv[1:])

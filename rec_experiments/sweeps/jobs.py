@@ -124,9 +124,13 @@ class Job:
 
 
 def names() -> list[str]:
-    """All figures that have a sweep, in the paper's order."""
-    files = (schema.CONF / "sweep").glob("*.yaml")
-    return sorted((file.stem for file in files), key=lambda name: (len(name), name))
+    """All figures that have a sweep: the paper's in its order, then those of outside packages."""
+    found = ((folder / "sweep").glob("*.yaml") for folder in schema.conf_folders())
+    return [file.stem for files in found for file in sorted(files, key=_length_first)]
+
+
+def _length_first(file: Path) -> tuple[int, str]:
+    return len(file.stem), file.stem
 
 
 def load_figure(name: str, overrides: list[str] | None = None) -> Figure:

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import schema
+from rec_experiments import outside, schema
 from rec_experiments.files import write_atomic
 from rec_experiments.records import provenance
 from rec_experiments.sweeps.jobs import Job
@@ -89,8 +89,9 @@ def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
 
 
 def copy_code(root: Path) -> Path:
-    """A copy of this package, its configuration and its Hydra plugins under `root`, named by its
-    content; made once for each content. It is a folder for PYTHONPATH."""
+    """A copy of this package, its configuration and its Hydra plugins, and of the packages that add
+    to it, under `root`, named by its content; made once for each content. It is a folder for
+    PYTHONPATH."""
     root.mkdir(parents=True, exist_ok=True)
     copy = root / f".partial-{os.getpid()}"
     shutil.rmtree(copy, ignore_errors=True)
@@ -103,6 +104,7 @@ def copy_code(root: Path) -> Path:
     assert spec.submodule_search_locations
     found = spec.submodule_search_locations[0]
     shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=no_caches)
+    outside.copy(copy)
     (copy / provenance.SOURCE).write_text(json.dumps(provenance.source()))
     digest = hashlib.sha256()
     for file in sorted(file for file in copy.rglob("*") if file.is_file()):

@@ -1,0 +1,311 @@
+"""Packages outside of this one: tests/outside is one, installed here as anybody would install it.
+
+1. Its pieces, data set, sampler, optimizer, preset and sweep are chosen, run and read back as ours.
+2. All of it works where this project is an installed wheel, and in a submission's copy of the code.
+3. A package that does not fit is one line that names it, and exit code 2.
+"""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import types
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import SMALL, command
+
+import rec_experiments
+from rec_experiments import outside, schema
+from rec_experiments.errors import UserError
+
+HERE = Path(__file__).parent
+ALL_OF_IT = ("algo=truncated", "dataset=parity", "sampler=short", "optimizer=decaying")
+
+
+def pip(*arguments: str) -> None:
+    line = [sys.executable, "-m", "pip", *arguments, "--no-deps", "--no-build-isolation"]
+    subprocess.run([*line, "--no-index", "--quiet"], check=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """A folder with the package installed."""
+    folder = tmp_path_factory.mktemp("site")
+    pip("install", "--target", str(folder), str(HERE / "outside"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(site) -> dict[str, str]:
+    """Of a process that has the package beside this checkout."""
+    checkout = [str(HERE.parent), str(HERE.parent / "plugins")]
+    return {"PYTHONPATH": os.pathsep.join([str(site), *checkout])}
+
+
+def python(*arguments: str, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", *arguments], cwd=cwd, env={**os.environ, **environment},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def finished(environment, tmp_path_factory) -> Path:
+    """The folder of a run that uses all that the package adds, in processes of their own too."""
+    cwd = tmp_path_factory.mktemp("run")
+    elsewhere = ("dataset.verifier_workers=1", "pipeline=overlap")
+    done = command(*SMALL, *ALL_OF_IT, *elsewhere, cwd=cwd, **environment)
+    assert done.returncode == 0, done.stderr
+    [folder] = (cwd / "runs").iterdir()
+    return folder
+
+
+def test_a_run_ends_done_and_tells_of_the_package(finished):
+    assert json.loads((finished / "status.json").read_text())["state"] == "done"
+    assert finished.name.startswith("truncated_")
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    kinds = [config[slot]["kind"] for slot in ("weight", "dataset", "sampler", "optimizer")]
+    assert kinds == ["truncated", "parity", "short", "decaying"]
+    provenance = json.loads((finished / "provenance.json").read_text())
+    assert provenance["versions"]["outside_example"] == "1.2.3"
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["train/response_length"] <= 2
+    assert rows[-1]["train/learning_rate"] == pytest.approx(5e-4 / 3**0.5)
+
+
+def test_its_run_and_its_preset_are_read_from_python(finished, environment, tmp_path):
+    script = f"""
+import yaml
+import rec_experiments
+from rec_experiments import schema, sweeps
+from rec_experiments.experiment import Experiment
+resolved = yaml.safe_load(open({str(finished / "config.yaml")!r}))
+experiment = schema.build(schema.restore(resolved), Experiment)
+assert experiment.config() == resolved, experiment
+print(type(experiment.dataset).__module__)
+print(rec_experiments.algorithm("truncated", "weight.cap=3").describe())
+print(sweeps.names()[-1])
+"""
+    said = python("-c", script, cwd=tmp_path, **environment).splitlines()
+    assert said[0] == "outside_example"
+    assert "· min(ρ, 3) ·" in said[1]
+    assert said[-1] == "parity"
+
+
+def test_help_lists_its_choices_beside_ours(environment, tmp_path):
+    lines = command("--help", cwd=tmp_path, **environment).stdout.splitlines()
+    groups = dict(line.split(": ", 1) for line in lines if ": " in line and line[0] != " ")
+    for group, name, ours in (
+        ("algo", "truncated", "grpo"), ("weight", "truncated", "importance"),
+        ("dataset", "parity", "gsm8k"), ("sampler", "short", "native"),
+        ("optimizer", "decaying", "adamw"), ("sweep", "parity", "fig3"),
+    ):  # fmt: skip
+        assert {name, ours} <= set(groups[group].split(", "))
+
+
+def test_its_sweep_runs_and_its_figure_is_drawn(environment, tmp_path):
+    swept = command("-m", "sweep=parity", *SMALL, cwd=tmp_path, **environment)
+    assert swept.stdout.endswith("2 done, 0 failed\n"), swept.stdout + swept.stderr
+    arguments = ("-m", "rec_experiments.figures", "parity", *SMALL)
+    assert "parity.png" in python(*arguments, cwd=tmp_path, **environment)
+    assert (tmp_path / "figures" / "parity.csv").is_file()
+
+
+def test_a_submitted_job_runs_the_copy_whatever_becomes_of_the_package(environment, tmp_path):
+    script = f"""
+from rec_experiments import sweeps
+overrides = [*{SMALL}, "hydra.sweeper.only=[Truncated]"]
+sent = sweeps.prepare("parity", sweeps.jobs(sweeps.load_figure("parity", overrides), overrides))
+print(sent.folder, sent.code, sent.jobs[0].path)
+"""
+    folder, code, run = python("-c", script, cwd=tmp_path, **environment).split()
+    later = tmp_path / "later"  # installed after the submission: not the job's
+    write_package(later, "broken", "raise RuntimeError")
+    alone = {"PYTHONPATH": os.pathsep.join([code, str(later)])}
+    python("-m", "rec_experiments.sweeps.run_job", folder, "0", cwd=tmp_path, **alone)
+    assert json.loads((Path(run) / "status.json").read_text())["state"] == "done"
+    provenance = json.loads((Path(run) / "provenance.json").read_text())
+    assert (provenance["copy"], provenance["versions"]["outside_example"]) == (code, "1.2.3")
+
+
+def test_all_of_it_beside_an_installed_wheel(site, tmp_path):
+    pip("wheel", str(HERE.parent), "--wheel-dir", str(tmp_path))
+    [wheel] = tmp_path.glob("*.whl")
+    ours, cwd = tmp_path / "ours", tmp_path / "empty"
+    cwd.mkdir()
+    pip("install", "--target", str(ours), str(wheel))
+    installed = {"PYTHONPATH": os.pathsep.join([str(ours), str(site)])}
+    where = "import rec_experiments.schema as s; print(s.CONF)"
+    assert python("-c", where, cwd=cwd, **installed).strip() == str(ours / "rec_experiments/conf")
+    overrides = ("sweep=parity", *SMALL, "hydra.sweeper.only=[Truncated]")
+    swept = command("-m", *overrides, cwd=cwd, **installed)
+    assert swept.stdout.endswith("1 done, 0 failed\n"), swept.stdout + swept.stderr
+
+
+# Without pip: the README's package, and packages that do not fit ---------------------------------
+
+PIECE = """
+from dataclasses import dataclass
+from rec_experiments.types import Piece
+
+@dataclass(kw_only=True, slots=True)
+class Mine(Piece):
+    def __call__(self, log_ratio_BT, *_):
+        return log_ratio_BT
+
+    def describe(self):
+        return ""
+
+"""
+
+
+def write_package(
+    site: Path, name: str, code: str, conf: str | None = None, text: str = ""
+) -> None:
+    """Install a package of one file, and one of configuration, without pip."""
+    about = site / f"{name}-1.0.dist-info"
+    for folder in (site / name, about):
+        folder.mkdir(parents=True)
+    (site / name / "__init__.py").write_text(code)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{outside.GROUP}]\n{name} = {name}\n")
+    if conf:
+        file = site / name / "conf" / conf
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Installs packages for this process, and forgets them afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    caches = (outside.packages, schema.registry)
+
+    def install(name, *files):
+        write_package(tmp_path, name, *files)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        for cache in caches:
+            cache.cache_clear()
+
+    yield install
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_the_package_of_the_readme_works(installed):
+    section = (HERE.parent / "README.md").read_text().partition("**An algorithm in ten lines**")[2]
+    code, values, project = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)[:3]
+    assert tomllib.loads(project)["project"]["entry-points"] == {
+        outside.GROUP: {"my_algorithms": "my_algorithms"}
+    }
+    installed("my_algorithms", code, "weight/truncated.yaml", values)
+    algorithm = rec_experiments.algorithm("reinforce", "weight=truncated", "weight.cap=3")
+    out = algorithm(
+        logp=torch.tensor([[-1.0], [-1.0]]),
+        behavior_logp=torch.tensor([[-1.5], [-3.0]]),  # ρ is exp(0.5) and exp(2)
+        rewards=torch.tensor([1.0, 0.0]),
+        groups=torch.tensor([0, 0]),
+        mask=torch.ones(2, 1),
+    )
+    assert float(out.loss) == pytest.approx((math.exp(0.5) - 3) * 0.5 / 2)
+    assert "· min(ρ, 3) ·" in algorithm.describe()
+
+
+def test_our_own_classes_would_fit():
+    ours = {slot: schema.SCHEMAS[slot] for slot in schema.PROTOCOLS}
+    package = outside.Package("ours", "1.0", types.ModuleType("ours"))
+    package.module.SCHEMAS = ours
+    assert outside.merged({slot: {} for slot in ours}, schema.PROTOCOLS, [package]) == ours
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            "import nothing_of_this_name",
+            "a1 cannot be imported (ModuleNotFoundError: No module named 'nothing_of_this_name'); "
+            "mend or uninstall it",
+        ),
+        ("SCHEMAS = {'weight': 3}", "SCHEMAS must be slot: {name: class}"),
+        (f"{PIECE}SCHEMAS = {{'wait': {{'mine': Mine}}}}", "wait: no slot for a class; allowed: "),
+        (
+            f"{PIECE}SCHEMAS = {{'weight': {{'importance': Mine}}}}",
+            "weight.importance: rec_experiments has that name already; choose another",
+        ),
+        (
+            "SCHEMAS = {'weight': {'mine': int}}",
+            "weight.mine: must be a dataclass derived from rec_experiments.types.Piece",
+        ),
+        (
+            f"{PIECE}class Bare(Mine): ...\nSCHEMAS = {{'weight': {{'bare': Bare}}}}",
+            "weight.bare: must be a dataclass derived from rec_experiments.types.Piece",
+        ),
+        (
+            f"{PIECE}SCHEMAS = {{'dataset': {{'mine': Mine}}}}",
+            "dataset.mine: has no load, which rec_experiments.types.Task asks for",
+        ),
+        (
+            f"{PIECE}@dataclass\nclass Odd(Mine):\n    field: object()\n"
+            "SCHEMAS = {'weight': {'odd': Odd}}",
+            "weight.odd: Unexpected type annotation",
+        ),
+    ],
+)
+def test_a_package_that_does_not_fit_is_told(installed, code, reason):
+    installed("a1", code)
+    with pytest.raises(UserError) as told:
+        schema.register()
+    assert f"package a1: {reason}" in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_two_packages_of_one_name_are_told(installed):
+    for name in ("a2", "b2"):
+        installed(name, f"{PIECE}SCHEMAS = {{'weight': {{'mine': Mine}}}}")
+    with pytest.raises(UserError, match=r"^package b2: weight.mine: a2 has that name already"):
+        schema.register()
+
+
+@pytest.mark.parametrize("file", ["clip/wide.yaml", "sweep/fig3.yaml", "config.yaml"])
+def test_a_file_that_would_be_hidden_is_told(installed, file):
+    installed("a3", "", file)
+    with pytest.raises(UserError, match=f"^package a3: rec_experiments has a conf/{file} already"):
+        schema.register()
+
+
+def test_files_of_two_packages_that_hide_each_other_are_told(installed):
+    for name in ("a4", "b4"):
+        installed(name, "", "algo/mine.yaml")
+    with pytest.raises(UserError, match=r"^package b4: a4 has a conf/algo/mine.yaml already"):
+        schema.register()
+
+
+def test_a_run_whose_package_is_gone_is_told():
+    with pytest.raises(UserError, match=r"weight.kind=gone: nothing installed has it; allowed: no"):
+        schema.restore({"weight": {"kind": "gone"}})
+
+
+@pytest.mark.parametrize(
+    "line", [("rec_experiments", "--help"), ("rec_experiments.figures", "fig3")], ids=" ".join
+)
+def test_a_command_ends_with_one_line_and_exit_code_2(tmp_path, line):
+    write_package(tmp_path, "a5", "raise RuntimeError('no licence')")
+    checkout = [str(HERE.parent), str(HERE.parent / "plugins")]
+    path = os.pathsep.join([str(tmp_path), *checkout])
+    done = subprocess.run(
+        [sys.executable, "-m", *line], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: package a5: a5 cannot be imported (RuntimeError: no licence); mend or uninstall "
+        "it\n"
+    )
