@@ -1,14 +1,16 @@
 """Log-probabilities, entropy, KL and their gradient, with the head applied in chunks of tokens.
 
 1. Chunked equals plain: numbers and gradients, any chunk, bias or none, tied weights or not.
-2. No tensor of the size of all logits is made, forward or backward.
-3. What stands in the padding changes nothing.
-4. Families that do more than a linear layer keep the library's own logits.
-5. Under autocast the products are bfloat16, log-softmax and gradients float32.
-6. It works on a model whose weights are sharded.
+2. Gradients of entropy and KL, alone and together; who asks for neither gets the bits of before.
+3. No tensor of the size of all logits is made, and few of a chunk's, forward or backward.
+4. What stands in the padding changes nothing.
+5. Families that do more than a linear layer keep the library's own logits.
+6. Under autocast the products are bfloat16, log-softmax and gradients float32.
+7. It works on a model whose weights are sharded.
 """
 
 import copy
+import itertools
 from unittest import mock
 
 import pytest
@@ -20,13 +22,22 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rec_experiments.policy import head
 from rec_experiments.policy import logprobs as scores
-from rec_experiments.policy.head import Head, token_scores
+from rec_experiments.policy.head import (
+    REFERENCE,
+    Head,
+    TokenScores,
+    at_target,
+    entropy_and_kl,
+    tempered_logp,
+    token_scores,
+)
 from rec_experiments.policy.logprobs import collate, has_plain_head, score
 
 VOCABULARY = 97
@@ -86,7 +97,43 @@ def scored(model, reference, batch, tokens=None):
     return [x if x is None else x[live_BT].detach() for x in scores], gradients
 
 
-@settings(max_examples=60, deadline=None)
+# Names of other policies, whether KL is wanted, and what carries a gradient besides logp.
+WANTED = [
+    ((), False, ()),
+    ((), False, ("entropy",)),
+    ((REFERENCE,), False, ("entropy",)),
+    ((REFERENCE,), True, ()),
+    ((REFERENCE,), True, ("kl",)),
+    (("proximal", REFERENCE, "old"), True, ("entropy", "kl")),
+]
+
+
+def plain_scores(ours, others, target_N, temperature, kl):
+    """All logits at once, in float64, every score left to autograd."""
+
+    def logp_of(any_head):
+        double = [x if x is None else x.double() for x in any_head]
+        return tempered_logp(functional.linear(*double), temperature)
+
+    logp_NV = logp_of(ours)
+    others_NV = {name: logp_of(other) for name, other in others.items()}
+    return TokenScores(
+        at_target(logp_NV, target_N),
+        *entropy_and_kl(logp_NV, others_NV[REFERENCE] if kl else None),
+        {name: at_target(other_NV, target_N) for name, other_NV in others_NV.items()},
+    )
+
+
+def loss_of(scores, differentiable, weights):
+    """A weighted sum of the log-probability and of what else carries a gradient."""
+    values = {"logp": scores.logp_N, "entropy": scores.entropy_N, "kl": scores.kl_N}
+    return sum(
+        (values[name] * weight_N).sum()
+        for name, weight_N in zip(("logp", *differentiable), weights, strict=False)
+    )
+
+
+@settings(max_examples=120, deadline=None)
 @given(
     tokens=st.integers(1, 9),
     chunk=st.integers(1, 10),
@@ -95,12 +142,12 @@ def scored(model, reference, batch, tokens=None):
     scale=st.sampled_from([0.1, 3.0, 40.0]),
     temperature=st.sampled_from([0.3, 1.0, 2.0]),
     bias=st.booleans(),
-    reference=st.booleans(),
+    wanted=st.sampled_from(WANTED),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 2**31),
 )
 def test_the_chunked_head_is_the_plain_one(
-    tokens, chunk, vocabulary, hidden, scale, temperature, bias, reference, dtype, seed
+    tokens, chunk, vocabulary, hidden, scale, temperature, bias, wanted, dtype, seed
 ):
     generator = torch.Generator().manual_seed(seed)
 
@@ -115,50 +162,103 @@ def test_the_chunked_head_is_the_plain_one(
             normal(vocabulary, grad=grad) if bias else None,
         )
 
-    ours, other = a_head(True), a_head(False) if reference else None
+    names, kl, differentiable = wanted
+    ours, others = a_head(True), {name: a_head(False) for name in names}
     target_N = torch.randint(vocabulary, (tokens,), generator=generator)
-    weight_N = normal(tokens, grad=False)
-
-    logp_NV = [
-        torch.log_softmax(functional.linear(*(x if x is None else x.double() for x in h))
-                          / temperature, -1)
-        for h in (ours, other) if h is not None
-    ]  # fmt: skip
-    p_NV = logp_NV[0].exp()
-    expected = [logp_NV[0][range(tokens), target_N], -(p_NV * logp_NV[0]).sum(-1)]
-    if other:
-        expected.append((p_NV * (logp_NV[0] - logp_NV[1])).sum(-1))
+    weights = [normal(tokens, grad=False) for _ in range(3)]
     leaves = [x for x in ours if x is not None]
-    expected_gradients = torch.autograd.grad((expected[0] * weight_N).sum(), leaves)
+    plain = plain_scores(ours, others, target_N, temperature, kl)
+    expected = torch.autograd.grad(loss_of(plain, differentiable, weights), leaves)
 
     with mock.patch.object(head, "LOGITS_AT_ONCE", chunk * vocabulary):
-        scores = token_scores(ours, other, target_N, temperature)
-        gradients = torch.autograd.grad((scores[0] * weight_N).sum(), leaves)
-    assert (scores[2] is None) == (other is None)
-    assert [x.requires_grad for x in scores if x is not None] == [True, False, False][
-        : len(expected)
-    ]
-    size = max(1.0, *(float(x.detach().abs().max()) for x in logp_NV))
-    for one, two in zip(scores, expected, strict=False):
-        limit = TOLERANCE[dtype] * size
-        torch.testing.assert_close(one.double(), two.detach(), rtol=TOLERANCE[dtype], atol=limit)
-    for one, two in zip(gradients, expected_gradients, strict=True):
-        assert one.dtype == dtype
-        limit = TOLERANCE[dtype] * size * max(1.0, float(two.abs().max()))
-        torch.testing.assert_close(one, two.to(dtype), rtol=TOLERANCE[dtype], atol=limit)
-
-
-def test_the_gradient_passes_the_numerical_check():
-    torch.manual_seed(0)
-    leaves = [
-        torch.randn(shape, dtype=torch.float64, requires_grad=True)
-        for shape in ((5, 3), (7, 3), (7,))
-    ]
-    target_N = torch.tensor([0, 6, 2, 2, 1])
-    with mock.patch.object(head, "LOGITS_AT_ONCE", 2 * 7):
-        assert torch.autograd.gradcheck(
-            lambda *h: token_scores(Head(*h), None, target_N, 0.7)[0], leaves
+        scores = token_scores(
+            ours, others, target_N, temperature, kl=kl, differentiable=set(differentiable)
         )
+        gradients = torch.autograd.grad(loss_of(scores, differentiable, weights), leaves)
+    assert scores.logp_N.requires_grad
+    assert scores.entropy_N.requires_grad == ("entropy" in differentiable)
+    assert (scores.kl_N is not None) == kl
+    assert not kl or scores.kl_N.requires_grad == ("kl" in differentiable)
+    assert tuple(scores.other_logp) == names
+    assert not any(x_N.requires_grad for x_N in scores.other_logp.values())
+    numbers, exact = (
+        [x_N.detach() for x_N in tree_leaves(s) if x_N is not None] for s in (scores, plain)
+    )
+    limit = TOLERANCE[dtype] * max(1.0, *(float(x_N.abs().max()) for x_N in exact))
+    for one, two in zip(numbers, exact, strict=True):
+        torch.testing.assert_close(one.double(), two, rtol=TOLERANCE[dtype], atol=limit)
+    for one, two in zip(gradients, expected, strict=True):
+        assert one.dtype == dtype
+        close = {"rtol": TOLERANCE[dtype], "atol": limit * max(1.0, float(two.abs().max()))}
+        torch.testing.assert_close(one, two, **close)
+
+
+def leaves_of(*shapes, seed=0):
+    torch.manual_seed(seed)
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "outputs",
+    [c for n in (1, 2, 3) for c in itertools.combinations(("logp_N", "entropy_N", "kl_N"), n)],
+)
+def test_the_gradients_pass_the_numerical_check(outputs, bias):
+    shapes = ((5, 3), (7, 3), (7,))[: 2 + bias]
+    target_N = torch.tensor([0, 6, 2, 2, 1])
+    reference = Head(*(x.detach() for x in leaves_of((5, 3), (7, 3), (7,), seed=1)))
+    differentiable = {name.removesuffix("_N") for name in outputs} - {"logp"}
+
+    def scores(hidden_ND, weight_VD, bias_V=None):
+        all_scores = token_scores(
+            Head(hidden_ND, weight_VD, bias_V), {REFERENCE: reference}, target_N, 0.7,
+            kl=True, differentiable=differentiable,
+        )  # fmt: skip
+        return tuple(getattr(all_scores, name) for name in outputs)
+
+    with mock.patch.object(head, "LOGITS_AT_ONCE", 2 * 7):
+        assert torch.autograd.gradcheck(scores, leaves_of(*shapes))
+
+
+def test_at_the_reference_the_gradient_of_kl_is_exactly_0():
+    leaves = leaves_of((5, 3), (7, 3))
+    reference = Head(*(x.detach() for x in leaves), None)
+    scores = token_scores(
+        Head(*leaves, None), {REFERENCE: reference}, torch.zeros(5, dtype=int), 0.7,
+        kl=True, differentiable={"kl"},
+    )  # fmt: skip
+    gradients = torch.autograd.grad(scores.kl_N.sum(), leaves)
+    assert not any(x.any() for x in (scores.kl_N, *gradients))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_who_asks_for_no_more_gradients_gets_the_bits_of_a_plain_chunk(dtype):
+    """The formulas written out: one chunk, no gradient but that of the log-probability."""
+    leaves = [x.to(dtype).detach().requires_grad_() for x in leaves_of((5, 3), (7, 3), (7,))]
+    reference = Head(*(x.to(dtype).detach() for x in leaves_of((5, 3), (7, 3), (7,), seed=1)))
+    target_N, weight_N = torch.tensor([0, 6, 2, 2, 1]), torch.arange(5.0)
+    scores = token_scores(Head(*leaves), {REFERENCE: reference}, target_N, 0.7, kl=True)
+    gradients = torch.autograd.grad((scores.logp_N * weight_N).sum(), leaves)
+
+    with torch.no_grad():
+        logp_NV, reference_NV = (
+            torch.log_softmax(functional.linear(*h).float() / 0.7, -1) for h in (leaves, reference)
+        )
+        p_NV = logp_NV.exp()
+        expected = (
+            logp_NV.gather(1, target_N[:, None])[:, 0],
+            -(p_NV * logp_NV).sum(-1),
+            (p_NV * (logp_NV - reference_NV)).sum(-1),
+        )
+        grad_N1 = (weight_N / 0.7)[:, None]
+        logits_grad_NV = (p_NV * -grad_N1).scatter_add(1, target_N[:, None], grad_N1).to(dtype)
+        expected_gradients = (
+            logits_grad_NV @ leaves[1],
+            logits_grad_NV.mT @ leaves[0],
+            logits_grad_NV.sum(0),
+        )
+    assert all(map(torch.equal, scores[:3], expected))
+    assert all(map(torch.equal, gradients, expected_gradients))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -223,6 +323,50 @@ def test_all_logits_never_exist_at_once():
         largest[name] = seen.elements
     assert largest["plain"] >= tokens * vocabulary
     assert largest["chunked"] <= limit
+
+
+class Live(TorchDispatchMode):
+    """How many of the large tensors that operations have made were alive at once, at most."""
+
+    def __init__(self, elements):
+        super().__init__()
+        self.elements, self.storages, self.most = elements, {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, torch.Tensor) and x.numel() >= self.elements:
+                storage = StorageWeakRef(x.untyped_storage())
+                self.storages[storage.cdata] = storage
+        self.storages = {n: s for n, s in self.storages.items() if not s.expired()}
+        self.most = max(self.most, len(self.storages))
+        return out
+
+
+@pytest.mark.parametrize("wanted", WANTED)
+def test_few_logits_of_a_chunk_are_alive_at_once(wanted):
+    """However many chunks and policies: the forward pass of KL holds the most, the backward pass no
+    more; without KL 3 are enough, with the gradient of entropy too."""
+    names, kl, differentiable = wanted
+    tokens, chunk, vocabulary = 40, 4, 211
+    leaves = leaves_of((tokens, 3), (vocabulary, 3))
+    others = {
+        name: Head(*(x.detach() for x in leaves_of((tokens, 3), (vocabulary, 3), seed=i)), None)
+        for i, name in enumerate(names, 1)
+    }
+    target_N = torch.arange(tokens)
+    with mock.patch.object(head, "LOGITS_AT_ONCE", chunk * vocabulary):
+        with Live(chunk * vocabulary) as forward:
+            scores = token_scores(
+                Head(*leaves, None), others, target_N, 0.7,
+                kl=kl, differentiable=set(differentiable),
+            )  # fmt: skip
+            loss = loss_of(scores, differentiable, [1.0] * 3)
+        assert not {n: s for n, s in forward.storages.items() if not s.expired()}
+        with Live(chunk * vocabulary) as backward:
+            loss.backward()
+    assert forward.most <= (5 if kl else 3)
+    assert backward.most <= (4 if "kl" in differentiable else 3)
 
 
 @pytest.mark.parametrize("chunk", [None, 3])

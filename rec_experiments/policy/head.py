@@ -2,13 +2,13 @@
 
 Logits are the largest tensor of a training step: 4,096 tokens of a vocabulary of 151,936 take
 2.5 GB in float32, and log-softmax with its gradient holds several tensors of that size. Here no
-more than `LOGITS_AT_ONCE` of them exist at a time: the forward pass keeps three numbers a token,
+more than `LOGITS_AT_ONCE` of them exist at a time: the forward pass keeps a few numbers a token,
 and the backward pass makes the logits of each chunk again.
 
 Shape suffixes: N tokens, C tokens of one chunk, D hidden size, V vocabulary entries.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from torch.nn import functional
 # weights of a model with such a vocabulary, and every chunk reads the head's weight and adds to its
 # gradient, which takes longer than the products themselves once a chunk has few tokens.
 LOGITS_AT_ONCE = 2**26
+REFERENCE = "reference"  # of the other policies the one that KL is measured to
 
 
 class Head(NamedTuple):
@@ -32,16 +33,20 @@ class Head(NamedTuple):
     def logits(self, rows: slice) -> Tensor:
         return functional.linear(self.hidden_ND[rows], self.weight_VD, self.bias_V)
 
-    def lowered(self) -> "Head":
-        """In the dtype that autocast gives a linear layer, cast once for all chunks."""
-        device = self.hidden_ND.device.type
-        if not torch.is_autocast_enabled(device):
-            return self
-        return self.to(torch.get_autocast_dtype(device))
+    def to(self, dtype: torch.dtype | None) -> "Head":
+        """In this dtype; None leaves each tensor its own."""
+        bias_V = None if self.bias_V is None else self.bias_V.to(dtype=dtype)
+        return Head(self.hidden_ND.to(dtype=dtype), self.weight_VD.to(dtype=dtype), bias_V)
 
-    def to(self, dtype: torch.dtype) -> "Head":
-        bias_V = None if self.bias_V is None else self.bias_V.to(dtype)
-        return Head(self.hidden_ND.to(dtype), self.weight_VD.to(dtype), bias_V)
+
+class TokenScores(NamedTuple):
+    """Of N tokens, in nats: log-probability of the target, entropy, KL(π_θ ‖ π_reference) or None,
+    and by name the target's log-probability under each other policy."""
+
+    logp_N: Tensor
+    entropy_N: Tensor
+    kl_N: Tensor | None
+    other_logp: dict[str, Tensor]  # name -> N
 
 
 def tempered_logp(logits: Tensor, temperature: float) -> Tensor:
@@ -61,16 +66,34 @@ def entropy_and_kl(logp: Tensor, reference_logp: Tensor | None) -> tuple[Tensor,
     return entropy, (p * (logp - reference_logp)).sum(-1)
 
 
+def at_target(logp: Tensor, target: Tensor) -> Tensor:
+    """Each target's entry of the last dimension of `logp`."""
+    return logp.gather(-1, target[..., None]).squeeze(-1)
+
+
 def token_scores(
-    head: Head, reference: Head | None, target_N: Tensor, temperature: float
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Log-probability of each target (differentiable), entropy and KL to the reference (not).
+    head: Head,
+    others: Mapping[str, Head],
+    target_N: Tensor,
+    temperature: float,
+    *,
+    kl: bool = False,
+    differentiable: Set[str] = frozenset(),
+) -> TokenScores:
+    """Scores of each target, from one pass over chunks of tokens.
 
     The same numbers as from all logits at once, up to rounding. Of the gradient, the part of the
     weight is summed over the chunks in float32 at least.
+
+    others: policies to compare with; they get no gradient. kl: whether to measure the divergence
+    from others[REFERENCE]. differentiable: which of "entropy" and "kl" carry a gradient, as the
+    log-probability always does; with KL's the backward pass makes the reference's logits again too.
     """
-    other = None if reference is None else reference.lowered()
-    return _TokenScores.apply(*head, target_N, temperature, other)
+    assert differentiable <= ({"entropy", "kl"} if kl else {"entropy"}), differentiable
+    logp_N, entropy_N, kl_N, *other = _TokenScores.apply(
+        *head, target_N, temperature, others, kl, differentiable
+    )
+    return TokenScores(logp_N, entropy_N, kl_N, dict(zip(others, other, strict=True)))
 
 
 class _TokenScores(torch.autograd.Function):
@@ -82,60 +105,130 @@ class _TokenScores(torch.autograd.Function):
         bias_V: Tensor | None,
         target_N: Tensor,
         temperature: float,
-        reference: Head | None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        head = Head(hidden_ND, weight_VD, bias_V).lowered()
-        ctx.low, ctx.temperature = head.hidden_ND.dtype, temperature
-        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N)
+        others: Mapping[str, Head],
+        kl: bool,
+        differentiable: Set[str],
+    ) -> tuple[Tensor | None, ...]:
+        """`token_scores` as a flat tuple."""
+        head = Head(hidden_ND, weight_VD, bias_V)
+        ctx.low, ctx.temperature = _autocast_dtype(hidden_ND.device), temperature
+        low_head = head.to(ctx.low)  # cast once for all chunks
+        low_others = {name: other.to(ctx.low) for name, other in others.items()}
         parts = [
-            _scores_of(rows, head, reference, target_N, temperature)
+            _scores_of(rows, low_head, low_others, target_N, temperature, kl)
             for rows in _chunks(len(target_N), len(weight_VD))
         ]
-        logp_N, entropy_N, *kl = (torch.cat(part) for part in zip(*parts, strict=True))
-        ctx.mark_non_differentiable(entropy_N, *kl)
-        return logp_N, entropy_N, kl[0] if kl else None
+        logp_N, entropy_N, *other = (torch.cat(part) for part in zip(*parts, strict=True))
+        kl_N = other.pop(0) if kl else None
+        named = {"entropy": entropy_N, "kl": kl_N}
+        fixed = [x_N for name, x_N in named.items() if name not in differentiable]
+        ctx.mark_non_differentiable(*(x_N for x_N in (*fixed, *other) if x_N is not None))
+        ctx.save_for_backward(
+            *head,
+            target_N,
+            *(x_N if name in differentiable else None for name, x_N in named.items()),
+            *(others[REFERENCE] if "kl" in differentiable else ()),
+        )
+        return logp_N, entropy_N, kl_N, *other
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_N: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        """∂ log p(y) / ∂ logits = (1[y] − p) / temperature, and on through the linear layer."""
-        hidden_ND, weight_VD, bias_V, target_N = ctx.saved_tensors
+    def backward(
+        ctx: Any, logp_grad_N: Tensor, entropy_grad_N: Tensor, kl_grad_N: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """To the logits of each chunk (`_logits_grad`), and on through the linear layer."""
+        hidden_ND, weight_VD, bias_V, target_N, entropy_N, kl_N, *saved = ctx.saved_tensors
         head = Head(hidden_ND, weight_VD, bias_V).to(ctx.low)
-        grad_N = grad_N / ctx.temperature
+        reference = Head(*saved).to(ctx.low) if saved else None
+        logp_grad_N = logp_grad_N / ctx.temperature
+        entropy = kl = None
+        if entropy_N is not None:
+            entropy = _Pull(entropy_N, entropy_grad_N / ctx.temperature)
+        if kl_N is not None:
+            kl = _Pull(kl_N, kl_grad_N / ctx.temperature)
         precise = torch.promote_types(weight_VD.dtype, torch.float32)
         hidden_grad_ND = torch.empty_like(hidden_ND)
         weight_grad_VD = torch.zeros_like(weight_VD, dtype=precise)
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precise)
         for rows in _chunks(len(target_N), len(weight_VD)):
-            logits_grad_CV = _logits_grad(rows, head, target_N, grad_N, ctx.temperature)
+            logits_grad_CV = _logits_grad(
+                rows, head, reference, target_N, ctx.temperature, logp_grad_N, entropy, kl
+            )
             hidden_grad_ND[rows] = logits_grad_CV @ head.weight_VD
             weight_grad_VD += logits_grad_CV.mT @ head.hidden_ND[rows]
             if bias_grad_V is not None:
                 bias_grad_V += logits_grad_CV.sum(0)
             del logits_grad_CV  # before the next chunk's logits are made
-        return hidden_grad_ND, weight_grad_VD, bias_grad_V, None, None, None
+        return hidden_grad_ND, weight_grad_VD, bias_grad_V, *[None] * 5
+
+
+class _Pull(NamedTuple):
+    """A score of N tokens, and the loss's gradient by it over the temperature."""
+
+    score_N: Tensor
+    grad_N: Tensor
+
+    def columns(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Of one chunk, C x 1 each."""
+        return self.score_N[rows, None], self.grad_N[rows, None]
 
 
 def _scores_of(
-    rows: slice, head: Head, reference: Head | None, target_N: Tensor, temperature: float
+    rows: slice,
+    head: Head,
+    others: Mapping[str, Head],
+    target_N: Tensor,
+    temperature: float,
+    kl: bool,
 ) -> list[Tensor]:
-    """Of one chunk: log-probability, entropy and, with a reference, KL."""
+    """Of one chunk: log-probability, entropy, KL if it is wanted, log-probability under others."""
+    target_C = target_N[rows]
     logp_CV = tempered_logp(head.logits(rows), temperature)
-    other_CV = None
-    if reference is not None:
-        other_CV = tempered_logp(reference.logits(rows), temperature)
-    scores = (logp_CV.gather(1, target_N[rows, None])[:, 0], *entropy_and_kl(logp_CV, other_CV))
+    reference_CV, other_logp = None, []
+    for name, other in others.items():
+        other_CV = tempered_logp(other.logits(rows), temperature)
+        other_logp.append(at_target(other_CV, target_C))
+        if kl and name == REFERENCE:
+            reference_CV = other_CV
+        del other_CV  # before the next policy's logits are made
+    scores = (at_target(logp_CV, target_C), *entropy_and_kl(logp_CV, reference_CV), *other_logp)
     return [x_C for x_C in scores if x_C is not None]
 
 
 def _logits_grad(
-    rows: slice, head: Head, target_N: Tensor, grad_N: Tensor, temperature: float
+    rows: slice,
+    head: Head,
+    reference: Head | None,
+    target_N: Tensor,
+    temperature: float,
+    logp_grad_N: Tensor,
+    entropy: _Pull | None,
+    kl: _Pull | None,
 ) -> Tensor:
-    """(1[y] − p) · grad of one chunk, C x V, in the dtype of its products."""
-    p_CV = tempered_logp(head.logits(rows), temperature).exp_()
-    logits_grad_CV = p_CV.mul_(-grad_N[rows, None])
-    logits_grad_CV.scatter_add_(1, target_N[rows, None], grad_N[rows, None])
+    """The loss's gradient by one chunk's logits, C x V, in the dtype of its products.
+
+    By logits / temperature: ∂ log p(y) = 1[y] − p, ∂H = −p (log p + H), and
+    ∂KL(p ‖ q) = p (log p − log q − KL). All but 1[y] is p times a slope.
+    """
+    logp_CV = tempered_logp(head.logits(rows), temperature)
+    slope_CX = -logp_grad_N[rows, None]  # of V columns as soon as they differ
+    if entropy is not None:
+        entropy_C1, grad_C1 = entropy.columns(rows)
+        slope_CX = slope_CX - (logp_CV + entropy_C1).mul_(grad_C1)
+    if kl is not None and reference is not None:
+        kl_C1, grad_C1 = kl.columns(rows)
+        minus_CV = tempered_logp(reference.logits(rows), temperature).sub_(logp_CV).add_(kl_C1)
+        slope_CX = slope_CX - minus_CV.mul_(grad_C1)
+        del minus_CV
+    logits_grad_CV = logp_CV.exp_().mul_(slope_CX)
+    logits_grad_CV.scatter_add_(1, target_N[rows, None], logp_grad_N[rows, None])
     return logits_grad_CV.to(head.hidden_ND.dtype)
+
+
+def _autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """What autocast gives a linear layer; None where it is off."""
+    on = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if on else None
 
 
 def _chunks(tokens: int, vocabulary: int) -> Iterator[slice]:

@@ -17,6 +17,7 @@ from transformers import (
 from rec_experiments.distributed import whole
 from rec_experiments.policy.head import (
     LOGITS_AT_ONCE,
+    REFERENCE,
     Head,
     entropy_and_kl,
     tempered_logp,
@@ -129,20 +130,20 @@ def _score_in_chunks(
     """
     live_BT = rows.attention_mask[:, -rows.response_length :].bool()
     target_N = rows.input_ids[:, -rows.response_length :][live_BT]
-    reference_head = None
+    others = {}
     if reference is not None:
         with torch.no_grad(), _head_forward(reference, lambda hidden_BTD: hidden_BTD):
             hidden_ND = head_output(reference, rows)[live_BT]
         weight_VD, bias_V = reference.lm_head.weight, reference.lm_head.bias
-        reference_head = Head(
+        others[REFERENCE] = Head(
             hidden_ND, whole(weight_VD), None if bias_V is None else whole(bias_V)
         )
 
     def scores_of(hidden_BTD: Tensor) -> Tensor:
         """What the library takes for logits: B x T x 2 or, with KL, 3. 0 at padding."""
         head = Head(hidden_BTD[live_BT], model.lm_head.weight, model.lm_head.bias)
-        scores = token_scores(head, reference_head, target_N, temperature)
-        scores_NX = torch.stack([x_N for x_N in scores if x_N is not None], dim=-1)
+        scores = token_scores(head, others, target_N, temperature, kl=bool(others))
+        scores_NX = torch.stack([x_N for x_N in scores[:3] if x_N is not None], dim=-1)
         shape = (*live_BT.shape, scores_NX.shape[1])
         return scores_NX.new_zeros(shape).index_put((live_BT,), scores_NX)
 
