@@ -67,6 +67,7 @@ class Experiment(Pieces):
     mismatch_cap: float | None
     device: str
     threads: int
+    deterministic: bool
     output_dir: str
     run_dir: str | None
 
