@@ -88,6 +88,7 @@ class Experiment(Pieces):
     ranks: int
     device: str
     threads: int
+    deterministic: bool
     output_dir: str
     run_dir: str | None
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
+from rec_experiments.determinism import secure
 from rec_experiments.distributed import ALONE, World, check_ranks
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment
@@ -35,6 +36,7 @@ def prepare(
     note gets a line for people; on_warm_step the steps of a warm start, done and
     in total, if one is made.
     """
+    secure(experiment.deterministic)
     check_ranks(experiment.ranks, world, sys.argv[1:])
     world = dataclasses.replace(world, device=pick_device(experiment.device, world))
     experiment.pipeline.check(world.device, world.size)
@@ -88,6 +90,7 @@ def prepare(
 
 def load_worker(experiment: Experiment) -> LocalWorker:
     """The worker for a process of its own. Its weights are the ones it is given before it draws."""
+    secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)
     model = experiment.model.model()
     chat = ChatTemplate(experiment.model.tokenizer(), model)

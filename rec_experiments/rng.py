@@ -1,6 +1,7 @@
 """Counter-based randomness: a number is a function of its name, never of what was drawn before.
 
-That is what makes a resumed, an overlapped or a re-batched run bit-identical to a plain one.
+So a resumed, an overlapped and a re-batched run draw the same numbers as a plain one. The bits that
+are computed from them also depend on the device (docs/operations.md).
 """
 
 import numpy as np

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from rec_experiments.determinism import explained
 from rec_experiments.display import Reporter, draw_curves, introduce, summarise
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import RESUMES
@@ -23,6 +24,7 @@ from rec_experiments.slots import Tracker
 from rec_experiments.training.loop import train
 
 
+@explained()
 def run(experiment: Experiment, world: World = ALONE) -> Path:
     """Train to the end, or say that it was done before. Returns the run folder.
 

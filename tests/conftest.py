@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rec_experiments import schema
+from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.experiment import Experiment
 from rec_experiments.records.run_folder import RunFolder
 
@@ -36,6 +37,15 @@ def _session(tmp_path_factory):
     os.environ["REC_EXPERIMENTS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))  # of all processes
     schema.register()
+
+
+@pytest.fixture(autouse=True)
+def _switches():
+    """No test leaves the switches of its run to the next one."""
+    yield
+    secure(False)
+    for name, _ in (CUBLAS, FLASH_ATTENTION):
+        os.environ.pop(name, None)
 
 
 def resolve(*overrides: str) -> dict:

@@ -1,7 +1,8 @@
 """Where batches are drawn: by the process that trains, in turn, or by another one beside it.
 
 Overlapped and sequential runs are equal bit for bit, because a batch is a function of its number,
-the seed and the weights, and the schedule names the weights. So are their checkpoints.
+the seed and the weights, and the schedule names the weights. So are their checkpoints. On a GPU
+that takes deterministic=true and the native sampler (docs/operations.md).
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rec_experiments.determinism import drawing_environment
 from rec_experiments.errors import UserError
 from rec_experiments.types import Piece
 
@@ -73,7 +75,12 @@ class Overlap(Piece):
 
         device = next(iter(weights.values())).device
         number = device_number(self.device, device, torch.cuda.device_count(), ranks)
-        variables = {} if number is None else {"CUDA_VISIBLE_DEVICES": visible_device(number)}
+        variables = {}
+        if number is not None:
+            variables = {
+                "CUDA_VISIBLE_DEVICES": visible_device(number),
+                **drawing_environment(number),
+            }
         return RemoteWorker(
             elsewhere, weights, ahead=self.max_ahead, timeout=self.timeout, environment=variables
         )

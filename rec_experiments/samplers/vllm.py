@@ -6,7 +6,8 @@ through the disk.
 
 What was run: vLLM 0.32 on CPU, with one and with two processes. On one GPU the same code pushes
 tensors that are there already. The push to tensor-parallel workers on GPUs (`_push_ipc`) is written
-against the interface of vLLM 0.32 and was not run.
+against the interface of vLLM 0.32 and was not run. Nor was VLLM_BATCH_INVARIANT, which a process
+that only draws on a GPU has in its environment (`determinism.drawing_environment`).
 """
 
 import contextlib

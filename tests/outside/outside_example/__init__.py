@@ -19,7 +19,7 @@ class TruncatedWeight(Piece):
     def __call__(self, log_ratio_BT: Tensor, *_: object) -> Tensor:
         return log_ratio_BT.exp().clamp(max=self.cap)
 
-    def describe(self) -> str:
+    def describe(self, ratio: str) -> str:
         return f" · min(ρ, {self.cap:g})"
 
 

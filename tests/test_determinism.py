@@ -1,0 +1,145 @@
+"""The same bits: the switches are set wherever a run computes, and change nothing on a CPU.
+
+1. In the process that trains, in the one that draws beside it, and in every rank.
+2. On a CPU the bits are the same with them and without.
+3. An operation that has no deterministic kernel ends the run in one line that says what to do.
+4. A process that only draws, on a GPU that can, lets vLLM compute in one way for all batches.
+"""
+
+import functools
+import json
+import os
+from unittest import mock
+
+import pytest
+import torch
+from conftest import SMALL, assert_equal, experiment, run, timeless
+from test_distributed import Ranks
+
+from rec_experiments.determinism import (
+    BATCH_INVARIANT,
+    CUBLAS,
+    FLASH_ATTENTION,
+    drawing_environment,
+    explained,
+    secure,
+)
+from rec_experiments.errors import UserError
+from rec_experiments.prepare import load_worker, prepare
+from rec_experiments.rollout.remote import RemoteWorker
+from rec_experiments.run import run as run_to_the_end
+
+NAMES = (CUBLAS[0], FLASH_ATTENTION[0])
+ON = [True, True, False, *dict([CUBLAS, FLASH_ATTENTION]).values()]
+OFF = [False, False, False, None, None]
+
+
+def switches() -> list:
+    cudnn = torch.backends.cudnn
+    return [
+        torch.are_deterministic_algorithms_enabled(),
+        cudnn.deterministic,
+        cudnn.benchmark,
+        *map(os.environ.get, NAMES),
+    ]
+
+
+def test_the_process_that_trains(monkeypatch):
+    prepare(experiment(*SMALL))
+    assert switches() == ON
+    monkeypatch.setenv(CUBLAS[0], ":16:8")  # deterministic too: the user's choice stands
+    monkeypatch.setenv(FLASH_ATTENTION[0], "0")
+    prepare(experiment(*SMALL))
+    assert [os.environ[name] for name in NAMES] == [":16:8", "1"]
+
+
+def test_without_it_nothing_is_switched():
+    secure(True)
+    prepare(experiment(*SMALL, "deterministic=false"))
+    assert switches()[:3] == OFF[:3]
+
+
+def reveal(exp):
+    """Instead of a worker: what the process finds, and what `load_worker` makes of it."""
+    found = switches()
+    load_worker(exp)
+    raise UserError(json.dumps([found, switches()]))
+
+
+def test_the_process_that_draws():
+    exp = experiment(*SMALL, "pipeline=overlap")
+    secure(True)  # as `prepare` does before it starts the other process
+    with pytest.raises(UserError) as told:
+        RemoteWorker(functools.partial(reveal, exp), {}, ahead=None, timeout=300, environment={})
+    found, then = json.loads(str(told.value))
+    assert found == [*OFF[:3], *ON[3:]]
+    assert then == ON
+
+
+def switches_of(world, overrides):
+    before = switches()
+    prepare(experiment(*overrides, f"ranks={world.size}"), world=world)
+    return before, switches()
+
+
+def test_every_rank():
+    ranks = Ranks(2)
+    try:
+        assert ranks(switches_of, SMALL) == [(OFF, ON)] * 2
+    finally:
+        ranks.close()
+
+
+def test_on_a_cpu_it_changes_no_bit(tmp_path):
+    overrides = (*SMALL, "algo=asymre", "optimizer.learning_rate=0.002")
+    folders = [
+        run(tmp_path / value, *overrides, f"deterministic={value}") for value in ("true", "false")
+    ]
+    rows, other_rows = ([timeless(row) for row in folder.metrics()] for folder in folders)
+    assert len(rows) == 4
+    assert rows == other_rows
+    assert_equal(*(folder.load_checkpoint()[0] for folder in folders))
+
+
+def put(*_):
+    torch.zeros(3).put_(torch.tensor([0]), torch.tensor([1.0]))
+
+
+def test_an_operation_without_a_deterministic_kernel_ends_the_run(monkeypatch, tmp_path):
+    put()
+    monkeypatch.setattr("rec_experiments.run.train", put)
+    monkeypatch.setattr("rec_experiments.run.told_to_stop", lambda: None)
+    exp = experiment(*SMALL, f"run_dir={tmp_path / 'run'}")
+    with pytest.raises(UserError, match=r"deterministic=true: put_ does not .*deterministic=false"):
+        run_to_the_end(exp)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "put_ does not have a deterministic implementation" in status["reason"]
+    assert "put_(" in status["traceback"]
+
+
+def test_other_errors_are_left_alone():
+    error = RuntimeError("no luck")
+    with pytest.raises(RuntimeError) as raised, explained():
+        raise error
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "capability", "given", "expected"),
+    [
+        (True, (8, 0), None, dict([BATCH_INVARIANT])),
+        (True, (9, 0), "0", {BATCH_INVARIANT[0]: "0"}),
+        (True, (7, 5), None, {}),
+        (False, (9, 0), None, {}),
+    ],
+)
+def test_batch_invariance_where_a_process_only_draws(
+    monkeypatch, deterministic, capability, given, expected
+):
+    monkeypatch.delenv(BATCH_INVARIANT[0], raising=False)
+    if given is not None:
+        monkeypatch.setenv(BATCH_INVARIANT[0], given)
+    secure(deterministic)
+    with mock.patch("torch.cuda.get_device_capability", return_value=capability):
+        assert drawing_environment(0) == expected
