@@ -69,6 +69,7 @@ class Experiment(Pieces):
     threads: int
     output_dir: str
     run_dir: str | None
+    remake: bool
 
     def __post_init__(self) -> None:
         for name, least in {

@@ -30,7 +30,8 @@ RESAMPLES, CONFIDENCE, BOOTSTRAP_SEED = 2000, 0.95, 0
 class Run:
     """One curve's place in the figure and what its folder holds. rows: of metrics.jsonl.
 
-    copies: other folders that hold the same run and were passed over.
+    copies: other folders that hold the same run and were passed over. made_by: who made it, if not
+    this code alone.
     """
 
     arm: str
@@ -40,6 +41,7 @@ class Run:
     state: str  # missing, or that of status.json: running, done, failed, interrupted
     rows: list[Row]
     copies: tuple[Path, ...] = ()
+    made_by: str = ""
 
     @property
     def cell(self) -> str:
@@ -91,9 +93,12 @@ def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
     try:
         state = RunFolder(path).status().get("state", "missing")
         rows = RunFolder(path).metrics() if state != "missing" else []
+        made_by = RunFolder(path).made_by()
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(f"run folder {path}: cannot be read ({error})") from error
-    return Run(arm=arm, column=column, seed=seed, path=path, state=state, rows=rows)
+    return Run(
+        arm=arm, column=column, seed=seed, path=path, state=state, rows=rows, made_by=made_by
+    )
 
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
@@ -285,7 +290,16 @@ def remarks(data: FigureData) -> list[str]:
             "In several folders, counted once: "
             + _names(f"{run.name}, from {path.parent}" for path, run in copied.items())
         )
-    return found
+    return found + makers(data.runs)
+
+
+def makers(runs: Iterable[Run]) -> list[str]:
+    """A sentence on each that made runs and is not this code."""
+    names: dict[str, dict[Path, str]] = {}
+    for run in runs:
+        if run.made_by:
+            names.setdefault(run.made_by, {}).setdefault(run.path, run.name)
+    return [f"Made by {maker}: " + _names(each.values()) for maker, each in names.items()]
 
 
 NAMES_SHOWN = 6
