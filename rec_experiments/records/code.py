@@ -230,7 +230,7 @@ def main(arguments: list[str]) -> None:
     file = Path(arguments[0]) / "provenance.json"
     if len(arguments) > 1 or not file.is_file():
         raise UserError(f"{' '.join(arguments)}: must be one run folder with a provenance.json")
-    origin = json.loads(file.read_text())
+    origin: Origin = json.loads(file.read_text())
     print(f"made by {made_by(origin) or 'this code'}")
     for start in _makers(starts(origin)):
         if "code" in start:

@@ -66,9 +66,14 @@ class RunFolder:
         return json.loads(file.read_text()) if file.exists() else {}
 
     def provenance(self) -> dict[str, Any]:
-        """Contents of provenance.json; {} for a run that never started."""
+        """Contents of provenance.json; {} without one. Raises UserError if it is damaged."""
         file = self.path / "provenance.json"
-        return json.loads(file.read_text()) if file.exists() else {}
+        try:
+            return json.loads(file.read_text()) if file.exists() else {}
+        except ValueError as error:
+            raise UserError(
+                f"run folder {self.path}: {file.name} cannot be read ({error})"
+            ) from error
 
     def made_by(self) -> str:
         """Who made the run, if not this code alone; as `code.made_by`."""
