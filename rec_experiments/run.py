@@ -47,7 +47,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
     with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
         context = prepare(experiment, reporter.note, reporter.warm_step, world)
         ending.callback(context.worker.close)
-        folder.start(config, provenance.collect(config), anew=experiment.remake and bool(made_by))
+        folder.start(config, provenance.collect(config), experiment.remake)
         for line in introduce(
             experiment, path, (len(context.train_problems), len(context.eval_problems))
         ):

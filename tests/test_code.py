@@ -295,7 +295,7 @@ def test_a_remake_that_is_cut_off_is_never_half_old(copy, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, die)
             with pytest.raises(KeyboardInterrupt):
-                train_until(copy, *SMALL, anew=True)
+                train_until(copy, *SMALL, remake=True)
         assert RunFolder(copy).status()["state"] == "running"
         assert RunFolder(copy).made_by() == MADE_BY
     assert removed

@@ -100,11 +100,11 @@ class RunFolder:
                     f"there and {now.get(key)} here; choose another run_dir"
                 )
 
-    def start(self, config: dict[str, Any], now: dict[str, Any], anew: bool = False) -> None:
+    def start(self, config: dict[str, Any], now: dict[str, Any], remake: bool = False) -> None:
         """Take the folder for this process. Raises UserError if another process holds it.
 
-        now: where the process comes from; earlier starts stay in provenance.json. anew: what the
-        folder holds of a run is removed first.
+        now: where the process comes from; earlier starts stay in provenance.json. remake: what
+        other code made in the folder is removed first.
         """
         if not self.world.leads:
             return
@@ -115,7 +115,7 @@ class RunFolder:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
             raise UserError(f"run_dir={self.path}: another process is running it")
-        if anew:
+        if remake and self.made_by():
             self._clear()
         newest = self._checkpoint_folders()[:1]
         from_step = int(newest[0].name.removeprefix("step_")) if newest else 0
