@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.policy import logprobs as scores
-from rec_experiments.policy.logprobs import Rows, collate, head_output, score
+from rec_experiments.policy.logprobs import Rows, collate, head_output
 
 VOCABULARY, HIDDEN = 151_936, 128
 SEQUENCES, PROMPT, RESPONSE = 8, 16, 512

@@ -91,6 +91,7 @@ class Experiment(Pieces):
     deterministic: bool
     output_dir: str
     run_dir: str | None
+    remake: bool
 
     def __post_init__(self) -> None:
         for name, least in {

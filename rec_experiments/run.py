@@ -37,18 +37,28 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
     path = run_path(config)
     folder = RunFolder(path, world)
     folder.check(config)
-    if folder.status().get("state") == "done":
-        console.print(f"finished before: {path}; nothing to do", highlight=False, soft_wrap=True)
+    made_by = folder.made_by()
+    if folder.is_finished(experiment.remake):
+        by = f", by {made_by}" if made_by else ""
+        again = "; remake=true makes it again" if made_by else ""
+        console.print(
+            f"finished before{by}: {path}; nothing to do{again}",
+            highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
         summarise(console, folder.metrics(), path)
         return path
     with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
         context = prepare(experiment, reporter.note, reporter.warm_step, world)
         ending.callback(context.worker.close)
-        folder.start(config, provenance.collect())
+        folder.start(config, provenance.collect(config), experiment.remake)
         for line in introduce(
             experiment, path, (len(context.train_problems), len(context.eval_problems))
         ):
             reporter.note(line)
+        if made_by and experiment.remake:
+            reporter.note(f"made before by {made_by}, and now anew")
+        elif begun_by := folder.made_by():
+            reporter.note(f"begun by {begun_by}; this code goes on with it")
         tracking = experiment.tracking if world.leads else NoTracking()
         tracker = tracking.start(path.name, group_name(config), str(path), config)
 

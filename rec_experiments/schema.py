@@ -38,13 +38,13 @@ from rec_experiments.rollout.pipeline import Overlap, Sequential
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.slots import ModelChoice, Optimizer, Pipeline, SamplerChoice, Tracking
 from rec_experiments.tasks.arithmetic import Arithmetic
 from rec_experiments.tasks.calculator import Calculator
 from rec_experiments.tasks.math_problems import MathProblems
 from rec_experiments.tasks.tool_calls import ToolCalls
 from rec_experiments.training import policies
 from rec_experiments.training.optimizers import AdamW
-from rec_experiments.slots import ModelChoice, Optimizer, Pipeline, SamplerChoice, Tracking
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import Piece, Task
 

@@ -60,7 +60,7 @@ def experiment(*overrides: str) -> Experiment:
         return schema.build(compose("config", list(overrides)), Experiment)
 
 
-def run(path: Path, *overrides: str, until: int | None = None) -> RunFolder:
+def run(path: Path, *overrides: str, until: int | None = None, remake: bool = False) -> RunFolder:
     """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
     from rec_experiments.prepare import prepare
     from rec_experiments.training.loop import train
@@ -68,7 +68,7 @@ def run(path: Path, *overrides: str, until: int | None = None) -> RunFolder:
     exp, config = experiment(*overrides), resolve(*overrides)
     folder = RunFolder(path)
     folder.check(config)
-    folder.start(config, {})
+    folder.start(config, {}, remake)
 
     def stop(row):
         if row["step"] == until:

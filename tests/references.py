@@ -148,9 +148,7 @@ def ppo_clip(logp, behavior, advantages, mask, low=0.2, high=0.2, weights=None):
     return _clipped_token_mean(logp, behavior, advantages, mask, 1.0 - low, 1.0 + high, weights)
 
 
-def grpo(
-    logp, behavior, rewards, groups, mask, low=0.2, high=0.2, ddof=1, eps=1e-6, weights=None
-):
+def grpo(logp, behavior, rewards, groups, mask, low=0.2, high=0.2, ddof=1, eps=1e-6, weights=None):
     """`ppo_clip` with `group_std_advantage` (GRPO, arXiv 2402.03300), as a token mean.
 
     The paper averages over tokens within a response and then over responses; the token mean is

@@ -17,6 +17,7 @@ import numpy as np
 from rec_experiments.results.over_seeds import interval_of_mean, of_finished
 from rec_experiments.results.runs import FigureData
 from rec_experiments.results.statistics import Statistic
+from rec_experiments.results.tables import makers
 
 
 class Outcome(Enum):
@@ -116,11 +117,12 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """scale: of the runs, "" without any."""
+    """scale: of the runs, "" without any. makers: sentences on runs that other code made."""
 
     claim: Claim
     scale: str
     findings: list[Finding]
+    makers: list[str]
 
     @property
     def outcome(self) -> Outcome:
@@ -160,7 +162,9 @@ def judge(claim: Claim, data_by_figure: Mapping[str, FigureData]) -> Verdict:
     """The verdict on one claim, from those of its figures that are at hand."""
     findings = [finding for check in claim.checks for finding in _findings(check, data_by_figure)]
     scale = next((data.scale for data in data_by_figure.values()), "")
-    return Verdict(claim=claim, scale=scale, findings=findings)
+    figures = [data_by_figure[name] for name in claim.figures if name in data_by_figure]
+    done = [run for data in figures for run in data.runs if run.state == "done"]
+    return Verdict(claim=claim, scale=scale, findings=findings, makers=makers(done))
 
 
 def _findings(check: Check, data_by_figure: Mapping[str, FigureData]) -> Iterator[Finding]:

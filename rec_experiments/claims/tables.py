@@ -24,9 +24,9 @@ def heading(verdict: Verdict) -> list[str]:
 
 
 def remarks(verdict: Verdict) -> list[str]:
-    """The claim in words, the verdict with its reasons, and a note."""
+    """The claim in words, the verdict with its reasons, a note, and who made runs otherwise."""
     claim = verdict.claim
-    return [f"{claim.says}.", verdict.sentence, *filter(None, [claim.note])]
+    return [f"{claim.says}.", verdict.sentence, *filter(None, [claim.note]), *verdict.makers]
 
 
 def cells(finding: Finding) -> list[str]:
@@ -125,6 +125,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "scale": verdict.scale,
         "reasons": verdict.reasons,
         "note": claim.note,
+        "made_by": verdict.makers,
         "parts": [_plain(finding) for finding in verdict.findings],
     }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 # Keys that say where and how a run goes or what a method is called, not what is computed.
-NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir")
+NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir", "remake")
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 import sys
+from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from rec_experiments import outside
+from rec_experiments.records import code
 
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",
@@ -21,18 +23,37 @@ PARENT = Path(__file__).parents[2]  # of the package: a checkout, or a folder of
 SOURCE = "source.json"  # beside a copy of the package: the commit and the diff it was copied from
 
 
-def collect() -> dict[str, Any]:
-    """Commit, uncommitted diff, package versions, device and command of this process."""
+# What is kept of every start of a run; of the newest one provenance.json has all.
+OF_A_START = (
+    "time", "command", "commit", "diff", "copy", "code", "device", "cpu_capability",
+)  # fmt: skip
+
+
+def collect(config: dict[str, Any]) -> dict[str, Any]:
+    """Commit, uncommitted diff, code, package versions, device and command of this process.
+
+    config: the resolved configuration of its run. cpu_capability: the instructions that torch
+    uses; with others it rounds otherwise.
+    """
     return {
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": [sys.executable, *sys.orig_argv[1:]],
         **source(),
+        "code": code.current(config),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in outside.packages()},
     }
+
+
+def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[str, Any]:
+    """Provenance of a run that had `origin`, {} for none, and starts now after `from_step`."""
+    start = {key: value for key, value in now.items() if key in OF_A_START}
+    return {**now, "starts": [*code.starts(origin), {**start, "from_step": from_step}]}
 
 
 def source() -> dict[str, Any]:

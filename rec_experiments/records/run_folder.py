@@ -1,6 +1,6 @@
 """A run folder: a reproducible object on disk. Every file is whole or absent.
 
-config.yaml      the resolved experiment          provenance.json  commit, versions, device, command
+config.yaml      the resolved experiment          provenance.json  commit, code, device, every start
 metrics.jsonl    one object per gradient step     samples.jsonl    a few responses per evaluation
 status.json      see below                        checkpoints/     the newest two states
 curves.png       the picture of the run           log.txt          output of a sweep's job
@@ -32,10 +32,13 @@ import yaml
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import UserError
 from rec_experiments.files import sync_folder, write_atomic
+from rec_experiments.records import code, provenance
 from rec_experiments.records.identity import identity
+from rec_experiments.records.tracking import ID_FILE
 
 CHECKPOINTS_KEPT = 2
 LOCK_PATIENCE = 2.0  # seconds: one that only looks, or that is about to end, may hold the lock
+ROWS = ("metrics.jsonl", "samples.jsonl")
 TAIL = 1 << 16  # bytes; more than a row of metrics
 
 
@@ -62,6 +65,24 @@ class RunFolder:
         file = self.path / "status.json"
         return json.loads(file.read_text()) if file.exists() else {}
 
+    def provenance(self) -> dict[str, Any]:
+        """Contents of provenance.json; {} without one. Raises UserError if it is damaged."""
+        file = self.path / "provenance.json"
+        try:
+            return json.loads(file.read_text()) if file.exists() else {}
+        except ValueError as error:
+            raise UserError(
+                f"run folder {self.path}: {file.name} cannot be read ({error})"
+            ) from error
+
+    def made_by(self) -> str:
+        """Who made the run, if not this code alone; as `code.made_by`."""
+        return code.made_by(self.provenance())
+
+    def is_finished(self, remake: bool) -> bool:
+        """Whether nothing is left to do. remake: a run of other code is to be made again."""
+        return self.status().get("state") == "done" and not (remake and self.made_by())
+
     def check(self, config: dict[str, Any]) -> None:
         """Raise UserError if the folder cannot be used for the experiment `config`."""
         parent = next(p for p in [self.path, *self.path.parents] if p.exists() or p.is_symlink())
@@ -79,8 +100,12 @@ class RunFolder:
                     f"there and {now.get(key)} here; choose another run_dir"
                 )
 
-    def start(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
-        """Take the folder for this process. Raises UserError if another process holds it."""
+    def start(self, config: dict[str, Any], now: dict[str, Any], remake: bool = False) -> None:
+        """Take the folder for this process. Raises UserError if another process holds it.
+
+        now: where the process comes from; earlier starts stay in provenance.json. remake: what
+        other code made in the folder is removed first.
+        """
         if not self.world.leads:
             return
         try:
@@ -90,12 +115,31 @@ class RunFolder:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
             raise UserError(f"run_dir={self.path}: another process is running it")
+        if remake and self.made_by():
+            self._clear()
+        newest = self._checkpoint_folders()[:1]
+        from_step = int(newest[0].name.removeprefix("step_")) if newest else 0
         write_atomic(
             self.path / "config.yaml",
             yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
         )
-        write_atomic(self.path / "provenance.json", _json(provenance))
+        origin = provenance.after(self.provenance(), now, from_step)
+        write_atomic(self.path / "provenance.json", _json(origin))
         self.set_status("running")
+
+    def _clear(self) -> None:
+        """Remove rows, states and pictures, in an order that may be cut off anywhere.
+
+        From the first line on the run is no longer done, and one without states begins anew: it
+        drops the rows that are left. Until then they are those of the starts in provenance.json.
+        """
+        self.set_status("running")
+        for state in self._checkpoint_folders():
+            shutil.rmtree(state)
+        for name in (*ROWS, "curves.png", ID_FILE):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / "wandb", ignore_errors=True)
+        sync_folder(self.path)
 
     def is_held(self) -> bool:
         """Whether a living process has taken the folder, as far as this machine can see."""
@@ -114,7 +158,7 @@ class RunFolder:
         if not self.world.leads:
             return
         self.set_status("running", from_step=max(step, 0))
-        for name in ("metrics.jsonl", "samples.jsonl"):
+        for name in ROWS:
             write_atomic(self.path / name, _read_rows(self.path / name, step))
 
     def append(self, name: str, rows: list[dict[str, Any]]) -> None:
@@ -146,7 +190,7 @@ class RunFolder:
         folder = self.checkpoints / f"step_{step:08d}"
         temporary = self.checkpoints / f".{folder.name}.partial"
         if self.world.leads:
-            for name in ("metrics.jsonl", "samples.jsonl"):
+            for name in ROWS:
                 with open(self.path / name, "ab") as rows:
                     os.fsync(rows.fileno())
             for stale in (temporary, folder):

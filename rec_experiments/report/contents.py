@@ -92,7 +92,7 @@ class RunPart:
     """A run folder in one line, and its responses.
 
     accuracies: of every evaluation. final, reward, kl: as the figures' statistics have them, None
-    where never measured. environment: the number of its Environment.
+    where never measured. environment: the number of its Environment. made_by: as of a Run.
     """
 
     name: str
@@ -111,6 +111,7 @@ class RunPart:
     seconds: float
     command: list[str]
     environment: int
+    made_by: str
     samples: list[Evaluation]
 
 
@@ -251,6 +252,7 @@ def _run_part(
         seconds=seconds(run.rows),
         command=origin["command"],
         environment=environments.setdefault(environment, len(environments)),
+        made_by=run.made_by,
         samples=evaluations(read_samples(run.path)),
     )
 

@@ -171,7 +171,7 @@ def _runs(runs: Sequence[RunPart]) -> str:
 
 RUN_HEAD = (
     "run", "algorithm", "schedule", "seed", "state", "step", "curve", "accuracy", "reward", "KL",
-    "seconds", "figures",
+    "seconds", "figures", "code",
 )  # fmt: skip
 
 
@@ -191,6 +191,7 @@ def _run_cells(run: RunPart) -> list[str]:
         *(_sortable(value, "number") for value in (run.final, run.reward, run.kl)),
         f'<td class="number" data-sort="{run.seconds}">{run.seconds:.0f}</td>',
         _sortable("; ".join(dict.fromkeys(figures)), ""),
+        _sortable(run.made_by or "this code", ""),
     ]
 
 

@@ -68,8 +68,11 @@ def places(path: Path, folders: list[Path] | None) -> list[Path]:
 
 
 def best_of(runs: list[Run]) -> Run:
-    """The copy of a run to count: one that is done before one that is not, then the furthest."""
-    best = max(runs, key=lambda run: (run.done, run.last_step, run.state != "missing"))
+    """The copy of a run to count: one that is done before one that is not, then one that this code
+    made, then the furthest."""
+    best = max(
+        runs, key=lambda run: (run.done, not run.made_by, run.last_step, run.state != "missing")
+    )
     found = {run.path.resolve(): run.path for run in runs if run.state != "missing"}
     found.pop(best.path.resolve(), None)
     return replace(best, copies=tuple(found.values()))

@@ -30,6 +30,7 @@ class Run:
     state: str  # missing, or that of status.json: running, done, failed, interrupted
     rows: list[Row]
     copies: tuple[Path, ...] = ()
+    made_by: str = ""
 
     @property
     def cell(self) -> str:
@@ -85,9 +86,12 @@ def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
     try:
         state = RunFolder(path).status().get("state", "missing")
         rows = RunFolder(path).metrics() if state != "missing" else []
+        made_by = RunFolder(path).made_by()
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise UserError(f"run folder {path}: cannot be read ({error})") from error
-    return Run(arm=arm, column=column, seed=seed, path=path, state=state, rows=rows)
+    return Run(
+        arm=arm, column=column, seed=seed, path=path, state=state, rows=rows, made_by=made_by
+    )
 
 
 def read_config(path: Path) -> dict[str, Any]:

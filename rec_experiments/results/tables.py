@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,16 @@ def remarks(data: FigureData) -> list[str]:
             "In several folders, counted once: "
             + _names(f"{run.name}, from {path.parent}" for path, run in copied.items())
         )
-    return found
+    return found + makers(data.runs)
+
+
+def makers(runs: Iterable[Run]) -> list[str]:
+    """A sentence on each that made runs and is not this code."""
+    names: dict[str, dict[Path, str]] = {}
+    for run in runs:
+        if run.made_by:
+            names.setdefault(run.made_by, {}).setdefault(run.path, run.name)
+    return [f"Made by {maker}: " + _names(each.values()) for maker, each in names.items()]
 
 
 def _names(names: Iterable[str]) -> str:

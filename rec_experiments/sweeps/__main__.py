@@ -80,14 +80,20 @@ def table(runs: list[Job], states: dict[Path, State]) -> list[str]:
         state = states[job.path]
         step = f"{state.step}/{job.config['steps']}"
         ends = f"{state.ends:%d %b %H:%M}" if state.ends else ""
-        note = f"  {state.note}" if state.note else ""
-        lines.append(f"{state.name:<11} {step:>11}  {ends:<12}  {job.path.name}{note}")
+        note = state.note or (f"by {state.made_by}" if state.made_by else "")
+        line = f"{state.name:<11} {step:>11}  {ends:<12}  {job.path.name}  {note}"
+        lines.append(line.rstrip())
     return [*lines, counts(states)]
 
 
 def counts(states: dict[Path, State]) -> str:
     found = Counter(state.name for state in states.values())
-    return f"{len(states)} runs: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items()))
+    others = sum(bool(state.made_by) for state in states.values())
+    return (
+        f"{len(states)} runs: "
+        + ", ".join(f"{n} {name}" for name, n in sorted(found.items()))
+        + (f"; {others} of those done by other code" if others else "")
+    )
 
 
 def _runs(name: str, overrides: list[str]) -> list[Job]:

@@ -267,8 +267,8 @@ def distinct(found: list[Job]) -> dict[Path, Job]:
 
 
 def finished(job: Job) -> bool:
-    """Whether the job's run is done, as its folder says."""
-    return RunFolder(job.path).status().get("state") == "done"
+    """Whether the job's run is done, as its folder says, and not to be made again."""
+    return RunFolder(job.path).is_finished(bool(job.config.get("remake")))
 
 
 def _parse(overrides: list[str]) -> list[Override]:

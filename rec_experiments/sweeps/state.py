@@ -30,13 +30,15 @@ Queue = dict[tuple[str, int], tuple[str, str]]  # submission, number: SLURM's st
 @dataclass(frozen=True, slots=True)
 class State:
     """name: done, running, queued, failed, interrupted (the run has saved its state and no job is
-    there to go on), or missing. step: of the last row. note: why a job failed or waits.
-    ends: when a running one is expected to."""
+    there to go on), outdated (done by other code, and to be made again), or missing. step: of the
+    last row. note: why a job failed or waits. ends: when a running one is expected to. made_by: who
+    made a done one, if not this code alone."""
 
     name: str
     step: int
     note: str = ""
     ends: datetime | None = None
+    made_by: str = ""
 
 
 def survey(jobs: Iterable[Job]) -> dict[Path, State]:
@@ -56,14 +58,15 @@ def _state(job: Job, record: Place | None, queue: Queue) -> State:
     status, step = folder.status(), folder.last_step()
     claim = status.get("state", "missing")
     in_queue = queue.get((record[0].name, record[1])) if record else None
-    if claim == "done":
-        return State("done", step)
+    if finished(job):
+        return State("done", step, made_by=folder.made_by())
     if in_queue and in_queue[0] in WAITING:
         return State("queued", step, in_queue[1])
     if in_queue or folder.is_held():
         return State("running", step, ends=_ends(job, status, step))
-    if claim == "interrupted" or (claim == "failed" and not _is_older(job.path, record)):
-        return State(claim, step, status["reason"])
+    if claim in ("done", "interrupted") or (claim == "failed" and not _is_older(job.path, record)):
+        name = "outdated" if claim == "done" else claim
+        return State(name, step, status.get("reason") or f"by {folder.made_by()}")
     if claim != "missing" or _log(record):  # a dead process cannot take back that it is running
         return State("failed", step, _last_words(job.path, _log(record)))
     return State("missing", step)

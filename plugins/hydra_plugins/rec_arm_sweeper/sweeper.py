@@ -55,10 +55,13 @@ class ArmSweeper(Sweeper):
         try:
             points = sweeps.expand(sweeps.sweep_of(self.node), arguments)
             runs = list(sweeps.distinct(sweeps.compose_jobs(points, self._compose)).values())
-            states = [state.name for state in sweeps.survey(runs).values()]
+            found = sweeps.survey(runs).values()
+            states = [state.name for state in found]
+            others = sum(bool(state.made_by) for state in found)
             done, active = states.count("done"), sum(name in sweeps.ACTIVE for name in states)
             print(
                 f"{len(runs)} runs, {done} finished before"
+                + (f" ({others} by other code: remake=true makes those again)" if others else "")
                 + (f", {active} queued or running" if active else ""),
                 flush=True,
             )
