@@ -82,7 +82,8 @@ _UNCOMMITTED = re.compile(
     r"|impossible|except|without|unless|if|or|either|between|versus|vs|but|instead|rather|maybe"
     r"|perhaps|probably|possibly|likely|unlikely|might|could be|may be|think|guess|believe|suppose"
     r"|assume|assuming|unsure|uncertain|wait|hmm|approximately|approx|roughly|nearly|almost"
-    r"|at least|at most|up to|plus|minus|multiplied|divided|squared|cubed|factorial|ish"
+    r"|hardly|doubt|isnt|wasnt|cant|at least|at most|up to|than(?=[\s$]*\d)|plus|minus|multiplied"
+    r"|divided|squared|cubed|power|factorial|opposite|reciprocal|ish"
     r"|tenths?|hundredths?|thousandths?|zero|two|three|four|five|six|seven|eight|nine|ten|eleven"
     r"|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty"
     r"|fifty|sixty|seventy|eighty|ninety)\b|\?",
@@ -95,6 +96,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _MARK = re.compile(r"\$|\\[(\[]|\\boxed")
 _PROSE_FACTORIAL = re.compile(r"[\w)]\s*!")
+_FACTORIAL_TWICE = re.compile(r"![\s)}]*!")  # sympy would compute 18!! and never end
 _RELATION = re.compile(
     r"[<>≤≥≠±]|\\(?:[lg]eq?|[lg]t|neq?|not|lnot|neg|pm|mp|to|rightarrow|equiv|[bp]?mod)(?![a-zA-Z])"
 )
@@ -275,7 +277,10 @@ def _evades(text: str, gold: str) -> bool:
         {word.lower() for word in _UNCOMMITTED.findall(_STYLED.sub(r" \1 ", side))}
         for side in (text, gold)
     )
-    if doubts - allowed or (_PROSE.search(text) and _PROSE_FACTORIAL.search(text)):
+    shouts = _FACTORIAL_TWICE.search(text) or (
+        _PROSE.search(text) and _PROSE_FACTORIAL.search(text)
+    )
+    if doubts - allowed or shouts:
         return True
     one_value = not _SEVERAL.search(gold)
     return one_value and bool(_RELATION.search(text) or _TWO_NUMBERS.search(text))
