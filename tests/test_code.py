@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, experiment, timeless
 from conftest import run as train_until
-from rec_experiments.results.collect import best_of
 
 from rec_experiments import sweeps
 from rec_experiments.claims import tables, verdicts
 from rec_experiments.errors import UserError
-from rec_experiments.results.runs import FigureData, read_run
-from rec_experiments.results.tables import remarks
 from rec_experiments.records import code, provenance
 from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.results.collect import best_of
+from rec_experiments.results.runs import FigureData, read_run
+from rec_experiments.results.tables import remarks
 from rec_experiments.run import run
 from rec_experiments.sweeps.__main__ import table
 

@@ -1,6 +1,7 @@
 """Verifiers and judges.
 
-1. A final answer scores by its value, in any usual spelling, and by nothing said before it.
+1. A final answer scores by its value, in any usual spelling, and by nothing said before it. Many
+   more are in test_answers.py.
 2. The format bonus is paid for the exact format and taken for anything else.
 3. Whatever one item does to its worker, every other item gets its own score.
 4. Judging processes never outlive the process that asked.
@@ -30,7 +31,7 @@ WRONG = Verdict(reward=0.0, accuracy=0.0)
 
 
 def score(response: str, answer: str) -> float:
-    return math_answer.verify(response, answer, format_bonus=0.0).reward
+    return math_answer.verify(response, answer, 0.0, math_answer.same_number).reward
 
 
 # 1. Final answers
@@ -61,15 +62,12 @@ def score(response: str, answer: str) -> float:
         ("109,200,000", "109200000"),
         ("1.8e1", "18"),
         ("0.5", "0.50"),
-        ("36/2", "18"),
         ("\\boxed{18}", "18"),
         ("\\boxed{18 dollars}", "18"),
-        ("\\boxed{\\frac{36}{2}}", "18"),
         ("\\boxed{18\\text{ km}}", "18"),
         ("\\boxed{x=18}", "18"),
         ("\\(18\\)", "18"),
         ("x = 18", "18"),
-        ("Natalia sold 48 + 24 = 72 clips.", "72"),
         ("#### 18", "18"),
     ],
 )
@@ -124,7 +122,10 @@ def test_wrong_answers_do_not_score(final: str, answer: str) -> None:
         ("\\boxed{20}\n#### 18", "20"),
         ("It is 18.\n#### 18\n#### 20", "20"),
         ("The 18 apples cost $1 each. The answer is 20.", "20"),
-        ("18 - 3 = 15, and 15 + 5 = 20", "20"),
+        ("18 - 3 = 15, and 15 + 5 = 20", "neither: it is arithmetic"),
+        ("18 apples are left. Each costs $2. The answer is 20.", "20"),
+        ("<think>18 at $1 each.</think> She makes $20.", "20"),
+        ("She has 18.\n\nTotal: 20", "20"),
         ("18 </answer> 20", "20"),
         ("18, so \\boxed{2", "neither: it is cut off"),
     ],
@@ -174,7 +175,7 @@ def test_a_spelled_integer_equals_itself_and_no_other(
 def test_format_bonus(response: str, well_formed: bool) -> None:
     assert math_answer.well_formed(response) == well_formed
     for answer, accuracy in (("18", score(response, "18")), ("19", 0.0)):
-        verdict = math_answer.verify(response, answer, format_bonus=0.1)
+        verdict = math_answer.verify(response, answer, 0.1, math_answer.same_number)
         assert verdict.accuracy == accuracy
         assert verdict.reward == accuracy + (0.1 if well_formed else -0.1)
 
@@ -290,7 +291,7 @@ HOSTILE = [
 
 
 def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
-    task = experiment("dataset=gsm8k").dataset
+    task = experiment("dataset=math").dataset
     good, wrong = ("<answer>18</answer>", "18"), ("<answer>20</answer>", "18")
     items = [
         item

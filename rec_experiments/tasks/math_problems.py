@@ -24,6 +24,13 @@ class Form(Enum):
     hashed = "hashed"  # a number after the last ####
 
 
+class Answers(Enum):
+    """What counts as the gold answer."""
+
+    number = "number"  # that number itself
+    expression = "expression"  # any expression of the same value
+
+
 @dataclass(kw_only=True, slots=True)
 class MathSource(Source):
     """A split, and what the fields of its rows mean.
@@ -63,16 +70,20 @@ class MathProblems(TextTask):
     """Raises ValueError for a number out of range, no hub name or no regular expression.
 
     path: a local folder with the files that `train` and `evaluation` name, or null for the hub.
-    Where both name the same file, it may be that file itself. format_bonus: see
-    `rewards.math_answer.verify`.
+    Where both name the same file, it may be that file itself. answers, format_bonus: see
+    `rewards.math_answer`.
     """
 
     train: MathSource
     evaluation: MathSource
+    answers: Answers
     format_bonus: float
 
     def __post_init__(self) -> None:
         TextTask.__post_init__(self)
+        if not isinstance(self.answers, Answers):
+            allowed = " or ".join(choice.value for choice in Answers)
+            raise ValueError(f"answers={self.answers}: must be {allowed}")
         if not self.format_bonus >= 0:
             raise ValueError(f"format_bonus={self.format_bonus}: must be at least 0")
         for name, source in self._sources():
@@ -98,7 +109,9 @@ class MathProblems(TextTask):
     def verify(self, response: str, answer: str) -> Verdict:
         from rec_experiments.rewards import math_answer  # sympy is slow to import
 
-        return math_answer.verify(response, answer, self.format_bonus)
+        number = self.answers is Answers.number
+        same = math_answer.same_number if number else math_answer.same_expression
+        return math_answer.verify(response, answer, self.format_bonus, same)
 
     def describe(self) -> str:
         return self.path or f"{self.train.hub}, evaluated on {self.evaluation.hub}"
