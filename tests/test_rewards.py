@@ -1,4 +1,4 @@
-"""Verifiers and judges.
+"""Verifiers and the processes that run them.
 
 1. A final answer scores by its value, in any usual spelling, and by nothing said before it. Many
    more are in test_answers.py.
@@ -22,7 +22,7 @@ from conftest import experiment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.rewards import judge, math_answer
+from rec_experiments.rewards import verifier_pool, math_answer
 from rec_experiments.rewards.verifier_pool import CRASHED, TIMED_OUT, VerifierPool, inline_verifier
 from rec_experiments.types import Verdict
 
@@ -214,7 +214,7 @@ def scripted(response: str, answer: str) -> Verdict:
     if act == "raise":
         raise Awkward("this ", "fails")
     if act == "hoard":
-        bytearray(2 * judge.MEMORY)
+        bytearray(2 * verifier_pool.MEMORY)
     return RIGHT if response == answer else WRONG
 
 
@@ -268,11 +268,11 @@ def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_lost_item_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "STARTUP", 60)
+    monkeypatch.setattr(verifier_pool, "STARTUP", 60)
     with VerifierPool(scripted, workers=1, timeout=0.05) as isolated:
         isolated([GOOD])
         assert isolated._pool is not None
-        monkeypatch.setattr(judge, "STARTUP", 0)
+        monkeypatch.setattr(verifier_pool, "STARTUP", 0)
         assert isolated._outcome(Future(), isolated._pool) is None
 
 
@@ -351,12 +351,12 @@ def test_numbers_out_of_range(numbers: dict) -> None:
 
 
 def parent(*responses: str) -> subprocess.Popen:
-    """Another interpreter that judges the responses, and never closes its judge."""
+    """Another interpreter that judges the responses, and never closes its pool."""
     code = f"""
 from test_rewards import scripted
 from rec_experiments.rewards.verifier_pool import VerifierPool
-judge = VerifierPool(scripted, workers={len(responses)}, timeout=600)
-print(judge([(response, "") for response in {list(responses)!r}]))
+pool = VerifierPool(scripted, workers={len(responses)}, timeout=600)
+print(pool([(response, "") for response in {list(responses)!r}]))
 """
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent)])
