@@ -21,7 +21,7 @@ from conftest import experiment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.rewards import judge, math_answer
+from rec_experiments.rewards import math_answer, verifier_pool
 from rec_experiments.rewards.verifier_pool import CRASHED, TIMED_OUT, VerifierPool, inline_verifier
 from rec_experiments.types import Verdict
 
@@ -213,7 +213,7 @@ def scripted(response: str, answer: str) -> Verdict:
     if act == "raise":
         raise Awkward("this ", "fails")
     if act == "hoard":
-        bytearray(2 * judge.MEMORY)
+        bytearray(2 * verifier_pool.MEMORY)
     return RIGHT if response == answer else WRONG
 
 
@@ -267,11 +267,11 @@ def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_lost_item_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge, "STARTUP", 60)
+    monkeypatch.setattr(verifier_pool, "STARTUP", 60)
     with VerifierPool(scripted, workers=1, timeout=0.05) as isolated:
         isolated([GOOD])
         assert isolated._pool is not None
-        monkeypatch.setattr(judge, "STARTUP", 0)
+        monkeypatch.setattr(verifier_pool, "STARTUP", 0)
         assert isolated._outcome(Future(), isolated._pool) is None
 
 
