@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.policy import logprobs as scores
-from rec_experiments.policy.logprobs import Rows, collate, head_output
+from rec_experiments.policy.logprobs import TokenBatch, collate, compute_logprobs, head_output
 
 VOCABULARY, HIDDEN = 151_936, 128
 SEQUENCES, PROMPT, RESPONSE = 8, 16, 512
@@ -51,7 +51,7 @@ def small_model(device: str) -> Qwen2ForCausalLM:
     return model
 
 
-def batch(device: str) -> tuple[Rows, Tensor]:
+def batch(device: str) -> tuple[TokenBatch, Tensor]:
     """Token ids, and an advantage for each sequence."""
     torch.manual_seed(1)
     ids = torch.randint(VOCABULARY, (SEQUENCES, PROMPT + RESPONSE)).tolist()
@@ -59,16 +59,16 @@ def batch(device: str) -> tuple[Rows, Tensor]:
     return rows.to(torch.device(device)), torch.randn(SEQUENCES).to(device)
 
 
-def in_chunks(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
+def in_chunks(model: PreTrainedModel, rows: TokenBatch, advantage_B: Tensor) -> Tensor:
     return -(advantage_B[:, None] * compute_logprobs(model, rows, 1.0).logp_BT).mean()
 
 
-def all_at_once(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
+def all_at_once(model: PreTrainedModel, rows: TokenBatch, advantage_B: Tensor) -> Tensor:
     scores.LOGITS_AT_ONCE = SEQUENCES * RESPONSE * VOCABULARY
     return in_chunks(model, rows, advantage_B)
 
 
-def trl(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
+def trl(model: PreTrainedModel, rows: TokenBatch, advantage_B: Tensor) -> Tensor:
     """As its GRPO trainer does it without Liger: on all logits."""
     from trl.trainer.utils import selective_log_softmax_and_entropy
 
@@ -78,7 +78,7 @@ def trl(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
     return -(advantage_B[:, None] * logp_BT).mean()
 
 
-def liger(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
+def liger(model: PreTrainedModel, rows: TokenBatch, advantage_B: Tensor) -> Tensor:
     """Its GRPO loss at ratio 1, compiled on a GPU as it is by default."""
     from liger_kernel.chunked_loss import LigerFusedLinearGRPOLoss
 
@@ -97,7 +97,7 @@ def liger(model: PreTrainedModel, rows: Rows, advantage_B: Tensor) -> Tensor:
     )[0]
 
 
-PATHS: dict[str, Callable[[PreTrainedModel, Rows, Tensor], Tensor]] = {
+PATHS: dict[str, Callable[[PreTrainedModel, TokenBatch, Tensor], Tensor]] = {
     "all at once": all_at_once,
     "in chunks": in_chunks,
     "trl": trl,

@@ -20,11 +20,13 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 import rec_experiments
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.policy.batching import Limits
+from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.training.loop import accumulate_gradient
-from rec_experiments.types import Response, Rollouts, SampleKey, Sampler, Verdict
+from rec_experiments.training.update import GradientPass, MiniBatch
+from rec_experiments.types import Response, Rollouts, SampleKey, Sampler, Tick, Verdict
 
 # Dense bfloat16 FLOP/s as their maker states them, by a part of the device's name.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
@@ -128,20 +130,23 @@ def main() -> None:
     tokens = sum(len(response.tokens) for response in rows)
     rollouts = Rollouts(
         index=0,
-        version=0,
         prompts=[prompt for prompt in prompts for _ in range(size.draws)],
         responses=rows,
         verdicts=[Verdict(reward=float(i % 2), accuracy=float(i % 2)) for i in range(len(rows))],
         groups=[group for group in range(size.prompts) for _ in range(size.draws)],
+        versions=[0] * len(rows),
     )
     algorithm: Algorithm = rec_experiments.algorithm("rec_oneside_nois").parts
+    gradient = GradientPass(
+        algorithm=algorithm,
+        forward=ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.bfloat16),
+        limits=Limits(sequences=None, tokens=size.micro_batch_tokens),
+    )
+    first = Tick(batch=0, epoch=0, part=0, update=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
 
     def step() -> None:
-        accumulate_gradient(
-            model, rollouts, algorithm, pad_id=0, temperature=1.0, seed=0, micro_batch_size=None,
-            micro_batch_tokens=size.micro_batch_tokens, compute_dtype=torch.bfloat16,
-        )  # fmt: skip
+        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, first, seed=0, model=model))
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
 

@@ -12,9 +12,16 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from rec_experiments import schema
+from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
+from rec_experiments.distributed import ALONE, World
 from rec_experiments.experiment import Experiment
+from rec_experiments.policy.batching import Limits
+from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.training.metrics import TokenLog
+from rec_experiments.training.update import GradientPass, MiniBatch
+from rec_experiments.types import Rollouts, Tick
 
 # An experiment of seconds: the same code path as a real one.
 SMALL = (
@@ -78,6 +85,37 @@ def run(path: Path, *overrides: str, until: int | None = None, remake: bool = Fa
     with contextlib.closing(context.worker):
         train(exp, context, folder, stop)
     return folder
+
+
+def accumulate_gradient(
+    model,
+    rollouts: Rollouts,
+    algorithm: Algorithm,
+    *,
+    pad_id: int,
+    temperature: float = 1.0,
+    micro_batch_size: int | None = None,
+    micro_batch_tokens: int | None = None,
+    compute_dtype: torch.dtype = torch.float32,
+    reference=None,
+    seed: int = 0,
+    tick: Tick | None = None,
+    world: World = ALONE,
+) -> TokenLog:
+    """Add the gradient of a mini-batch to the model's, and measure KL if there is a reference.
+
+    Without a tick, batch n is update n, as where each batch is good for one.
+    """
+    tick = tick or Tick(batch=rollouts.index, epoch=0, part=0, update=rollouts.index)
+    gradient = GradientPass(
+        algorithm=algorithm,
+        forward=ForwardPass(pad_id=pad_id, temperature=temperature, compute_dtype=compute_dtype),
+        limits=Limits(sequences=micro_batch_size, tokens=micro_batch_tokens),
+        others={} if reference is None else {"reference": reference},
+        kl=reference is not None,
+        world=world,
+    )
+    return gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, tick, seed, model))
 
 
 def timeless(row: dict) -> dict:

@@ -21,6 +21,8 @@ from rec_experiments import rng
 from rec_experiments.algo import clips, data_weighting
 from rec_experiments.algo.advantages import GroupMean, GroupStandard
 from rec_experiments.algo.groups import group_mean, group_sum
+from rec_experiments.algo.surrogate import tokens
+from rec_experiments.types import Advantages, LossInput, Outcomes, Tick
 
 PRESETS = [
     "reinforce", "grpo", "rec_oneside_is", "rec_oneside_nois", "rec_twoside_is",
@@ -54,6 +56,13 @@ def gradient(algorithm, inputs) -> torch.Tensor:
 def centered(inputs) -> torch.Tensor:
     r = inputs["rewards"].reshape(-1, K)
     return (r - r.mean(1, keepdim=True)).reshape(-1)
+
+
+def advantages_of(algorithm, inputs) -> Advantages:
+    """What the trainer makes of the rewards before any gradient; every response came to its end."""
+    all_B = torch.ones(len(inputs["rewards"]), dtype=torch.bool)
+    outcomes = Outcomes(inputs["rewards"], inputs["groups"], inputs["mask"], all_B, all_B)
+    return algorithm.parts.advantages(outcomes, rng.generator(0, rng.DROP, 0))
 
 
 def coefficient_by_hand(preset: str, inputs) -> torch.Tensor:
@@ -104,9 +113,7 @@ def test_coefficients_match_the_papers_table(preset):
 
 def test_red_drop_is_eq_10_on_a_balanced_subset():
     inputs = batch(3)
-    credit = rec_experiments.algorithm("red_drop").parts.credit(
-        inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, rng.DROP, 0)
-    )
+    credit = advantages_of(rec_experiments.algorithm("red_drop"), inputs)
     kept = credit.mask_BT.any(1)
     r = inputs["rewards"]
     dropped_somewhere = False
@@ -140,10 +147,7 @@ def test_dropped_samples_leave_the_denominator_unless_counted():
     inputs = batch(3)
     kept = rec_experiments.algorithm("red_drop")
     counted = rec_experiments.algorithm("red_drop", "data_weighting.count_dropped=true")
-    credits = [
-        a.parts.credit(inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, 3, 0))
-        for a in (kept, counted)
-    ]
+    credits = [advantages_of(algorithm, inputs) for algorithm in (kept, counted)]
     assert torch.equal(credits[0].advantage_B, credits[1].advantage_B)
     assert credits[0].totals.tokens < credits[1].totals.tokens == int(inputs["mask"].sum())
 
@@ -179,7 +183,7 @@ def test_at_ratio_one_everything_is_reinforce(preset):
 )
 def test_one_side_and_two_side_are_rings(low, high, ratios, advantage):
     log_ratio = torch.tensor([ratios], dtype=torch.float64)
-    args = log_ratio, torch.tensor([advantage]), torch.ones_like(log_ratio)
+    args = log_ratio, tokens(log_ratio, torch.tensor([advantage]))
     ring = clips.Ring(low=low, high=high, outer_low=low, outer_high=high)
     assert torch.equal(ring(*args), clips.OneSide(low=low, high=high)(*args))
     unreachable = clips.Ring(low=low, high=high, outer_low=None, outer_high=None)
@@ -189,11 +193,11 @@ def test_one_side_and_two_side_are_rings(low, high, ratios, advantage):
 def test_bounds_are_inclusive_and_null_is_unbounded():
     edge = torch.tensor([[math.log1p(-0.2), math.log1p(0.2)]], dtype=torch.float64)
     for sign in (-1.0, 1.0):
-        a = torch.tensor([sign])
-        assert clips.TwoSide(low=0.2, high=0.2)(edge, a, edge).all()
-        assert clips.OneSide(low=None, high=None)(edge * 1e3, a, edge).all()
+        a, far = torch.tensor([sign]), edge * 1e3
+        assert clips.TwoSide(low=0.2, high=0.2)(edge, tokens(edge, a)).all()
+        assert clips.OneSide(low=None, high=None)(far, tokens(far, a)).all()
     outside = edge * 1.001
-    assert not clips.TwoSide(low=0.2, high=0.2)(outside, torch.tensor([1.0]), edge).any()
+    assert not clips.TwoSide(low=0.2, high=0.2)(outside, tokens(outside, torch.ones(1))).any()
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -235,11 +239,15 @@ def test_equal_rewards_have_exactly_no_advantage(advantage, reward):
 
 
 def test_fully_masked_rows_do_not_count_in_a_sequence_mean():
+    """Nor does a group without any other: rows 3 to 8 are group 1 and a row of each beside it."""
     inputs = batch(6)
     inputs["mask"][3:9] = False
     loss = rec_experiments.algorithm("reinforce", "aggregation=sequence_mean")(**inputs).loss
-    total = -(centered(inputs)[:, None] * inputs["logp"] * inputs["mask"]).sum()
-    torch.testing.assert_close(loss, total / (B - 6))
+    of_row = -(centered(inputs)[:, None] * inputs["logp"] * inputs["mask"]).sum(1)
+    of_group = of_row.reshape(-1, K).sum(1)
+    others = [group for group in range(B // K) if group != 1]
+    means = of_group[others] / torch.tensor([3, 3, *[K] * (len(others) - 2)])
+    torch.testing.assert_close(loss, means.mean())
 
 
 def test_no_live_token_at_all_gives_no_gradient():
@@ -341,18 +349,23 @@ def test_multi_turn_masks_only_the_models_tokens():
 def test_no_per_token_synchronisation_inside_the_loss():
     """A loss works on the meta device, where any .item() would raise."""
     for preset in PRESETS:
-        parts = rec_experiments.algorithm(preset).parts
-        inputs = batch()
-        credit = parts.credit(
-            inputs["rewards"], inputs["groups"], inputs["mask"], rng.generator(0, rng.DROP, 0)
+        algorithm, inputs = rec_experiments.algorithm(preset), batch()
+        credit = advantages_of(algorithm, inputs)
+        meta = Advantages(
+            credit.advantage_B.to("meta"),
+            credit.mask_BT.to("meta"),
+            credit.live_B.to("meta"),
+            credit.totals,
         )
-        meta = rec_experiments.types.Advantages(
-            credit.advantage_B.to("meta"), credit.mask_BT.to("meta"), credit.totals
+        loss_input = LossInput(
+            logp_BT=inputs["logp"].to("meta"),
+            logps={"behavior": inputs["behavior_logp"].to("meta")},
+            advantages=meta,
+            groups_B=inputs["groups"].to("meta"),
+            versions_B=torch.zeros(B, dtype=torch.long, device="meta"),
+            tick=Tick(0, 0, 0, 0),
         )
-        loss_input = rec_experiments.types.LossInput(
-            inputs["logp"].to("meta"), inputs["behavior_logp"].to("meta"), meta
-        )
-        assert parts.loss(loss_input).loss.shape == ()
+        assert algorithm.parts.loss(loss_input).loss.shape == ()
 
 
 def test_wrong_shapes_are_refused():

@@ -80,7 +80,10 @@ CASES = {
         ["ranks=2"],
         ["ranks=2", "processes that were started, 1;", "torchrun --nproc-per-node 2 -m rec_exp"],
     ),
-    "no correction at all": (["mismatch_cap=0.5"], ["mismatch_cap=0.5", "at least 1, or null"]),
+    "no correction at all": (
+        ["correction=truncated", "correction.cap=0.5"],
+        ["correction.cap=0.5", "at least 1"],
+    ),
     "greedy rollouts of vLLM": (
         ["sampler=vllm", "sampler.temperature=0"], ["sampler.temperature=0", "at least 0.01"],
     ),

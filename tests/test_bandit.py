@@ -17,14 +17,17 @@ from hypothesis import strategies as st
 from rec_experiments.algo.advantages import GroupMean
 from rec_experiments.algo.aggregation import TokenMean
 from rec_experiments.algo.clips import Clip, OneSide
+from rec_experiments.algo.corrections import NoCorrection
 from rec_experiments.algo.data_weighting import Uniform
+from rec_experiments.algo.ratios import TokenRatio
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer, SequenceSquare
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.truncation import TrainTruncated
 from rec_experiments.algo.weights import NoWeight
 from rec_experiments.figures import bandit
 from rec_experiments.figures.bandit import BEHAVIOR, REWARDS
 from rec_experiments.figures.computed import section3
-from rec_experiments.types import LossInput
+from rec_experiments.types import LossInput, Outcomes, Tick
 
 SAMPLES = np.repeat([0, 1, 2], [3, 6, 1])  # ten samples distributed exactly as π_b
 logits = st.lists(st.floats(-3, 3), min_size=3, max_size=3).map(np.array)
@@ -86,21 +89,34 @@ def trainer_direction(
 ) -> np.ndarray:
     """−∇ of the loss that training uses, on ten one-token responses drawn by π_b."""
     algorithm = Algorithm(
+        truncation=TrainTruncated(),
         advantage=GroupMean(shift=shift),
         data_weighting=Uniform(),
+        ratio=TokenRatio(),
         clip=clip,
         weight=NoWeight(),
+        correction=NoCorrection(),
         regularizer=regularizer,
         aggregation=TokenMean(),
     )
     mask_BT = torch.ones(len(SAMPLES), 1, dtype=torch.bool)
     groups_B = torch.zeros(len(SAMPLES), dtype=torch.long)
     rewards_B = torch.tensor(REWARDS[SAMPLES])
-    credit = algorithm.credit(rewards_B, groups_B, mask_BT, np.random.default_rng(0))
+    all_B = mask_BT[:, 0]
+    outcomes = Outcomes(rewards_B, groups_B, mask_BT, all_B, all_B)
+    advantages = algorithm.advantages(outcomes, np.random.default_rng(0))
     logits = torch.tensor(theta, requires_grad=True)
     logp_BT = logits.log_softmax(0)[SAMPLES][:, None]
     behavior_BT = torch.tensor(np.log(BEHAVIOR))[SAMPLES][:, None]
-    algorithm.loss(LossInput(logp_BT, behavior_BT, credit)).loss.backward()
+    batch = LossInput(
+        logp_BT=logp_BT,
+        logps={"behavior": behavior_BT},
+        advantages=advantages,
+        groups_B=groups_B,
+        versions_B=torch.zeros_like(groups_B),
+        tick=Tick(0, 0, 0, 0),
+    )
+    algorithm.loss(batch).loss.backward()
     assert logits.grad is not None
     return -logits.grad.numpy()
 

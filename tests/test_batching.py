@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.distributed import World
-from rec_experiments.policy.batching import Limits, Sequence, deal, distinct, passes
+from rec_experiments.policy.batching import Limits, TokenSequence, deal, distinct, passes
 from rec_experiments.policy.logprobs import collate
 
 ROWS = st.lists(
@@ -23,10 +23,10 @@ ROWS = st.lists(
 LIMITS = st.builds(Limits, st.none() | st.integers(1, 9), st.none() | st.integers(1, 200))
 
 
-def sequences_of(lengths: list[tuple[int, int]]) -> list[Sequence]:
+def sequences_of(lengths: list[tuple[int, int]]) -> list[TokenSequence]:
     """Of these lengths of prompt and response; sequence i is row i and row -i - 1."""
     return [
-        Sequence([0] * prompt, [0] * response, [i, -i - 1])
+        TokenSequence([0] * prompt, [0] * response, [i, -i - 1])
         for i, (prompt, response) in enumerate(lengths)
     ]
 

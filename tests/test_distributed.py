@@ -23,7 +23,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, assert_equal, experiment, resolve, timeless
+from conftest import (
+    SMALL,
+    accumulate_gradient,
+    assert_equal,
+    experiment,
+    resolve,
+    timeless,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from test_bad_input import refused
@@ -35,7 +42,7 @@ from rec_experiments.distributed import World, whole
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.training.loop import accumulate_gradient, train
+from rec_experiments.training.loop import train
 from rec_experiments.training.metrics import TokenLog
 
 RANKS = 2
@@ -140,7 +147,7 @@ def rows_of(rollouts, rows):
         rollouts,
         **{
             name: [getattr(rollouts, name)[i] for i in rows]
-            for name in ("prompts", "responses", "verdicts", "groups")
+            for name in ("prompts", "responses", "verdicts", "groups", "versions")
         },
     )
 

@@ -38,7 +38,7 @@ from rec_experiments.policy.head import (
     tempered_logp,
     token_scores,
 )
-from rec_experiments.policy.logprobs import collate, has_plain_head, score
+from rec_experiments.policy.logprobs import collate, compute_logprobs, has_plain_head
 
 VOCABULARY = 97
 SHAPE = {
@@ -83,18 +83,25 @@ def chunks_of(tokens):
     )
 
 
+def measured(model, reference, batch, temperature):
+    """Of the model alone, or with KL to the reference."""
+    others = {} if reference is None else {REFERENCE: reference}
+    return compute_logprobs(model, batch, temperature, others=others, kl=reference is not None)
+
+
 def scored(model, reference, batch, tokens=None):
     """Scores of the live tokens and the gradient of a weighted sum; plain without `tokens`."""
     model = copy.deepcopy(model)
     chunk, cut = chunks_of(tokens or 10**9)
     with chunk, cut:
-        scores = score(model, reference, batch, temperature=0.7)
+        scores = measured(model, reference, batch, temperature=0.7)
         live_BT = batch.attention_mask[:, -batch.response_length :].bool()
         torch.manual_seed(3)
         weight_BT = torch.randn(live_BT.shape)
         torch.where(live_BT, weight_BT * scores.logp_BT, 0.0).sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
-    return [x if x is None else x[live_BT].detach() for x in scores], gradients
+    values = [scores.logp_BT, scores.entropy_BT, scores.kl_BT]
+    return [x if x is None else x[live_BT].detach() for x in values], gradients
 
 
 # Names of other policies, whether KL is wanted, and what carries a gradient besides logp.
@@ -287,7 +294,7 @@ def test_a_scored_model_is_left_as_it_was():
     with mock.patch.object(head, "tempered_logp", side_effect=RuntimeError("no luck")):
         chunk, cut = chunks_of(2)
         with chunk, cut, pytest.raises(RuntimeError, match="no luck"):
-            score(model, None, rows(), 1.0)
+            measured(model, None, rows(), 1.0)
     assert list(model.state_dict()) == names
     assert torch.equal(model(torch.tensor([[1, 2, 3]])).logits, before)
 
@@ -319,7 +326,7 @@ def test_all_logits_never_exist_at_once():
             mock.patch.object(scores, "LOGITS_AT_ONCE", elements),
             Largest() as seen,
         ):
-            score(model, reference, batch, 1.0).logp_BT.sum().backward()
+            measured(model, reference, batch, 1.0).logp_BT.sum().backward()
         largest[name] = seen.elements
     assert largest["plain"] >= tokens * vocabulary
     assert largest["chunked"] <= limit
@@ -449,10 +456,11 @@ def test_a_sharded_model_scores_as_a_whole_one(one_rank, family):
         assert has_plain_head(model)
         batch = rows()
         live_BT = batch.attention_mask[:, -batch.response_length :].bool()
-        scores = score(model, reference, batch, 0.7)
+        scores = measured(model, reference, batch, 0.7)
         torch.manual_seed(3)
         torch.where(live_BT, torch.randn(live_BT.shape) * scores.logp_BT, 0.0).sum().backward()
-    for one, two in zip(scores, expected, strict=True):
+    values = [scores.logp_BT, scores.entropy_BT, scores.kl_BT]
+    for one, two in zip(values, expected, strict=True):
         torch.testing.assert_close(one[live_BT].detach(), two, rtol=1e-10, atol=1e-10)
     for name, parameter in model.named_parameters():
         gradient = parameter.grad.full_tensor()

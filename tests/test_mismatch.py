@@ -10,17 +10,20 @@ import copy
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
-from conftest import SMALL, experiment
+from conftest import SMALL, accumulate_gradient, experiment
 
 import rec_experiments
-from rec_experiments.algo.weights import mismatch_weight
+from rec_experiments.algo.corrections import TruncatedCorrection
+from rec_experiments.algo.surrogate import tokens
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout.feed import RolloutFeed
-from rec_experiments.training.loop import accumulate_gradient, update
-from rec_experiments.types import LossInput
+from rec_experiments.rollout.sources import Fresh
+from rec_experiments.training.loop import update
+from rec_experiments.types import LossInput, Outcomes, Tick
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
 PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
@@ -28,8 +31,9 @@ PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 
 def feed_of(exp, context):
     feed = RolloutFeed(
-        worker=context.worker, schedule=exp.sync, problems=context.train_problems, seed=0, steps=4,
-        batch_size=4, group_size=4, temperature=exp.sampler.temperature, shuffle=True,
+        worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
+        problems=context.train_problems, batches=4, updates_per_batch=1, batch_size=4, group_size=4,
+        temperature=exp.sampler.temperature, shuffle=True,
     )  # fmt: skip
     feed.reach(0, context.model)
     return feed
@@ -52,8 +56,17 @@ def drawn():
         dataclasses.replace(verdict, reward=float(i % 3))
         for i, verdict in enumerate(rollouts.verdicts)
     ]
-    rollouts = dataclasses.replace(rollouts, responses=responses, verdicts=verdicts, recomputed=own)
+    rollouts = dataclasses.replace(
+        rollouts, responses=responses, verdicts=verdicts, logps={"behavior": own}
+    )
     return context.model.double(), rollouts, gaps, context.chat.pad_id
+
+
+def corrected(name, cap):
+    choices = (
+        ["correction=none"] if cap is None else ["correction=truncated", f"correction.cap={cap}"]
+    )
+    return rec_experiments.algorithm(name, *choices).parts
 
 
 def gradient_of(drawn, cap, name="grpo", **changes):
@@ -62,14 +75,20 @@ def gradient_of(drawn, cap, name="grpo", **changes):
     log = accumulate_gradient(
         model,
         dataclasses.replace(rollouts, **changes),
-        rec_experiments.algorithm(name).parts,
+        corrected(name, cap),
         pad_id=pad_id,
-        temperature=1.0,
         micro_batch_size=5,
-        seed=0,
-        mismatch_cap=cap,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
+
+
+def weight_of(gap_T, cap):
+    """Of the tokens of one sequence; gap: log π_trainer − log π_sampler."""
+    batch = tokens(gap_T[None], torch.ones(1))
+    batch = dataclasses.replace(
+        batch, logps={"behavior": gap_T[None] - 3, "sampler": torch.full_like(gap_T[None], -3)}
+    )
+    return TruncatedCorrection(cap=cap)(batch)[0]
 
 
 def test_the_weight_in_closed_form():
@@ -77,8 +96,8 @@ def test_the_weight_in_closed_form():
         [0.0, math.log(1.5), math.log(2), 5.0, 1e9, -math.log(4), -1e9], dtype=torch.float64
     )
     expected = [1, 1.5, 2, 2, 2, 0.25, 0]
-    assert mismatch_weight(gap, 2.0).tolist() == pytest.approx(expected, rel=1e-12)
-    assert mismatch_weight(gap[:4], math.inf)[3] == pytest.approx(math.exp(5))
+    assert weight_of(gap, 2.0).tolist() == pytest.approx(expected, rel=1e-12)
+    assert weight_of(gap[:4], 1e300)[3] == pytest.approx(math.exp(5))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -86,18 +105,27 @@ def test_each_coefficient_is_multiplied_by_it(name):
     g = torch.Generator().manual_seed(1)
     logp = torch.randn(8, 5, generator=g, dtype=torch.float64, requires_grad=True)
     behavior = logp.detach() + 0.1 * torch.randn(8, 5, generator=g, dtype=torch.float64)
-    correction = torch.rand(8, 5, generator=g, dtype=torch.float64) * 2
+    correction = torch.rand(8, 5, generator=g, dtype=torch.float64) * 2  # below the cap
     mask = torch.arange(5) < torch.tensor([5, 3, 1, 4, 5, 2, 5, 3])[:, None]
     correction[~mask] = math.nan
-    algorithm = rec_experiments.algorithm(name).parts
-    rewards, groups = torch.tensor([0.0, 1, 1, 0, 0, 0, 1, 0]), torch.arange(8) // 4
-    credit = algorithm.credit(rewards, groups, mask, None)
-    plain, corrected = (
-        torch.autograd.grad(algorithm.loss(LossInput(logp, behavior, credit, w)).loss, logp)[0]
-        for w in (None, correction)
-    )
+    rewards, groups = torch.tensor([0.0, 1, 1, 0, 0, 0, 1, 0]).double(), torch.arange(8) // 4
+    everyone = torch.ones(8, dtype=torch.bool)
+    outcomes = Outcomes(rewards, groups, mask, everyone, everyone)
+    gradients = []
+    for cap in (None, 2):
+        algorithm = corrected(name, cap)
+        batch = LossInput(
+            logp_BT=logp,
+            logps={"behavior": behavior, "sampler": behavior - correction.log()},
+            advantages=algorithm.advantages(outcomes, np.random.default_rng(0)),
+            groups_B=groups,
+            versions_B=torch.zeros_like(groups),
+            tick=Tick(0, 0, 0, 0),
+        )
+        gradients += torch.autograd.grad(algorithm.loss(batch).loss, logp)
+    plain, weighted = gradients
     assert plain.abs().max() > 1e-3
-    torch.testing.assert_close(corrected, torch.where(mask, plain * correction, 0.0))
+    torch.testing.assert_close(weighted, torch.where(mask, plain * correction, 0.0))
 
 
 def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
@@ -111,8 +139,8 @@ def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
     for i, response in enumerate(rollouts.responses):
         rows = collate([rollouts.prompts[i]], [response.tokens], pad_id)
         logp = compute_logprobs(model, rows, 1.0).logp_BT
-        log_ratio = (logp - torch.tensor([rollouts.recomputed[i]])).detach()
-        keep = algorithm.clip(log_ratio, advantages[i : i + 1], torch.ones_like(logp).bool())
+        log_ratio = (logp - torch.tensor([rollouts.logps["behavior"][i]])).detach()
+        keep = algorithm.clip(log_ratio, tokens(log_ratio, advantages[i : i + 1]))
         weight = log_ratio.exp() * torch.tensor([gaps[i]]).double().exp().clamp(max=1.5)
         loss = loss - (keep * weight * advantages[i] * logp).sum()
     (loss / sum(len(r.tokens) for r in rollouts.responses)).backward()
@@ -126,7 +154,7 @@ def test_the_ratio_does_not_see_the_sampler(drawn):
     _, rollouts, gaps, _ = drawn
     exact = [
         dataclasses.replace(r, logp=row)
-        for r, row in zip(rollouts.responses, rollouts.recomputed, strict=True)
+        for r, row in zip(rollouts.responses, rollouts.logps["behavior"], strict=True)
     ]
     without, row = gradient_of(drawn, 2.0, responses=exact)
     with_gap, gap_row = gradient_of(drawn, 2.0)
@@ -138,47 +166,50 @@ def test_the_ratio_does_not_see_the_sampler(drawn):
     assert row["train/mismatch"] == row["train/mismatch_max"] == 0
     assert gap_row["train/mismatch"] == pytest.approx(float(flat.mean()), rel=1e-5)
     assert gap_row["train/mismatch_max"] == pytest.approx(float(flat.max()), rel=1e-5)
-    uncorrected, _ = gradient_of(drawn, None, responses=exact, recomputed=None)
+    uncorrected, _ = gradient_of(drawn, None, responses=exact, logps={})
     assert torch.equal(without, uncorrected)
 
 
-@pytest.mark.parametrize(("cap", "seen"), [("null", [True, False, False]), ("2", [True] * 3)])
-def test_the_metric_is_there_where_it_can_be_known(cap, seen):
-    exp = experiment(*STALE, f"mismatch_cap={cap}", "sampler.temperature=0.8")
+CAPPED = ("correction=truncated", "correction.cap=2")
+
+
+@pytest.mark.parametrize(("correction", "seen"), [((), [True, False, False]), (CAPPED, [True] * 3)])
+def test_the_metric_is_there_where_it_can_be_known(correction, seen):
+    exp = experiment(*STALE, *correction, "sampler.temperature=0.8")
     context = prepare(exp)
     optimizer, feed = exp.optimizer.build(context.model), feed_of(exp, context)
     rows = []
     for step in range(3):
-        rows.append(update(exp, context, optimizer, feed.take(step)))
+        rows.append(update(exp, context, optimizer, feed.take(step), exp.updates.tick(step)))
         feed.reach(step + 1, context.model)
     assert ["train/mismatch" in row for row in rows] == seen
     assert all(row["train/mismatch_max"] < 1e-4 for row in rows if "train/mismatch" in row)
     assert rows[2]["train/ratio_max"] > 1.01  # the weights did move on
-    assert all(("time/rescore" in row) == (cap != "null") for row in rows)
+    assert all(("time/recompute" in row) == bool(correction) for row in rows)
 
 
 def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
-    exp = experiment(*STALE, "sync.interval=2", "mismatch_cap=2")
+    exp = experiment(*STALE, "sync.interval=2", *CAPPED)
     context = prepare(exp)
     optimizer, feed, versions = exp.optimizer.build(context.model), feed_of(exp, context), []
     for step in range(3):
         versions.append(copy.deepcopy(context.model))
-        update(exp, context, optimizer, feed.take(step))
+        update(exp, context, optimizer, feed.take(step), exp.updates.tick(step))
         feed.reach(step + 1, context.model)
     stale = feed.take(3)
-    assert (stale.index, stale.version) == (3, 2)
+    assert (stale.index, set(stale.versions)) == (3, {2})
     rows = collate(stale.prompts, [r.tokens for r in stale.responses], context.chat.pad_id)
     with torch.no_grad():
         expected = compute_logprobs(versions[2], rows, 1.0).logp_BT
     for response, recomputed, logp in zip(
-        stale.responses, stale.recomputed, expected.tolist(), strict=True
+        stale.responses, stale.logps["behavior"], expected.tolist(), strict=True
     ):
         assert len(recomputed) == len(response.tokens)
         assert recomputed == pytest.approx(logp[: len(recomputed)], abs=1e-5)
 
 
 def test_a_checkpoint_keeps_them():
-    exp = experiment(*SMALL, "sync.interval=1", "sync.offset=2", "mismatch_cap=2")
+    exp = experiment(*SMALL, "sync.interval=1", "sync.offset=2", *CAPPED)
     context = prepare(exp)
     feed = feed_of(exp, context)
     feed.take(0)
@@ -187,4 +218,6 @@ def test_a_checkpoint_keeps_them():
     assert state["pending"]
     other = feed_of(exp, context)
     other.restore(state)
-    assert other.take(1).recomputed == feed.take(1).recomputed is not None
+    kept = other.take(1).logps
+    assert kept == feed.take(1).logps
+    assert kept["behavior"]

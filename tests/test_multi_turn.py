@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, experiment
+from conftest import SMALL, accumulate_gradient, experiment
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from test_bad_input import refused
@@ -31,9 +31,9 @@ from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import PLAIN_TEMPLATE, WarmStart, byte_tokenizer
 from rec_experiments.policy.warm_start import trajectory, warm_start
 from rec_experiments.prepare import prepare
+from rec_experiments.rewards.adjustments import AsVerified
 from rec_experiments.rewards.verifier_pool import inline_verifier
 from rec_experiments.rollout.worker import LocalWorker, RolloutRequest, Snapshot
-from rec_experiments.training.loop import accumulate_gradient
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.types import MultiTurnTask, Problem, Response, Rollouts, SampleKey, Verdict
 
@@ -78,7 +78,8 @@ def rollouts_of(masks: list[list[bool]], seed: int = 0) -> Rollouts:
     ]
     groups = [i % 2 for i in range(len(masks))]
     verdicts = [Verdict(reward=float(i % 3), accuracy=0.0) for i in range(len(masks))]
-    return Rollouts(0, 0, [PROMPTS[g] for g in groups], responses, verdicts, groups)
+    prompts = [PROMPTS[g] for g in groups]
+    return Rollouts(0, prompts, responses, verdicts, groups, versions=[0] * len(groups))
 
 
 def gradient_of(model, rollouts, *choices, reference=None, micro_batch_size=3):
@@ -235,15 +236,15 @@ class Script:
     def load(self, weights):
         pass
 
-    def sample(self, prompts, draws, temperature):
-        self.calls.append((prompts, draws))
-        return [[self._response(draw) for draw in named] for named in draws]
+    def sample(self, prompts, keys, temperature):
+        self.calls.append((prompts, keys))
+        return [[self._response(key) for key in named] for named in keys]
 
-    def _response(self, draw: SampleKey) -> Response:
-        line = self.lines[draw.group][draw.response][draw.turn]
+    def _response(self, key: SampleKey) -> Response:
+        line = self.lines[key.group][key.response][key.turn]
         tokens = self.chat.encode_response(line.removesuffix("…"))
         tokens = tokens[: -1 if line.endswith("…") else None]
-        logp = [-float(i + 1) - draw.turn for i in range(len(tokens))]
+        logp = [-float(i + 1) - key.turn for i in range(len(tokens))]
         return Response(tokens, logp, not line.endswith("…"), [True] * len(tokens))
 
 
@@ -252,12 +253,13 @@ def play(lines: list[list[list[str]]]) -> tuple[Rollouts, Script, ChatTemplate]:
     sampler, task = Script(chat, lines), Parrot()
     assert isinstance(task, MultiTurnTask)
     problems = [Problem(({"role": "user", "content": f"{g}="},), str(g)) for g in range(len(lines))]
-    draws = [
+    keys = [
         [SampleKey(0, rng.TRAIN, 4, g, k) for k in range(len(named))]
         for g, named in enumerate(lines)
     ]
-    worker = LocalWorker(sampler, chat, inline_verifier(task.verify), task)
-    return worker.answer(Snapshot(4, {}), RolloutRequest(problems, draws, 1.0)), sampler, chat
+    adjust = AsVerified()
+    worker = LocalWorker(sampler, chat, inline_verifier(task.verify), task, adjust)
+    return worker.answer(Snapshot(4, {}), RolloutRequest(problems, keys, 1.0)), sampler, chat
 
 
 LINES = [
@@ -324,14 +326,14 @@ def test_each_turn_is_prompted_with_the_tokens_before_it():
         [[SampleKey(0, rng.TRAIN, 4, g, k) for k in range(len(LINES[g]))] for g in range(2)],
     )
     rows = [(g, k) for g, named in enumerate(LINES) for k in range(len(named))]
-    for turn, (prompts, draws) in enumerate(later, 1):
-        for prompt, [draw] in zip(prompts, draws, strict=True):
-            assert draw == SampleKey(0, rng.TRAIN, 4, draw.group, draw.response, turn)
-            row = rows.index((draw.group, draw.response))
+    for turn, (prompts, keys) in enumerate(later, 1):
+        for prompt, [key] in zip(prompts, keys, strict=True):
+            assert key == SampleKey(0, rng.TRAIN, 4, key.group, key.response, turn)
+            row = rows.index((key.group, key.response))
             whole = rollouts.prompts[row] + rollouts.responses[row].tokens
             assert prompt == whole[: len(prompt)]
             assert sum(rollouts.responses[row].mask[: len(prompt) - 2]) > 0
-    asked = [[(d.group, d.response) for [d] in draws] for _, draws in later]
+    asked = [[(key.group, key.response) for [key] in keys] for _, keys in later]
     assert asked == [[(0, 1), (0, 2), (0, 4), (0, 5), (1, 2)], [(0, 1), (0, 2)]]
 
 
@@ -346,9 +348,9 @@ def test_the_first_turn_has_the_numbers_it_always_had():
 
 def test_turns_share_no_numbers():
     names = list(product([0, 1, 2, (1 << 32) - 1], repeat=2))
-    draws = [SampleKey(0, rng.TRAIN, 1, 2, *name) for name in names]
-    assert len({tuple(rng.uniforms(draw, 4)) for draw in draws}) == len(names)
-    assert len({rng.integer(draw) for draw in draws}) == len(names)
+    keys = [SampleKey(0, rng.TRAIN, 1, 2, *name) for name in names]
+    assert len({tuple(rng.uniforms(key, 4)) for key in keys}) == len(names)
+    assert len({rng.integer(key) for key in keys}) == len(names)
 
 
 # 4. Chat templates
@@ -419,10 +421,10 @@ CALCULATOR = (  # a warm start just long enough for trajectories of several turn
 def calculator():
     exp = experiment(*SMALL, *CALCULATOR)
     context = prepare(exp)
-    draws = [[SampleKey(0, rng.TRAIN, 0, g, k) for k in range(4)] for g in range(6)]
+    keys = [[SampleKey(0, rng.TRAIN, 0, g, k) for k in range(4)] for g in range(6)]
     snapshot = Snapshot.of(context.model, 0)
     rollouts = context.worker.answer(
-        snapshot, RolloutRequest(context.train_problems[:6], draws, 1.0)
+        snapshot, RolloutRequest(context.train_problems[:6], keys, 1.0)
     )
     assert max(r.turns for r in rollouts.responses) >= 3
     return exp, context, rollouts
@@ -435,8 +437,8 @@ def test_every_turn_is_a_sample_of_its_own(calculator):
     for i, (prompt, r) in enumerate(zip(rollouts.prompts, rollouts.responses, strict=True)):
         starts = [t for t in range(len(r.mask)) if r.mask[t] and not (t and r.mask[t - 1])]
         for turn, start in enumerate(starts):
-            draw = SampleKey(0, rng.TRAIN, 0, i // 4, i % 4, turn)
-            [[again]] = context.worker.sampler.sample([prompt + r.tokens[:start]], [[draw]], 1.0)
+            key = SampleKey(0, rng.TRAIN, 0, i // 4, i % 4, turn)
+            [[again]] = context.worker.sampler.sample([prompt + r.tokens[:start]], [[key]], 1.0)
             n = min(len(again.tokens), len(r.tokens) - start)
             assert again.tokens[:n] == r.tokens[start : start + n]
             assert again.logp[:n] == pytest.approx(r.logp[start : start + n], abs=1e-4)
@@ -447,9 +449,9 @@ def test_every_turn_is_a_sample_of_its_own(calculator):
 def test_the_sampler_draws_each_turn_with_numbers_of_its_own(calculator):
     """The same prompt as first, second, third turn, so hot that no two responses agree."""
     _, context, rollouts = calculator
-    draws = [SampleKey(0, rng.TRAIN, 0, 0, k, turn) for k in range(4) for turn in range(3)]
-    [sampled] = context.worker.sampler.sample(rollouts.prompts[:1], [draws], 5.0)
-    assert len({tuple(r.tokens) for r in sampled}) == len(draws)
+    keys = [SampleKey(0, rng.TRAIN, 0, 0, k, turn) for k in range(4) for turn in range(3)]
+    [sampled] = context.worker.sampler.sample(rollouts.prompts[:1], [keys], 5.0)
+    assert len({tuple(r.tokens) for r in sampled}) == len(keys)
 
 
 def test_ratios_are_one_on_policy_over_all_turns(calculator):

@@ -31,8 +31,9 @@ from rec_experiments.rollout import pipeline, remote
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
 from rec_experiments.rollout.schedule import Phase, Schedule
+from rec_experiments.rollout.sources import Fresh
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
-from rec_experiments.types import Problem, Rollouts
+from rec_experiments.types import Problem, Response, Rollouts, Verdict
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
 TINY = (
@@ -124,17 +125,21 @@ class Ledger:
         return snapshot
 
     def submit(self, snapshot, request):
-        batch = request.draws[0][0].batch
+        batch = request.keys[0][0].batch
         assert snapshot.version == self.held[-1] == self.schedule.version(batch)
         self.submitted.append(batch)
-        rollouts = Rollouts(batch, snapshot.version, [], [], [], [])
+        response = Response([5], [-1.0], finished=True, mask=[True])
+        rollouts = Rollouts(
+            batch, [[4]], [response], [Verdict(0.0, 0.0)], [0], versions=[snapshot.version]
+        )
         return lambda: rollouts
 
 
 def ledger_feed(schedule: Schedule, ahead: int | None, steps: int) -> RolloutFeed:
     return RolloutFeed(
-        worker=Ledger(schedule, ahead), schedule=schedule, problems=[Problem((), "")], seed=0,
-        steps=steps, batch_size=1, group_size=1, temperature=1.0, shuffle=False,
+        worker=Ledger(schedule, ahead), schedule=schedule, source=Fresh(redraws=0), seed=0,
+        problems=[Problem((), "")], batches=steps, updates_per_batch=1, batch_size=1,
+        group_size=1, temperature=1.0, shuffle=False,
     )  # fmt: skip
 
 
@@ -179,7 +184,7 @@ def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, ahead, steps, dat
     resumed = ledger_feed(schedule, ahead, steps)
     resumed.restore(feed.state())
     for step in range(cut, steps):
-        assert resumed.take(step).version == schedule.version(step)
+        assert resumed.take(step).versions == [schedule.version(step)]
         resumed.reach(step + 1, model)
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from conftest import experiment
+from conftest import accumulate_gradient, experiment
 from huggingface_hub.errors import GatedRepoError
 from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -27,7 +27,6 @@ from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.prepare import prepare
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.training.loop import accumulate_gradient
 from rec_experiments.types import SampleKey
 
 SHAPE = {
@@ -304,17 +303,17 @@ def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
     )  # fmt: skip
     context = prepare(exp)
     problems = context.train_problems[:8]
-    draws = [
+    keys = [
         [SampleKey(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))
     ]
     snapshot = Snapshot.of(context.model, 0)
-    rollouts = context.worker.answer(snapshot, RolloutRequest(problems, draws, 1.0))
+    rollouts = context.worker.answer(snapshot, RolloutRequest(problems, keys, 1.0))
     rows, gradients = {}, {}
     for dtype in (torch.float32, torch.bfloat16):
         model = copy.deepcopy(context.model)
         log = accumulate_gradient(
             model, rollouts, exp.algorithm(), pad_id=context.chat.pad_id, temperature=1.0,
-            micro_batch_size=None, seed=0, compute_dtype=dtype, reference=context.reference,
+            compute_dtype=dtype, reference=context.policies.models["reference"],
         )  # fmt: skip
         rows[dtype] = log.reduce()
         gradients[dtype] = torch.cat([p.grad.flatten() for p in model.parameters()])

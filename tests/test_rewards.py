@@ -22,7 +22,7 @@ from conftest import experiment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.rewards import verifier_pool, math_answer
+from rec_experiments.rewards import math_answer, verifier_pool
 from rec_experiments.rewards.verifier_pool import CRASHED, TIMED_OUT, VerifierPool, inline_verifier
 from rec_experiments.types import Verdict
 

@@ -13,17 +13,26 @@ import dataclasses
 import conftest
 import pytest
 import torch
-from conftest import SMALL, assert_equal, experiment, resolve, timeless
+from conftest import (
+    SMALL,
+    accumulate_gradient,
+    assert_equal,
+    experiment,
+    resolve,
+    timeless,
+)
 
 import rec_experiments
-from rec_experiments.policy.batching import Sequence
+from rec_experiments.policy import logprobs
+from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.feed import RolloutFeed
-from rec_experiments.training import loop as training
-from rec_experiments.training.loop import accumulate_gradient, evaluate, train
+from rec_experiments.rollout.sources import Fresh
+from rec_experiments.training import update as training
+from rec_experiments.training.loop import evaluate, train
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +42,9 @@ def mini_batch():
     context = prepare(exp)
     model = context.model.double()
     feed = RolloutFeed(
-        worker=context.worker, schedule=exp.sync, problems=context.train_problems, seed=0, steps=3,
-        batch_size=4, group_size=4, temperature=1.0, shuffle=True,
+        worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
+        problems=context.train_problems, batches=3, updates_per_batch=1, batch_size=4, group_size=4,
+        temperature=1.0, shuffle=True,
     )  # fmt: skip
     feed.reach(0, model.float())
     rollouts = feed.take(0)
@@ -102,7 +112,7 @@ def test_the_gradient_does_not_depend_on_the_order(mini_batch):
         rollouts,
         **{
             name: [getattr(rollouts, name)[i] for i in order]
-            for name in ("prompts", "responses", "verdicts", "groups")
+            for name in ("prompts", "responses", "verdicts", "groups", "versions")
         },
     )
     torch.testing.assert_close(
@@ -122,17 +132,19 @@ def test_a_sequence_that_occurs_often_is_computed_once_and_counts_as_often(
     repeated = dataclasses.replace(rollouts, responses=[rollouts.responses[i] for i in like])
     computed = []
 
-    def counted(model, reference, rows, temperature):
-        computed.append(len(rows.input_ids))
-        return score(model, reference, rows, temperature)
+    def counted(model, batch, temperature, **options):
+        computed.append(len(batch.input_ids))
+        return compute_logprobs(model, batch, temperature, **options)
 
-    monkeypatch.setattr(training, "score", counted)
+    monkeypatch.setattr(logprobs, "compute_logprobs", counted)
     once, once_log = gradient_of(model, repeated, pad_id, algorithm)
     assert sum(computed) == len(set(like))
     monkeypatch.setattr(
         training,
         "distinct",
-        lambda prompts, responses: [Sequence(prompts[i], responses[i], [i]) for i in range(16)],
+        lambda prompts, responses: [
+            TokenSequence(prompts[i], responses[i], [i]) for i in range(16)
+        ],
     )
     apart, apart_log = gradient_of(model, repeated, pad_id, algorithm)
     # The library's norm rounds its gradient to float32, here of a sum, there of each summand.
@@ -165,7 +177,8 @@ def test_scores_match_a_plain_forward_pass(mini_batch):
         for parameter in other.parameters():
             parameter.mul_(1.1)
     prompts, responses = rollouts.prompts[:5], [r.tokens for r in rollouts.responses[:5]]
-    scores = score(model, other, collate(prompts, responses, pad_id), temperature=0.7)
+    rows = collate(prompts, responses, pad_id)
+    scores = compute_logprobs(model, rows, temperature=0.7, others={"reference": other}, kl=True)
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         ids = torch.tensor([prompt + response])
         with torch.no_grad():
@@ -258,7 +271,7 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     def spy(snapshot, request):
         out = answer(snapshot, request)
         weights_after.setdefault(0, fingerprint(context.model))
-        first = request.draws[0][0]
+        first = request.keys[0][0]
         if first.stream == 0:
             drawn_with[first.batch] = fingerprint(context.worker.sampler.model)
         return out
@@ -329,8 +342,8 @@ def test_a_batch_without_gradient_is_still_a_step_of_the_optimizer(mini_batch):
 
 
 def test_no_reference_model_is_kept_when_nothing_needs_it():
-    assert prepare(experiment(*SMALL, "kl_every=0")).reference is None
-    assert prepare(experiment(*SMALL, "kl_every=1")).reference is not None
+    assert prepare(experiment(*SMALL, "kl_every=0")).policies.models == {}
+    assert prepare(experiment(*SMALL, "kl_every=1")).policies.models.keys() == {"reference"}
 
 
 def test_kl_is_zero_at_the_initial_model_and_grows(tmp_path):

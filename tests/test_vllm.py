@@ -108,7 +108,7 @@ def assert_scored_by(model, groups, temperature):
         for response in group:
             rows = collate([prompt], [response.tokens], 0)
             with torch.no_grad():
-                expected = score(model, None, rows, temperature).logp_BT[0]
+                expected = compute_logprobs(model, rows, temperature).logp_BT[0]
             assert response.logp == pytest.approx(expected.tolist(), abs=1e-4)
 
 
