@@ -24,6 +24,8 @@ from rec_experiments.distributed import ALONE, whole
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
 from rec_experiments.prepare import prepare
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.training import loop
 from rec_experiments.training.loop import make_feed
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
@@ -276,3 +278,145 @@ def test_the_moving_average_in_closed_form():
     for mine, theirs, old in zip(average.parameters(), policy.parameters(), before, strict=True):
         expected = references.ewma_update(old, theirs.detach().double().numpy(), 0.75)
         np.testing.assert_allclose(mine.detach().numpy(), expected, rtol=1e-6)
+
+
+# Whole runs, against the same written out: rows one by one, coefficients of the references, AdamW
+# in NumPy.
+
+SHAPES = {
+    "ppo": ("ppo", ["updates=ppo"]),
+    "ppo, one epoch, unshuffled": ("ppo", ["updates.mini_batches=2", "updates.shuffle=false"]),
+    "m2po": ("m2po", ["updates.epochs=2", "updates.mini_batches=2"]),
+    "decoupled_ppo": ("decoupled_ppo", ["updates=ppo", "proximal=batch_start"]),
+    "ppo_ewma": (
+        "decoupled_ppo",
+        ["updates.epochs=2", "proximal=moving_average", "proximal.decay=0.6"],
+    ),
+    "a3po": ("decoupled_ppo", ["sync.offset=2", "sync.interval=1", "proximal=interpolated"]),
+    "replay": ("ppo", ["source=replay", "source.reuse=2", "source.window=2"]),
+    "replay of several updates": (
+        "decoupled_ppo",
+        ["source=replay", "source.reuse=1", "updates.epochs=2", "proximal=moving_average"],
+    ),
+    "refill": ("ppo", ["source=refill", "updates.mini_batches=2"]),
+}
+RUN = (*SMALL, "steps=8", "sync.interval=2", "kl_every=0", "optimizer.learning_rate=0.01")
+
+
+def shaped_run(name: str, folder, monkeypatch):
+    """A float64 run of a method. Returns its experiment, the context, the initial weights, and what
+    each update was given: its batch and its tick."""
+    method, overrides = SHAPES[name]
+    exp = dataclasses.replace(experiment(*RUN, *overrides), **pieces.METHODS[method])
+    context = prepare(exp)
+    for model in (context.model, *context.policies.models.values()):
+        model.double()
+    verify = context.worker.verifier
+    context.worker.verifier = lambda items: [  # rewards that differ, so that there is a gradient
+        dataclasses.replace(verdict, reward=float(len(text) % 3))
+        for verdict, (text, _) in zip(verify(items), items, strict=True)
+    ]
+    start = copy.deepcopy(context.model)
+    given, update = [], loop.update
+
+    def spy(experiment, context, optimizer, batch, tick):
+        given.append((batch, tick))
+        return update(experiment, context, optimizer, batch, tick)
+
+    monkeypatch.setattr(loop, "update", spy)
+    folder = RunFolder(folder)
+    folder.start(exp.config(), {})
+    assert loop.train(exp, context, folder)
+    return exp, context, start, given
+
+
+def run_by_hand(exp, model, given, reference, pad_id):
+    """The weights after the same updates, and how each moving average ends."""
+    state, average, proximal = {}, copy.deepcopy(model), {}
+    rule = exp.proximal
+    parameters = list(model.parameters())
+    for batch, tick in given:
+        if tick.epoch == tick.part == 0:
+            proximal = {id(batch): [x.tolist() for x in logp_by_row(model, batch, pad_id)]}
+        chosen = exp.updates.groups(tick, max(batch.groups) + 1, exp.seed)
+        rows = [row for row, group in enumerate(batch.groups) if group in chosen]
+        mini = dataclasses.replace(
+            batch,
+            **{
+                name: [getattr(batch, name)[row] for row in rows]
+                for name in ("prompts", "responses", "verdicts", "groups", "versions")
+            },
+            logps={},
+        )
+        logp = logp_by_row(model, mini, pad_id)
+        if isinstance(rule, BatchStart):
+            of_rows = [proximal[id(batch)][row] for row in rows]
+        elif isinstance(rule, MovingAverage):
+            of_rows = [x.tolist() for x in logp_by_row(average, mini, pad_id)]
+        else:
+            of_rows = []
+            for row, response, version in zip(logp, mini.responses, mini.versions, strict=True):
+                stale = tick.update - version
+                share = max(0, stale - rule.lag) / max(1, stale)
+                both = zip(row.tolist(), response.logp, strict=True)
+                of_rows.append([old + share * (new - old) for new, old in both])
+        numbers = numbers_of(dataclasses.replace(mini, logps={"proximal": of_rows}), logp)
+        _, each = reference(numbers)
+        for row, of_row in zip(logp, each, strict=True):
+            row.backward(torch.from_numpy(of_row[: len(row)]), retain_graph=True)
+        named = dict(enumerate(parameters))
+        gradients, _ = references.clip_by_norm({n: p.grad.numpy() for n, p in named.items()}, 1.0)
+        values, state = references.adamw_step(
+            {n: p.detach().numpy() for n, p in named.items()}, gradients, state,
+            lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01,
+        )  # fmt: skip
+        with torch.no_grad():
+            for n, parameter in named.items():
+                parameter.copy_(torch.from_numpy(values[n]))
+                parameter.grad = None
+            if isinstance(rule, MovingAverage):
+                for mine, theirs in zip(average.parameters(), parameters, strict=True):
+                    mine.copy_(rule.decay * mine + (1 - rule.decay) * theirs)
+    return model, average
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_run_is_what_it_would_be_by_hand(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
+    exp, context, model, given = shaped_run(name, tmp_path / "run", monkeypatch)
+    before = [p.detach().clone() for p in model.parameters()]
+    reference = REFERENCES[SHAPES[name][0]]
+    expected, average = run_by_hand(exp, model, given, reference, context.chat.pad_id)
+    moved = 0.0
+    trained = zip(context.model.parameters(), expected.parameters(), before, strict=True)
+    for mine, theirs, old in trained:
+        moved = max(moved, float((theirs - old).abs().max()))
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+    assert moved > 1e-3
+    if isinstance(exp.proximal, MovingAverage):
+        pairs = zip(
+            context.policies.models["proximal"].parameters(), average.parameters(), strict=True
+        )
+        for mine, theirs in pairs:
+            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+    rows = RunFolder(tmp_path / "run").metrics()[1:]
+    assert [row["step"] for row in rows] == list(range(1, 9))
+    for row, (batch, tick) in zip(rows, given, strict=True):
+        chosen = exp.updates.groups(tick, max(batch.groups) + 1, exp.seed)
+        stale = [
+            tick.update - version
+            for version, group in zip(batch.versions, batch.groups, strict=True)
+            if group in chosen
+        ]
+        found = [row[f"train/staleness{end}"] for end in ("", "_min", "_max")]
+        assert found == [pytest.approx(np.mean(stale)), min(stale), max(stale)]
+
+
+def test_versions_count_gradient_steps(tmp_path, monkeypatch):
+    """The schedule counts batches: with 8 updates each, batch 1 of interval 1 is 8 updates on."""
+    _, _, _, given = shaped_run("ppo", tmp_path / "run", monkeypatch)
+    assert {tick.batch for _, tick in given} == {0}
+    name = "m2po"  # 4 updates a batch, interval 2
+    monkeypatch.undo()
+    _, _, _, given = shaped_run(name, tmp_path / "other", monkeypatch)
+    assert [set(batch.versions) for batch, _ in given] == [{0}] * 8

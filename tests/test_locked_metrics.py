@@ -1,0 +1,30 @@
+"""What every preset of the paper computes is locked bit for bit, on any x86-64 machine."""
+
+import json
+import platform
+
+import pytest
+import torch
+from locked_runs import FILE, PRESETS, compute
+
+TORCH = "2.13.0"  # the version whose rounding is locked
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64" or torch.__version__.partition("+")[0] != TORCH,
+    reason=f"the numbers are those of torch {TORCH} on x86-64",
+)
+
+
+@pytest.fixture(scope="module")
+def computed() -> dict[str, list[dict]]:
+    return compute()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_bit_has_changed(preset, computed):
+    """A change of bits is a decision: `python tests/locked_runs.py --write`, and say what for."""
+    locked = json.loads(FILE.read_text())[preset]
+    assert [row["step"] for row in computed[preset]] == [row["step"] for row in locked]
+    for row, expected in zip(computed[preset], locked, strict=True):
+        assert {key: row.get(key) for key in expected} == expected, row["step"]
+    assert len({row.get("train/loss") for row in locked}) > 3  # the runs do learn
