@@ -54,8 +54,7 @@ def compute_here(folder: str) -> dict[str, list[dict]]:
     schema.register()
     return {
         preset: [
-            timeless(row)
-            for row in run(Path(folder) / preset, *RUN, f"algo={preset}").metrics()
+            timeless(row) for row in run(Path(folder) / preset, *RUN, f"algo={preset}").metrics()
         ]
         for preset in PRESETS
     }

@@ -29,6 +29,7 @@ class Ranks:
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
                 "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
                 "REC_EXPERIMENTS_CACHE": os.environ["REC_EXPERIMENTS_CACHE"],
+                "TORCH_DISTRIBUTED_DEBUG": "DETAIL",  # a mismatch of collectives is an error
             }  # fmt: skip
             process = context.Process(target=_serve, args=(theirs, environment), daemon=True)
             process.start()
