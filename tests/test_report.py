@@ -21,11 +21,10 @@ from pathlib import Path
 import pytest
 from conftest import resolve
 
-from rec_experiments import sweeps
+from rec_experiments import command, sweeps
 from rec_experiments.claims import __main__ as claims_cli
 from rec_experiments.errors import UserError
 from rec_experiments.figures import __main__ as figures_cli
-from rec_experiments.figures import command
 from rec_experiments.figures.curves import FigureData, read_run
 from rec_experiments.figures.sweep import NoRuns
 from rec_experiments.report import __main__ as cli
