@@ -48,8 +48,9 @@ class ArmSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        from rec_experiments import provenance, sweeps  # not at the top: Hydra imports every plugin
+        from rec_experiments import sweeps  # not at the top: Hydra imports every plugin
         from rec_experiments.errors import UserError
+        from rec_experiments.records import provenance
 
         try:
             points = sweeps.expand(sweeps.sweep_of(self.node), arguments)
