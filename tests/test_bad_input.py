@@ -75,7 +75,7 @@ CASES = {
     "overwritten kind": (["clip.kind=ring"], ["clip.kind=ring", "is set by"]),
     "unknown device": (["device=abacus"], ["device=abacus", "auto, cpu or cuda"]),
     "no ranks": (["ranks=0"], ["ranks=0", "at least 1"]),
-    "more ranks than groups": (["ranks=5"], ["ranks=5", "at most batch_size=4"]),
+    "more ranks than groups": (["ranks=5"], ["ranks=5", "at most the 4 prompts", "batch_size=4"]),
     "ranks without torchrun": (
         ["ranks=2"],
         ["ranks=2", "processes that were started, 1;", "torchrun --nproc-per-node 2 -m rec_exp"],

@@ -345,9 +345,9 @@ def test_a_rank_that_fails_ends_the_run(tmp_path):
     script.write_text(
         "import os, rec_experiments.training.loop as t\n"
         "update = t.update\n"
-        "def boom(experiment, context, optimizer, rollouts):\n"
+        "def boom(experiment, context, optimizer, rollouts, tick):\n"
         "    if rollouts.index == 1 and context.world.rank == 1: raise RuntimeError('no luck')\n"
-        "    return update(experiment, context, optimizer, rollouts)\n"
+        "    return update(experiment, context, optimizer, rollouts, tick)\n"
         "t.update = boom\n"
         "from rec_experiments.cli import main\n"
         "main()\n"

@@ -205,6 +205,7 @@ def test_the_warm_start_learns_the_policys_tokens_alone():
 LIMIT, MAX_TURNS = 16, 3
 
 
+@dataclasses.dataclass
 class Parrot:
     """Says `<number of turns>`, ends at a full stop; its verifier sees all turns."""
 

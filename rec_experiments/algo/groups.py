@@ -26,10 +26,11 @@ def group_mean(values_B: Tensor, groups_B: Tensor) -> Tensor:
 def center(values_B: Tensor, groups_B: Tensor) -> Tensor:
     """values − group mean; exactly 0 for a value that equals the mean.
 
-    A sum of K values is off by up to K roundings, so a difference that small is none. Without the
-    exact 0 the sign of that error would tell positives from negatives where all rewards are equal,
-    and dividing it by a standard deviation that is itself error makes it as large as an advantage.
+    Values carry the rounding of float32, in which rewards often come, and their sum that of each of
+    them, so a difference that small is none. Without the exact 0 the sign of that error would tell
+    positives from negatives where all rewards are equal, and dividing it by a standard deviation
+    that is itself error makes it as large as an advantage.
     """
     difference_B = values_B - group_mean(values_B, groups_B)
-    rounding_B = torch.finfo(values_B.dtype).eps * group_sum(values_B.abs(), groups_B)
+    rounding_B = torch.finfo(torch.float32).eps * group_sum(values_B.abs(), groups_B)
     return torch.where(difference_B.abs() <= rounding_B, 0.0, difference_B)
