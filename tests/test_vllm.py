@@ -25,7 +25,7 @@ from conftest import SMALL, command
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.errors import UserError
-from rec_experiments.policy.logprobs import collate
+from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
