@@ -21,21 +21,10 @@ PLAIN = {
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "OMP_NUM_THREADS": "1",
 }
-PRESETS = [
-    "asymre",
-    "grpo",
-    "opmd",
-    "pairwise",
-    "rec_oneside_is",
-    "rec_oneside_nois",
-    "rec_ring",
-    "rec_ring_is",
-    "rec_twoside_is",
-    "rec_twoside_nois",
-    "red_drop",
-    "red_weight",
-    "reinforce",
-]
+PRESETS = (
+    "asymre", "grpo", "opmd", "pairwise", "rec_oneside_is", "rec_oneside_nois", "rec_ring",
+    "rec_ring_is", "rec_twoside_is", "rec_twoside_nois", "red_drop", "red_weight", "reinforce",
+)  # fmt: skip
 RUN = (
     "steps=6", "batch_size=8", "group_size=8", "eval_problems=32", "eval_every=3", "kl_every=1",
     "sync.interval=4", "model.warm_start.steps=150", "dataset.modulus=4", "dataset.max_steps=2",
