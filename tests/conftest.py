@@ -159,3 +159,11 @@ def data_folder() -> Path:
     if "REC_DATA" not in os.environ:
         pytest.skip("REC_DATA is not set: it names a folder with gsm8k/train.jsonl and the like")
     return Path(os.environ["REC_DATA"])
+
+
+def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
+    """Numbers of the problems of a draw."""
+    from rec_experiments.rollout.order import problems_of
+
+    size = exp.source.fresh(exp.batch_size)
+    return problems_of(draw, size, total, exp.seed, exp.shuffle)

@@ -1,0 +1,162 @@
+"""What a batch is made of, and that runs of every shape stop, go on and overlap bit for bit.
+
+1. The portions of a batch are a pure function; replay stays in its window, without repetition.
+2. What is replayed is what was drawn, and what is kept for it is bounded.
+3. A group of equal rewards is drawn anew from its spare prompts, under keys that name the attempt.
+4. Several updates a batch, a moving average, a swapped reference, replay, refill and a correction
+   together: interrupted within a batch and resumed, here or overlapped, a run is the same.
+"""
+
+import dataclasses
+import random
+
+import conftest
+import pytest
+from conftest import SMALL, experiment
+from hypothesis import given
+from hypothesis import strategies as st
+from test_overlap import _quick_start, assert_same_run  # noqa: F401
+
+from rec_experiments import rng
+from rec_experiments.prepare import prepare
+from rec_experiments.rollout.sources import Fresh, Replay
+from rec_experiments.rollout.worker import RolloutRequest, Snapshot
+from rec_experiments.training.loop import make_feed
+from rec_experiments.types import SampleKey
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 4), st.integers(2, 9), st.integers(0, 12), st.integers(0, 3)
+)
+def test_portions(reuse, window, batch_size, batch, seed):
+    if reuse >= batch_size:
+        with pytest.raises(ValueError, match=r"source.reuse=\d+: must be below batch_size"):
+            Replay(redraws=0, reuse=reuse, window=window).fresh(batch_size)
+        return
+    source = Replay(redraws=0, reuse=reuse, window=window)
+    fresh, *old = source.portions(batch, batch_size, seed)
+    each = batch_size - reuse
+    assert fresh == (batch, list(range(each)))
+    assert old == source.portions(batch, batch_size, seed)[1:]
+    pairs = [(draw, group) for draw, groups in old for group in groups]
+    assert len(set(pairs)) == len(pairs) == min(reuse, each * min(window, batch))
+    for draw, group in pairs:
+        assert max(0, batch - window) <= draw < batch
+        assert 0 <= group < each
+
+
+def test_portions_are_named_by_seed_and_batch():
+    source = Replay(redraws=0, reuse=4, window=4)
+    names = [(batch, seed) for batch in range(4, 12) for seed in range(4)]
+    distances = {
+        (batch, seed): [(batch - draw, tuple(groups)) for draw, groups in found]
+        for batch, seed in names
+        for found in [source.portions(batch, 16, seed)]
+    }
+    assert len(set(map(str, distances.values()))) > len(names) - 3
+
+
+def test_a_fresh_batch_is_its_draw():
+    assert Fresh(redraws=0).portions(7, 3, 0) == [(7, [0, 1, 2])]
+
+
+def test_what_is_replayed_is_what_was_drawn():
+    exp = experiment(*SMALL, "source=replay", "source.reuse=2", "source.window=3", "steps=8")
+    context = prepare(exp)
+    feed, drawn = make_feed(exp, context), {}
+    draw = context.worker.draw
+
+    def spy(snapshot, request):
+        rollouts = draw(snapshot, request)
+        drawn[rollouts.index] = rollouts
+        return rollouts
+
+    context.worker.draw = spy
+    feed.reach(0, context.model)
+    for number in range(8):
+        batch = feed.take(number)
+        rows = []
+        for portion in exp.source.portions(number, exp.batch_size, exp.seed):
+            source = drawn[portion.draw]
+            for group in portion.groups:
+                rows += [
+                    (tuple(source.prompts[row]), source.responses[row], source.versions[row])
+                    for row, of in enumerate(source.groups)
+                    if of == group
+                ]
+        found = zip(map(tuple, batch.prompts), batch.responses, batch.versions, strict=True)
+        assert list(found) == rows
+        assert batch.groups == [row // exp.group_size for row in range(len(rows))]
+        assert len(feed.kept) <= 3
+        feed.reach(number + 1, context.model)
+    assert sorted(drawn) == list(range(8))
+
+
+def test_a_group_of_equal_rewards_is_drawn_anew():
+    """Rewards of the test: the length of the response is even. Attempts are told by their keys."""
+    exp = experiment(*SMALL, "source=refill", "source.redraws=2", "batch_size=6")
+    context = prepare(exp)
+    verify = context.worker.verifier
+    context.worker.verifier = lambda items: [
+        dataclasses.replace(verdict, reward=float(len(text) % 2))
+        for verdict, (text, _) in zip(verify(items), items, strict=True)
+    ]
+    feed = make_feed(exp, context)
+    feed.reach(0, context.model)
+    batch = feed.take(0)
+    snapshot = Snapshot.of(context.model, 0)
+    kinds = set()
+    for group in range(exp.batch_size):
+        spare = rng.generator(0, rng.REDRAW, 0, group).integers(len(context.train_problems), size=2)
+        rows = [row for row, of in enumerate(batch.groups) if of == group]
+        problem = feed.problems[
+            conftest.problem_numbers(exp, 0, len(context.train_problems))[group]
+        ]
+        for attempt in range(3):
+            keys = [SampleKey(0, rng.TRAIN, 0, group, k, attempt=attempt) for k in range(4)]
+            if attempt:
+                problem = context.train_problems[spare[attempt - 1]]
+            alone = context.worker.answer(snapshot, RolloutRequest([problem], [keys], 1.0))
+            if len({verdict.reward for verdict in alone.verdicts}) > 1:
+                break
+        kinds.add(attempt)
+        assert [batch.prompts[row] for row in rows] == alone.prompts
+        assert [batch.responses[row].tokens for row in rows] == [r.tokens for r in alone.responses]
+    assert len(kinds) > 1, "no group had to be drawn anew: the test shows nothing"
+    assert batch.redrawn > 0
+
+
+SHAPE = (
+    *SMALL, "algo=asymre", "steps=22", "batch_size=4", "group_size=2", "eval_problems=4",
+    "eval_every=5", "checkpoint_every=3", "kl_every=2", "updates.epochs=2",
+    "updates.mini_batches=2", "ratio=proximal", "clip=narrow", "weight=importance",
+    "proximal=moving_average", "reference=swapped", "reference.swap_every=2", "source=replay",
+    "source.reuse=1", "source.window=2", "source.redraws=1", "correction=truncated",
+    "truncation=mask", "reward=noise", "reward.share=0.3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "schedule", [("sync.interval=2",), ("sync.interval=1", "sync.offset=2"), ("sync=offline",)]
+)
+def test_a_run_of_every_shape_goes_on_as_if_nothing_had_been(tmp_path, schedule):
+    whole = conftest.run(tmp_path / "whole", *SHAPE, *schedule)
+    overlapped = conftest.run(tmp_path / "overlapped", *SHAPE, *schedule, "pipeline=overlap")
+    assert_same_run(overlapped, whole)
+    moments = sorted(random.Random(str(schedule)).sample(range(4, 22), 4))
+    for number, until in enumerate(moments):
+        how = ("pipeline=overlap", "pipeline=sequential")[number % 2]
+        with pytest.raises(KeyboardInterrupt):
+            conftest.run(tmp_path / "cut", *SHAPE, *schedule, how, until=until)
+    assert_same_run(conftest.run(tmp_path / "cut", *SHAPE, *schedule), whole)
+    rows = whole.metrics()
+    assert len({row["train/staleness_max"] for row in rows[1:]}) > 3
+    assert {row["train/redrawn_groups"] for row in rows[1:]} - {0}, "nothing was drawn anew"
+
+
+def test_the_frozen_proximal_policy_survives_an_interruption(tmp_path):
+    shape = [*SHAPE, "sync.interval=2", "proximal=batch_start"]
+    whole = conftest.run(tmp_path / "whole", *shape)
+    with pytest.raises(KeyboardInterrupt):
+        conftest.run(tmp_path / "cut", *shape, until=11)  # saved after 9, in the middle of batch 2
+    assert_same_run(conftest.run(tmp_path / "cut", *shape), whole)
