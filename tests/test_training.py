@@ -32,7 +32,7 @@ from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.sources import Fresh
 from rec_experiments.training import update as training
-from rec_experiments.training.loop import evaluate, train
+from rec_experiments.training.loop import evaluate, measures_kl, train
 
 
 @pytest.fixture(scope="module")
@@ -350,3 +350,39 @@ def test_kl_is_zero_at_the_initial_model_and_grows(tmp_path):
     rows = run(tmp_path / "run", "optimizer.learning_rate=0.01").metrics()
     assert rows[1]["train/kl"] == pytest.approx(0, abs=1e-9)
     assert rows[3]["train/kl"] > 1e-5
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_kl_is_measured_in_one_update_of_every_few(tmp_path, every):
+    measured = [
+        [measures_kl(every, block * every + n) for n in range(every)] for block in range(99)
+    ]
+    assert {sum(block) for block in measured} == {1}
+    assert {block.index(True) for block in measured} == set(range(every))  # not always the same
+    assert not any(measures_kl(0, update) for update in range(99))
+    rows = run(tmp_path / "run", "steps=5", f"kl_every={every}").metrics()
+    assert ["train/kl" in row for row in rows[1:]] == [measures_kl(every, u) for u in range(5)]
+
+
+def test_a_response_that_could_not_be_judged_is_no_part_of_training(mini_batch):
+    """The gradient is that of the others alone: in no baseline, no loss and no denominator."""
+    model, rollouts, pad_id = mini_batch
+    lost = (1, 6, 7)
+    verdicts = [
+        dataclasses.replace(verdict, timed_out=i in lost, reward=1e3 if i in lost else float(i % 3))
+        for i, verdict in enumerate(rollouts.verdicts)
+    ]
+    others = dataclasses.replace(
+        rollouts,
+        **{
+            name: [value for i, value in enumerate(getattr(rollouts, name)) if i not in lost]
+            for name in ("prompts", "responses", "verdicts", "groups", "versions")
+        },
+    )
+    all_rows = dataclasses.replace(rollouts, verdicts=verdicts)
+    for algorithm in ("grpo", "opmd", "red_weight"):
+        ours, log = gradient_of(model, all_rows, pad_id, algorithm)
+        theirs, expected = gradient_of(model, others, pad_id, algorithm)
+        assert theirs.abs().max() > 1e-4
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
+        assert log["train/loss"] == pytest.approx(expected["train/loss"], rel=1e-9)
