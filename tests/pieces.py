@@ -147,7 +147,7 @@ METHODS = {
     },
     "topr": {"weight": TaperedWeight()},
     "m2po": {"clip": SecondMomentClip(threshold=0.02), "weight": ImportanceWeight()},
-    "bapo": {"clip": BalancedClip(target=0.5), "weight": ImportanceWeight()},
+    "bapo": {"clip": BalancedClip(target=0.45), "weight": ImportanceWeight()},
     "decoupled_ppo": {"ratio": ProximalRatio(), "clip": NARROW, "weight": BehaviorWeight()},
 }
 
