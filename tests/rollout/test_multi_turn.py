@@ -17,11 +17,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, accumulate_gradient, experiment
+from conftest import SMALL, accumulate_gradient, assert_same_result, experiment, refused, run
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from test_bad_input import refused
-from test_training import assert_same_result, run
 
 import rec_experiments
 from rec_experiments import rng
@@ -466,7 +464,10 @@ def test_ratios_are_one_on_policy_over_all_turns(calculator):
 
 
 def test_a_resumed_run_of_several_turns_is_the_uninterrupted_one(tmp_path):
-    overrides = (*CALCULATOR, "steps=6", "checkpoint_every=2", "sync=on_policy", "sync.offset=2")
+    overrides = (
+        *SMALL, "algo=asymre", *CALCULATOR, "steps=6", "checkpoint_every=2", "sync=on_policy",
+        "sync.offset=2",
+    )  # fmt: skip
     whole = run(tmp_path / "whole", *overrides)
     for until in (1, 3, 4):
         with pytest.raises(KeyboardInterrupt):

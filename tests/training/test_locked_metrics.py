@@ -22,7 +22,7 @@ def computed() -> dict[str, list[dict]]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_bit_has_changed(preset, computed):
-    """A change of bits is a decision: `python tests/locked_runs.py --write`, and say what for."""
+    """A change of bits is a decision: `make locked-metrics`, and say what it buys."""
     locked = json.loads(FILE.read_text())[preset]
     assert [row["step"] for row in computed[preset]] == [row["step"] for row in locked]
     for row, expected in zip(computed[preset], locked, strict=True):

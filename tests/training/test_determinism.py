@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import SMALL, assert_equal, experiment, run, timeless
-from test_distributed import Ranks
+from ranks import Ranks
 
 from rec_experiments.determinism import (
     BATCH_INVARIANT,

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from conftest import accumulate_gradient, experiment
 from pieces import method
-from ranks import ranks  # noqa: F401
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -67,7 +66,7 @@ def gradient_on(world, lengths, threshold, name):
 @pytest.mark.parametrize(
     "threshold", [18, 1, 1000], ids=["between the ranks", "below both", "above both"]
 )
-def test_ranks_on_both_sides_of_the_threshold(ranks, threshold, name):  # noqa: F811
+def test_ranks_on_both_sides_of_the_threshold(ranks, threshold, name):
     """Rank 0 has 2 x 20 response tokens, rank 1 has 12."""
     lengths = [20, 12, 5, 5][: 3 + (name == "m2po")]
     alone = gradient_on(ALONE, lengths, 1000, name)

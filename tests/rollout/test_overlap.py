@@ -375,7 +375,8 @@ def test_without_its_trainer_the_process_dies_within_a_batch(ending):
     )
     out = subprocess.run(
         [sys.executable, "-c", script + ending],
-        cwd=Path(__file__).parent, capture_output=True, text=True, check=False, timeout=300,
+        cwd=Path(__file__).parent, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert gone(int(out.stdout))
 

@@ -13,12 +13,9 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-import traceback
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -28,16 +25,16 @@ from conftest import (
     accumulate_gradient,
     assert_equal,
     experiment,
+    refused,
     resolve,
     timeless,
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from test_bad_input import refused
 from test_training import mini_batch  # noqa: F401 (a fixture)
 
 import rec_experiments
-from rec_experiments import distributed, schema
+from rec_experiments import distributed
 from rec_experiments.distributed import World, whole
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.prepare import prepare
@@ -46,64 +43,7 @@ from rec_experiments.training.loop import train
 from rec_experiments.training.metrics import TokenLog
 
 RANKS = 2
-PATIENCE = 600  # seconds until a task of the ranks counts as hung
-
-
-class Ranks:
-    """Processes that have joined one world and run a function on each rank when asked."""
-
-    def __init__(self, size: int):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        context = get_context("spawn")
-        self.pipes, self.processes = [], []
-        for rank in range(size):
-            ours, theirs = context.Pipe()
-            environment = {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size),
-                "MASTER_ADDR": "localhost", "MASTER_PORT": str(port),
-                "REC_EXPERIMENTS_CACHE": os.environ["REC_EXPERIMENTS_CACHE"],
-            }  # fmt: skip
-            process = context.Process(target=_serve, args=(theirs, environment), daemon=True)
-            process.start()
-            self.pipes.append(ours)
-            self.processes.append(process)
-
-    def __call__(self, function, *arguments) -> list:
-        """function(world, *arguments) on every rank; the results in the order of ranks."""
-        for pipe in self.pipes:
-            pipe.send((function, arguments))
-        for pipe in self.pipes:
-            assert pipe.poll(PATIENCE), "a rank hangs"
-        answers = [pipe.recv() for pipe in self.pipes]
-        assert not (failed := [error for _, error in answers if error]), "\n".join(failed)
-        return [answer for answer, _ in answers]
-
-    def close(self):
-        for process in self.processes:
-            process.kill()
-            process.join()
-
-
-def _serve(pipe, environment):
-    os.environ.update(environment)
-    torch.set_num_threads(1)
-    schema.register()
-    world = distributed.join()
-    while True:
-        function, arguments = pipe.recv()
-        try:
-            pipe.send((function(world, *arguments), None))
-        except Exception:
-            pipe.send((None, traceback.format_exc()))
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    pool = Ranks(RANKS)
-    yield pool
-    pool.close()
+PATIENCE = 600  # seconds until a command counts as hung
 
 
 def gradient_on(world, model, rollouts, pad_id, algorithm, micro_batch_size):
@@ -137,7 +77,7 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
 @pytest.mark.parametrize(
     "algorithm", ["grpo", "rec_ring_is", "opmd", "red_drop", "red_weight", "asymre"]
 )
-def test_the_gradient_does_not_depend_on_the_number_of_ranks(ranks, mini_batch, algorithm, size):  # noqa: F811
+def test_the_gradient_does_not_depend_on_the_number_of_ranks(ranks, mini_batch, algorithm, size):
     gradient = assert_gradients_agree(ranks, mini_batch, algorithm, size)
     assert gradient.abs().max() > 1e-4
 
@@ -153,14 +93,14 @@ def rows_of(rollouts, rows):
 
 
 @pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 1, 2], 1), ([0, 5, 9, 13], 2)])
-def test_a_rank_without_rows_adds_nothing(ranks, mini_batch, rows, size):  # noqa: F811
+def test_a_rank_without_rows_adds_nothing(ranks, mini_batch, rows, size):
     model, rollouts, pad_id = mini_batch
     batch = (model, rows_of(rollouts, rows), pad_id)
     gradient = assert_gradients_agree(ranks, batch, "asymre", size)
     assert gradient.abs().max() > 1e-4
 
 
-def test_a_batch_without_gradient_has_none_on_any_rank(ranks, mini_batch):  # noqa: F811
+def test_a_batch_without_gradient_has_none_on_any_rank(ranks, mini_batch):
     model, rollouts, pad_id = mini_batch
     equal = [dataclasses.replace(verdict, reward=0.9) for verdict in rollouts.verdicts]
     batch = (model, dataclasses.replace(rollouts, verdicts=equal), pad_id)
@@ -184,7 +124,7 @@ def score_of(model, rows):
         return compute_logprobs(model, rows, 1.0).logp_BT
 
 
-def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):  # noqa: F811
+def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):
     expected = scores_around_a_step(distributed.ALONE, *mini_batch)
     assert not torch.allclose(*expected)
     for scores in ranks(scores_around_a_step, *mini_batch):

@@ -31,7 +31,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.records.identity import run_path
 from rec_experiments.sweeps.__main__ import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 # (learning rate, prompts, K, weight decay, warm-up, evaluation temperature, steps, model, data)
 GSM8K = (1e-6, 96, 8, 0.01, 0, 1.0, 150, "Qwen/Qwen2.5-1.5B-Instruct", "openai/gsm8k")

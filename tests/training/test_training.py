@@ -16,10 +16,9 @@ import torch
 from conftest import (
     SMALL,
     accumulate_gradient,
-    assert_equal,
+    assert_same_result,
     experiment,
     resolve,
-    timeless,
 )
 
 import rec_experiments
@@ -203,12 +202,6 @@ MOVING = (*SMALL, "algo=asymre")
 
 def run(path, *overrides, until=None):
     return conftest.run(path, *MOVING, *overrides, until=until)
-
-
-def assert_same_result(one, other):
-    """The same metrics, but for times, and the same final state."""
-    assert [*map(timeless, one.metrics())] == [*map(timeless, other.metrics())]
-    assert_equal(one.load_checkpoint()[0], other.load_checkpoint()[0])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import torch
 from conftest import SMALL, experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import ranks  # noqa: F401
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from rec_experiments.distributed import ALONE, whole
@@ -200,7 +199,7 @@ def gradient_on(world, model, rollouts, pad_id, name, size, in_chunks=False):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_models_gradient(name, drawn, ranks, monkeypatch):  # noqa: F811
+def test_a_models_gradient(name, drawn, ranks, monkeypatch):
     """The same, written by hand, in micro-batches of 1, 3 and all, on one rank and on two."""
     found, rows = {}, {}
     for size in (1, 3, None):
