@@ -77,7 +77,7 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
 @pytest.mark.parametrize(
     "algorithm", ["grpo", "rec_ring_is", "opmd", "red_drop", "red_weight", "asymre"]
 )
-def test_the_gradient_does_not_depend_on_the_number_of_ranks(ranks, mini_batch, algorithm, size):
+def test_the_gradient_does_not_depend_on_the_number_of_ranks(ranks, mini_batch, algorithm, size):  # noqa: F811
     gradient = assert_gradients_agree(ranks, mini_batch, algorithm, size)
     assert gradient.abs().max() > 1e-4
 
@@ -93,14 +93,14 @@ def rows_of(rollouts, rows):
 
 
 @pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 1, 2], 1), ([0, 5, 9, 13], 2)])
-def test_a_rank_without_rows_adds_nothing(ranks, mini_batch, rows, size):
+def test_a_rank_without_rows_adds_nothing(ranks, mini_batch, rows, size):  # noqa: F811
     model, rollouts, pad_id = mini_batch
     batch = (model, rows_of(rollouts, rows), pad_id)
     gradient = assert_gradients_agree(ranks, batch, "asymre", size)
     assert gradient.abs().max() > 1e-4
 
 
-def test_a_batch_without_gradient_has_none_on_any_rank(ranks, mini_batch):
+def test_a_batch_without_gradient_has_none_on_any_rank(ranks, mini_batch):  # noqa: F811
     model, rollouts, pad_id = mini_batch
     equal = [dataclasses.replace(verdict, reward=0.9) for verdict in rollouts.verdicts]
     batch = (model, dataclasses.replace(rollouts, verdicts=equal), pad_id)
@@ -124,7 +124,7 @@ def score_of(model, rows):
         return compute_logprobs(model, rows, 1.0).logp_BT
 
 
-def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):
+def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):  # noqa: F811
     expected = scores_around_a_step(distributed.ALONE, *mini_batch)
     assert not torch.allclose(*expected)
     for scores in ranks(scores_around_a_step, *mini_batch):
