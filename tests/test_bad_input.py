@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import SMALL, command, refused
+import yaml
+from conftest import SMALL, command, refused, resolve
 
 from rec_experiments import check_data, cli
 
@@ -234,3 +235,16 @@ def test_an_error_of_ours_keeps_its_traceback_and_never_exits_0(tmp_path):
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "failed"
     assert status["reason"] == "RuntimeError: no luck"
+
+
+def test_a_folder_of_another_version_is_told_apart(tmp_path, monkeypatch, capfd):
+    """Version 0.1 had `shaping` and `mismatch_cap`, and no `updates`."""
+    config = resolve(*SMALL)
+    config["shaping"], config["mismatch_cap"] = config.pop("data_weighting"), None
+    del config["updates"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    line = refused([*SMALL, f"run_dir={tmp_path}/run"], monkeypatch, capfd)
+    assert "run of another version" in line
+    assert "data_weighting, mismatch_cap, shaping, updates" in line
+    assert [file.name for file in (tmp_path / "run").iterdir()] == ["config.yaml"]

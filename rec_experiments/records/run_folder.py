@@ -91,8 +91,14 @@ class RunFolder:
         saved = self.path / "config.yaml"
         if not saved.exists():
             return
-        before = _flat(identity(yaml.safe_load(saved.read_text())))
-        now = _flat(identity(config))
+        found, wanted = identity(yaml.safe_load(saved.read_text())), identity(config)
+        if found.keys() != wanted.keys():
+            strange = ", ".join(sorted(found.keys() ^ wanted.keys()))
+            raise UserError(
+                f"run_dir={self.path}: holds a run of another version of this package, with or "
+                f"without the keys {strange}; choose another run_dir"
+            )
+        before, now = _flat(found), _flat(wanted)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
                 raise UserError(
