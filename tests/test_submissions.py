@@ -235,7 +235,8 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
     assert not list(first.rglob("__pycache__"))
     script = (
-        "from rec_experiments import provenance, schema as s; print(s.CONF, provenance.source())"
+        "from rec_experiments import schema; from rec_experiments.records import provenance; "
+        "print(schema.CONF, provenance.source())"
     )
     said = subprocess.run(
         [sys.executable, "-P", "-c", script],
