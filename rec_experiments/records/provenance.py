@@ -15,7 +15,7 @@ PACKAGES = (
     "math-verify", "numpy", "vllm", "wandb", "submitit",
 )  # fmt: skip
 
-PARENT = Path(__file__).parent.parent
+PARENT = Path(__file__).parents[2]  # of the package
 SOURCE = "source.json"  # beside a copy of the package: the commit and the diff it was copied from
 
 
