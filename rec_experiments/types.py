@@ -1,7 +1,28 @@
 """The vocabulary: what a sample is on its way from prompt to gradient step.
 
-Shape suffixes, used in every file: B sequences of a (micro-)batch, T response tokens, P prompt
-tokens, V vocabulary entries. A group is the K responses to one prompt.
+A tensor's name ends in its shape, a letter for each dimension, 1 for a dimension of size 1. Within
+one function a letter is one size; the tests check it at every call.
+
+    B  sequences: of a batch, a mini-batch or a micro-batch, one of each response
+    U  distinct sequences, or distinct prefixes of them: computed once for all rows that share them
+    M  distinct prefixes that go on, one token longer
+    G  groups, each the K responses to one prompt
+    T  response tokens
+    P  prompt tokens
+    L  positions of the cache: prompt tokens, then response tokens
+    N  tokens of all sequences in one row, without padding
+    C  of these N, the tokens of one chunk
+    V  vocabulary entries
+    D  hidden size
+    F  size of a feed-forward layer
+    H  heads of attention: of queries, keys and values together
+    J  heads of keys, and as many of values
+    Q  heads of queries that share a head of keys
+    E  size of a head
+    S  seeds
+    I  steps of a curve
+    R  resamples of a bootstrap
+    X  of a size that has no other name
 """
 
 from collections import defaultdict

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import shapes
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -46,6 +47,7 @@ def _session(tmp_path_factory):
     os.environ["REC_EXPERIMENTS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))  # of all processes
     schema.register()
+    shapes.watch()
 
 
 @pytest.fixture(autouse=True)

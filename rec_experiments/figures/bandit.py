@@ -1,7 +1,7 @@
 """Finite policies, where everything the papers say can be computed exactly.
 
 Section 2 and Section 3 of the paper on its 3-arm bandit, with as many samples as one likes: the
-data are a distribution over the arms. A policy is a softmax of logits θ, one for each of J arms.
+data are a distribution over the arms. A policy is a softmax of logits θ, one for each arm.
 Theorem 1 of arXiv 2505.22257 (paper 2) on policies over any number of arms.
 """
 
@@ -22,13 +22,13 @@ BEHAVIOR = np.array([0.3, 0.6, 0.1])  # π_b of Section 3
 
 
 def log_policy(theta: Array) -> Array:
-    """log π of logits ... x J."""
+    """log π of logits, the arms along the last dimension."""
     top = theta.max(-1, keepdims=True)
     return theta - top - np.log(np.exp(theta - top).sum(-1, keepdims=True))
 
 
 def policy(theta: Array) -> Array:
-    """π of logits ... x J."""
+    """π of logits, the arms along the last dimension."""
     return np.exp(log_policy(theta))
 
 
@@ -85,7 +85,7 @@ def surrogate_step(start: Array, data: Array, rewards: Array, tau: float) -> Arr
 def trajectory(
     coefficient: Callable[[Array], Array], start: Array, rate: float, steps: int
 ) -> Array:
-    """Logits after 0, 1, …, `steps` gradient steps, (steps + 1) x J."""
+    """Logits after 0, 1, …, `steps` gradient steps, (steps + 1) x arms."""
     path = [start]
     for _ in range(steps):
         path.append(path[-1] + rate * direction(path[-1], coefficient(path[-1])))
@@ -100,7 +100,7 @@ def cosine(u: Array, v: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cases:
-    """N triples of policies over J arms with their rewards (N x J) and whitening constants (N)."""
+    """Triples of policies with their rewards, triples x arms, and a whitening constant of each."""
 
     policy: Array  # π, the policy after the step
     current: Array  # π_k
@@ -116,12 +116,12 @@ def whitened_scale(variance: Array, epsilon: Array | float) -> Array:
 
 
 def improvement(cases: Cases) -> Array:
-    """J(π) − J(π_k), N."""
+    """J(π) − J(π_k) of each triple."""
     return ((cases.policy - cases.current) * cases.rewards).sum(-1)
 
 
 def improvement_bound(cases: Cases, constant: float = 2.0) -> Array:
-    """Right-hand side of Theorem 1 of paper 2, N; `constant` is 2 in the theorem.
+    """Right-hand side of Theorem 1 of paper 2, of each triple; `constant` is 2 in the theorem.
 
     L_α(π) − 2 (1−σ_ε)/σ_ε TV(π, α) − 2 TV(π_k, α). It assumes rewards in [0, 1] and σ_ε ≤ 1,
     which ε ≤ 3/4 ensures. Every arm must have positive probability under α.

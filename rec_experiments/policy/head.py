@@ -4,8 +4,6 @@ Logits are the largest tensor of a training step: 4,096 tokens of a vocabulary o
 2.5 GB in float32, and log-softmax with its gradient holds several tensors of that size. Here no
 more than `LOGITS_AT_ONCE` of them exist at a time: the forward pass keeps a few numbers a token,
 and the backward pass makes the logits of each chunk again.
-
-Shape suffixes: N tokens, C tokens of one chunk, D hidden size, V vocabulary entries.
 """
 
 from collections.abc import Iterator, Mapping, Set

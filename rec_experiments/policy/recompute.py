@@ -31,8 +31,8 @@ class LogprobRecomputer:
         responses = [response.tokens for response in rollouts.responses]
         logps: list[list[float]] = [[] for _ in responses]
         for part in micro_batches(distinct(rollouts.prompts, responses), self.limits):
-            logp_ST = self.forward(self.model, part).logp_BT
-            for sequence, logp in zip(part, logp_ST.tolist(), strict=True):
+            logp_UT = self.forward(self.model, part).logp_BT
+            for sequence, logp in zip(part, logp_UT.tolist(), strict=True):
                 for row in sequence.rows:
                     logps[row] = logp[: len(sequence.response)]
         seconds = {**rollouts.seconds, "recompute": time.perf_counter() - started}

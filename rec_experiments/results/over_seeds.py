@@ -1,4 +1,4 @@
-"""From the numbers of several runs to a mean and its interval. S seeds, T steps."""
+"""From the numbers of several runs to a mean and its interval."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ def of_finished(runs: Iterable[Run], measure: Measure, metric: str) -> list[tupl
     return [(seed, value) for seed, value in found if value is not None]
 
 
-def bootstrap(values_ST: Array) -> tuple[Array, Array] | None:
-    """Percentile interval of the mean over seeds at each of T points; None for a single seed.
+def bootstrap(values_SI: Array) -> tuple[Array, Array] | None:
+    """Percentile interval of the mean over seeds at each of I steps; None for a single seed.
 
     The same resamples serve every point, and every call, so a figure is the same each time. With
     three seeds the interval is their range: 1 of 27 resamples takes one seed three times.
     """
-    seeds = len(values_ST)
+    seeds = len(values_SI)
     if seeds < 2:
         return None
     chosen = np.random.default_rng(BOOTSTRAP_SEED).integers(seeds, size=(RESAMPLES, seeds))
     counts_RS = (chosen[:, :, None] == np.arange(seeds)).sum(1)
-    means_RT = counts_RS @ values_ST / seeds
+    means_RI = counts_RS @ values_SI / seeds
     tail = (1 - CONFIDENCE) / 2
-    low_T, high_T = np.quantile(means_RT, [tail, 1 - tail], axis=0)
-    return low_T, high_T
+    low_I, high_I = np.quantile(means_RI, [tail, 1 - tail], axis=0)
+    return low_I, high_I
 
 
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
@@ -45,7 +45,7 @@ def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Mean over seeds, T values, and its bootstrap interval; None for a single seed."""
+    """Mean over seeds, I values, and its bootstrap interval; None for a single seed."""
 
     steps: list[int]
     mean: Array
@@ -59,5 +59,5 @@ def band(curves: list[tuple[list[int], list[float]]]) -> Band:
     if not common:
         return Band([], np.array([]), None)
     steps = sorted(common)
-    values_ST = np.array([[each[step] for step in steps] for each in by_step], dtype=float)
-    return Band(steps, values_ST.mean(0), bootstrap(values_ST))
+    values_SI = np.array([[each[step] for step in steps] for each in by_step], dtype=float)
+    return Band(steps, values_SI.mean(0), bootstrap(values_SI))

@@ -5,8 +5,7 @@ where a draw chooses another token. A token is chosen by inverse CDF from a unif
 names, so a response depends on its `SampleKey` and the weights, not on what was sampled beside it.
 (The batch's shape still reaches the last bits of a logit.)
 
-Shape suffixes: B rows (responses in flight), N prefixes in the cache, M prefixes that go on, one
-token longer, P prompt tokens, T response tokens, L = P + T cache positions, V vocabulary entries.
+The B rows are the responses in flight, the U prefixes those in the cache.
 """
 
 import inspect
@@ -46,24 +45,24 @@ class _Buffer(DynamicLayer):
         self.dtype, self.device, self.is_initialized = prompt.dtype, prompt.device, True
         self.length = prompt.get_seq_length()
         self.buffers = [
-            functional.pad(x_NHPE, (0, 0, 0, extra)) for x_NHPE in (prompt.keys, prompt.values)
+            functional.pad(x_UJPE, (0, 0, 0, extra)) for x_UJPE in (prompt.keys, prompt.values)
         ]
         self._view()
 
     def _view(self) -> None:
-        self.keys, self.values = (x_NHLE[:, :, : self.length] for x_NHLE in self.buffers)
+        self.keys, self.values = (x_UJLE[:, :, : self.length] for x_UJLE in self.buffers)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         start, self.length = self.length, self.length + key_states.shape[2]
-        for x_NHLE, new in zip(self.buffers, (key_states, value_states), strict=True):
-            x_NHLE[:, :, start : self.length] = new
+        for x_UJLE, new in zip(self.buffers, (key_states, value_states), strict=True):
+            x_UJLE[:, :, start : self.length] = new
         self._view()
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.buffers = [x_NHLE.index_select(0, beam_idx) for x_NHLE in self.buffers]
+        self.buffers = [x_UJLE.index_select(0, beam_idx) for x_UJLE in self.buffers]
         self._view()
 
 
@@ -72,21 +71,21 @@ class _State:
     """What decoding keeps of the prefixes: their cache, mask and next position."""
 
     cache: Cache
-    mask_NL: Tensor  # 1 where there is a token, 0 where there is padding or none yet
-    position_N: Tensor  # of the next token
+    mask_UL: Tensor  # 1 where there is a token, 0 where there is padding or none yet
+    position_U: Tensor  # of the next token
     length: int  # cache positions in use, the same for every prefix
 
     @classmethod
-    def after(cls, cache: Cache, mask_NP: Tensor, extra: int) -> "_State":
+    def after(cls, cache: Cache, mask_UP: Tensor, extra: int) -> "_State":
         """The state after the prompts, with room for `extra` tokens."""
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer:  # not a sliding window and the like
                 cache.layers[i] = _Buffer(layer, extra)
-        return cls(cache, functional.pad(mask_NP, (0, extra)), mask_NP.sum(1), mask_NP.shape[1])
+        return cls(cache, functional.pad(mask_UP, (0, extra)), mask_UP.sum(1), mask_UP.shape[1])
 
     def append(self) -> None:
         """Make room in the mask for one more token per prefix."""
-        self.mask_NL[:, self.length] = 1
+        self.mask_UL[:, self.length] = 1
         self.length += 1
 
     def branch(self, parent_M: Tensor) -> Tensor:
@@ -94,16 +93,16 @@ class _State:
 
         Returns the place of each. Others may stay in the cache.
         """
-        few_ended = len(parent_M) > (1 - COMPACT_SHARE) * len(self.position_N)
+        few_ended = len(parent_M) > (1 - COMPACT_SHARE) * len(self.position_U)
         if few_ended and bool((parent_M.diff() > 0).all()):
             return parent_M
         self.cache.reorder_cache(parent_M)
-        self.mask_NL, self.position_N = self.mask_NL[parent_M], self.position_N[parent_M]
+        self.mask_UL, self.position_U = self.mask_UL[parent_M], self.position_U[parent_M]
         return torch.arange(len(parent_M), device=parent_M.device)
 
 
 def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Token ids and mask, both N x P."""
+    """Token ids and mask, both U x P."""
     width = max(map(len, sequences))
     ids = [[pad_id] * (width - len(row)) + row for row in sequences]
     mask = [[0] * (width - len(row)) + [1] * len(row) for row in sequences]
@@ -137,41 +136,38 @@ class _FusedStep:
             _fuse(layer.mlp.gate_proj, layer.mlp.up_proj) for layer in model.model.layers
         ]
 
-    def __call__(self, token_N: Tensor, state: _State) -> Tensor:
-        """Logits after one more token per prefix, N x V.
-
-        D hidden size, E size of a head, H query heads, G key heads, R query heads of a key head.
-        """
+    def __call__(self, token_U: Tensor, state: _State) -> Tensor:
+        """Logits after one more token per prefix, U x V."""
         decoder, config = self.model.model, self.model.config
-        x_ND = decoder.embed_tokens(token_N)
-        cos_N1E, sin_N1E = decoder.rotary_emb(x_ND, state.position_N[:, None])
-        half = cos_N1E.shape[-1] // 2
-        sin_N1E = torch.cat((-sin_N1E[..., :half], sin_N1E[..., half:]), dim=-1)
+        x_UD = decoder.embed_tokens(token_U)
+        cos_U1E, sin_U1E = decoder.rotary_emb(x_UD, state.position_U[:, None])
+        half = cos_U1E.shape[-1] // 2
+        sin_U1E = torch.cat((-sin_U1E[..., :half], sin_U1E[..., half:]), dim=-1)
         span = math.ceil(state.length / SPAN) * SPAN
-        bias_N11L = ((state.mask_NL[:, :span] - 1) * HIDDEN)[:, None, None]
+        bias_U11L = ((state.mask_UL[:, :span] - 1) * HIDDEN)[:, None, None]
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
         for i, layer in enumerate(decoder.layers):
-            qkv_ND = functional.linear(_rms_norm(x_ND, layer.input_layernorm), *self.qkv[i])
-            qkv_NHE = qkv_ND.unflatten(1, (heads + 2 * key_heads, -1))
-            rotated_NHE = qkv_NHE[:, : heads + key_heads]
-            rotated_NHE = torch.addcmul(
-                rotated_NHE * cos_N1E, rotated_NHE.roll(half, dims=-1), sin_N1E
+            qkv_UX = functional.linear(_rms_norm(x_UD, layer.input_layernorm), *self.qkv[i])
+            qkv_UHE = qkv_UX.unflatten(1, (heads + 2 * key_heads, -1))
+            rotated_UHE = qkv_UHE[:, : heads + key_heads]
+            rotated_UHE = torch.addcmul(
+                rotated_UHE * cos_U1E, rotated_UHE.roll(half, dims=-1), sin_U1E
             )
             state.cache.update(
-                rotated_NHE[:, heads:, None], qkv_NHE[:, heads + key_heads :, None], i
+                rotated_UHE[:, heads:, None], qkv_UHE[:, heads + key_heads :, None], i
             )
-            key_NGLE, value_NGLE = (x_NGLE[:, :, :span] for x_NGLE in state.cache.layers[i].buffers)
+            key_UJLE, value_UJLE = (x_UJLE[:, :, :span] for x_UJLE in state.cache.layers[i].buffers)
             # The query heads of a key head are the rows of one small matrix.
-            query_NGRE = rotated_NHE[:, :heads].unflatten(1, (key_heads, -1))
-            score_NGRL = (query_NGRE * layer.self_attn.scaling) @ key_NGLE.mT + bias_N11L
-            mixed_NGRE = score_NGRL.softmax(dim=-1) @ value_NGLE
-            x_ND = x_ND + layer.self_attn.o_proj(mixed_NGRE.flatten(1))
-            gate_up_NF = functional.linear(
-                _rms_norm(x_ND, layer.post_attention_layernorm), *self.gate_up[i]
+            query_UJQE = rotated_UHE[:, :heads].unflatten(1, (key_heads, -1))
+            score_UJQL = (query_UJQE * layer.self_attn.scaling) @ key_UJLE.mT + bias_U11L
+            mixed_UJQE = score_UJQL.softmax(dim=-1) @ value_UJLE
+            x_UD = x_UD + layer.self_attn.o_proj(mixed_UJQE.flatten(1))
+            gate_up_UX = functional.linear(
+                _rms_norm(x_UD, layer.post_attention_layernorm), *self.gate_up[i]
             )
-            gate_NF, up_NF = gate_up_NF.chunk(2, dim=-1)
-            x_ND = x_ND + layer.mlp.down_proj(functional.silu(gate_NF) * up_NF)
-        return self.model.lm_head(_rms_norm(x_ND, decoder.norm))
+            gate_UF, up_UF = gate_up_UX.chunk(2, dim=-1)
+            x_UD = x_UD + layer.mlp.down_proj(functional.silu(gate_UF) * up_UF)
+        return self.model.lm_head(_rms_norm(x_UD, decoder.norm))
 
 
 def _fuse(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
@@ -188,8 +184,8 @@ def _fuse(*linears: nn.Linear) -> tuple[Tensor, Tensor | None]:
     return weight, bias
 
 
-def _rms_norm(x_BD: Tensor, norm: Any) -> Tensor:
-    return functional.rms_norm(x_BD, x_BD.shape[-1:], norm.weight, norm.variance_epsilon)
+def _rms_norm(x_UD: Tensor, norm: Any) -> Tensor:
+    return functional.rms_norm(x_UD, x_UD.shape[-1:], norm.weight, norm.variance_epsilon)
 
 
 class NativeSampler:
@@ -256,11 +252,11 @@ class NativeSampler:
         device = self.model.device
         used = sorted({n for n, _ in rows})
         place = {n: i for i, n in enumerate(used)}
-        ids_NP, mask_NP = (x.to(device) for x in _left_pad([prompts[n] for n in used], self.pad_id))
+        ids_UP, mask_UP = (x.to(device) for x in _left_pad([prompts[n] for n in used], self.pad_id))
         cache = DynamicCache(config=self.model.config)
-        position_NP = (mask_NP.cumsum(dim=1) - 1).clamp(min=0)
-        logits_NV = self._forward(ids_NP, mask_NP, position_NP, cache)
-        state = _State.after(cache, mask_NP, self.limit)
+        position_UP = (mask_UP.cumsum(dim=1) - 1).clamp(min=0)
+        logits_UV = self._forward(ids_UP, mask_UP, position_UP, cache)
+        state = _State.after(cache, mask_UP, self.limit)
 
         uniform_BT = torch.from_numpy(
             np.stack([uniforms(draw, self.limit) for _, draw in rows])
@@ -269,11 +265,11 @@ class NativeSampler:
         logp_BT = torch.zeros((len(rows), self.limit), device=device)
         row_B = torch.arange(len(rows), device=device)  # where each row in flight is reported
         prefix_B = torch.tensor([place[n] for n, _ in rows], device=device)
-        vocabulary = logits_NV.shape[1]
-        scratch_BV = logits_NV.new_empty((len(rows), vocabulary), dtype=torch.long)
+        vocabulary = logits_UV.shape[1]
+        scratch_XV = logits_UV.new_empty((len(rows), vocabulary), dtype=torch.long)
         for t in range(self.limit):
             chosen_B, logp_BT[row_B, t] = choose(
-                logits_NV[prefix_B], uniform_BT[row_B, t], temperature, scratch_BV
+                logits_UV[prefix_B], uniform_BT[row_B, t], temperature, scratch_XV
             )
             token_BT[row_B, t] = chosen_B
             live = (~torch.isin(chosen_B, self.eos)).nonzero()[:, 0]
@@ -285,26 +281,26 @@ class NativeSampler:
             )
             place_M = state.branch(pair_M // vocabulary)
             prefix_B = place_M[pair_B]
-            token_N = torch.zeros_like(state.position_N)
-            token_N[place_M] = pair_M % vocabulary
-            logits_NV = self._step(token_N, state)
+            token_U = torch.zeros_like(state.position_U)
+            token_U[place_M] = pair_M % vocabulary
+            logits_UV = self._step(token_U, state)
         return self._responses(token_BT, logp_BT)
 
-    def _step(self, token_N: Tensor, state: _State) -> Tensor:
-        """Logits after one more token per prefix, N x V."""
+    def _step(self, token_U: Tensor, state: _State) -> Tensor:
+        """Logits after one more token per prefix, U x V."""
         state.append()
         if self.fused:
-            logits_NV = self.fused(token_N, state)
+            logits_UV = self.fused(token_U, state)
         else:
-            mask_NL = state.mask_NL[:, : state.length]
-            logits_NV = self._forward(
-                token_N[:, None], mask_NL, state.position_N[:, None], state.cache
+            mask_UL = state.mask_UL[:, : state.length]
+            logits_UV = self._forward(
+                token_U[:, None], mask_UL, state.position_U[:, None], state.cache
             )
-        state.position_N += 1
-        return logits_NV
+        state.position_U += 1
+        return logits_UV
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """The library's forward: logits of the last position, N x V. Extends the cache."""
+        """The library's forward: logits of the last position, U x V. Extends the cache."""
         optional = {"position_ids": positions, "logits_to_keep": 1}
         known = {name: value for name, value in optional.items() if name in self.accepts}
         output = self.model(
@@ -327,18 +323,18 @@ class NativeSampler:
 
 
 def choose(
-    logits_BV: Tensor, uniform_B: Tensor, temperature: float, scratch_BV: Tensor
+    logits_BV: Tensor, uniform_B: Tensor, temperature: float, scratch_XV: Tensor
 ) -> tuple[Tensor, Tensor]:
     """One token per row by inverse CDF, and its float32 log-probability.
 
-    uniform_B: float64 in [0, 1). scratch_BV: int64, at least B rows, overwritten; fresh memory of
+    uniform_B: float64 in [0, 1). scratch_XV: int64, at least B rows, overwritten; fresh memory of
     that size at every token is slow. The CDF counts probability in integers, so it is exact in any
     order of summation and for any vocabulary: a token of probability 0 is never chosen. Tokens
     less likely than 2^-44 of the likeliest are left out.
     """
     shifted_BV = logits_BV.float() / (temperature or 1.0)
     shifted_BV -= shifted_BV.amax(dim=-1, keepdim=True)
-    cdf_BV = scratch_BV[: len(logits_BV)].copy_(shifted_BV.exp().mul_(CDF_UNIT))
+    cdf_BV = scratch_XV[: len(logits_BV)].copy_(shifted_BV.exp().mul_(CDF_UNIT))
     torch.cumsum(cdf_BV, dim=-1, out=cdf_BV)
     total_B1 = cdf_BV[:, -1:]
     if temperature == 0:

@@ -1,8 +1,4 @@
-"""What one gradient step is made of: a mini-batch, its gradient, and what is measured on the way.
-
-Shape suffixes beside those of types: S distinct sequences of a pass, each computed once for all
-rows that are it.
-"""
+"""What one gradient step is made of: a mini-batch, its gradient, and what is measured there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -78,9 +74,9 @@ class MiniBatch:
         index_B: Tensor,
         scored: Logprobs,
         proximal: Proximal | None,
-        dense: Mapping[str, Tensor],
+        dense: frozenset[str],
     ) -> LossInput:
-        """Some rows with what a forward pass says of them."""
+        """Some rows with what a forward pass says of them. dense: what `Needs.dense` names."""
         width = scored.logp_BT.shape[1]
         logps = {role: logp_BT[index_B, :width] for role, logp_BT in self.logps.items()}
         batch = LossInput(
@@ -90,7 +86,7 @@ class MiniBatch:
             groups_B=self.groups_B[index_B],
             versions_B=self.versions_B[index_B],
             tick=self.tick,
-            dense=dense,
+            dense={name: getattr(scored, f"{name}_BT") for name in dense},
         )
         if proximal is None or "proximal" in batch.logps:
             return batch
@@ -136,20 +132,21 @@ class GradientPass:
 
     def _pass_by_pass(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
         """Every row's loss depends on that row alone: forward and backward in one go."""
-        log = TokenLog()
+        log, dense = TokenLog(), self.algorithm.needs.dense
         has_gradient_B = self.algorithm.has_gradient(batch.advantages).tolist()
         for part in self._plan(model, batch, has_gradient_B):
             index_B, place_B = _rows(part, batch.written_BT.device)
             with torch.set_grad_enabled(part.needs_gradient):
-                scored = self._score(model, part, self.algorithm.needs.dense).rows(place_B)
-                loss_input = self._input(batch, index_B, scored)
+                scored = self._score(model, part, dense).rows(place_B)
+                loss_input = batch.input(index_B, scored, self.proximal, dense)
                 if part.blank:
                     loss_input = _without_live_tokens(loss_input)
                 out = self.algorithm.loss(loss_input)
             if part.needs_gradient:
                 out.loss.backward()
             if not part.blank:
-                _log(log, batch, index_B, scored, loss_input, out)
+                written_BT = batch.written_BT[index_B, : scored.logp_BT.shape[1]]
+                _log(log, written_BT, scored, loss_input, out)
         return log
 
     def _from_all_rows(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
@@ -162,7 +159,7 @@ class GradientPass:
             name: getattr(scored, name).detach().requires_grad_() for name in names
         }
         every_B = torch.arange(len(batch.versions_B), device=device)
-        loss_input = self._input(batch, every_B, scored._replace(**leaves))
+        loss_input = batch.input(every_B, scored._replace(**leaves), self.proximal, dense)
         out = self.algorithm.loss(loss_input)
         worth = torch.autograd.grad(
             out.loss, list(leaves.values()), allow_unused=True, materialize_grads=True
@@ -180,7 +177,7 @@ class GradientPass:
             )
         log = TokenLog()
         if self.world.leads:  # every rank has seen all
-            _log(log, batch, every_B, scored, loss_input, out)
+            _log(log, batch.written_BT, scored, loss_input, out)
         return log
 
     @torch.no_grad()
@@ -190,11 +187,11 @@ class GradientPass:
         for part in self._plan(model, batch, [False] * len(batch.versions_B)):
             scored = self._score(model, part, frozenset())
             if not part.blank:
-                mine.append((part, scored.each(lambda x_ST: x_ST.cpu())))
+                mine.append((part, scored.each(lambda x_UT: x_UT.cpu())))
         device = batch.written_BT.device
         rows, width = batch.written_BT.shape
         parts = [part for share in self.world.gather(mine) for part in share]
-        whole = parts[0][1].each(lambda x_ST: x_ST.new_zeros(rows, width))
+        whole = parts[0][1].each(lambda x_UT: x_UT.new_zeros(rows, width))
         for part, scored in parts:
             index_B, place_B = _rows(part, torch.device("cpu"))
             whole.put(index_B, scored.rows(place_B))
@@ -222,15 +219,6 @@ class GradientPass:
             chunked=part.chunked,
         )
 
-    def _input(self, batch: MiniBatch, index_B: Tensor, scored: Logprobs) -> LossInput:
-        dense = {name: _named(scored, name) for name in self.algorithm.needs.dense}
-        return batch.input(index_B, scored, self.proximal, dense)
-
-
-def _named(scored: Logprobs, name: str) -> Tensor:
-    """What the algorithm calls `name`: entropy or kl."""
-    return getattr(scored, f"{name}_BT")
-
 
 def _rows(part: Pass, device: torch.device) -> tuple[Tensor, Tensor]:
     """The rows that a pass computes, and the place of each one's sequence in it."""
@@ -246,8 +234,7 @@ def _without_live_tokens(batch: LossInput) -> LossInput:
 
 def _log(
     log: TokenLog,
-    batch: MiniBatch,
-    index_B: Tensor,
+    written_BT: Tensor,
     scored: Logprobs,
     loss_input: LossInput,
     out: LossOutput,
@@ -258,7 +245,6 @@ def _log(
     if "sampler" in logps:
         log.add_mismatch(logps["behavior"] - logps["sampler"], live_BT)
     else:  # only there is the trainer's pass at the version that drew the tokens
-        fresh_B = loss_input.versions_B == batch.tick.update
+        fresh_B = loss_input.versions_B == loss_input.tick.update
         log.add_mismatch(out.log_ratio_BT, live_BT & fresh_B[:, None])
-    written_BT = batch.written_BT[index_B, : live_BT.shape[1]]
     log.add_policy(scored.entropy_BT.detach(), scored.kl_BT, written_BT)

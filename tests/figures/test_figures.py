@@ -67,13 +67,13 @@ def test_lines_are_the_data(data):
     assert [each.get_ylabel() for each in axes[::2]] == [panel.label for panel in PANELS]
     assert [each.get_yscale() for each in axes] == ["linear"] * 4 + ["log"] * 2
     _collapsing, stable, absent = lines_of(drawing, 2)  # reward, first column
-    rewards_ST = np.array(
+    rewards_SI = np.array(
         [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
     )
-    expected_T = rewards_ST.mean(0)
+    expected_I = rewards_SI.mean(0)
     assert list(stable.get_xdata()) == list(range(1, STEPS + 1))
-    np.testing.assert_allclose(stable.get_ydata()[:2], [expected_T[0], expected_T[:2].mean()])
-    np.testing.assert_allclose(stable.get_ydata()[30], expected_T[28:31].mean())
+    np.testing.assert_allclose(stable.get_ydata()[:2], [expected_I[0], expected_I[:2].mean()])
+    np.testing.assert_allclose(stable.get_ydata()[30], expected_I[28:31].mean())
     assert len(absent.get_xdata()) == 0
     partial = lines_of(drawing, 1)[1]  # accuracy, offline: seed 1 stopped at step 17
     assert list(partial.get_xdata()) == [0, 10]
@@ -106,10 +106,10 @@ def test_curves_that_coincide_still_show_both_markers():
 def test_unsmoothed_with_a_window_of_one(data):
     drawing = render.draw(data, window=1)
     stable = lines_of(drawing, 2)[1]
-    rewards_ST = np.array(
+    rewards_SI = np.array(
         [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
     )
-    np.testing.assert_allclose(stable.get_ydata(), rewards_ST.mean(0))
+    np.testing.assert_allclose(stable.get_ydata(), rewards_SI.mean(0))
 
 
 def texts(drawing: render.Drawing) -> str:

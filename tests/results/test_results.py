@@ -161,12 +161,12 @@ def test_interval_of_three_seeds_is_their_range_and_of_one_is_none():
 
 
 def test_interval_of_many_seeds_is_that_of_the_normal_theory():
-    values_ST = np.random.default_rng(1).normal(size=(60, 3))
-    interval = bootstrap(values_ST)
+    values_SI = np.random.default_rng(1).normal(size=(60, 3))
+    interval = bootstrap(values_SI)
     assert interval is not None
-    half = 1.96 * values_ST.std(0) / np.sqrt(60)
-    np.testing.assert_allclose(interval[0], values_ST.mean(0) - half, atol=0.03)
-    np.testing.assert_allclose(interval[1], values_ST.mean(0) + half, atol=0.03)
+    half = 1.96 * values_SI.std(0) / np.sqrt(60)
+    np.testing.assert_allclose(interval[0], values_SI.mean(0) - half, atol=0.03)
+    np.testing.assert_allclose(interval[1], values_SI.mean(0) + half, atol=0.03)
 
 
 def test_mean_never_changes_its_seeds():

@@ -277,8 +277,8 @@ def test_the_fused_step_is_the_librarys_forward(name):
 
 
 def draw_tokens(logits_BV, uniform_B, temperature=1.0):
-    scratch_BV = torch.empty(logits_BV.shape, dtype=torch.long)
-    return choose(logits_BV, uniform_B, temperature, scratch_BV)
+    scratch_XV = torch.empty(logits_BV.shape, dtype=torch.long)
+    return choose(logits_BV, uniform_B, temperature, scratch_XV)
 
 
 def test_tokens_come_with_their_probability():

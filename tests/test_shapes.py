@@ -1,0 +1,153 @@
+"""The checker of shapes: what it refuses, what it lets through, that runs are without it; and that
+every letter in the package is in the one table of them."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from shapes import ShapeError, checked, suffix, watch_methods
+
+import rec_experiments
+from rec_experiments import types
+from rec_experiments.algo.aggregation import SequenceMean
+from rec_experiments.algo.clips import OneSide
+from rec_experiments.algo.groups import group_sum
+from rec_experiments.algo.surrogate import tokens
+from rec_experiments.policy.head import Head
+from rec_experiments.policy.logprobs import Logprobs
+from rec_experiments.types import Advantages, LossInput, Tick, Totals
+
+B, T = 3, 5
+
+
+def zeros(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape)
+
+
+def loss_input(**changed: object) -> LossInput:
+    mask_BT = zeros(B, T).bool()
+    whole = {
+        "logp_BT": zeros(B, T),
+        "logps": {},
+        "advantages": Advantages(zeros(B), mask_BT, zeros(B), Totals(1, 1)),
+        "groups_B": zeros(B),
+        "versions_B": zeros(B),
+        "tick": Tick(0, 0, 0, 0),
+    }
+    return LossInput(**{**whole, **changed})
+
+
+def narrow() -> Advantages:
+    return Advantages(zeros(B), zeros(B, T - 1).bool(), zeros(B), Totals(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: group_sum(zeros(B, 1), zeros(B)),
+            r"groups\.group_sum: values_B has shape \(3, 1\), not B",
+        ),
+        (
+            lambda: group_sum(zeros(B), groups_B=zeros(4)),
+            r"groups\.group_sum: groups_B has shape \(4,\), but B is 3 by values_B",
+        ),
+        (
+            lambda: OneSide(low=0.2, high=0.2)(zeros(B, T - 1), loss_input()),
+            r"OneSide\.__call__: batch\.logp_BT has shape \(3, 5\), but T is 4 by log_ratio_BT",
+        ),
+        (
+            lambda: SequenceMean()(zeros(B, T), narrow()),
+            r"advantages\.mask_BT has shape \(3, 4\), but T is 5 by loss_BT",
+        ),
+        (lambda: loss_input(groups_B=zeros(B, 1)), r"groups_B has shape \(3, 1\), not B$"),
+        (lambda: loss_input(versions_B=zeros(1)), r"versions_B has shape \(1,\), but B is 3"),
+        (lambda: loss_input(advantages=narrow()), r"advantages\.mask_BT has shape \(3, 4\)"),
+        (lambda: Head(zeros(7, 2), zeros(9, 3), None), r"weight_VD has shape .* but D is 2"),
+        (lambda: Logprobs(zeros(B, T), zeros(B), None, {}), r"entropy_BT has shape .* not B x T"),
+    ],
+)
+def test_a_wrong_call_is_refused(call, message):
+    with pytest.raises(ShapeError, match=message):
+        call()
+
+
+def test_right_calls_pass():
+    """Also where None stands for a tensor, and where some rows are taken out of more."""
+    batch = loss_input()
+    assert OneSide(low=0.2, high=0.2)(zeros(B, T), batch).all()
+    assert tokens(zeros(B, 1), zeros(B)).mask_BT.shape == (B, 1)
+    whole = Logprobs(zeros(B, T), zeros(B, T), None, {})
+    some = whole.rows(torch.tensor([0, 2]))
+    assert some.logp_BT.shape == (2, T)
+    whole.put(torch.tensor([1, 2]), some)
+    assert batch.advantages.rows(torch.tensor([0]), T - 1).mask_BT.shape == (1, T - 1)
+    assert Head(zeros(7, 2), zeros(9, 2), None).logits(slice(0, 3)).shape == (3, 9)
+
+
+def test_a_function_is_held_to_its_own_name():
+    def transposed_BT(x_TB: torch.Tensor) -> torch.Tensor:
+        return x_TB
+
+    with pytest.raises(ShapeError, match=r"transposed_BT has shape \(3, 5\), but B is 5 by x_TB"):
+        checked(transposed_BT)(zeros(3, 5))
+
+
+def test_a_property_is_held_to_its_object():
+    class Row(NamedTuple):
+        x_BT: torch.Tensor
+
+        @property
+        def sum_B(self) -> torch.Tensor:
+            return self.x_BT.sum(0)
+
+    watch_methods(Row)
+    assert Row(zeros(3, 3)).sum_B.shape == (3,)
+    with pytest.raises(ShapeError, match=r"sum_B has shape \(5,\), but B is 3 by self.x_BT"):
+        _ = Row(zeros(3, 5)).sum_B
+
+
+def test_a_letter_twice_and_a_one():
+    square = checked(lambda same_BB, x_B1=None: None)
+    square(zeros(3, 3), zeros(3, 1))
+    with pytest.raises(ShapeError, match="but B is 3"):
+        square(zeros(3, 4))
+    with pytest.raises(ShapeError, match="but 1 is 1 by the name"):
+        square(zeros(3, 3), zeros(3, 2))
+
+
+def test_a_run_is_not_checked():
+    """The package, imported outside the tests, has its functions as they are written."""
+    code = (
+        "from rec_experiments.training import update as u;"
+        "from rec_experiments.algo import data_weighting as d;"
+        "found = [d.group_sum, u.LossInput.__init__, u.Logprobs.rows, u.GradientPass._score];"
+        "print([hasattr(f, '__wrapped__') for f in found])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([False] * 4)
+    here = (group_sum, LossInput.__init__, Logprobs.rows)
+    assert all(hasattr(function, "__wrapped__") for function in here)
+
+
+def letters_of(source: str) -> set[str]:
+    """Of all suffixes of the names in a file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        for attribute in ("id", "arg", "attr", "name"):
+            name = getattr(node, attribute, None)
+            names |= {name} if isinstance(name, str) else set()
+    return set("".join(map(suffix, names))) - set("0123456789")
+
+
+def test_the_table_has_exactly_the_letters_in_use():
+    table = re.findall(r"^    ([A-Z])  \S", types.__doc__, re.MULTILINE)
+    assert len(table) == len(set(table))
+    package = Path(rec_experiments.__file__).parent
+    used = set().union(*(letters_of(file.read_text()) for file in package.rglob("*.py")))
+    assert used == set(table)
