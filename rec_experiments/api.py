@@ -10,9 +10,13 @@ from torch import Tensor
 from rec_experiments import rng, schema
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.composition import composing
+from rec_experiments.errors import UserError
 from rec_experiments.experiment import Pieces
 from rec_experiments.training.metrics import TokenLog
+from rec_experiments.training.policies import Proximal
 from rec_experiments.types import LossInput, Outcomes, Tick
+
+OF_A_RUN = ("updates", "source", "reward", "reference")
 
 
 class Result(NamedTuple):
@@ -24,9 +28,11 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StandaloneAlgorithm:
-    """One call a mini-batch. `parts` are the pieces that the trainer uses."""
+    """One call a mini-batch. `parts` are the pieces that the trainer uses, `proximal` gives that
+    policy where it follows from versions alone."""
 
     parts: Algorithm
+    proximal: Proximal
 
     def __call__(
         self,
@@ -61,8 +67,8 @@ class StandaloneAlgorithm:
                 where they are not given.
             seed, step: name the randomness of algorithms that drop samples.
         Raises:
-            ValueError: the shapes do not fit together, or a log-probability that the algorithm
-                needs is missing.
+            ValueError: the shapes do not fit together, a log-probability that the algorithm needs
+                is missing, or a reward that counts is not finite.
         """
         given = {
             "behavior": behavior_logp,
@@ -70,8 +76,11 @@ class StandaloneAlgorithm:
             "proximal": proximal_logp,
             "reference": reference_logp,
         }
-        logps = {role: tensor for role, tensor in given.items() if tensor is not None}
+        logps = {role: tensor.detach() for role, tensor in given.items() if tensor is not None}
+        computed = not (self.proximal.of_batch or self.proximal.has_weights)
         for role in sorted(self.parts.needs.logps - logps.keys()):
+            if role == "proximal" and computed:
+                continue
             raise ValueError(f"{role}_logp is missing: this algorithm needs it")
         if self.parts.needs.dense:
             raise ValueError("this algorithm needs all logits: it runs in the trainer only")
@@ -96,6 +105,8 @@ class StandaloneAlgorithm:
                     f"{name} {tuple(tensor.shape)} must have {logp.shape[0]} rows, as logp"
                 )
         outcomes = Outcomes(rewards.double(), groups, mask.bool(), finished.bool(), judged.bool())
+        if not torch.isfinite(outcomes.rewards_B[outcomes.judged_B]).all():
+            raise ValueError("rewards must be finite where judged is true")
         dropping = rng.generator(seed, rng.DROP, step)
         batch = LossInput(
             logp_BT=logp,
@@ -105,6 +116,8 @@ class StandaloneAlgorithm:
             versions_B=versions,
             tick=Tick(batch=step, epoch=0, part=0, update=step),
         )
+        if "proximal" in self.parts.needs.logps - logps.keys():
+            logps["proximal"] = self.proximal.logp(batch)
         out = self.parts.loss(batch)
         log = TokenLog()
         log.add(out, batch.mask_BT)
@@ -118,8 +131,14 @@ class StandaloneAlgorithm:
 def algorithm(preset: str, *overrides: str) -> StandaloneAlgorithm:
     """A preset of conf/algo with Hydra overrides, as in `algorithm("rec_ring", "clip=wide")`.
 
-    Raises UserError for an unknown preset, a misspelt override, or a value out of range.
+    Raises UserError for an unknown preset, a misspelt override, a value out of range, or a group
+    that says how a run goes and nothing of a loss.
     """
+    for override in overrides:
+        group = override.lstrip("+~").partition("=")[0].partition(".")[0]
+        if group in OF_A_RUN:
+            raise UserError(f"{override}: says how a run goes; here there is only its loss")
     with composing():
         config = compose("algorithm", [f"algo={preset}", *overrides])
-    return StandaloneAlgorithm(schema.build(config, Pieces).algorithm())
+    pieces = schema.build(config, Pieces)
+    return StandaloneAlgorithm(pieces.algorithm(), pieces.proximal)

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 PANELS = (
     ("eval/accuracy", "evaluation accuracy", False),
     ("train/reward", "training reward", False),
-    ("train/kl", "KL to the initial model (nats/token)", True),
+    ("train/kl", "KL to the reference (nats/token)", True),
     ("train/clip_fraction", "clipped share of tokens", False),
     ("train/staleness", "staleness (gradient steps)", False),
     ("train/entropy", "entropy (nats/token)", False),
@@ -35,19 +35,28 @@ def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> 
     return [
         f"algorithm   {experiment.algo.name} ({experiment.algo.source})",
         *(f"            {line}" for line in experiment.algorithm().describe()),
-        f"schedule    {experiment.sync.describe()}",
+        f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
         f"model       {experiment.model.describe()}",
         f"data        {experiment.dataset.describe()}: {problems[0]} problems to train on, "
         f"{problems[1]} to evaluate on",
         f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
         f"responses, {experiment.steps} gradient steps, seed {experiment.seed}",
         *labelled("updates", experiment.updates.describe()),
+        *policies(experiment),
         *labelled("source", experiment.source.describe()),
         *labelled("rewards", experiment.reward.describe()),
         f"rollouts    {experiment.pipeline.describe()}",
         f"optimizer   {experiment.optimizer.describe()}",
         f"run folder  {path}",
     ]
+
+
+def policies(experiment: Experiment) -> list[str]:
+    """Lines of `introduce` on the policies that the algorithm reads besides its own."""
+    algorithm = experiment.algorithm()
+    proximal = experiment.proximal.describe() if "proximal" in algorithm.needs.logps else ""
+    reference = experiment.reference.describe() if algorithm.needs_reference else ""
+    return [*labelled("proximal", proximal), *labelled("reference", reference)]
 
 
 def labelled(label: str, text: str) -> list[str]:
@@ -128,7 +137,7 @@ def summarise(console: Console, rows: list[Row], folder: Path) -> None:
         ("train/entropy", "entropy (nats/token)"),
         ("train/response_length", "response length (tokens)"),
         ("train/clip_fraction", "clipped share of tokens"),
-        ("train/kl", "KL to the initial model"),
+        ("train/kl", "KL to the reference"),
     ):
         values = [row[key] for row in trained if key in row]
         if values:

@@ -102,10 +102,13 @@ class Experiment(Pieces):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value}: must be at least {least}")
+        if self.seed >= 1 << 63:
+            raise ValueError(f"seed={self.seed}: must be below 2^63")
         if self.group_size == 1:
             raise ValueError(
                 "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"
             )
+        self._refuse_policies_that_nobody_reads()
         fresh = self.source.fresh(self.batch_size)
         if self.ranks > fresh:
             raise ValueError(
@@ -119,6 +122,19 @@ class Experiment(Pieces):
             )
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={self.device}: must be auto, cpu or cuda")
+
+    def _refuse_policies_that_nobody_reads(self) -> None:
+        algorithm = self.algorithm()
+        if not self.proximal.of_batch and "proximal" not in algorithm.needs.logps:
+            raise ValueError(
+                f"proximal={self.proximal.kind}: no piece of the algorithm reads it; choose one "
+                "that does, as ratio=proximal, or leave it at batch_start"
+            )
+        if self.reference.swap_every and not (self.kl_every or algorithm.needs_reference):
+            raise ValueError(
+                f"reference.swap_every={self.reference.swap_every}: with kl_every=0 nothing reads "
+                "the reference; leave it at null"
+            )
 
     def config(self) -> dict[str, Any]:
         """The experiment as plain values, as run folders hold it. `schema.restore` reads them."""

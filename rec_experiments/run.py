@@ -77,7 +77,11 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
 def finish(experiment: Experiment, folder: RunFolder, tracker: Tracker, console: Console) -> None:
     """Draw the curves, close the books, and tell the person what came out."""
     picture, rows = folder.path / "curves.png", folder.metrics()
-    draw_curves(rows, f"{experiment.algo.name}, {experiment.sync.describe()}", picture)
+    draw_curves(
+        rows,
+        f"{experiment.algo.name}, {experiment.sync.describe(experiment.updates.per_batch)}",
+        picture,
+    )
     to_do = tracker.finish(picture)
     folder.set_status("done")
     summarise(console, rows, folder.path)

@@ -5,6 +5,7 @@ fails when the configuration is composed, a value out of range when `build` make
 Packages outside of this one add theirs (outside.py).
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 from pathlib import Path
@@ -202,8 +203,9 @@ def build(config: DictConfig, kind: type[T]) -> T:
     Raises UserError, naming the key, for a value outside its range.
     """
     parts: dict[str, Any] = {}
-    _check_keys(config, kind.__dataclass_fields__)
-    for key in kind.__dataclass_fields__:
+    names = _field_names(kind)
+    _check_keys(config, names)
+    for key in names:
         if OmegaConf.is_missing(config, key):
             raise UserError(f"{key}: has no value; choose one, as in {key}=NAME (see --help)")
         with _named(f"{key}."):
@@ -223,8 +225,14 @@ def _check_keys(config: DictConfig, allowed: Iterable[str], prefix: str = "") ->
                 f"{prefix}{key}: is no key of the experiment; allowed: {', '.join(sorted(allowed))}"
             )
         if isinstance(value, DictConfig):
-            fields = getattr(OmegaConf.get_type(value), "__dataclass_fields__", value)
-            _check_keys(value, fields, f"{prefix}{key}.")
+            kind = OmegaConf.get_type(value)
+            names = _field_names(kind) if dataclasses.is_dataclass(kind) else map(str, value)
+            _check_keys(value, list(names), f"{prefix}{key}.")
+
+
+def _field_names(kind: Any) -> list[str]:
+    """Of a dataclass, its class variables left out."""
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def _check_kind(slot: str, piece: Piece) -> None:

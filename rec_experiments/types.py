@@ -176,7 +176,8 @@ class Rollouts:
     versions: gradient steps that the policy which drew each response had taken.
     logps: log-probability of each response token under other policies, by role, as the trainer's
     forward pass gives it; only of those that were asked for.
-    redrawn: groups that were drawn anew because their rewards were all equal.
+    redrawn: groups that were drawn anew because their rewards were all equal. drawn: tokens that
+    the policy wrote for the draw, those of groups that were given up included.
     """
 
     index: int
@@ -187,6 +188,7 @@ class Rollouts:
     versions: list[int]  # B
     logps: dict[str, list[list[float]]] = field(default_factory=dict)
     redrawn: int = 0
+    drawn: int = 0
     # spent on rollout and on reward where it was drawn, and on the wait for it where it is used
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -223,6 +225,7 @@ class Rollouts:
                 role: [row for part in parts for row in part.logps[role]] for role in parts[0].logps
             },
             redrawn=sum(part.redrawn for part in parts),
+            drawn=sum(part.drawn for part in parts),
             seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
         )
 
@@ -268,6 +271,15 @@ class Advantages:
     mask_BT: Tensor
     live_B: Tensor
     totals: "Totals"
+
+    def to(self, device: torch.device) -> "Advantages":
+        """On this device."""
+        return Advantages(
+            self.advantage_B.to(device),
+            self.mask_BT.to(device),
+            self.live_B.to(device),
+            self.totals,
+        )
 
     def rows(self, index_B: Tensor, width: int) -> "Advantages":
         """Some rows, cut to `width` tokens; the denominators stay those of the whole mini-batch."""

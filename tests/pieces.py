@@ -117,6 +117,20 @@ class BalancedClip(Piece):
         return "balanced"
 
 
+@dataclass(kw_only=True, slots=True)
+class Spread(Piece):
+    """0.3 KL(π_θ ‖ π_reference) − 0.2 entropy of each token, both exact."""
+
+    needs: ClassVar[Needs] = Needs(dense=frozenset({"entropy", "kl"}))
+
+    def __call__(self, batch: LossInput) -> Tensor:
+        dense_BT = 0.3 * batch.dense["kl"] - 0.2 * batch.dense["entropy"]
+        return torch.where(batch.mask_BT, dense_BT, 0.0)
+
+    def describe(self) -> str:
+        return "0.3 · KL − 0.2 · entropy"
+
+
 def compose(**pieces: Piece) -> Algorithm:
     """REINFORCE, with these pieces in place of its own."""
     plain = {

@@ -129,6 +129,46 @@ CASES = {
         ["model=pretrained", "model.path=x", "model.attention=flash_attention_2"],
         ["model.attention=flash_attention_2", "needs compute_dtype=bfloat16"],
     ),
+    "nan shift": (["algo=asymre", "advantage.shift=nan"], ["advantage.shift=nan", "finite"]),
+    "nan epsilon": (
+        ["algo=grpo", "advantage.epsilon=nan"], ["advantage.epsilon=nan", "at least 0"],
+    ),
+    "endless penalty": (
+        ["truncation=penalise", "truncation.penalty=inf"], ["truncation.penalty=inf", "finite"],
+    ),
+    "endless tau": (["algo=opmd", "regularizer.tau=inf"], ["regularizer.tau=inf", "finite"]),
+    "endless rate": (
+        ["optimizer.learning_rate=inf"], ["optimizer.learning_rate=inf", "finite"],
+    ),
+    "nan decay": (["optimizer.weight_decay=nan"], ["optimizer.weight_decay=nan", "at least 0"]),
+    "seed of 65 bits": (["seed=18446744073709551616"], ["seed=18446744073709551616", "2^63"]),
+    "no mini-batch": (["updates.mini_batches=0"], ["updates.mini_batches=0", "at least 1"]),
+    "more mini-batches than groups": (
+        ["updates.mini_batches=5"], ["updates.mini_batches=5", "at most the 4 prompts"],
+    ),
+    "all replayed": (
+        ["source=replay", "source.reuse=4"], ["source.reuse=4", "below batch_size=4"],
+    ),
+    "negative redraws": (["source.redraws=-1"], ["source.redraws=-1", "at least 0"]),
+    "average that never moves": (
+        ["ratio=proximal", "proximal=moving_average", "proximal.decay=1"],
+        ["proximal.decay=1", "below 1"],
+    ),
+    "proximal policy that nobody reads": (
+        ["proximal=moving_average"], ["proximal=moving_average", "ratio=proximal"],
+    ),
+    "reference that nobody reads": (
+        ["reference=swapped", "kl_every=0"], ["reference.swap_every=20", "kl_every=0"],
+    ),
+    "swap every 0": (["reference.swap_every=0"], ["reference.swap_every=0", "at least 1"]),
+    "band upside down": (
+        ["correction=band", "correction.low=2"], ["correction.low=2", "low ≤ 1 ≤ high"],
+    ),
+    "nan cap": (["correction=masked", "correction.cap=nan"], ["correction.cap=nan", "at least 1"]),
+    "a share over 1": (["reward=noise", "reward.share=2"], ["reward.share=2", "between 0 and 1"]),
+    "a class variable": (
+        ["+updates.needs=3"], ["updates.needs", "allowed: epochs, kind, mini_batches, shuffle"],
+    ),
     "run folder inside a file": (["run_dir=/dev/null/run"], ["run_dir=/dev/null/run"]),
 }  # fmt: skip
 

@@ -98,6 +98,7 @@ def test_every_yaml_of_every_group_composes():
         if folder.is_dir() and folder.name not in ("hydra", "sweep", "scale", "setting"):
             for file in folder.glob("*.yaml"):
                 extra = ["model.path=x"] if file.stem == "pretrained" else []
+                extra += ["ratio=proximal"] if folder.name == "proximal" else []  # who reads it
                 experiment(f"{folder.name}={file.stem}", *extra)
 
 

@@ -1,5 +1,6 @@
 """Advantage of each response within its group. Inputs and outputs are float64, B rows."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +24,10 @@ class GroupMean(Piece):
 
     shift: float
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.shift):
+            raise ValueError(f"shift={self.shift}: must be finite")
+
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return center(rewards_B, groups_B) - self.shift
 
@@ -44,8 +49,8 @@ class GroupStandard(Piece):
     def __post_init__(self) -> None:
         if self.ddof not in (0, 1):
             raise ValueError(f"ddof={self.ddof}: must be 0 (population) or 1 (sample)")
-        if self.epsilon < 0:
-            raise ValueError(f"epsilon={self.epsilon}: must be at least 0")
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(f"epsilon={self.epsilon}: must be at least 0, and finite")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)

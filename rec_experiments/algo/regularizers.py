@@ -1,5 +1,6 @@
 """Extra loss added to the surrogate, outside its mask (Section 4.2). B x T per-token terms."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,5 +77,5 @@ def _live_difference(batch: LossInput) -> Tensor:
 
 
 def _check_tau(tau: float) -> None:
-    if not tau >= 0:
-        raise ValueError(f"tau={tau}: must be at least 0")
+    if not 0 <= tau < math.inf:
+        raise ValueError(f"tau={tau}: must be at least 0, and finite")

@@ -1,5 +1,6 @@
 """What becomes of a response that was cut at the length limit."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,8 +48,8 @@ class PenaliseTruncated(Piece):
     penalty: float
 
     def __post_init__(self) -> None:
-        if not self.penalty >= 0:
-            raise ValueError(f"penalty={self.penalty}: must be at least 0")
+        if not 0 <= self.penalty < math.inf:
+            raise ValueError(f"penalty={self.penalty}: must be at least 0, and finite")
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B - self.penalty * (~finished_B), torch.ones_like(finished_B)

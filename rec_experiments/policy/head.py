@@ -87,6 +87,7 @@ def token_scores(
     from others[REFERENCE]. differentiable: which of "entropy" and "kl" carry a gradient, as the
     log-probability always does; with KL's the backward pass makes the reference's logits again too.
     """
+    assert REFERENCE in others or not kl
     assert differentiable <= ({"entropy", "kl"} if kl else {"entropy"}), differentiable
     logp_N, entropy_N, kl_N, *other = _TokenScores.apply(
         *head, target_N, temperature, others, kl, differentiable

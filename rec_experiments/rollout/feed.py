@@ -73,7 +73,8 @@ class RolloutFeed:
     def take(self, batch: int) -> Rollouts:
         """Batch number `batch`.
 
-        Its seconds["wait"] is how long training stood still for rollouts since the last batch.
+        Its seconds, `redrawn` and `drawn` are those of its fresh draw; seconds["wait"] is how long
+        training stood still for rollouts since the last batch.
         """
         with self._standing_still():
             while self.next_draw <= batch:
@@ -88,7 +89,7 @@ class RolloutFeed:
         self.kept = {d: r for d, r in self.kept.items() if d > batch - self.source.window}
         seconds, self.waited = {**fresh.seconds, "wait": self.waited}, 0.0
         rollouts = Rollouts.joined(parts, batch)
-        return replace(rollouts, seconds=seconds, redrawn=fresh.redrawn)
+        return replace(rollouts, seconds=seconds, redrawn=fresh.redrawn, drawn=fresh.drawn)
 
     def _submit_ahead(self) -> None:
         assert self.behavior is not None

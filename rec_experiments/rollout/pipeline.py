@@ -1,8 +1,8 @@
 """Where batches are drawn: by the process that trains, in turn, or by another one beside it.
 
 Overlapped and sequential runs are equal bit for bit, because a batch is a function of its number,
-the seed and the weights, and the schedule names the weights. So are their checkpoints. On a GPU
-that takes deterministic=true and the native sampler (docs/operations.md).
+the seed and the weights, and the schedule names the weights. So are the checkpoints of a process
+alone. On a GPU that takes deterministic=true and the native sampler (docs/operations.md).
 """
 
 import math

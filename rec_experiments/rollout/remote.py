@@ -1,4 +1,4 @@
-"""An worker in another process, so that drawing and training run side by side.
+"""A worker in another process, so that drawing and training run side by side.
 
 The other process answers orders, one at a time. Orders and answers go through a pipe that both ends
 always read. Weights go through two slots of shared memory: one that batches are drawn from, and a
@@ -115,7 +115,7 @@ class Slot:
 
 
 class RemoteWorker:
-    """An `LocalWorker` in another process. Implements `rollout.RolloutWorker`.
+    """A `LocalWorker` in another process. Implements `rollout.RolloutWorker`.
 
     build: makes the worker over there, where it must be importable. weights: the layout of all
     weights to come. ahead: see `RolloutWorker`. environment: variables of the other process.
@@ -250,7 +250,7 @@ class RemoteWorker:
 
 
 def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> None:
-    """Body of the other process: an worker that answers orders until the pipe says stop."""
+    """Body of the other process: a worker that answers orders until the pipe says stop."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -1,7 +1,8 @@
-"""The schedule: which policy version draws the batch that a gradient step consumes.
+"""The schedule: which policy version draws a batch.
 
-Batch l is consumed by gradient step l. Version v is the policy after v gradient steps. Section 4
-and Appendix B.2 of the paper; its Figure 2 is drawn from these functions.
+It counts batches: version v is the policy that has been trained on v of them. In the paper, where
+each is good for one gradient step, these are gradient steps. Section 4 and Appendix B.2 of the
+paper; its Figure 2 is drawn from these functions.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Schedule:
         return max(0, batch - lead % self.interval - self.offset)
 
     def staleness(self, batch: int) -> int:
-        """Gradient steps that the policy takes between drawing `batch` and consuming it."""
+        """Batches that the policy is trained on between drawing `batch` and consuming it."""
         return batch - self.version(batch)
 
     def draws_from(self, version: int) -> bool:
@@ -50,13 +51,14 @@ class Schedule:
         horizon = version + self.offset + (self.interval or 1)
         return any(self.version(batch) == version for batch in range(version, horizon + 1))
 
-    def describe(self) -> str:
+    def describe(self, updates: int) -> str:
+        """For people. updates: gradient steps that each batch is good for."""
         if self.interval is None:
             return "offline: every batch comes from the initial policy"
-        if (self.interval, self.offset) == (1, 0):
+        if (self.interval, self.offset, updates) == (1, 0, 1):
             return "on-policy: staleness 0"
-        first = self.offset
-        last = self.offset + self.interval - 1
+        first = self.offset * updates
+        last = (self.offset + self.interval) * updates - 1
         steps = f"constant {first}" if first == last else f"cycling {first} to {last}"
         return (
             f"interval {self.interval}, offset {self.offset}: staleness {steps} gradient steps"

@@ -126,6 +126,7 @@ class LocalWorker:
     def draw(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """A batch to train on: rewards adjusted, groups of equal rewards drawn anew."""
         rollouts = self._adjusted(self.answer(snapshot, request), request)
+        redrawn = 0
         for attempt in range(1, 1 + max(map(len, request.spare), default=0)):
             stuck = _equal_rewards(rollouts)
             if not stuck:
@@ -133,6 +134,8 @@ class LocalWorker:
             again = request.redrawn(stuck, attempt)
             anew = self._adjusted(self.answer(snapshot, again), again)
             rollouts = _with_groups(rollouts, stuck, anew)
+            redrawn = redrawn or len(stuck)  # later attempts are at some of these
+        rollouts = replace(rollouts, redrawn=redrawn)
         return self.recomputer(rollouts) if self.recomputer else rollouts
 
     def _adjusted(self, rollouts: Rollouts, request: RolloutRequest) -> Rollouts:
@@ -174,6 +177,7 @@ class LocalWorker:
             verdicts=verdicts,
             groups=[group for group, _, _ in rows],
             versions=[snapshot.version] * len(rows),
+            drawn=sum(response.length for _, _, response in rows),
             seconds={"rollout": sampled - started, "reward": time.perf_counter() - sampled},
         )
 
@@ -250,4 +254,4 @@ def _with_groups(rollouts: Rollouts, groups: list[int], anew: Rollouts) -> Rollo
     place = {group: start + n for n, group in enumerate(groups)}
     mixed = both.of_groups([place.get(group, group) for group in range(start)])
     seconds = {name: rollouts.seconds[name] + anew.seconds[name] for name in rollouts.seconds}
-    return replace(mixed, seconds=seconds, redrawn=rollouts.redrawn + len(groups))
+    return replace(mixed, seconds=seconds)

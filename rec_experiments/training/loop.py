@@ -96,11 +96,9 @@ def train(
     saved = step
     while step < experiment.steps and not any(context.world.gather(stop())):
         tick = updates.tick(step)
-        context.policies.before_update(tick, model)
         if batch is None:
             batch = begin_batch(experiment, context, feed.take(tick.batch), tick)
         row = update(experiment, context, optimizer, batch, tick)
-        context.policies.after_update(model)
         step += 1
         if step % updates.per_batch == 0:
             batch = None
@@ -138,16 +136,21 @@ def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:
 def begin_batch(
     experiment: Experiment, context: TrainingContext, batch: Rollouts, tick: Tick
 ) -> Rollouts:
-    """The batch with what the policy before its first update says of it, where that is needed."""
+    """The batch with what the policy before its first update says of it, where that is needed.
+
+    seconds["proximal"] is what it took.
+    """
+    started, model = time.perf_counter(), context.model
+    context.policies.begin_batch(tick, model)
     gradient = gradient_pass(experiment, context, tick)
     if experiment.updates.per_batch == 1 or not (gradient.proximal and gradient.proximal.of_batch):
         return batch
-    model = context.model
     whole = MiniBatch.of(batch, gradient.algorithm, tick, experiment.seed, model)
     logp = replace(gradient, others={}, kl=False).score_all(model, whole).logp_BT.tolist()
     rows = zip(logp, batch.responses, strict=True)
     proximal = [of_row[: len(response.tokens)] for of_row, response in rows]
-    return replace(batch, logps={**batch.logps, "proximal": proximal})
+    seconds = {**batch.seconds, "proximal": time.perf_counter() - started}
+    return replace(batch, logps={**batch.logps, "proximal": proximal}, seconds=seconds)
 
 
 def gradient_pass(experiment: Experiment, context: TrainingContext, tick: Tick) -> GradientPass:
@@ -214,13 +217,14 @@ def update(
     row = {**rollout_metrics(rollouts, tick), **log.reduce()}
     row["train/grad_norm"] = experiment.optimizer.step(optimizer, context.model, tick.update)
     row["train/learning_rate"] = experiment.optimizer.rate(tick.update)
+    context.policies.after_update(context.model)
     seconds = {"train": time.perf_counter() - started}
     tokens = sum(response.length for response in rollouts.responses)
     speeds = {"tokens/response": tokens, "tokens/train_per_second": tokens / seconds["train"]}
     if tick.epoch == tick.part == 0:  # the batch has come with this update
         seconds = {**batch.seconds, **seconds}
-        drawn = sum(response.length for response in batch.responses)
-        speeds["tokens/rollout_per_second"] = drawn / seconds["rollout"]
+        row["train/redrawn_groups"] = batch.redrawn
+        speeds["tokens/rollout_per_second"] = batch.drawn / seconds["rollout"]
     return {**row, **speeds, **{f"time/{name}": value for name, value in seconds.items()}}
 
 

@@ -102,10 +102,11 @@ def quantiles(values_N: Tensor, shares: list[float]) -> Tensor:
 def response_metrics(
     prefix: str, responses: list[Response], verdicts: list[Verdict]
 ) -> dict[str, float]:
-    """Means over responses: reward, accuracy, the policy's tokens and turns, share cut; and what
-    could not be judged, which has no reward and counts as wrong."""
+    """Means over responses: reward, accuracy, the policy's tokens and turns, share cut; and how
+    many could not be judged, which have no reward and count as wrong."""
+    rewards = [verdict.reward for verdict in verdicts if verdict.judged]
     return {
-        f"{prefix}/reward": _mean([v.reward for v in verdicts if v.judged] or [0.0]),
+        **({f"{prefix}/reward": _mean(rewards)} if rewards else {}),
         f"{prefix}/accuracy": _mean([v.accuracy for v in verdicts]),
         f"{prefix}/response_length": _mean([r.length for r in responses]),
         f"{prefix}/turns": _mean([r.turns for r in responses]),
@@ -128,7 +129,6 @@ def rollout_metrics(rollouts: Rollouts, tick: Tick) -> dict[str, float]:
         "train/staleness_min": min(staleness),
         "train/staleness_max": max(staleness),
         "train/policy_version": min(rollouts.versions),
-        "train/redrawn_groups": rollouts.redrawn,
     }
 
 

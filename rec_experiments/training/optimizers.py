@@ -1,5 +1,6 @@
 """AdamW with a constant learning rate after a linear warm-up (Tables 1 and 2)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,12 +25,14 @@ class AdamW(Piece):
     max_grad_norm: float
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate={self.learning_rate}: must be greater than 0")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(
+                f"learning_rate={self.learning_rate}: must be greater than 0, and finite"
+            )
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={self.betas}: must be two numbers in [0, 1)")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay={self.weight_decay}: must be at least 0")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay={self.weight_decay}: must be at least 0, and finite")
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps={self.warmup_steps}: must be at least 0")
         if not self.max_grad_norm > 0:

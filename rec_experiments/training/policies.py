@@ -4,7 +4,7 @@ A policy is there only if a piece of the algorithm, or a metric, asks for it.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,40 +15,42 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Proximal(Protocol):
-    """The policy that a trust region is built around.
+@dataclass(kw_only=True, slots=True)
+class Proximal(Piece):
+    """The policy that a trust region is built around; a rule for one derives from this.
 
     of_batch: its log-probabilities are taken once, from the policy at the start of a batch of
     several updates. has_weights: it is a model of its own, made as a copy of the initial one.
     """
 
-    of_batch: ClassVar[bool]
-    has_weights: ClassVar[bool]
-
-    def move(self, proximal: nn.Module, policy: nn.Module) -> None:
-        """After an update: change the weights of `proximal`, where it has any."""
-
-    def logp(self, batch: LossInput) -> Tensor:
-        """log π_prox, B x T, without gradient, where neither of these gives it."""
-
-
-@dataclass(kw_only=True, slots=True)
-class BatchStart(Piece):
-    """The policy as it was before the first update on a batch (decoupled PPO as AReaL runs it)."""
-
-    of_batch: ClassVar[bool] = True
+    of_batch: ClassVar[bool] = False
     has_weights: ClassVar[bool] = False
 
     def move(self, proximal: nn.Module, policy: nn.Module) -> None:
-        """It has no weights."""
+        """After an update: change the weights of `proximal`, where the rule has any."""
 
     def logp(self, batch: LossInput) -> Tensor:
-        """At the first update on a batch it is the policy itself."""
+        """log π_prox, B x T, without gradient, where no model and no batch gives it: of the policy
+        itself, as it is at the first update on a batch."""
         return batch.logp_BT.detach()
+
+    def describe(self) -> str:
+        """For people."""
+        return type(self).__name__
 
 
 @dataclass(kw_only=True, slots=True)
-class Interpolated(Piece):
+class BatchStart(Proximal):
+    """The policy as it was before the first update on a batch (decoupled PPO as AReaL runs it)."""
+
+    of_batch: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return "the policy before the first update on a batch"
+
+
+@dataclass(kw_only=True, slots=True)
+class Interpolated(Proximal):
     """log π_prox = log π_b + α (log π_θ − log π_b), α = (v_prox − v_b)/(v_θ − v_b), without a
     forward pass (A-3PO, arXiv 2512.06547). v_θ and v_b: gradient steps that the policy and the
     behavior policy of a row have taken; v_prox = max(v_b, v_θ − lag). α = 0 where v_θ = v_b.
@@ -56,16 +58,11 @@ class Interpolated(Piece):
     lag: gradient steps by which the proximal policy is behind. Raises ValueError for lag < 1.
     """
 
-    of_batch: ClassVar[bool] = False
-    has_weights: ClassVar[bool] = False
     lag: int
 
     def __post_init__(self) -> None:
         if self.lag < 1:
             raise ValueError(f"lag={self.lag}: must be at least 1")
-
-    def move(self, proximal: nn.Module, policy: nn.Module) -> None:
-        """It has no weights."""
 
     def logp(self, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"]
@@ -73,15 +70,17 @@ class Interpolated(Piece):
         share_B = (staleness_B - self.lag).clamp(min=0) / staleness_B.clamp(min=1)
         return behavior_BT + share_B[:, None] * (batch.logp_BT.detach() - behavior_BT)
 
+    def describe(self) -> str:
+        return f"between behavior policy and policy, {self.lag} gradient steps behind it"
+
 
 @dataclass(kw_only=True, slots=True)
-class MovingAverage(Piece):
+class MovingAverage(Proximal):
     """θ_prox ← decay · θ_prox + (1 − decay) · θ after every update (PPO-EWMA, arXiv 2110.00641).
 
     Raises ValueError unless 0 ≤ decay < 1.
     """
 
-    of_batch: ClassVar[bool] = False
     has_weights: ClassVar[bool] = True
     decay: float
 
@@ -94,9 +93,8 @@ class MovingAverage(Piece):
         for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
             mine.lerp_(theirs, 1 - self.decay)
 
-    def logp(self, batch: LossInput) -> Tensor:
-        """Its model gives it."""
-        return batch.logps["proximal"]
+    def describe(self) -> str:
+        return f"a moving average of the weights, decay {self.decay:g}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -113,15 +111,14 @@ class Reference(Piece):
         if self.swap_every is not None and self.swap_every < 1:
             raise ValueError(f"swap_every={self.swap_every}: must be at least 1, or null for never")
 
-    def is_due(self, tick: Tick) -> bool:
-        """Whether the policy before this update becomes the reference."""
-        starts = tick.epoch == tick.part == 0 and tick.batch > 0
-        return self.swap_every is not None and starts and tick.batch % self.swap_every == 0
+    def is_due(self, batch: int) -> bool:
+        """Whether the policy before this batch becomes the reference."""
+        return self.swap_every is not None and batch > 0 and batch % self.swap_every == 0
 
     def describe(self) -> str:
         if self.swap_every is None:
             return "the initial model"
-        return f"the policy of every {self.swap_every} batches"
+        return f"swapped to the policy every {self.swap_every} batches"
 
 
 @dataclass(kw_only=True)
@@ -135,8 +132,8 @@ class Policies:
     reference: Reference
     models: dict[str, "PreTrainedModel"]
 
-    def before_update(self, tick: Tick, policy: nn.Module) -> None:
-        if "reference" in self.models and self.reference.is_due(tick):
+    def begin_batch(self, tick: Tick, policy: nn.Module) -> None:
+        if "reference" in self.models and self.reference.is_due(tick.batch):
             self.models["reference"].load_state_dict(policy.state_dict())
 
     def after_update(self, policy: nn.Module) -> None:

@@ -42,30 +42,34 @@ class MiniBatch:
         parameter = next(model.parameters())
         dtype = torch.promote_types(parameter.dtype, torch.float32)
 
-        def tensor(values: Sequence, dtype: torch.dtype | None = None) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=parameter.device)
-
         sampled = [response.logp for response in rollouts.responses]
         logps = {"behavior": sampled, **rollouts.logps}
         if "behavior" in rollouts.logps:
             logps["sampler"] = sampled
-        written_BT = tensor(_padded([response.mask for response in rollouts.responses])).bool()
-        groups_B = tensor(rollouts.groups)
-        outcomes = Outcomes(
-            rewards_B=tensor([verdict.reward for verdict in rollouts.verdicts], torch.float64),
+        written_BT = torch.tensor(
+            _padded([response.mask for response in rollouts.responses])
+        ).bool()
+        groups_B = torch.tensor(rollouts.groups)
+        outcomes = Outcomes(  # on the CPU: few numbers, and every rank must come to the same ones
+            rewards_B=torch.tensor(
+                [verdict.reward for verdict in rollouts.verdicts], dtype=torch.float64
+            ),
             groups_B=groups_B,
             mask_BT=written_BT,
-            finished_B=tensor([response.finished for response in rollouts.responses]),
-            judged_B=tensor([verdict.judged for verdict in rollouts.verdicts]),
+            finished_B=torch.tensor([response.finished for response in rollouts.responses]),
+            judged_B=torch.tensor([verdict.judged for verdict in rollouts.verdicts]),
         )
         dropping = rng.generator(seed, rng.DROP, tick.batch, tick.epoch, tick.part)
         return cls(
             sequences=distinct(rollouts.prompts, [r.tokens for r in rollouts.responses]),
-            written_BT=written_BT,
-            logps={role: tensor(_padded(logp), dtype) for role, logp in logps.items()},
-            advantages=algorithm.advantages(outcomes, dropping),
-            groups_B=groups_B,
-            versions_B=tensor(rollouts.versions),
+            written_BT=written_BT.to(parameter.device),
+            logps={
+                role: torch.tensor(_padded(logp), dtype=dtype).to(parameter.device)
+                for role, logp in logps.items()
+            },
+            advantages=algorithm.advantages(outcomes, dropping).to(parameter.device),
+            groups_B=groups_B.to(parameter.device),
+            versions_B=torch.tensor(rollouts.versions).to(parameter.device),
             tick=tick,
         )
 
@@ -137,7 +141,7 @@ class GradientPass:
         for part in self._plan(model, batch, has_gradient_B):
             index_B, place_B = _rows(part, batch.written_BT.device)
             with torch.set_grad_enabled(part.needs_gradient):
-                scored = self._score(model, part, dense).rows(place_B)
+                scored = self._score(model, part, self.others, dense).rows(place_B)
                 loss_input = batch.input(index_B, scored, self.proximal, dense)
                 if part.blank:
                     loss_input = _without_live_tokens(loss_input)
@@ -158,18 +162,21 @@ class GradientPass:
         leaves: dict[str, Any] = {
             name: getattr(scored, name).detach().requires_grad_() for name in names
         }
+        read = self.others if "kl" in dense else {}  # in the backward passes
         every_B = torch.arange(len(batch.versions_B), device=device)
         loss_input = batch.input(every_B, scored._replace(**leaves), self.proximal, dense)
         out = self.algorithm.loss(loss_input)
-        worth = torch.autograd.grad(
+        found = torch.autograd.grad(
             out.loss, list(leaves.values()), allow_unused=True, materialize_grads=True
         )
+        # The first rank's, so that all make the same passes whatever their devices round to.
+        worth = [each.to(device) for each in self.world.gather([each.cpu() for each in found])[0]]
         has_gradient_B = torch.stack([(each != 0).any(1) for each in worth]).any(0).tolist()
         for part in self._plan(model, batch, has_gradient_B):
             if not part.needs_gradient:
                 continue
             index_B, place_B = _rows(part, device)
-            again = self._score(model, part, dense).rows(place_B)
+            again = self._score(model, part, read, dense).rows(place_B)
             width = again.logp_BT.shape[1]
             torch.autograd.backward(
                 [getattr(again, name) for name in names],
@@ -182,12 +189,14 @@ class GradientPass:
 
     @torch.no_grad()
     def score_all(self, model: PreTrainedModel, batch: MiniBatch) -> Logprobs:
-        """All rows of the mini-batch, on every rank."""
-        mine = []
+        """All rows of the mini-batch, on every rank, as a sampler sees them: without dropout."""
+        mine, training = [], model.training
+        model.eval()
         for part in self._plan(model, batch, [False] * len(batch.versions_B)):
-            scored = self._score(model, part, frozenset())
+            scored = self._score(model, part, self.others, frozenset())
             if not part.blank:
                 mine.append((part, scored.each(lambda x_UT: x_UT.cpu())))
+        model.train(training)
         device = batch.written_BT.device
         rows, width = batch.written_BT.shape
         parts = [part for share in self.world.gather(mine) for part in share]
@@ -208,13 +217,14 @@ class GradientPass:
         return passes(batch.sequences, has_gradient_B, self.limits, self.world, large)
 
     def _score(
-        self, model: PreTrainedModel, part: Pass, differentiable: frozenset[str]
+        self, model: PreTrainedModel, part: Pass, others: Models, differentiable: frozenset[str]
     ) -> Logprobs:
+        measured = self.kl or "kl" in self.algorithm.needs.dense
         return self.forward(
             model,
             part.sequences,
-            others=self.others,
-            kl=self.kl or "kl" in self.algorithm.needs.dense,
+            others=others,
+            kl=measured and "reference" in others,
             differentiable=differentiable,
             chunked=part.chunked,
         )
@@ -247,4 +257,5 @@ def _log(
     else:  # only there is the trainer's pass at the version that drew the tokens
         fresh_B = loss_input.versions_B == loss_input.tick.update
         log.add_mismatch(out.log_ratio_BT, live_BT & fresh_B[:, None])
-    log.add_policy(scored.entropy_BT.detach(), scored.kl_BT, written_BT)
+    measured = scored.each(Tensor.detach)
+    log.add_policy(measured.entropy_BT, measured.kl_BT, written_BT)

@@ -22,6 +22,7 @@ from rec_experiments.algo import clips, data_weighting
 from rec_experiments.algo.advantages import GroupMean, GroupStandard
 from rec_experiments.algo.groups import group_mean, group_sum
 from rec_experiments.algo.surrogate import tokens
+from rec_experiments.errors import UserError
 from rec_experiments.types import Advantages, LossInput, Outcomes, Tick
 
 PRESETS = [
@@ -375,3 +376,42 @@ def test_wrong_shapes_are_refused():
         algorithm(**{**inputs, "mask": inputs["mask"][:, :-1]})
     with pytest.raises(ValueError, match="must have 24 rows"):
         algorithm(**{**inputs, "rewards": inputs["rewards"][:-1]})
+
+
+def test_other_policies_are_constants_whatever_their_graph():
+    """A behavior policy that was not detached changes no gradient, and gets none."""
+    inputs = batch()
+    sampler = inputs["behavior_logp"] - 0.1
+    algorithm = rec_experiments.algorithm("opmd", "correction=truncated", "correction.cap=1000")
+    expected = gradient(algorithm, {**inputs, "sampler_logp": sampler})
+    behavior = inputs["behavior_logp"] + (inputs["logp"] - inputs["logp"].detach())
+    inputs = {**inputs, "behavior_logp": behavior, "sampler_logp": sampler}
+    torch.testing.assert_close(gradient(algorithm, inputs), expected, rtol=0, atol=0)
+
+
+def test_a_policy_that_is_missing_is_named():
+    inputs = batch()
+    for overrides, missing in (
+        (["ratio=proximal"], "proximal_logp"),
+        (["correction=truncated"], "sampler_logp"),
+    ):
+        with pytest.raises(ValueError, match=f"{missing} is missing"):
+            rec_experiments.algorithm("grpo", *overrides)(**inputs)
+    versions = torch.zeros(B, dtype=torch.long)
+    interpolated = rec_experiments.algorithm("grpo", "ratio=proximal", "proximal=interpolated")
+    assert torch.isfinite(interpolated(**inputs, versions=versions, step=3).loss)
+
+
+@pytest.mark.parametrize("override", ["updates=ppo", "source.redraws=1", "reward=clipped"])
+def test_what_says_how_a_run_goes_is_refused(override):
+    with pytest.raises(UserError, match=f"{override}: says how a run goes"):
+        rec_experiments.algorithm("grpo", override)
+
+
+def test_a_reward_that_is_none_is_refused_where_it_counts():
+    inputs = batch()
+    inputs["rewards"][3] = math.nan
+    with pytest.raises(ValueError, match="rewards must be finite where judged is true"):
+        rec_experiments.algorithm("grpo")(**inputs)
+    judged = torch.arange(B) != 3
+    assert torch.isfinite(rec_experiments.algorithm("grpo")(**inputs, judged=judged).loss)

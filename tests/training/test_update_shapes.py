@@ -8,7 +8,9 @@
 
 import copy
 import dataclasses
+from unittest import mock
 
+import conftest
 import numpy as np
 import pieces
 import pytest
@@ -20,8 +22,10 @@ from hypothesis import strategies as st
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from rec_experiments.distributed import ALONE, whole
+from rec_experiments.policy import head, logprobs
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
+from rec_experiments.policy.models import Tiny
 from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.training import loop
@@ -232,6 +236,90 @@ def test_a_decision_of_the_whole_batch_is_another_than_that_of_a_part(name, draw
     assert np.abs(np.concatenate(apart) - together).max() > 1e-4
 
 
+def dense_gradient(model, reference, rollouts, pad_id, whole_batch, size, chunk):
+    """Of PPO or M2PO with exact entropy and KL in the loss; `chunk` tokens of logits at a time."""
+    model = copy.deepcopy(model)
+    method = pieces.METHODS["m2po" if whole_batch else "ppo"]
+    algorithm = pieces.compose(**method, regularizer=pieces.Spread())
+    gradient = GradientPass(
+        algorithm=algorithm,
+        forward=ForwardPass(pad_id=pad_id, temperature=0.7, compute_dtype=torch.float32),
+        limits=Limits(sequences=size, tokens=None),
+        others={"reference": reference},
+    )
+    limit = chunk * model.config.vocab_size
+    with (
+        mock.patch.object(logprobs, "LOGITS_AT_ONCE", limit),
+        mock.patch.object(head, "LOGITS_AT_ONCE", limit),
+    ):
+        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, TICK, 0, model))
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("whole_batch", [False, True])
+def test_exact_entropy_and_kl_in_the_loss(whole_batch, drawn, monkeypatch):
+    """By the library's own logits and autograd, row by row; and in any cut, in chunks or not."""
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
+    policy, rollouts, pad_id = drawn
+    reference = copy.deepcopy(policy)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(1.1)
+    model, rows = copy.deepcopy(policy), []
+    for prompt, response in zip(rollouts.prompts, rollouts.responses, strict=True):
+        ids = torch.tensor([prompt + response.tokens])
+        p, q = (
+            torch.log_softmax(m(ids).logits[0, len(prompt) - 1 : -1] / 0.7, -1)
+            for m in (model, reference)
+        )
+        entropy, kl = -(p.exp() * p).sum(-1), (p.exp() * (p - q.detach())).sum(-1)
+        rows.append((p[range(len(response.tokens)), response.tokens], 0.3 * kl - 0.2 * entropy))
+    numbers = numbers_of(rollouts, [logp.detach() for logp, _ in rows])
+    _, worth = REFERENCES["m2po" if whole_batch else "ppo"](numbers)
+    loss = sum(
+        (logp * torch.from_numpy(each[: len(logp)])).sum() + extra.sum() / numbers.mask.sum()
+        for (logp, extra), each in zip(rows, worth, strict=True)
+    )
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    largest = float(expected.abs().max())
+    for size, chunk in ((1, 1000), (3, 1000), (None, 1000), (None, 7), (3, 5)):
+        found = dense_gradient(policy, reference, rollouts, pad_id, whole_batch, size, chunk)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
+
+
+def test_the_batchs_start_is_scored_beside_an_exact_kl_in_chunks(tmp_path, monkeypatch):
+    """The policy alone is scored there, so no KL may be asked for, though the loss has one."""
+    overrides = ["ratio=proximal", "updates.epochs=2", "steps=4", "kl_every=0"]
+    exp = experiment(*SMALL, *overrides)
+    exp = dataclasses.replace(exp, regularizer=pieces.Spread())
+    for module in (logprobs, head):
+        monkeypatch.setattr(module, "LOGITS_AT_ONCE", 700)
+    folder = RunFolder(tmp_path / "run")
+    folder.start(exp.config(), {})
+    assert loop.train(exp, prepare(exp), folder)
+
+
+def test_the_batchs_start_is_scored_without_dropout(tmp_path, monkeypatch):
+    """So it does not depend on what was drawn before: a resumed run is the uninterrupted one."""
+    overrides = ["ratio=proximal", "updates.epochs=2", "steps=4", "algo=asymre", "kl_every=0"]
+    build = Tiny.model
+
+    def noisy(self):
+        model = build(self)
+        model.config.attention_dropout = 0.2
+        for layer in model.model.layers:
+            layer.self_attn.attention_dropout = 0.2
+        return model
+
+    monkeypatch.setattr(Tiny, "model", noisy)
+    whole = conftest.run(tmp_path / "whole", *SMALL, *overrides)
+    for until in (3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            conftest.run(tmp_path / "cut", *SMALL, *overrides, until=until)
+    conftest.assert_same_result(conftest.run(tmp_path / "cut", *SMALL, *overrides), whole)
+
+
 @given(st.integers(1, 4), st.integers(1, 6), st.booleans(), st.integers(1, 12), st.integers(0, 60))
 @settings(deadline=None)
 def test_the_mini_batches_of_an_epoch_part_the_groups(epochs, parts, shuffle, groups, update):
@@ -307,6 +395,8 @@ def shaped_run(name: str, folder, monkeypatch):
     """A float64 run of a method. Returns its experiment, the context, the initial weights, and what
     each update was given: its batch and its tick."""
     method, overrides = SHAPES[name]
+    if method == "decoupled_ppo":
+        overrides = ["ratio=proximal", *overrides]
     exp = dataclasses.replace(experiment(*RUN, *overrides), **pieces.METHODS[method])
     context = prepare(exp)
     for model in (context.model, *context.policies.models.values()):

@@ -83,7 +83,7 @@ def draw() -> Drawing:
                 }
                 for slot in slots
             ]
-    found = {s.describe(): [s.staleness(batch) for batch in range(BATCHES)] for s in SCHEDULES}
+    found = {s.describe(1): [s.staleness(batch) for batch in range(BATCHES)] for s in SCHEDULES}
     return drawing("fig2", "Figure 2: staleness of each batch", figure, rows, found)
 
 
