@@ -302,7 +302,10 @@ def test_the_batchs_start_is_scored_beside_an_exact_kl_in_chunks(tmp_path, monke
 
 def test_the_batchs_start_is_scored_without_dropout(tmp_path, monkeypatch):
     """So it does not depend on what was drawn before: a resumed run is the uninterrupted one."""
-    overrides = ["ratio=proximal", "updates.epochs=2", "steps=4", "algo=asymre", "kl_every=0"]
+    overrides = [
+        "ratio=proximal", "weight=importance", "updates.epochs=2", "steps=4", "algo=asymre",
+        "kl_every=0",
+    ]  # fmt: skip
     build = Tiny.model
 
     def noisy(self):
