@@ -8,8 +8,12 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
+FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py tests/rewards/test_answers.py \
+	tests/rewards/test_tool_call.py tests/rollout/test_sync.py tests/training/test_training.py \
+	tests/test_display.py tests/test_typing.py
+
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claims report test test-slurm test-vllm check format bench \
+.PHONY: help install run figures claims report test test-fast test-slurm test-vllm check format bench \
 	kill-test golden locked-metrics notebooks clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -44,6 +48,9 @@ report: $(STAMP) ## one local HTML page of all figures, claims and runs that are
 
 test: $(STAMP) ## all tests, two files at a time; REC_DATA=FOLDER adds those on real data sets
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(ARGS)
+
+test-fast: $(STAMP) ## an answer in about a minute: the pieces, the schedule, answers, claims, and short runs
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
 
 test-slurm: $(STAMP) ## sweeps on a real SLURM, started in a temporary folder
 	@$(BIN)/python tests/slurm/cluster.py check

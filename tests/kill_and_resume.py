@@ -6,6 +6,7 @@ keeps a moving average of its weights and replays, so most kills are within a ba
     python tests/kill_and_resume.py 20 [seed]
 """
 
+import math
 import random
 import signal
 import subprocess
@@ -42,14 +43,13 @@ def kill_and_resume(kills: int, seed: int, root: Path) -> list[str]:
     while done < kills:
         pipeline = ("overlap", "sequential")[done % 2]
         process = subprocess.Popen(command(killed, steps, pipeline), stdout=subprocess.DEVNULL)
-        if done % 4:  # of four lives three train on, however busy the machine, and one may not
-            rows = len(RunFolder(killed).metrics()) + moments.randrange(1, STEPS_PER_KILL)
-            while process.poll() is None and len(RunFolder(killed).metrics()) < rows:
-                time.sleep(0.02)
-        else:
-            while process.poll() is None and not RunFolder(killed).metrics():
-                time.sleep(0.02)
-            time.sleep(moments.uniform(0, LONGEST_START))
+        # A life ends within so many rows, however fast the machine; one of four maybe before any.
+        rows = len(RunFolder(killed).metrics()) + moments.randrange(1, STEPS_PER_KILL)
+        end = time.monotonic() + (moments.uniform(0, LONGEST_START) if done % 4 == 3 else math.inf)
+        while process.poll() is None and len(RunFolder(killed).metrics()) < rows:
+            time.sleep(0.02)
+            if time.monotonic() > end:
+                break
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)

@@ -359,7 +359,7 @@ pool = VerifierPool(scripted, workers={len(responses)}, timeout=600)
 print(pool([(response, "") for response in {list(responses)!r}]))
 """
     here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parents[1])])
+    path = os.pathsep.join([str(here), str(here.parent)])
     return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
 
 
