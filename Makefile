@@ -9,7 +9,7 @@ SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
 FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py tests/rewards/test_answers.py \
-	tests/rewards/test_tool_call.py tests/rollout/test_sync.py tests/training/test_training.py \
+	tests/rewards/test_tool_call.py tests/rollout/test_sync.py \
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
