@@ -24,8 +24,7 @@ from omegaconf import DictConfig, open_dict
 # Imported once, before the jobs' processes are forked: most of a short job's start is importing.
 PRELOAD = [
     "rec_experiments.cli",
-    "rec_experiments.prepare",
-    "rec_experiments.training.loop",
+    "rec_experiments.run",
     "rec_experiments.samplers.decoding",
     "matplotlib.backends.backend_agg",  # for the picture at the end of a run
     "matplotlib.figure",
