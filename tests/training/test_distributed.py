@@ -166,10 +166,23 @@ def run_on(world, path, overrides, until=None):
     return [*map(timeless, folder.metrics())], weights, folder.load_checkpoint()[0], notes
 
 
-def test_ten_steps_of_two_ranks_are_those_of_one(ranks, tmp_path):
+SEVERAL = ("updates.epochs=2", "updates.mini_batches=2")
+SHAPES = {
+    "one update a batch": (),
+    "several": SEVERAL,
+    "a moving average": (
+        *SEVERAL, "ratio=proximal", "proximal=moving_average", "clip=narrow", "weight=importance",
+    ),
+    "replay": (*SEVERAL, "source=replay", "source.reuse=1", "reference=swapped"),
+    "refill": ("source=refill", "source.redraws=1", "correction=truncated"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ten_steps_of_two_ranks_are_those_of_one(ranks, tmp_path, shape):
     """Same responses, metrics and weights, up to float32 rounding."""
     overrides = ("steps=10", "sync.interval=3", "sync.offset=1", "micro_batch_size=3",
-                 "eval_every=3", "optimizer.learning_rate=0.002")  # fmt: skip
+                 "eval_every=3", "optimizer.learning_rate=0.002", *SHAPES[shape])  # fmt: skip
     rows, weights, _, _ = run_on(distributed.ALONE, tmp_path / "one", overrides)
     start = prepare(experiment(*MOVING)).model.state_dict()
     assert max((weights[name] - start[name]).abs().max() for name in weights) > 0.005
