@@ -202,11 +202,11 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
         for arm, _ in arms.values()
     ]
     assert found == expected
-    assert all(j.config["model"]["kind"] == "tiny" and j.config["steps"] == 100 for j in jobs)
+    assert all(j.config["model"]["kind"] == "tiny" and j.config["steps"] == 150 for j in jobs)
     base = jobs[0].config["optimizer"]["learning_rate"]
     if name == "fig10":
         rates = [job.config["optimizer"]["learning_rate"] for job in jobs[:8]]
-        assert rates == [5e-4 * factor for _, factor in arms.values()]
+        assert rates == [pytest.approx(3e-5 * factor) for _, factor in arms.values()]
     else:
         assert {j.config["optimizer"]["learning_rate"] for j in jobs} == {base}
         assert [job.label for job in jobs[: len(arms)]] == list(arms)
