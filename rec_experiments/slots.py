@@ -41,7 +41,7 @@ class SamplerChoice(Protocol):
     temperature: float
     eval_temperature: float
 
-    def bundle(self, model: "PreTrainedModel", tokens: int) -> int:
+    def bundle(self, model: PreTrainedModel, tokens: int) -> int:
         """How many batches of one version it is best given at once, at least 1. tokens: the most
         that a batch can have, prompts included."""
 

@@ -336,7 +336,11 @@ def test_arms_are_chosen_by_label():
     ("name", "overrides", "message"),
     [
         ("fig8", [], "sweep=fig8: no such figure; allowed: fig3, fig4"),
-        ("fig3", ["scale=large"], "scale=large: no such choice; allowed: mini, mini_chain, paper, small"),
+        (
+            "fig3",
+            ["scale=large"],
+            "scale=large: no such choice; allowed: mini, mini_chain, paper, small",
+        ),
         ("fig3", ["seed=-1"], "seed=-1: must be at least 0"),
         ("fig3", ["seed=0,many"], "seed=many: Value 'many' of type 'str' could not be"),
         ("fig3", ["seed=true"], "seed=true: Value 'True' of type 'bool' could not be"),
