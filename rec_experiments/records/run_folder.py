@@ -26,7 +26,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 import yaml
 
 from rec_experiments.distributed import ALONE, World
@@ -193,6 +192,8 @@ class RunFolder:
 
         Rows are on disk first, then the states, each with its digest; the folder is renamed last.
         """
+        import torch
+
         folder = self.checkpoints / f"step_{step:08d}"
         temporary = self.checkpoints / f".{folder.name}.partial"
         if self.world.leads:
@@ -230,6 +231,8 @@ class RunFolder:
 
     def _load_state(self, folder: Path) -> dict[str, Any] | None:
         """This rank's state, or None if it is damaged."""
+        import torch
+
         file, digest = self._state_files(folder)
         if not (file.exists() and digest.exists()):
             return None

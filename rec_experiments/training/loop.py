@@ -132,12 +132,20 @@ def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:
         seed=experiment.seed,
         batches=-(-experiment.steps // per_batch),
         updates_per_batch=per_batch,
+        bundle=experiment.sampler.bundle(context.model, draw_tokens(experiment)),
         batch_size=experiment.batch_size,
         group_size=experiment.group_size,
         temperature=experiment.sampler.temperature,
         shuffle=experiment.shuffle,
         world=context.world,
     )
+
+
+def draw_tokens(experiment: Experiment) -> int:
+    """The most tokens that a draw can have, prompts included."""
+    responses = experiment.source.fresh(experiment.batch_size) * experiment.group_size
+    task = experiment.dataset
+    return responses * (task.max_prompt_tokens + task.max_response_tokens)
 
 
 def begin_batch(
