@@ -2,8 +2,10 @@
 
 import contextlib
 import difflib
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from hydra import initialize_config_dir
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -24,6 +26,18 @@ def composing() -> Iterator[None]:
         raise UserError(explain(error)) from error
 
 
+def choices_by_group() -> dict[str, list[str]]:
+    """The user's groups, ours and those of outside packages, by name, with their choices."""
+    found: dict[str, list[str]] = {}
+    for root in schema.conf_folders():
+        for folder, _, files in os.walk(root, followlinks=True):
+            group = Path(folder).relative_to(root).as_posix()
+            choices = [file.removesuffix(".yaml") for file in files if file.endswith(".yaml")]
+            if choices and group != "." and not group.startswith("hydra/"):
+                found.setdefault(group, []).extend(choices)
+    return {group: sorted(choices) for group, choices in sorted(found.items())}
+
+
 def explain(error: BaseException) -> str:
     """One line for the user: the key, the value, what is allowed."""
     chain = [error]
@@ -34,8 +48,7 @@ def explain(error: BaseException) -> str:
             return f"{part.override}: cannot be read ({first_line(part)})"
         if isinstance(part, MissingConfigException) and part.options:
             group, _, choice = str(part.missing_cfg_file).rpartition("/")
-            allowed = sorted(option for option in part.options if option != "schema")
-            return f"{group}={choice}: no such choice; allowed: {', '.join(allowed)}"
+            return f"{group}={choice}: no such choice; allowed: {', '.join(sorted(part.options))}"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
