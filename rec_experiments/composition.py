@@ -30,12 +30,18 @@ def choices_by_group() -> dict[str, list[str]]:
     """The user's groups, ours and those of outside packages, by name, with their choices."""
     found: dict[str, list[str]] = {}
     for root in schema.conf_folders():
-        for folder, _, files in os.walk(root, followlinks=True):
-            group = Path(folder).relative_to(root).as_posix()
-            choices = [file.removesuffix(".yaml") for file in files if file.endswith(".yaml")]
-            if choices and group != "." and not group.startswith("hydra/"):
-                found.setdefault(group, []).extend(choices)
+        for file in files_under(root, ".yaml"):
+            group = file.parent.relative_to(root).as_posix()
+            if group != "." and not group.startswith("hydra/"):
+                found.setdefault(group, []).append(file.stem)
     return {group: sorted(choices) for group, choices in sorted(found.items())}
+
+
+def files_under(root: Path, *suffixes: str) -> Iterator[Path]:
+    """The files with these suffixes, in order of their names; links to folders are followed."""
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders.sort()
+        yield from (Path(folder, file) for file in sorted(files) if file.endswith(suffixes))
 
 
 def explain(error: BaseException) -> str:
