@@ -18,10 +18,9 @@ PERCENT = ("clip_fraction", "live_groups", "distinct_responses")  # shown in per
 def lag(row: Row) -> int | None:
     """Gradient steps since the batch was drawn; None where its responses are of several lags."""
     mean = row.get("train/staleness")
-    if mean is None:
+    if mean is None or row.get("train/staleness_min", mean) != row.get("train/staleness_max", mean):
         return None
-    ends = {row.get("train/staleness_min", mean), row.get("train/staleness_max", mean)}
-    return int(mean) if len(ends) == 1 else None
+    return int(mean)
 
 
 def lags_of(rows: list[Row]) -> set[int]:

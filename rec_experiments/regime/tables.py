@@ -2,7 +2,7 @@
 
 import dataclasses
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rec_experiments.regime.expected import Expected, Verdict
 from rec_experiments.regime.quantities import factor
 from rec_experiments.results.tables import columns_of_text
 
-WIDTH = 100  # characters of a line of text
+WIDTH, HERE = 100, 48  # characters of a line of text, and of one on arms beside published values
 PUBLISHED_HEAD = ["published", "where", "range", "here"]
 VERDICT_HEAD = ["arm", "target", "here", "should be", ""]
 
@@ -23,9 +23,9 @@ def number(value: float) -> str:
     """With two or three digits that count."""
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    if abs(value) >= 100:
+    if 100 <= abs(value) < 1e6:
         return f"{value:.0f}"
-    return f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"
+    return f"{value:.2g}" if abs(value) < 1 else f"{value:.3g}"
 
 
 def cell(value: Cell) -> str:
@@ -57,7 +57,8 @@ def where(expected: Expected) -> str:
     words = []
     if expected.lags:
         first, last = expected.lags
-        words.append(f"at lag {first}" if first == last else f"at lag {first} to {last}")
+        ends = f"{first} to {last}" if last is not None else f"{first} and more"
+        words.append(f"at lag {first}" if first == last else f"at lag {ends}")
     if expected.part:
         words.append(f"at the {expected.part}")
     return ", ".join(words)
@@ -89,6 +90,18 @@ def _published(block: Block) -> list[list[str]]:
         ]
         for comparison in block.comparisons
     ]
+
+
+def _paragraph(line: str) -> list[str]:
+    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _wrapped(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    """With the last cell over several rows, where it is long."""
+    for *first, last in rows:
+        begins, *others = textwrap.wrap(last, HERE, break_on_hyphens=False)
+        yield [*first, begins]
+        yield from ([*[""] * len(first), other] for other in others)
 
 
 def _head(block: Block) -> list[str]:
@@ -123,13 +136,13 @@ def text(sections: list[Section]) -> str:
             lines += [f"  {block.title}"]
             lines += [f"    {line}" for line in columns_of_text([_head(block), *_rows(block)])]
             if block.comparisons:
-                table = [PUBLISHED_HEAD, *_published(block)]
-                lines += [f"    {line}" for line in ["", *columns_of_text(table)]]
+                table = [PUBLISHED_HEAD, *_wrapped(_published(block))]
+                lines += ["", *(f"    {line}" for line in columns_of_text(table))]
             lines.append("")
         if section.unmeasured:
-            lines += [f"  not measured: {'; '.join(section.unmeasured)}", ""]
+            lines += [*_paragraph(f"  not measured: {'; '.join(section.unmeasured)}"), ""]
     for line in legend(sections):
-        lines += textwrap.wrap(line, WIDTH, subsequent_indent="  ")
+        lines += _paragraph(line)
     return "\n".join(lines).rstrip() + "\n"
 
 
