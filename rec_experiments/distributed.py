@@ -59,6 +59,16 @@ class World:
         """Which of n things this rank does. The shares are consecutive and differ by at most 1."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
+    def part(self, tensor: Tensor) -> Tensor:
+        """This rank's part of a tensor: of one that is split, or of one that every rank has whole,
+        the rows that would be this rank's if it were split."""
+        if _is_split(tensor):
+            return tensor.to_local()
+        if self.size == 1:
+            return tensor
+        rows = -(-len(tensor) // self.size)
+        return tensor[self.rank * rows : (self.rank + 1) * rows]
+
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in the order of ranks, on every rank. Tensors must be on the CPU."""
         if self.size == 1:

@@ -44,6 +44,7 @@ from rec_experiments.slots import ModelChoice, Optimizer, Pipeline, SamplerChoic
 from rec_experiments.tasks.arithmetic import Arithmetic
 from rec_experiments.tasks.calculator import Calculator
 from rec_experiments.tasks.math_problems import MathProblems
+from rec_experiments.tasks.reduction import Reduction
 from rec_experiments.tasks.tool_calls import ToolCalls
 from rec_experiments.training import policies
 from rec_experiments.training.optimizers import AdamW
@@ -110,6 +111,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "dataset": {
         "arithmetic": Arithmetic,
         "calculator": Calculator,
+        "reduction": Reduction,
         "math_problems": MathProblems,
         "tool_calls": ToolCalls,
     },

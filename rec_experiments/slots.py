@@ -41,6 +41,10 @@ class SamplerChoice(Protocol):
     temperature: float
     eval_temperature: float
 
+    def bundle(self, model: PreTrainedModel, tokens: int) -> int:
+        """How many batches of one version it is best given at once, at least 1. tokens: the most
+        that a batch can have, prompts included."""
+
     def build(
         self,
         model: PreTrainedModel,

@@ -341,10 +341,12 @@ class LossInput:
 @dataclass(frozen=True, slots=True)
 class LossOutput:
     """loss: a scalar to differentiate. log_ratio_BT: log ρ to the behavior policy of each live
-    token. keep_BT: live tokens that the clip let through."""
+    token. clip_log_ratio_BT: log of the ratio that the clip looked at, which may be another one, or
+    one for the whole sequence. keep_BT: live tokens that the clip let through."""
 
     loss: Tensor
     log_ratio_BT: Tensor
+    clip_log_ratio_BT: Tensor
     keep_BT: Tensor
 
 

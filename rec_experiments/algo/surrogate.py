@@ -81,7 +81,10 @@ class Algorithm:
         if extra_BT is not None:
             loss_BT = loss_BT + extra_BT
         return LossOutput(
-            self.aggregation(loss_BT, batch.advantages), batch.log_ratio_BT(), keep_BT
+            self.aggregation(loss_BT, batch.advantages),
+            batch.log_ratio_BT(),
+            log_ratio_BT,
+            keep_BT,
         )
 
     def has_gradient(self, advantages: Advantages) -> Tensor:

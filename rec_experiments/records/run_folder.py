@@ -97,7 +97,7 @@ class RunFolder:
                 f"run_dir={self.path}: holds a run of another version of this package, with or "
                 f"without the keys {strange}; choose another run_dir"
             )
-        before, now = _flat(found), _flat(wanted)
+        before, now = flat(found), flat(wanted)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
                 raise UserError(
@@ -262,13 +262,13 @@ def _lock(file: IO[str], kind: int, patience: float) -> bool:
             time.sleep(0.05)
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {prefix: tree}
     return {
         key: value
         for name, branch in tree.items()
-        for key, value in _flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
+        for key, value in flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
     }
 
 

@@ -80,6 +80,10 @@ class Vllm(Piece):
                 "for what gpu_memory_utilization leaves"
             )
 
+    def bundle(self, model: PreTrainedModel, tokens: int) -> int:
+        """One batch at a time: the engine is busy with that many responses."""
+        return 1
+
     def build(
         self,
         model: PreTrainedModel,

@@ -182,7 +182,7 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         grid=node["grid"],
         only=node["only"],
         name=name,
-        title=node["title"],
+        title=_title(node),
         caption=f"{node['caption']} {node['data'][node['setting']]}",
         scale=node["scale"],
         columns=node["columns"],
@@ -190,6 +190,12 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         panels=[Panel(metric, **node["axes"][metric]) for metric in node["panels"]],
         resources=Resources(**node["resources"][node["setting"]]),
     )
+
+
+def _title(node: dict[str, Any]) -> str:
+    """Which figure it is, at which scale, and on what it was made."""
+    figure = " ".join(filter(None, [node["title"], node["titled"]]))
+    return f"{figure}: {node['topic']} on {node['names'][node['setting']]}"
 
 
 def _at_scale(node: dict[str, Any]) -> dict[str, Any]:

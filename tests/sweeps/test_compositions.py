@@ -61,7 +61,7 @@ def alone(*overrides):
 
 
 @pytest.mark.parametrize("name", sweeps.names())
-@pytest.mark.parametrize("scale", ["mini", "paper"])
+@pytest.mark.parametrize("scale", ["mini", "mini_chain", "small", "paper"])
 def test_a_job_is_what_hydra_composes_from_its_overrides(name, scale, forget, asked):
     composed = all_jobs(name, [f"scale={scale}"])
     assert composed
