@@ -39,6 +39,7 @@ def verdicts(data_by_figure: Mapping[str, FigureData], scale: str) -> list[Verdi
 
 
 def verdicts_in(data: FigureData) -> list[Verdict]:
-    """Verdicts on the claims that name the figure, each on the parts that the figure shows."""
+    """Verdicts on the claims that name the figure, each on the parts that the figure shows, as if
+    these were all: fewer parts are contradicted at a lower level."""
     parts = (claim.within(data.name) for claim in CLAIMS)
     return [judge(part, {data.name: data}, data.scale, data.claim_seeds) for part in parts if part]

@@ -154,7 +154,7 @@ def _show(
     """whole: the columns whose cells stay on one line."""
     table = Table(box=None, pad_edge=False)
     for place, title in enumerate(head):
-        table.add_column(escape(title), no_wrap=place in whole)
+        table.add_column(escape(title), no_wrap=place in whole, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)
