@@ -29,7 +29,7 @@ DIGITS, COMMIT_DIGITS = 16, 7
 LEFT_OUT = {
     "__main__, cli, command, composition": "choose a configuration, which is in a run's identity",
     "sweeps": "chooses configurations, and the machines that run them",
-    "claims, figures, report, results": "read what runs have written",
+    "claims, figures, regime, report, results": "read what runs have written",
     "api, check_data": "no run goes through them",
     "display": "words and pictures",
     "errors": "words and exit codes",
