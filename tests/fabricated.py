@@ -71,6 +71,8 @@ def figure_data(folder: Path) -> FigureData:
         title="A figure",
         caption="Synthetic runs.",
         scale="mini",
+        claim_seeds=10,
+        shown=[0, 1, 2],
         arms=[COLLAPSING, STABLE, ABSENT],
         columns=COLUMNS,
         panels=PANELS,
