@@ -9,8 +9,9 @@ import numpy as np
 
 from rec_experiments.errors import UserError
 from rec_experiments.records.identity import identity
+from rec_experiments.records.run_folder import flat
 from rec_experiments.records.tracking import schedule_name
-from rec_experiments.results.runs import FigureData, Row, Run, flatten, read_config, read_run
+from rec_experiments.results.runs import FigureData, Row, Run, read_config, read_run
 
 Config = dict[str, Any]  # dotted keys
 
@@ -33,7 +34,7 @@ class Arm:
 def arms_in(data: FigureData) -> list[Arm]:
     """Those of a figure that have rows, column by column."""
     return [
-        Arm(name=name, section=column, runs=runs, config=flatten(read_config(runs[0].path)))
+        Arm(name=name, section=column, runs=runs, config=flat(read_config(runs[0].path)))
         for column in data.columns
         for name in data.arms
         if (runs := data.select(name, column))
@@ -60,7 +61,7 @@ def arms_of(folders: list[Path]) -> list[Arm]:
             name=", ".join([first.arm, *_apart(_without_seed(config), namesakes[first.cell])]),
             section=first.column,
             runs=[run for run, _ in group],
-            config=flatten(config),
+            config=flat(config),
         )
         for group in groups.values()
         for first, config in group[:1]
@@ -71,7 +72,7 @@ def arms_of(folders: list[Path]) -> list[Arm]:
 
 def _without_seed(config: dict[str, Any]) -> Config:
     """What the runs of an arm share, in one order."""
-    kept = flatten(identity(config))
+    kept = flat(identity(config))
     return {key: kept[key] for key in sorted(kept.keys() - {"seed"})}
 
 

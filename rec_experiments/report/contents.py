@@ -18,7 +18,6 @@ from rec_experiments.results.collect import best_of, default_folder, run_folders
 from rec_experiments.results.runs import (
     FigureData,
     Run,
-    flatten,
     points,
     read_config,
     read_json,
@@ -216,6 +215,16 @@ def differences(data: FigureData, configs: dict[Path, Config]) -> Differences:
         return ", ".join(dict.fromkeys(seen))
 
     return Differences(arms=arms, table=[[key, *(value(key, arm) for arm in arms)] for key in keys])
+
+
+def flatten(tree: Config, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
 
 
 def _text(value: Any) -> str:

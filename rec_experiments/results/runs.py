@@ -109,16 +109,6 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UserError(f"run folder {path}: config.yaml cannot be read ({error})") from error
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
-
-
 def read_json(path: Path, name: str) -> dict[str, Any]:
     """A run's provenance.json or status.json. Raises UserError if it cannot be read."""
     try:
