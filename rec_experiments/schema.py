@@ -33,6 +33,7 @@ from rec_experiments.algo import (
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment, Pieces, Preset
 from rec_experiments.policy.models import Pretrained, Tiny
+from rec_experiments.records.local_tracking import TensorBoard, Trackio
 from rec_experiments.records.tracking import NoTracking, Wandb
 from rec_experiments.rewards import adjustments
 from rec_experiments.rollout import sources
@@ -118,7 +119,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "sampler": {"native": Native, "vllm": Vllm},
     "pipeline": {"sequential": Sequential, "overlap": Overlap},
     "optimizer": {"adamw": AdamW},
-    "tracking": {"none": NoTracking, "wandb": Wandb},
+    "tracking": {
+        "none": NoTracking,
+        "wandb": Wandb,
+        "trackio": Trackio,
+        "tensorboard": TensorBoard,
+    },
 }
 
 # The slots that outside packages may add classes to, and what a class must have there.

@@ -37,7 +37,7 @@ LEFT_OUT = {
     "cache": "keeps what can be made again",
     "records.code, records.identity, records.provenance": "say which run it is and who made it",
     "records.metrics": "says what the numbers are",
-    "records.tracking": "tells others what is in metrics.jsonl",
+    "records.tracking, records.local_tracking": "tells others what is in metrics.jsonl",
 }
 
 # Packages that compute in every run, and those of the pieces that compute with others besides.
