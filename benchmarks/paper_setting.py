@@ -72,7 +72,9 @@ def random_model(size: Size, device: torch.device) -> PreTrainedModel:
 
 def sampler_of(name: str, model: PreTrainedModel, size: Size) -> Sampler:
     if name == "native":
-        config: Any = Native(temperature=1.0, eval_temperature=1.0, max_rows=None, kind=name)
+        config: Any = Native(
+            temperature=1.0, eval_temperature=1.0, max_rows=None, bundle_bytes=0, kind=name
+        )
     else:
         config = Vllm(
             temperature=1.0, eval_temperature=1.0, tensor_parallel_size=1, max_num_seqs=256,

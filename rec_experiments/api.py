@@ -120,7 +120,7 @@ class StandaloneAlgorithm:
             logps["proximal"] = self.proximal.logp(batch)
         out = self.parts.loss(batch)
         log = TokenLog()
-        log.add(out, batch.mask_BT)
+        log.add(out, batch)
         return Result(out.loss, log.reduce())
 
     def describe(self) -> str:

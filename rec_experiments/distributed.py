@@ -6,6 +6,8 @@ agree on they gather, so that every rank knows the whole batch. One process alon
 size 1, in which all of this is trivial.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import shlex
@@ -13,21 +15,17 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.distributed_c10d import Store
-from torch.distributed.rendezvous import rendezvous
-
 from rec_experiments.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.distributed_c10d import Store
     from torch.distributed.tensor import DTensor
 
 # How long a rank waits for the others before it gives up: longer than an evaluation may take.
 PATIENCE = timedelta(hours=1)
-CPU = torch.device("cpu")
 SHARD = "shard"  # marks a rank's part of a tensor in a packed state
 
 T = TypeVar("T")
@@ -42,7 +40,7 @@ class World:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = CPU
+    device: torch.device | str = "cpu"
     store: Store | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -53,16 +51,30 @@ class World:
     @property
     def mesh(self) -> DeviceMesh:
         """All ranks, along one dimension."""
-        return _mesh(self.device.type, self.size)
+        import torch
+
+        return _mesh(torch.device(self.device).type, self.size)
 
     def share(self, n: int) -> slice:
         """Which of n things this rank does. The shares are consecutive and differ by at most 1."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
+    def part(self, tensor: Tensor) -> Tensor:
+        """This rank's part of a tensor: of one that is split, or of one that every rank has whole,
+        the rows that would be this rank's if it were split."""
+        if _is_split(tensor):
+            return tensor.to_local()
+        if self.size == 1:
+            return tensor
+        rows = -(-len(tensor) // self.size)
+        return tensor[self.rank * rows : (self.rank + 1) * rows]
+
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in the order of ranks, on every rank. Tensors must be on the CPU."""
         if self.size == 1:
             return [value]
+        import torch.distributed as dist
+
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
@@ -89,6 +101,7 @@ class World:
         model.to(self.device)
         if self.size == 1:
             return model
+        from torch import nn
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         # The first list of modules is that of the decoder layers. Parameters go back to their
@@ -109,6 +122,7 @@ class World:
             return tree
         if SHARD not in tree:
             return {key: self.unpack(value) for key, value in tree.items()}
+        import torch
         from torch.distributed.tensor import DTensor, Shard
 
         return DTensor.from_local(
@@ -137,6 +151,10 @@ def join() -> World:
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size > 1:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.rendezvous import rendezvous
+
         try:
             store, rank, _ = next(rendezvous("env://"))
         except ValueError as error:  # RANK, MASTER_ADDR or MASTER_PORT is not set
@@ -155,6 +173,8 @@ def current() -> World:
 def leave() -> None:
     """Part from the other ranks at the end of a run that went well."""
     if current().size > 1:  # of a process alone, a process group is vLLM's, which ends it itself
+        import torch.distributed as dist
+
         dist.destroy_process_group()
 
 
@@ -183,7 +203,7 @@ def pack(tree: Any) -> Any:
     return tree
 
 
-def _is_split(value: Any) -> TypeGuard["DTensor"]:
+def _is_split(value: Any) -> TypeGuard[DTensor]:
     from torch.distributed.tensor import DTensor  # slow to import; what reads no run needs it not
 
     return isinstance(value, DTensor)
@@ -191,4 +211,6 @@ def _is_split(value: Any) -> TypeGuard["DTensor"]:
 
 @functools.cache
 def _mesh(device_type: str, size: int) -> DeviceMesh:
+    from torch.distributed.device_mesh import init_device_mesh
+
     return init_device_mesh(device_type, (size,))

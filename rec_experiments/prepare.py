@@ -38,8 +38,9 @@ def prepare(
     """
     secure(experiment.deterministic)
     check_ranks(experiment.ranks, world, sys.argv[1:])
-    world = dataclasses.replace(world, device=pick_device(experiment.device, world))
-    experiment.pipeline.check(world.device, world.size)
+    device = pick_device(experiment.device, world)
+    world = dataclasses.replace(world, device=device)
+    experiment.pipeline.check(device, world.size)
     torch.set_num_threads(experiment.threads)
     train_problems, eval_problems = experiment.dataset.load()
     eval_problems = eval_problems[: experiment.eval_problems]

@@ -4,16 +4,17 @@ Whatever class a package registers for one of these slots offers this. The slots
 their protocols beside their pieces, `dataset` has `types.Task`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from torch import nn
-
 from rec_experiments.types import Sampler
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from rec_experiments.rollout.worker import LocalWorker, RolloutWorker, Weights
@@ -25,9 +26,9 @@ class ModelChoice(Protocol):
     @property
     def compute_dtype(self) -> str: ...
 
-    def tokenizer(self) -> "PreTrainedTokenizerFast": ...
+    def tokenizer(self) -> PreTrainedTokenizerFast: ...
 
-    def model(self) -> "PreTrainedModel":
+    def model(self) -> PreTrainedModel:
         """A new one. Raises UserError for what the user can mend."""
 
     def describe(self) -> str:
@@ -40,9 +41,13 @@ class SamplerChoice(Protocol):
     temperature: float
     eval_temperature: float
 
+    def bundle(self, model: PreTrainedModel, tokens: int) -> int:
+        """How many batches of one version it is best given at once, at least 1. tokens: the most
+        that a batch can have, prompts included."""
+
     def build(
         self,
-        model: "PreTrainedModel",
+        model: PreTrainedModel,
         eos_ids: list[int],
         pad_id: int,
         max_prompt_tokens: int,
@@ -56,11 +61,11 @@ class Pipeline(Protocol):
 
     def start(
         self,
-        here: "Callable[[], LocalWorker]",
-        elsewhere: "Callable[[], LocalWorker]",
-        weights: "Weights",
+        here: Callable[[], LocalWorker],
+        elsewhere: Callable[[], LocalWorker],
+        weights: Weights,
         ranks: int,
-    ) -> "RolloutWorker":
+    ) -> RolloutWorker:
         """Start what draws. here, elsewhere: make a worker in this process, or in another.
         weights: the layout of all to come. ranks: processes that train."""
 

@@ -24,14 +24,17 @@ one function a letter is one size; the tests check it at every call.
     X  of a size that has no other name
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
@@ -68,7 +71,7 @@ class Needs:
                     f"needs.{field_name}={name}: must be of {', '.join(sorted(allowed))}"
                 )
 
-    def __or__(self, other: "Needs") -> "Needs":
+    def __or__(self, other: Needs) -> Needs:
         return Needs(
             logps=self.logps | other.logps,
             whole_batch=self.whole_batch or other.whole_batch,
@@ -137,7 +140,7 @@ class Response:
         """Turns of the policy, with a turn of the environment between any two."""
         return sum(written for written, _ in groupby(self.mask))
 
-    def then(self, after: "Response", limit: int) -> "Response":
+    def then(self, after: Response, limit: int) -> Response:
         """This with `after` behind it, as one response, cut at `limit` tokens."""
         tokens = self.tokens + after.tokens
         return Response(
@@ -191,7 +194,7 @@ class Rollouts:
     # spent on rollout and on reward where it was drawn, and on the wait for it where it is used
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def of_groups(self, chosen: Sequence[int]) -> "Rollouts":
+    def of_groups(self, chosen: Sequence[int]) -> Rollouts:
         """The rows of these groups, in this order, their groups numbered anew."""
         members = defaultdict(list)
         for row, group in enumerate(self.groups):
@@ -208,7 +211,7 @@ class Rollouts:
         )
 
     @classmethod
-    def joined(cls, parts: "Sequence[Rollouts]", index: int) -> "Rollouts":
+    def joined(cls, parts: Sequence[Rollouts], index: int) -> Rollouts:
         """The groups of all parts as one batch, in order. Its seconds are those of the slowest."""
         starts = accumulate((part.groups[-1] + 1 for part in parts), initial=0)
         return cls(
@@ -229,7 +232,7 @@ class Rollouts:
         )
 
     @classmethod
-    def restored(cls, fields: dict[str, Any]) -> "Rollouts":
+    def restored(cls, fields: dict[str, Any]) -> Rollouts:
         """From what `dataclasses.asdict` made of them."""
         return cls(
             **{
@@ -269,9 +272,9 @@ class Advantages:
     advantage_B: Tensor
     mask_BT: Tensor
     live_B: Tensor
-    totals: "Totals"
+    totals: Totals
 
-    def to(self, device: torch.device) -> "Advantages":
+    def to(self, device: torch.device) -> Advantages:
         """On this device."""
         return Advantages(
             self.advantage_B.to(device),
@@ -280,7 +283,7 @@ class Advantages:
             self.totals,
         )
 
-    def rows(self, index_B: Tensor, width: int) -> "Advantages":
+    def rows(self, index_B: Tensor, width: int) -> Advantages:
         """Some rows, cut to `width` tokens; the denominators stay those of the whole mini-batch."""
         return Advantages(
             self.advantage_B[index_B],
@@ -331,16 +334,18 @@ class LossInput:
     def log_ratio_BT(self, role: str = "behavior") -> Tensor:
         """log π_θ/π_role of live tokens, detached; 0 elsewhere, so that garbage cannot spread."""
         difference_BT = (self.logp_BT - self.logps[role]).detach()
-        return torch.where(self.mask_BT, difference_BT, 0.0)
+        return difference_BT.where(self.mask_BT, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
     """loss: a scalar to differentiate. log_ratio_BT: log ρ to the behavior policy of each live
-    token. keep_BT: live tokens that the clip let through."""
+    token. clip_log_ratio_BT: log of the ratio that the clip looked at, which may be another one, or
+    one for the whole sequence. keep_BT: live tokens that the clip let through."""
 
     loss: Tensor
     log_ratio_BT: Tensor
+    clip_log_ratio_BT: Tensor
     keep_BT: Tensor
 
 

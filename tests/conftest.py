@@ -26,8 +26,10 @@ from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.update import GradientPass, MiniBatch
 from rec_experiments.types import Rollouts, Tick
 
-# An experiment of seconds: the same code path as a real one.
+# An experiment of seconds: the same code path as a real one, at a rate that shows in a few steps.
 SMALL = (
+    "dataset=arithmetic",
+    "optimizer.learning_rate=5.0e-4",
     "steps=3",
     "batch_size=4",
     "group_size=4",

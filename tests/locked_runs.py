@@ -26,6 +26,7 @@ PRESETS = (
     "rec_ring_is", "rec_twoside_is", "rec_twoside_nois", "red_drop", "red_weight", "reinforce",
 )  # fmt: skip
 RUN = (
+    "dataset=arithmetic", "optimizer.learning_rate=5.0e-4",
     "steps=6", "batch_size=8", "group_size=8", "eval_problems=32", "eval_every=3", "kl_every=1",
     "sync.interval=4", "model.warm_start.steps=150", "dataset.modulus=4", "dataset.max_steps=2",
     "dataset.train_problems=128", "dataset.eval_problems=32",

@@ -1,13 +1,16 @@
 """Advantage of each response within its group. Inputs and outputs are float64, B rows."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.algo.groups import center, group_size, group_sum
 from rec_experiments.types import Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Advantage(Protocol):

@@ -1,11 +1,14 @@
 """How per-token losses become one scalar. Denominators are those of the whole mini-batch."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.types import Advantages, Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Aggregation(Protocol):

@@ -4,13 +4,16 @@ A mask sees log ρ, so that it is exact at ρ = 0 and never overflows. Bounds ar
 means unbounded. A token whose advantage is 0 has no gradient and counts as kept.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.types import LossInput, Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Clip(Protocol):

@@ -5,14 +5,16 @@ the trainer's own forward pass gives it, under the policy that drew it, over the
 With a correction, ρ is π_θ over the trainer's number, and κ carries the rest.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rec_experiments.types import LossInput, Needs, Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BOTH = Needs(logps=frozenset({"sampler"}))
 
@@ -91,7 +93,7 @@ class BandCorrection(Piece):
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         ratio_BT = log_mismatch(batch).exp()
-        return torch.where((ratio_BT >= self.low) & (ratio_BT <= self.high), ratio_BT, 0.0)
+        return ratio_BT.where((ratio_BT >= self.low) & (ratio_BT <= self.high), 0.0)
 
     def describe(self) -> str:
         return f" · κ·1({self.low:g} ≤ κ ≤ {self.high:g})"
@@ -100,7 +102,7 @@ class BandCorrection(Piece):
 def log_mismatch(batch: LossInput) -> Tensor:
     """log κ of each live token, 0 elsewhere."""
     difference_BT = batch.logps["behavior"] - batch.logps["sampler"]
-    return torch.where(batch.mask_BT, difference_BT, 0.0)
+    return difference_BT.where(batch.mask_BT, 0.0)
 
 
 def _check_cap(cap: float) -> None:

@@ -1,15 +1,17 @@
 """Data weighting: which responses the advantage sees, how much each one counts (Section 4.3)."""
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from __future__ import annotations
 
-import numpy as np
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.groups import center, group_size, group_sum
 from rec_experiments.types import Piece
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 
 class Weighted(NamedTuple):
@@ -30,7 +32,7 @@ class DataWeighting(Protocol):
 
 
 def _everyone(rewards_B: Tensor) -> Tensor:
-    return torch.ones_like(rewards_B, dtype=torch.bool)
+    return rewards_B.new_ones(rewards_B.shape).bool()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -61,7 +63,7 @@ class DropNegatives(Piece):
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
         kept_B = keep_balanced(rewards_B, groups_B, rng)
-        advantage_B = torch.zeros_like(rewards_B)
+        advantage_B = rewards_B.new_zeros(rewards_B.shape)
         advantage_B[kept_B] = advantage(rewards_B[kept_B], groups_B[kept_B])
         return Weighted(advantage_B, _everyone(rewards_B) if self.count_dropped else kept_B)
 
@@ -71,6 +73,8 @@ class DropNegatives(Piece):
 
 def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator) -> Tensor:
     """Rows that stay when each group keeps at most as many negatives (r < r̄) as positives."""
+    import torch
+
     negative_B = center(rewards_B, groups_B) < 0
     allowed_B = group_sum((~negative_B).double(), groups_B)
     lottery_B = torch.from_numpy(rng.random(len(rewards_B))).to(rewards_B.device)

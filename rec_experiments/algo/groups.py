@@ -1,21 +1,25 @@
 """Sums and means within groups of responses to one prompt. Group ids are any integers."""
 
-import torch
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOAT32_EPSILON = 2.0**-23  # the distance from 1 to the next number
 
 
 def group_sum(values_B: Tensor, groups_B: Tensor) -> Tensor:
     """For each row the sum of `values_B` over the rows of its group."""
-    ids_G, row_group_B = torch.unique(groups_B, return_inverse=True)
-    totals_G = torch.zeros(len(ids_G), dtype=values_B.dtype, device=values_B.device)
+    ids_G, row_group_B = groups_B.unique(return_inverse=True)
+    totals_G = values_B.new_zeros(len(ids_G))
     return totals_G.index_add(0, row_group_B, values_B)[row_group_B]
 
 
 def group_size(groups_B: Tensor) -> Tensor:
     """For each row the number of rows in its group, as float64."""
-    return group_sum(
-        torch.ones(groups_B.shape, dtype=torch.float64, device=groups_B.device), groups_B
-    )
+    return group_sum(groups_B.new_ones(groups_B.shape).double(), groups_B)
 
 
 def group_mean(values_B: Tensor, groups_B: Tensor) -> Tensor:
@@ -32,5 +36,5 @@ def center(values_B: Tensor, groups_B: Tensor) -> Tensor:
     that is itself error makes it as large as an advantage.
     """
     difference_B = values_B - group_mean(values_B, groups_B)
-    rounding_B = torch.finfo(torch.float32).eps * group_sum(values_B.abs(), groups_B)
-    return torch.where(difference_B.abs() <= rounding_B, 0.0, difference_B)
+    rounding_B = FLOAT32_EPSILON * group_sum(values_B.abs(), groups_B)
+    return difference_B.masked_fill(difference_B.abs() <= rounding_B, 0.0)

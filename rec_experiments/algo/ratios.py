@@ -1,11 +1,14 @@
 """Which log-ratio the clip and the importance weight look at. B x T, without gradient."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rec_experiments.types import LossInput, Needs, Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Ratio(Protocol):

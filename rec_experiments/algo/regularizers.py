@@ -1,13 +1,15 @@
 """Extra loss added to the surrogate, outside its mask (Section 4.2). B x T per-token terms."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.types import LossInput, Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Regularizer(Protocol):
@@ -73,7 +75,7 @@ class TokenSquare(Piece):
 
 def _live_difference(batch: LossInput) -> Tensor:
     difference_BT = batch.logp_BT - batch.logps["behavior"]
-    return torch.where(batch.mask_BT, difference_BT, 0.0)
+    return difference_BT.where(batch.mask_BT, 0.0)
 
 
 def _check_tau(tau: float) -> None:

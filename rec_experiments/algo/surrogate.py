@@ -1,12 +1,11 @@
 """The one loss through which every algorithm runs."""
 
+from __future__ import annotations
+
 import functools
 import operator
 from dataclasses import dataclass, fields
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.aggregation import Aggregation
@@ -19,6 +18,10 @@ from rec_experiments.algo.regularizers import NoRegularizer, Regularizer
 from rec_experiments.algo.truncation import Truncation
 from rec_experiments.algo.weights import Weight
 from rec_experiments.types import Advantages, LossInput, LossOutput, Needs, Outcomes, Tick, Totals
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,13 +57,13 @@ class Algorithm:
         rewards_B, counts_B = self.truncation(outcomes.rewards_B, outcomes.finished_B)
         judged_B, groups_B = outcomes.judged_B, outcomes.groups_B
         weighted = self.data_weighting(self.advantage, rewards_B[judged_B], groups_B[judged_B], rng)
-        advantage_B = torch.zeros_like(rewards_B)
+        advantage_B = rewards_B.new_zeros(rewards_B.shape)
         advantage_B[judged_B] = weighted.advantage_B
-        live_B = torch.zeros_like(judged_B)
+        live_B = judged_B.new_zeros(judged_B.shape)
         live_B[judged_B] = weighted.live_B
         mask_BT = outcomes.mask_BT & (live_B & counts_B)[:, None]
         live_B = mask_BT.any(1)
-        totals = Totals(tokens=int(mask_BT.sum()), groups=len(torch.unique(groups_B[live_B])))
+        totals = Totals(tokens=int(mask_BT.sum()), groups=len(groups_B[live_B].unique()))
         return Advantages(advantage_B, mask_BT, group_sum(live_B.long(), groups_B), totals)
 
     def loss(self, batch: LossInput) -> LossOutput:
@@ -73,12 +76,15 @@ class Algorithm:
         if correction_BT is not None:
             weight_BT = weight_BT * correction_BT
         surrogate_BT = -(weight_BT * batch.advantage_B[:, None]) * batch.logp_BT
-        loss_BT = torch.where(keep_BT, surrogate_BT, 0.0)
+        loss_BT = surrogate_BT.where(keep_BT, 0.0)
         extra_BT = self.regularizer(batch)
         if extra_BT is not None:
             loss_BT = loss_BT + extra_BT
         return LossOutput(
-            self.aggregation(loss_BT, batch.advantages), batch.log_ratio_BT(), keep_BT
+            self.aggregation(loss_BT, batch.advantages),
+            batch.log_ratio_BT(),
+            log_ratio_BT,
+            keep_BT,
         )
 
     def has_gradient(self, advantages: Advantages) -> Tensor:
@@ -105,6 +111,8 @@ class Algorithm:
 
 def tokens(log_ratio_BT: Tensor, advantage_B: Tensor) -> LossInput:
     """Live tokens known by log ρ and advantage alone, to look at a clip or a weight by itself."""
+    import torch
+
     mask_BT = torch.ones_like(log_ratio_BT, dtype=torch.bool)
     rows_B = torch.arange(len(advantage_B))
     totals = Totals(tokens=mask_BT.numel(), groups=len(rows_B))

@@ -1,13 +1,15 @@
 """What becomes of a response that was cut at the length limit."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.types import Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Truncation(Protocol):
@@ -23,7 +25,7 @@ class TrainTruncated(Piece):
     """Trained on as if it were complete, with the reward that its text earned."""
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
-        return rewards_B, torch.ones_like(finished_B)
+        return rewards_B, finished_B.new_ones(finished_B.shape)
 
     def describe(self) -> str:
         return ""
@@ -52,7 +54,7 @@ class PenaliseTruncated(Piece):
             raise ValueError(f"penalty={self.penalty}: must be at least 0, and finite")
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
-        return rewards_B - self.penalty * (~finished_B), torch.ones_like(finished_B)
+        return rewards_B - self.penalty * (~finished_B), finished_B.new_ones(finished_B.shape)
 
     def describe(self) -> str:
         return f"responses cut at the limit lose {self.penalty:g} of their reward"

@@ -1,12 +1,14 @@
 """Importance weight of each token: the factor ρ of the IS variants, or 1 (Section 4.1)."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.types import LossInput, Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # exp(20) is beyond any weight a step survives, and its products stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
@@ -25,7 +27,7 @@ class NoWeight(Piece):
     """1 for every token (NoIS)."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        return torch.ones_like(log_ratio_BT)
+        return log_ratio_BT.new_ones(log_ratio_BT.shape)
 
     def describe(self, ratio: str) -> str:
         return ""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rec_experiments.algo.clips import Clip
@@ -61,6 +60,8 @@ def reinforce(data: Array, rewards: Array, shift: float = 0.0) -> Array:
 def clipped(theta: Array, data: Array, rewards: Array, clip: Clip) -> Array:
     """The same for REC (Section 4.1) without importance weight; the data come from π = data."""
     coefficient = reinforce(data, rewards)
+    import torch
+
     log_ratio_B1 = torch.from_numpy(log_policy(theta) - np.log(data))[:, None]
     advantage_B = torch.from_numpy(coefficient / data)
     keep_B1 = clip(log_ratio_B1, tokens(log_ratio_B1, advantage_B))

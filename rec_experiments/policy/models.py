@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.types import Piece
 
@@ -76,6 +74,7 @@ class Tiny(Piece):
         return byte_tokenizer()
 
     def model(self) -> "PreTrainedModel":
+        import torch
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
         tokenizer = self.tokenizer()
@@ -133,6 +132,7 @@ class Pretrained(Piece):
         return self._load(AutoTokenizer)
 
     def model(self) -> "PreTrainedModel":
+        import torch
         from transformers import AutoModelForCausalLM
 
         try:

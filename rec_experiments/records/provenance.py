@@ -9,8 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rec_experiments import outside
 from rec_experiments.records import code
 
@@ -35,6 +33,8 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
     config: the resolved configuration of its run. cpu_capability: the instructions that torch
     uses; with others it rounds otherwise.
     """
+    import torch
+
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": [sys.executable, *sys.orig_argv[1:]],

@@ -26,7 +26,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 import yaml
 
 from rec_experiments.distributed import ALONE, World
@@ -98,7 +97,7 @@ class RunFolder:
                 f"run_dir={self.path}: holds a run of another version of this package, with or "
                 f"without the keys {strange}; choose another run_dir"
             )
-        before, now = _flat(found), _flat(wanted)
+        before, now = flat(found), flat(wanted)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
                 raise UserError(
@@ -193,6 +192,8 @@ class RunFolder:
 
         Rows are on disk first, then the states, each with its digest; the folder is renamed last.
         """
+        import torch
+
         folder = self.checkpoints / f"step_{step:08d}"
         temporary = self.checkpoints / f".{folder.name}.partial"
         if self.world.leads:
@@ -230,6 +231,8 @@ class RunFolder:
 
     def _load_state(self, folder: Path) -> dict[str, Any] | None:
         """This rank's state, or None if it is damaged."""
+        import torch
+
         file, digest = self._state_files(folder)
         if not (file.exists() and digest.exists()):
             return None
@@ -259,13 +262,13 @@ def _lock(file: IO[str], kind: int, patience: float) -> bool:
             time.sleep(0.05)
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {prefix: tree}
     return {
         key: value
         for name, branch in tree.items()
-        for key, value in _flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
+        for key, value in flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
     }
 
 

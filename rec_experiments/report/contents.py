@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import claims
+from rec_experiments import claims, regime
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import WINDOW
@@ -42,13 +42,15 @@ class Differences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigurePart:
-    """A figure. notes: what to know of runs that are not whole. summary: its statistics as text."""
+    """A figure. notes: what to know of runs that are not whole. summary: its statistics as text.
+    regime: that of its runs as text; empty where it has none."""
 
     name: str
     title: str
     png: bytes
     notes: list[str]
     summary: str
+    regime: str
     differences: Differences | None
 
 
@@ -154,6 +156,7 @@ def gather(
                 png=_png(drawing),
                 notes=remarks(shown[name]) if name in data else [],
                 summary=drawing.summary,
+                regime=regime.tables.text(regime.of_figure(shown[name])) if name in data else "",
                 differences=differences(shown[name], configs) if name in data else None,
             )
             for name, drawing in drawings.items()

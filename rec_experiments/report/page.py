@@ -114,9 +114,18 @@ def _figure(figure: FigurePart) -> str:
         f'<div class="scroll figure"><button type="button" aria-pressed="false" '
         f'title="Full size"><img src="data:image/png;base64,{source}" '
         f'alt="{escape(figure.title)}: the numbers follow as text"></button></div>{notes}'
-        f"<details><summary>Numbers of {escape(figure.name)}</summary>"
-        f"{_scroll(f'<pre>{escape(figure.summary)}</pre>', figure.title)}</details>"
+        + _collapsed(f"Numbers of {figure.name}", figure.summary, figure.title)
+        + (
+            _collapsed(f"Regime of {figure.name}", figure.regime, figure.title)
+            * bool(figure.regime)
+        )
     )
+
+
+def _collapsed(summary: str, text: str, title: str) -> str:
+    """Text that opens on a click."""
+    body = _scroll(f"<pre>{escape(text)}</pre>", title)
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def _claims(verdicts: Sequence[Verdict]) -> str:

@@ -30,11 +30,16 @@ class RolloutFeed:
     The trainer calls `take(batch)` before its first update on a batch and `reach(batches)` after
     its last. A draw is submitted when it is needed, or up to `worker.ahead` draws earlier, or, at
     the latest, just before the weights it is due from are replaced. Nothing is discarded, nothing
-    is drawn twice, and at most max(ahead, interval + offset - 1) draws are pending after `reach`,
-    besides the `source.window` last ones, which are kept for replay. Each rank draws its share of
-    a draw's groups; all ranks take the whole batch.
+    is drawn twice, and at most max(ahead + bundle - 1, interval + offset - 1) draws are pending
+    after `reach`, besides the `source.window` last ones, which are kept for replay. Each rank draws
+    its share of a draw's groups; all ranks take the whole batch.
+
+    Draws of one version are made in bundles, for speed. What is sampled beside a response reaches
+    its last bits, so which draws are bundled depends on the schedule alone. A run that goes on in
+    the midst of a bundle draws it again as a whole.
 
     batches: that the run trains on. updates_per_batch: gradient steps that each is good for.
+    bundle: most draws of one.
     """
 
     worker: RolloutWorker
@@ -44,6 +49,7 @@ class RolloutFeed:
     seed: int
     batches: int
     updates_per_batch: int
+    bundle: int
     batch_size: int
     group_size: int
     temperature: float
@@ -101,9 +107,22 @@ class RolloutFeed:
             self._submit()
 
     def _submit(self) -> None:
-        draw = self.next_draw
+        """The bundle of the next draw, without those that have been taken from it."""
         assert self.behavior is not None
-        assert self.reached == self.schedule.version(draw)
+        assert self.reached == self.schedule.version(self.next_draw)
+        draws = self.schedule.draws(self.reached, self.batches)
+        start = self.next_draw - (self.next_draw - draws.start) % self.bundle
+        bundle = range(start, min(start + self.bundle, draws.stop))
+        waiting = self.worker.submit(self.behavior, [self._request(draw) for draw in bundle])
+        self.pending += [
+            (draw, of_draw)
+            for draw, of_draw in zip(bundle, waiting, strict=True)
+            if draw >= self.next_draw
+        ]
+        self.next_draw = bundle.stop
+
+    def _request(self, draw: int) -> RolloutRequest:
+        """This rank's share of a draw."""
         size, total = self.source.fresh(self.batch_size), len(self.problems)
         numbers = problems_of(draw, size, total, self.seed, self.shuffle)
         keys = [
@@ -113,9 +132,7 @@ class RolloutFeed:
         spare = [self._spare(draw, group) for group in range(size)]
         mine = self.world.share(size)
         problems = [self.problems[number] for number in numbers[mine]]
-        request = RolloutRequest(problems, keys[mine], self.temperature, spare[mine])
-        self.pending.append((draw, self.worker.submit(self.behavior, request)))
-        self.next_draw += 1
+        return RolloutRequest(problems, keys[mine], self.temperature, spare[mine])
 
     def _spare(self, draw: int, group: int) -> list[Problem]:
         """What a group is drawn from where its rewards are all equal, one for each attempt."""

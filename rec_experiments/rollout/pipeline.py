@@ -5,19 +5,20 @@ the seed and the weights, and the schedule names the weights. So are the checkpo
 alone. On a GPU that takes deterministic=true and the native sampler (docs/operations.md).
 """
 
+from __future__ import annotations
+
 import math
 import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
-from rec_experiments.determinism import drawing_environment
 from rec_experiments.errors import UserError
 from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
+    import torch
+
     from rec_experiments.rollout.remote import Build
     from rec_experiments.rollout.worker import RolloutWorker, Weights
 
@@ -29,9 +30,7 @@ class Sequential(Piece):
     def check(self, device: torch.device, ranks: int) -> None:
         """Any device of the run will do."""
 
-    def start(
-        self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int
-    ) -> "RolloutWorker":
+    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> RolloutWorker:
         """`here` makes the worker in this process."""
         return here()
 
@@ -61,16 +60,19 @@ class Overlap(Piece):
 
     def check(self, device: torch.device, ranks: int) -> None:
         """Raise UserError if `device` of this object does not go with the run's."""
+        import torch
+
         device_number(self.device, device, torch.cuda.device_count(), ranks)
 
-    def start(
-        self, here: "Build", elsewhere: "Build", weights: "Weights", ranks: int
-    ) -> "RolloutWorker":
+    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> RolloutWorker:
         """`elsewhere` makes the worker in another process. `weights`: the layout of all to come.
         ranks: how many processes train, each with a process of its own that draws.
 
         Raises UserError for what the user can mend, whichever process finds it.
         """
+        import torch
+
+        from rec_experiments.determinism import drawing_environment
         from rec_experiments.rollout.remote import RemoteWorker
 
         device = next(iter(weights.values())).device

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -53,15 +54,15 @@ class WorkerLost(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One batch to draw. slot: the shared memory that holds the weights of `version`.
+    """Batches to draw together. slot: the shared memory that holds the weights of `version`.
 
-    training: a batch to train on; otherwise an evaluation, which goes before all of those.
+    training: to train on; otherwise it is one evaluation, which goes before all of those.
     """
 
     number: int
     slot: int
     version: int
-    request: RolloutRequest
+    requests: list[RolloutRequest]
     training: bool
 
 
@@ -162,16 +163,20 @@ class RemoteWorker:
         self._held, self._spare = slot, self._held
         return Snapshot(snapshot.version, slot.tensors)
 
-    def submit(self, snapshot: Snapshot, request: RolloutRequest) -> PendingRollouts:
+    def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
         assert snapshot.version == self._held.version
-        future = self._order(self._held, request, training=True)
-        return lambda: self._result(future)
+        future = self._order(self._held, requests, training=True)
+        return [partial(self._batch, future, n) for n in range(len(requests))]
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
-        """Goes before all that is submitted, except the batch being drawn."""
+        """Goes before all that is submitted, except what is being drawn."""
         held = snapshot.version == self._held.version
         slot = self._held if held else self._fill_spare(snapshot)
-        return self._result(self._order(slot, request, training=False))
+        return self._result(self._order(slot, [request], training=False))
+
+    def _batch(self, future: Future, number: int) -> Rollouts:
+        """One of the batches that were drawn together."""
+        return self._result(future)[number]
 
     def close(self) -> None:
         """End the other process: by itself, or after GRACE seconds by force."""
@@ -196,10 +201,10 @@ class RemoteWorker:
             slot.version = snapshot.version
         return slot
 
-    def _order(self, slot: Slot, request: RolloutRequest, training: bool) -> Future:
+    def _order(self, slot: Slot, requests: list[RolloutRequest], training: bool) -> Future:
         assert slot.version is not None
         number, future = self._expect()
-        order = Order(number, slot.index, slot.version, request, training)
+        order = Order(number, slot.index, slot.version, requests, training)
         slot.orders = [*(f for f in slot.orders if not f.done()), future]
         self._send((training, number, order))
         return future
@@ -271,8 +276,11 @@ def work(build: Build, connection: Connection, shared: list[SharedWeights]) -> N
     while (order := orders.get()[2]) is not None:
         snapshot = Snapshot(order.version, slots[order.slot])
         try:
-            draw = worker.draw if order.training else worker.answer
-            outcome: Rollouts | Exception = draw(snapshot, order.request)
+            outcome: list[Rollouts] | Rollouts | Exception
+            if order.training:
+                outcome = worker.draw(snapshot, order.requests)
+            else:
+                outcome = worker.answer(snapshot, order.requests[0])
         except Exception as error:
             outcome = _portable(error)
         connection.send((order.number, outcome))

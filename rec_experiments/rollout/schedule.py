@@ -5,6 +5,7 @@ each is good for one gradient step, these are gradient steps. Section 4 and Appe
 paper; its Figure 2 is drawn from these functions.
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,6 +46,12 @@ class Schedule:
     def staleness(self, batch: int) -> int:
         """Batches that the policy is trained on between drawing `batch` and consuming it."""
         return batch - self.version(batch)
+
+    def draws(self, version: int, batches: int) -> range:
+        """Which of the first `batches` batches come from `version`: they follow each other."""
+        every = range(batches)
+        first = bisect_left(every, version, key=self.version)
+        return range(first, bisect_right(every, version, key=self.version))
 
     def draws_from(self, version: int) -> bool:
         """Whether any batch comes from `version`, so that the sampler needs its weights."""

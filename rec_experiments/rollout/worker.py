@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -21,6 +22,7 @@ from rec_experiments.types import (
     SampleKey,
     Sampler,
     Task,
+    Verdict,
 )
 
 Weights = dict[str, Tensor]
@@ -57,6 +59,15 @@ class RolloutRequest:
     temperature: float
     spare: list[list[Problem]] = field(default_factory=list)
 
+    @classmethod
+    def joined(cls, parts: "list[RolloutRequest]") -> "RolloutRequest":
+        """All that these ask for at one temperature, in order. Spare problems are left out."""
+        return cls(
+            [problem for part in parts for problem in part.problems],
+            [keys for part in parts for keys in part.keys],
+            parts[0].temperature,
+        )
+
     def redrawn(self, groups: list[int], attempt: int) -> "RolloutRequest":
         """The request for these groups at their attempt number `attempt`, from 1."""
         return RolloutRequest(
@@ -76,8 +87,8 @@ class RolloutWorker(Protocol):
     def hold(self, snapshot: Snapshot) -> Snapshot:
         """A copy of the weights to submit batches from. It stays good until the next `hold`."""
 
-    def submit(self, snapshot: Snapshot, request: RolloutRequest) -> PendingRollouts:
-        """Have a batch drawn from the snapshot that `hold` returned last."""
+    def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
+        """Have batches drawn together from the snapshot that `hold` returned last."""
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """Draw a batch from any snapshot now, and wait for it."""
@@ -89,7 +100,7 @@ class RolloutWorker(Protocol):
 class LocalWorker:
     """Sampler, chat, verifier and environment: answers problems with the weights it is given.
 
-    Implements `RolloutWorker`: a batch is drawn at the moment it is submitted.
+    Implements `RolloutWorker`: batches are drawn at the moment they are submitted.
     adjust: changes the rewards of training batches. recomputer: computes their log-probabilities
     again, where that is asked for.
     """
@@ -115,42 +126,52 @@ class LocalWorker:
         weights = {name: tensor.clone() for name, tensor in snapshot.weights.items()}
         return replace(snapshot, weights=weights)
 
-    def submit(self, snapshot: Snapshot, request: RolloutRequest) -> PendingRollouts:
-        return given(self.draw(snapshot, request))
+    def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
+        return [given(rollouts) for rollouts in self.draw(snapshot, requests)]
 
     def close(self) -> None:
         """Stop the verifier's processes, if it has any."""
         if isinstance(self.verifier, VerifierPool):
             self.verifier.close()
 
-    def draw(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
-        """A batch to train on: rewards adjusted, groups of equal rewards drawn anew."""
-        rollouts = self._adjusted(self.answer(snapshot, request), request)
-        redrawn = 0
-        for attempt in range(1, 1 + max(map(len, request.spare), default=0)):
-            stuck = _equal_rewards(rollouts)
+    def draw(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
+        """Batches to train on: rewards adjusted, groups of equal rewards drawn anew."""
+        batches = self._adjusted(snapshot, requests)
+        attempts = max((len(spare) for request in requests for spare in request.spare), default=0)
+        for attempt in range(1, 1 + attempts):
+            stuck = {n: g for n, batch in enumerate(batches) if (g := _equal_rewards(batch))}
             if not stuck:
                 break
-            again = request.redrawn(stuck, attempt)
-            anew = self._adjusted(self.answer(snapshot, again), again)
-            rollouts = _with_groups(rollouts, stuck, anew)
-            redrawn = redrawn or len(stuck)  # later attempts are at some of these
-        rollouts = replace(rollouts, redrawn=redrawn)
-        return self.recomputer(rollouts) if self.recomputer else rollouts
+            again = [requests[n].redrawn(groups, attempt) for n, groups in stuck.items()]
+            anew = self._adjusted(snapshot, again)
+            for (n, groups), drawn in zip(stuck.items(), anew, strict=True):
+                batches[n] = _with_groups(batches[n], groups, drawn)
+        return [self.recomputer(batch) for batch in batches] if self.recomputer else batches
 
-    def _adjusted(self, rollouts: Rollouts, request: RolloutRequest) -> Rollouts:
+    def _adjusted(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
+        """The answers, with the rewards that training gets."""
+        return [
+            replace(rollouts, verdicts=self._adjusted_verdicts(rollouts, request))
+            for rollouts, request in zip(self._answers(snapshot, requests), requests, strict=True)
+        ]
+
+    def _adjusted_verdicts(self, rollouts: Rollouts, request: RolloutRequest) -> list[Verdict]:
         keys = [key for of_problem in request.keys for key in of_problem]
-        rows = zip(rollouts.verdicts, rollouts.responses, keys, strict=True)
-        verdicts = [
+        return [
             replace(verdict, reward=self.adjust(verdict.reward, response, key, self.limit))
             if verdict.judged
             else verdict
-            for verdict, response, key in rows
+            for verdict, response, key in zip(
+                rollouts.verdicts, rollouts.responses, keys, strict=True
+            )
         ]
-        return replace(rollouts, verdicts=verdicts)
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """One response per key, judged. Row order: problem by problem, key by key."""
+        return self._answers(snapshot, [request])[0]
+
+    def _answers(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
+        """One batch for each request, all sampled together; the time is shared by responses."""
         if self._loaded != snapshot.version:
             weights = snapshot.full()
             self.sampler.load(weights)
@@ -158,28 +179,31 @@ class LocalWorker:
                 self.recomputer.load(weights)
             self._loaded = snapshot.version
         started = time.perf_counter()
-        problems = request.problems
-        prompts = self.chat.encode_all([problem.messages for problem in problems])
-        responses = self._respond(request, prompts)
+        together = RolloutRequest.joined(requests)
+        prompts = self.chat.encode_all([problem.messages for problem in together.problems])
+        responses = self._respond(together, prompts)
         sampled = time.perf_counter()
         rows = [
-            (group, prompts[group], response)
-            for group, of_problem in enumerate(responses)
-            for response in of_problem
+            (group, response) for group, of_group in enumerate(responses) for response in of_group
         ]
         verdicts = self.verifier(
-            [(self._outcome(r), problems[group].answer) for group, _, r in rows]
+            [(self._outcome(response), together.problems[group].answer) for group, response in rows]
         )
-        return Rollouts(
-            index=request.keys[0][0].batch,
-            prompts=[prompt for _, prompt, _ in rows],
-            responses=[response for _, _, response in rows],
+        seconds = {"rollout": sampled - started, "reward": time.perf_counter() - sampled}
+        whole = Rollouts(
+            index=together.keys[0][0].batch,
+            prompts=[prompts[group] for group, _ in rows],
+            responses=[response for _, response in rows],
             verdicts=verdicts,
-            groups=[group for group, _, _ in rows],
+            groups=[group for group, _ in rows],
             versions=[snapshot.version] * len(rows),
-            drawn=sum(response.length for _, _, response in rows),
-            seconds={"rollout": sampled - started, "reward": time.perf_counter() - sampled},
+            seconds=seconds,
         )
+        starts = accumulate((len(request.problems) for request in requests), initial=0)
+        return [
+            _part(whole, range(start, start + len(request.problems)), request.keys[0][0].batch)
+            for start, request in zip(starts, requests, strict=False)
+        ]
 
     def _respond(self, request: RolloutRequest, prompts: list[list[int]]) -> list[list[Response]]:
         """One response per key, of one turn, or of several where the task replies to them.
@@ -247,11 +271,24 @@ def _equal_rewards(rollouts: Rollouts) -> list[int]:
     return [group for group, values in rewards.items() if len(values) < 2]
 
 
+def _part(whole: Rollouts, groups: range, index: int) -> Rollouts:
+    """One batch of those that were drawn together, with its share of the time."""
+    part = whole.of_groups(groups)
+    share = len(part.responses) / len(whole.responses)
+    return replace(
+        part,
+        index=index,
+        drawn=sum(response.length for response in part.responses),
+        seconds={name: value * share for name, value in whole.seconds.items()},
+    )
+
+
 def _with_groups(rollouts: Rollouts, groups: list[int], anew: Rollouts) -> Rollouts:
-    """With these groups replaced by those of `anew`, in order."""
+    """With these groups replaced by those of `anew`, in order. `redrawn` counts the groups of the
+    first attempt: later ones are at some of these."""
     start = rollouts.groups[-1] + 1
     both = Rollouts.joined([rollouts, anew], rollouts.index)
     place = {group: start + n for n, group in enumerate(groups)}
     mixed = both.of_groups([place.get(group, group) for group in range(start)])
     seconds = {name: rollouts.seconds[name] + anew.seconds[name] for name in rollouts.seconds}
-    return replace(mixed, seconds=seconds)
+    return replace(mixed, seconds=seconds, redrawn=rollouts.redrawn or len(groups))

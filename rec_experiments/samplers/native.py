@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 class Native(Piece):
     """Config of the native sampler; the values and their meaning are in conf/sampler/native.yaml.
 
-    Raises ValueError for a temperature that is not above 0, a negative eval_temperature, or
-    max_rows below 1.
+    Raises ValueError for a temperature that is not above 0, a negative eval_temperature, max_rows
+    below 1, or negative bundle_bytes.
     """
 
     temperature: float
     eval_temperature: float
     max_rows: int | None
+    bundle_bytes: int
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
@@ -32,6 +33,18 @@ class Native(Piece):
             raise ValueError(f"eval_temperature={self.eval_temperature}: must be at least 0")
         if self.max_rows is not None and self.max_rows < 1:
             raise ValueError(f"max_rows={self.max_rows}: must be at least 1, or null for all")
+
+        if self.bundle_bytes < 0:
+            raise ValueError(
+                f"bundle_bytes={self.bundle_bytes}: must be at least 0, for one batch at a time"
+            )
+
+    def bundle(self, model: "PreTrainedModel", tokens: int) -> int:
+        """As many batches of `tokens` tokens as have room for their keys and values in
+        bundle_bytes, but at least one. Counted as if all heads had keys of their own."""
+        config = model.config.get_text_config()
+        a_token = 2 * config.num_hidden_layers * config.hidden_size * model.dtype.itemsize
+        return max(1, self.bundle_bytes // (tokens * a_token))
 
     def build(
         self,

@@ -10,6 +10,8 @@ against the interface of vLLM 0.32 and was not run. Nor was VLLM_BATCH_INVARIANT
 that only draws on a GPU has in its environment (`determinism.drawing_environment`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import math
@@ -22,16 +24,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
-from torch.multiprocessing.reductions import reduce_tensor
-
 from rec_experiments.errors import UserError
 from rec_experiments.rng import integer
 from rec_experiments.types import Piece, Response, SampleKey
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
@@ -82,14 +80,18 @@ class Vllm(Piece):
                 "for what gpu_memory_utilization leaves"
             )
 
+    def bundle(self, model: PreTrainedModel, tokens: int) -> int:
+        """One batch at a time: the engine is busy with that many responses."""
+        return 1
+
     def build(
         self,
-        model: "PreTrainedModel",
+        model: PreTrainedModel,
         eos_ids: list[int],
         pad_id: int | None,
         max_prompt_tokens: int,
         max_response_tokens: int,
-    ) -> "VllmSampler":
+    ) -> VllmSampler:
         """A sampler for models of this architecture and dtype; `model` itself is not kept.
 
         Raises UserError if vLLM is not installed, or refuses the model or the machine.
@@ -107,7 +109,7 @@ class VllmSampler:
     def __init__(
         self,
         config: Vllm,
-        model: "PreTrainedModel",
+        model: PreTrainedModel,
         eos_ids: list[int],
         max_prompt_tokens: int,
         max_response_tokens: int,
@@ -169,6 +171,9 @@ class VllmSampler:
 
     def _push_ipc(self, weights: dict[str, Tensor]) -> None:
         """Weights to the workers through CUDA memory of their own device, all on this machine."""
+        import torch
+        from torch.multiprocessing.reductions import reduce_tensor
+
         self.engine.start_weight_update()
         copies = [[w.to(f"cuda:{i}") for i in range(self.devices)] for w in weights.values()]
         uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(self.devices)]
@@ -252,7 +257,7 @@ def _import_vllm() -> ModuleType:
     return vllm
 
 
-def _save_config(model: "PreTrainedModel", folder: str) -> None:
+def _save_config(model: PreTrainedModel, folder: str) -> None:
     """What vLLM has to read of a model: its configuration, with the architecture's name."""
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
@@ -262,6 +267,9 @@ def _save_config(model: "PreTrainedModel", folder: str) -> None:
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """Starting vLLM reseeds python, numpy and torch and disables torch.set_num_threads; undo it."""
+    import numpy as np
+    import torch
+
     python, arrays = random.getstate(), np.random.get_state()
     threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
     with (

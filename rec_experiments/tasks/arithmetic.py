@@ -4,18 +4,22 @@ Prompt `3+4*7=`, evaluated from left to right; response `3+4=7;7*7=1;#1`. Only a
 earns reward, so that guessing earns nothing and a collapsed policy stays collapsed.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rec_experiments import rng
 from rec_experiments.errors import UserError
 from rec_experiments.types import Piece, Problem, Verdict
 
+if TYPE_CHECKING:
+    import numpy as np
+
 OPERATORS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
-EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its text, is held out
+EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its content, is held out
 
 
 @dataclass(kw_only=True, slots=True)
@@ -54,25 +58,51 @@ class Arithmetic(Piece):
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
-        chains = _chains(self, rng.generator(0, rng.TASK, 0))
         train: list[Problem] = []
         held_out: list[Problem] = []
-        for prompt in chains:
+        for prompt in self.prompts(rng.generator(0, rng.TASK, 0)):
             side, wanted = (
                 (held_out, self.eval_problems)
-                if zlib.crc32(prompt.encode()) % EVALUATION_SHARE == 0
+                if zlib.crc32(self.content(prompt).encode()) % EVALUATION_SHARE == 0
                 else (train, self.train_problems)
             )
             if len(side) < wanted:
-                derivation = derive(prompt, self.modulus)
-                side.append(Problem(({"role": "user", "content": prompt},), derivation, derivation))
+                side.append(self.problem(prompt))
         for name, found in (("train_problems", train), ("eval_problems", held_out)):
             if len(found) < getattr(self, name):
                 raise UserError(
-                    f"dataset.{name}={getattr(self, name)}: only {len(found)} different chains "
-                    f"exist with modulus {self.modulus} and up to {self.max_steps} steps"
+                    f"dataset.{name}={getattr(self, name)}: only {len(found)} different "
+                    f"prompts exist with modulus {self.modulus} and up to {self.max_steps} steps"
                 )
         return train, held_out
+
+    def prompts(self, generator: np.random.Generator) -> dict[str, None]:
+        """Different random chains, in a fixed order: enough, if there are enough."""
+        wanted = self.prompts_to_draw()
+        lengths = generator.integers(self.min_steps, self.max_steps + 1, size=wanted)
+        digits = generator.integers(self.modulus, size=(wanted, self.max_steps + 1))
+        operators = generator.integers(len(OPERATORS), size=(wanted, self.max_steps))
+        names = list(OPERATORS)
+        chains: dict[str, None] = {}
+        for length, row, ops in zip(lengths, digits, operators, strict=True):
+            tail = "".join(f"{names[ops[i]]}{row[i + 1]}" for i in range(length))
+            chains[f"{row[0]}{tail}="] = None
+        return chains
+
+    def prompts_to_draw(self) -> int:
+        """So many that enough different ones fall to either side, if there are so many."""
+        return (
+            8 * EVALUATION_SHARE * max(self.train_problems // EVALUATION_SHARE, self.eval_problems)
+        )
+
+    def content(self, prompt: str) -> str:
+        """What is the same for prompts that may not stand on both sides; a chain's is all of it."""
+        return prompt
+
+    def problem(self, prompt: str) -> Problem:
+        """A prompt with what its verifier needs, here the one right derivation."""
+        derivation = derive(prompt, self.modulus)
+        return Problem(({"role": "user", "content": prompt},), derivation, derivation)
 
     def verify(self, response: str, answer: str) -> Verdict:
         correct = float(response == answer)
@@ -97,7 +127,7 @@ class Arithmetic(Piece):
         picks = draws.integers(len(problems), size=count)
         return [(int(i), self.written(problems[i].messages[0]["content"], author)) for i in picks]
 
-    def written(self, prompt: str, author: "Author") -> list[str]:
+    def written(self, prompt: str, author: Author) -> list[str]:
         """The model's turns as the author writes them, here one: the derivation."""
         return [derive(prompt, self.modulus, author.result)]
 
@@ -141,17 +171,3 @@ def derive(prompt: str, modulus: int, result: Callable[[int, str, int], int] | N
 def operations(prompt: str) -> list[tuple[str, int]]:
     """Operator and right operand of each step of a chain such as `3+4*7=`."""
     return [(op, int(digit)) for op, digit in zip(prompt[1:-1:2], prompt[2:-1:2], strict=True)]
-
-
-def _chains(task: Arithmetic, generator: np.random.Generator) -> dict[str, None]:
-    """Different random chains, in a fixed order: enough, if there are enough."""
-    wanted = 2 * EVALUATION_SHARE * max(task.train_problems // EVALUATION_SHARE, task.eval_problems)
-    lengths = generator.integers(task.min_steps, task.max_steps + 1, size=4 * wanted)
-    digits = generator.integers(task.modulus, size=(4 * wanted, task.max_steps + 1))
-    operators = generator.integers(len(OPERATORS), size=(4 * wanted, task.max_steps))
-    names = list(OPERATORS)
-    chains: dict[str, None] = {}
-    for length, row, ops in zip(lengths, digits, operators, strict=True):
-        tail = "".join(f"{names[ops[i]]}{row[i + 1]}" for i in range(length))
-        chains[f"{row[0]}{tail}="] = None
-    return chains

@@ -17,7 +17,13 @@ from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
-from rec_experiments.training.metrics import TokenLog, response_metrics, rollout_metrics
+from rec_experiments.training.metrics import (
+    TokenLog,
+    group_metrics,
+    response_metrics,
+    rollout_metrics,
+)
+from rec_experiments.training.movement import copied, relative_distance
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.update import GradientPass, MiniBatch
 from rec_experiments.types import Problem, Rollouts, SampleKey, Tick
@@ -98,7 +104,8 @@ def train(
         tick = updates.tick(step)
         if batch is None:
             batch = begin_batch(experiment, context, feed.take(tick.batch), tick)
-        row = update(experiment, context, optimizer, batch, tick)
+        lag = weight_lag(experiment, context, feed.behavior, batch, tick)
+        row = update(experiment, context, optimizer, batch, tick) | lag
         step += 1
         if step % updates.per_batch == 0:
             batch = None
@@ -125,12 +132,20 @@ def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:
         seed=experiment.seed,
         batches=-(-experiment.steps // per_batch),
         updates_per_batch=per_batch,
+        bundle=experiment.sampler.bundle(context.model, draw_tokens(experiment)),
         batch_size=experiment.batch_size,
         group_size=experiment.group_size,
         temperature=experiment.sampler.temperature,
         shuffle=experiment.shuffle,
         world=context.world,
     )
+
+
+def draw_tokens(experiment: Experiment) -> int:
+    """The most tokens that a draw can have, prompts included."""
+    responses = experiment.source.fresh(experiment.batch_size) * experiment.group_size
+    task = experiment.dataset
+    return responses * (task.max_prompt_tokens + task.max_response_tokens)
 
 
 def begin_batch(
@@ -196,6 +211,25 @@ def measures_kl(every: int, update: int) -> bool:
     return place == int(rng.generator(0, rng.MEASURE, block).integers(every))
 
 
+def weight_lag(
+    experiment: Experiment,
+    context: TrainingContext,
+    behavior: Snapshot | None,
+    batch: Rollouts,
+    tick: Tick,
+) -> Row:
+    """How far the weights are from those that drew the batch, as a share of their norm.
+
+    Only in the updates that measure KL, and only where one version drew the whole batch and its
+    weights are still held: under an offset they are gone.
+    """
+    if not measures_kl(experiment.kl_every, tick.update):
+        return {}
+    if behavior is None or set(batch.versions) != {behavior.version}:
+        return {}
+    return {"train/weight_lag": relative_distance(context.model, behavior.weights, context.world)}
+
+
 def update(
     experiment: Experiment,
     context: TrainingContext,
@@ -214,8 +248,15 @@ def update(
     mini_batch = MiniBatch.of(rollouts, gradient.algorithm, tick, experiment.seed, context.model)
     log = gradient.accumulate(context.model, mini_batch)
     log = TokenLog.joined(context.world.gather(log.cpu()))
-    row = {**rollout_metrics(rollouts, tick), **log.reduce()}
+    row = {
+        **rollout_metrics(rollouts, tick),
+        **group_metrics(rollouts, mini_batch.advantages),
+        **log.reduce(),
+    }
+    before = copied(context.model) if gradient.kl else None
     row["train/grad_norm"] = experiment.optimizer.step(optimizer, context.model, tick.update)
+    if before is not None:
+        row["train/weight_step"] = relative_distance(context.model, before, context.world)
     row["train/learning_rate"] = experiment.optimizer.rate(tick.update)
     context.policies.after_update(context.model)
     seconds = {"train": time.perf_counter() - started}

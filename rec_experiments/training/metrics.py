@@ -6,7 +6,15 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from rec_experiments.types import LossOutput, Response, Rollouts, Tick, Verdict
+from rec_experiments.types import (
+    Advantages,
+    LossInput,
+    LossOutput,
+    Response,
+    Rollouts,
+    Tick,
+    Verdict,
+)
 
 PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
 
@@ -18,14 +26,21 @@ class TokenLog:
     log_ratio: list[Tensor] = field(default_factory=list)
     sequence_log_ratio: list[Tensor] = field(default_factory=list)
     kept: list[Tensor] = field(default_factory=list)
+    above: list[Tensor] = field(default_factory=list)  # the clip's ratio is above 1
+    positive: list[Tensor] = field(default_factory=list)  # the advantage is
     entropy: list[Tensor] = field(default_factory=list)
     kl: list[Tensor] = field(default_factory=list)
+    kl_response: list[Tensor] = field(default_factory=list)
     loss: list[Tensor] = field(default_factory=list)
     mismatch: list[Tensor] = field(default_factory=list)
 
-    def add(self, out: LossOutput, live_BT: Tensor) -> None:
-        """live_BT: tokens that count for the loss."""
+    def add(self, out: LossOutput, batch: LossInput) -> None:
+        """The loss of some rows; of their tokens only those that count for it."""
+        live_BT = batch.mask_BT
+        positive_BT = (batch.advantage_B > 0)[:, None].expand_as(live_BT)
         self.loss.append(out.loss.detach())
+        self.above.append(out.clip_log_ratio_BT[live_BT] > 0)
+        self.positive.append(positive_BT[live_BT])
         self.log_ratio.append(out.log_ratio_BT[live_BT])
         self.kept.append(out.keep_BT[live_BT])
         self.sequence_log_ratio.append(out.log_ratio_BT.sum(1)[live_BT.any(1)])
@@ -35,6 +50,7 @@ class TokenLog:
         self.entropy.append(entropy_BT[mask_BT])
         if kl_BT is not None:
             self.kl.append(kl_BT[mask_BT])
+            self.kl_response.append(torch.where(mask_BT, kl_BT, 0.0).double().sum(1))
 
     def cpu(self) -> "TokenLog":
         """The same values on the CPU, where ranks can exchange them."""
@@ -56,8 +72,9 @@ class TokenLog:
             **ratio_metrics(
                 torch.cat(self.log_ratio), torch.cat(self.kept), torch.cat(self.sequence_log_ratio)
             ),
+            **clip_metrics(torch.cat(self.kept), torch.cat(self.above), torch.cat(self.positive)),
         }
-        for name in ("entropy", "kl"):
+        for name in ("entropy", "kl", "kl_response"):
             if values := getattr(self, name):
                 row[f"train/{name}"] = float(torch.cat(values).double().mean())
         if self.mismatch and len(gap_N := torch.cat(self.mismatch).double()):
@@ -71,6 +88,7 @@ def ratio_metrics(
     """Clip fraction, ratio percentiles and effective sample size of the N live tokens, B sequences.
 
     train/ess is (Σw)² / (B Σw²) of the sequences' ratios w: 1 on-policy, 1/B at worst.
+    train/log_ratio_second_moment is the mean of (log ρ)², which M2PO bounds (arXiv 2510.01161).
     """
     if not len(log_ratio_N):
         return {}
@@ -88,6 +106,27 @@ def ratio_metrics(
             for name, point in zip(PERCENTILES, points, strict=True)
         },
         "train/ess": float(log_ess.exp()),
+        "train/log_ratio_second_moment": float(log_ratio_N.square().mean()),
+    }
+
+
+def clip_metrics(kept_N: Tensor, above_N: Tensor, positive_N: Tensor) -> dict[str, float]:
+    """Shares of all N live tokens that are clipped, by side and by sign of the advantage.
+
+    above_N: the ratio that the clip looks at is above 1. positive_N: the advantage is above 0. Each
+    pair of shares adds up to train/clip_fraction.
+    """
+    if not len(kept_N):
+        return {}
+    shares = {
+        "high": ~kept_N & above_N,
+        "low": ~kept_N & ~above_N,
+        "positive": ~kept_N & positive_N,
+        "negative": ~kept_N & ~positive_N,
+    }
+    return {
+        f"train/clip_fraction_{name}": float(clipped_N.double().mean())
+        for name, clipped_N in shares.items()
     }
 
 
@@ -129,6 +168,19 @@ def rollout_metrics(rollouts: Rollouts, tick: Tick) -> dict[str, float]:
         "train/staleness_min": min(staleness),
         "train/staleness_max": max(staleness),
         "train/policy_version": min(rollouts.versions),
+    }
+
+
+def group_metrics(rollouts: Rollouts, advantages: Advantages) -> dict[str, float]:
+    """train/live_groups: share of the groups with a live token whose advantage is not 0.
+    train/distinct_responses: responses that differ within their group, as a share of all."""
+    moving = ((advantages.advantage_B != 0) & advantages.mask_BT.any(1)).tolist()
+    live = {group for group, moves in zip(rollouts.groups, moving, strict=True) if moves}
+    rows = zip(rollouts.groups, rollouts.responses, strict=True)
+    distinct = {(group, tuple(response.tokens)) for group, response in rows}
+    return {
+        "train/live_groups": len(live) / len(set(rollouts.groups)),
+        "train/distinct_responses": len(distinct) / len(rollouts.responses),
     }
 
 

@@ -1,13 +1,17 @@
 """AdamW with a constant learning rate after a linear warm-up (Tables 1 and 2)."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from rec_experiments.distributed import whole
 from rec_experiments.types import Piece
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,6 +43,8 @@ class AdamW(Piece):
             raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be greater than 0")
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
+        import torch
+
         return torch.optim.AdamW(
             model.parameters(),
             lr=self.learning_rate,
@@ -52,6 +58,8 @@ class AdamW(Piece):
 
     def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float:
         """Clip, set the rate, step, clear. Returns the gradient norm before clipping."""
+        from torch import nn
+
         norm = nn.utils.clip_grad_norm_(model.parameters(), self.max_grad_norm)
         for group in optimizer.param_groups:
             group["lr"] = self.rate(step)

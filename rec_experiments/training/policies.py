@@ -3,15 +3,15 @@
 A policy is there only if a piece of the algorithm, or a metric, asks for it.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import torch
-from torch import Tensor, nn
 
 from rec_experiments.types import LossInput, Piece, Tick
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
 
@@ -88,10 +88,12 @@ class MovingAverage(Proximal):
         if not 0 <= self.decay < 1:
             raise ValueError(f"decay={self.decay}: must be at least 0 and below 1")
 
-    @torch.no_grad()
     def move(self, proximal: nn.Module, policy: nn.Module) -> None:
-        for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
-            mine.lerp_(theirs, 1 - self.decay)
+        import torch
+
+        with torch.no_grad():
+            for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
+                mine.lerp_(theirs, 1 - self.decay)
 
     def describe(self) -> str:
         return f"a moving average of the weights, decay {self.decay:g}"
@@ -130,7 +132,7 @@ class Policies:
 
     proximal: Proximal | None
     reference: Reference
-    models: dict[str, "PreTrainedModel"]
+    models: dict[str, PreTrainedModel]
 
     def begin_batch(self, tick: Tick, policy: nn.Module) -> None:
         if "reference" in self.models and self.reference.is_due(tick.batch):

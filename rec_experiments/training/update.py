@@ -251,7 +251,7 @@ def _log(
 ) -> None:
     """Add some rows to the log."""
     live_BT, logps = loss_input.mask_BT, loss_input.logps
-    log.add(out, live_BT)
+    log.add(out, loss_input)
     if "sampler" in logps:
         log.add_mismatch(logps["behavior"] - logps["sampler"], live_BT)
     else:  # only there is the trainer's pass at the version that drew the tokens

@@ -32,8 +32,8 @@ PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 def feed_of(exp, context):
     feed = RolloutFeed(
         worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
-        problems=context.train_problems, batches=4, updates_per_batch=1, batch_size=4, group_size=4,
-        temperature=exp.sampler.temperature, shuffle=True,
+        problems=context.train_problems, batches=4, updates_per_batch=1, bundle=1, batch_size=4,
+        group_size=4, temperature=exp.sampler.temperature, shuffle=True,
     )  # fmt: skip
     feed.reach(0, context.model)
     return feed

@@ -36,9 +36,10 @@ from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.types import Problem, Response, Rollouts, Verdict
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
+# A batch has room for 4 x (16 + 32) tokens of 1 KiB, so that up to 4 are drawn together.
 TINY = (
     *SMALL, "algo=asymre", "steps=24", "batch_size=2", "group_size=2", "eval_problems=4",
-    "eval_every=5", "checkpoint_every=3", "kl_every=0",
+    "eval_every=5", "checkpoint_every=3", "kl_every=0", "sampler.bundle_bytes=800000",
 )  # fmt: skip
 SCHEDULES = {
     "on-policy": ("sync=on_policy",),
@@ -116,7 +117,7 @@ class Ledger:
 
     def __init__(self, schedule: Schedule, ahead: int | None):
         self.schedule, self.ahead = schedule, ahead
-        self.submitted: list[int] = []
+        self.bundles: list[list[int]] = []
         self.held: list[int] = []
 
     def hold(self, snapshot):
@@ -124,22 +125,24 @@ class Ledger:
         self.held.append(snapshot.version)
         return snapshot
 
-    def submit(self, snapshot, request):
-        batch = request.keys[0][0].batch
-        assert snapshot.version == self.held[-1] == self.schedule.version(batch)
-        self.submitted.append(batch)
+    def submit(self, snapshot, requests):
+        self.bundles.append([request.keys[0][0].batch for request in requests])
+        for batch in self.bundles[-1]:
+            assert snapshot.version == self.held[-1] == self.schedule.version(batch)
         response = Response([5], [-1.0], finished=True, mask=[True])
-        rollouts = Rollouts(
-            batch, [[4]], [response], [Verdict(0.0, 0.0)], [0], versions=[snapshot.version]
-        )
-        return lambda: rollouts
+        return [
+            lambda batch=batch: Rollouts(
+                batch, [[4]], [response], [Verdict(0.0, 0.0)], [0], versions=[snapshot.version]
+            )
+            for batch in self.bundles[-1]
+        ]
 
 
-def ledger_feed(schedule: Schedule, ahead: int | None, steps: int) -> RolloutFeed:
+def ledger_feed(schedule: Schedule, ahead: int | None, steps: int, bundle: int = 1) -> RolloutFeed:
     return RolloutFeed(
         worker=Ledger(schedule, ahead), schedule=schedule, source=Fresh(redraws=0), seed=0,
-        problems=[Problem((), "")], batches=steps, updates_per_batch=1, batch_size=1,
-        group_size=1, temperature=1.0, shuffle=False,
+        problems=[Problem((), "")], batches=steps, updates_per_batch=1, bundle=bundle,
+        batch_size=1, group_size=1, temperature=1.0, shuffle=False,
     )  # fmt: skip
 
 
@@ -151,12 +154,26 @@ schedules = st.builds(
 ) | st.builds(Schedule, interval=st.none(), offset=st.just(0), phase=st.sampled_from(Phase))
 
 
+bundles = st.integers(1, 9)
+
+
+def bundles_of(schedule: Schedule, batches: int, bundle: int) -> list[list[int]]:
+    """All batches, cut after the last of a version and after each `bundle` of one."""
+    cut: list[list[int]] = []
+    for batch in range(batches):
+        full = not cut or len(cut[-1]) == bundle
+        if full or schedule.version(batch) != schedule.version(batch - 1):
+            cut.append([])
+        cut[-1].append(batch)
+    return cut
+
+
 @settings(deadline=None)
-@given(schedules, st.integers(1, 12) | st.none(), st.integers(1, 25))
-def test_each_batch_once_from_its_version_and_never_too_many(schedule, ahead, steps):
+@given(schedules, bundles, st.integers(1, 12) | st.none(), st.integers(1, 25))
+def test_each_batch_once_from_its_version_and_never_too_many(schedule, bundle, ahead, steps):
     """And what a checkpoint holds is the same as that of a feed that never draws ahead."""
     model = torch.nn.Linear(1, 1)
-    feed, plain = ledger_feed(schedule, ahead, steps), ledger_feed(schedule, 0, steps)
+    feed, plain = (ledger_feed(schedule, each, steps, bundle) for each in (ahead, 0))
     demanded = (schedule.interval or 1) + schedule.offset - 1
     allowed = steps if schedule.interval is None else demanded + 1
     for each in (feed, plain):
@@ -165,27 +182,34 @@ def test_each_batch_once_from_its_version_and_never_too_many(schedule, ahead, st
         assert feed.take(step).index == plain.take(step).index == step
         for each in (feed, plain):
             each.reach(step + 1, model)
-        assert len(feed.pending) <= (allowed if ahead is None else max(ahead, demanded))
-        assert len(plain.pending) <= demanded
+        room = allowed if ahead is None else max(ahead + bundle - 1, demanded)
+        assert len(feed.pending) <= room
+        assert len(plain.pending) <= max(bundle - 1, demanded)
         assert_equal(feed.state(), plain.state())
-    assert feed.worker.submitted == plain.worker.submitted == list(range(steps))
+    expected = bundles_of(schedule, steps, bundle)
+    assert feed.worker.bundles == plain.worker.bundles == expected
 
 
 @settings(deadline=None, max_examples=50)
-@given(schedules, st.integers(0, 12) | st.none(), st.integers(2, 20), st.data())
-def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, ahead, steps, data):
+@given(schedules, bundles, st.integers(0, 12) | st.none(), st.integers(2, 20), st.data())
+def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, bundle, ahead, steps, data):
+    """Whatever it draws again, it draws in the same bundles, and it takes nothing twice."""
     model = torch.nn.Linear(1, 1)
-    feed = ledger_feed(schedule, ahead, steps)
+    feed = ledger_feed(schedule, ahead, steps, bundle)
     cut = data.draw(st.integers(1, steps - 1))
     feed.reach(0, model)
     for step in range(cut):
         feed.take(step)
         feed.reach(step + 1, model)
-    resumed = ledger_feed(schedule, ahead, steps)
+    resumed = ledger_feed(schedule, ahead, steps, bundle)
     resumed.restore(feed.state())
     for step in range(cut, steps):
-        assert resumed.take(step).versions == [schedule.version(step)]
+        taken = resumed.take(step)
+        assert (taken.index, taken.versions) == (step, [schedule.version(step)])
         resumed.reach(step + 1, model)
+    expected = bundles_of(schedule, steps, bundle)
+    drawn = resumed.worker.bundles
+    assert drawn == expected[len(expected) - len(drawn) :]
 
 
 # The other process alone, with an worker that does as it is told.
@@ -198,7 +222,8 @@ class Stub:
         name, *arguments = request.problems
         return getattr(self, name)(snapshot, *arguments)
 
-    draw = answer
+    def draw(self, snapshot, requests):
+        return [self.answer(snapshot, request) for request in requests]
 
     def look(self, snapshot, seconds=0.0, *_):
         """The version, and the one value that all weights hold from first to last."""
@@ -243,7 +268,8 @@ def snapshot(version: int) -> Snapshot:
 
 
 def ask(worker: RemoteWorker, held: Snapshot, *order):
-    return worker.submit(held, RolloutRequest([*order], [], 1.0))
+    (waiting,) = worker.submit(held, [RolloutRequest([*order], [], 1.0)])
+    return waiting
 
 
 def gone(pid: int, seconds: float = 60.0) -> bool:

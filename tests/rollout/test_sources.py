@@ -66,10 +66,10 @@ def test_what_is_replayed_is_what_was_drawn():
     feed, drawn = make_feed(exp, context), {}
     draw = context.worker.draw
 
-    def spy(snapshot, request):
-        rollouts = draw(snapshot, request)
-        drawn[rollouts.index] = rollouts
-        return rollouts
+    def spy(snapshot, requests):
+        batches = draw(snapshot, requests)
+        drawn.update({rollouts.index: rollouts for rollouts in batches})
+        return batches
 
     context.worker.draw = spy
     feed.reach(0, context.model)

@@ -50,6 +50,7 @@ def test_versions_exist_when_needed_and_never_go_back(interval, offset, phase):
     assert all(s.staleness(b) <= offset + interval - 1 for b in range(100))
     for version in range(70):
         assert s.draws_from(version) == (version in versions)
+        assert list(s.draws(version, 100)) == [b for b in range(100) if versions[b] == version]
 
 
 @pytest.mark.parametrize("setting", [(0, 0), (-1, 0), (1, -1), (None, 3)])

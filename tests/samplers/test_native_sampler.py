@@ -339,17 +339,29 @@ def test_a_diverged_policy_is_reported(bad, temperature):
         ("eval_temperature", -0.1),
         ("eval_temperature", math.inf),
         ("max_rows", 0),
+        ("bundle_bytes", -1),
     ],
 )
 def test_config_names_what_is_wrong(key, value):
-    good = {"temperature": 1.0, "eval_temperature": 0.0, "max_rows": None}
+    good = {"temperature": 1.0, "eval_temperature": 0.0, "max_rows": None, "bundle_bytes": 0}
     Native(**good)
     with pytest.raises(ValueError, match=f"^{key}={value}: must be"):
         Native(**{**good, key: value})
 
 
 def test_config_builds_the_sampler():
-    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=2)
+    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=2, bundle_bytes=0)
     sampler = config.build(build("qwen2"), EOS, None, 9, LIMIT)
     plain = sampler_of(build("qwen2"), max_rows=2)
     assert sampler.sample(PROMPTS, DRAWS, 1.0) == plain.sample(PROMPTS, DRAWS, 1.0)
+
+
+@pytest.mark.parametrize(("room", "batches"), [(0, 1), (99, 1), (299, 2), (300, 3)])
+def test_a_bundle_is_what_the_cache_has_room_for(room, batches):
+    """In batches of 7 tokens; a token's keys and values are counted on a cache."""
+    model = build("gpt2")
+    cache = model(torch.tensor([[1, 2, 3]]), use_cache=True).past_key_values
+    a_token = sum(x.nbytes for layer in cache.layers for x in (layer.keys, layer.values)) // 3
+    size = room * 7 * a_token // 100
+    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=None, bundle_bytes=size)
+    assert config.bundle(model, tokens=7) == batches

@@ -76,7 +76,7 @@ def engine(model: Qwen2ForCausalLM, eos: list[int] = EOS, **options):
 
 
 def native(model: Qwen2ForCausalLM, eos: list[int] = EOS):
-    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=None)
+    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=None, bundle_bytes=0)
     return config.build(model, eos, None, LONGEST, LIMIT)
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import torch
 from matplotlib.patches import Patch
 
 from rec_experiments.algo.clips import Clip, OneSide, Ring, TwoSide
@@ -75,6 +74,8 @@ def draw() -> Drawing:
 
 def active_ratios(clip: Clip, advantage: float) -> np.ndarray:
     """Boolean, one for each of RATIOS: whether a token of that advantage keeps its gradient."""
+    import torch
+
     log_ratio_BT = torch.from_numpy(np.log(RATIOS))[None, :]
     advantage_B = torch.tensor([advantage], dtype=torch.float64)
     return clip(log_ratio_BT, tokens(log_ratio_BT, advantage_B))[0].numpy()
