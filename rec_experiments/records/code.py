@@ -34,7 +34,8 @@ LEFT_OUT = {
     "display": "words and pictures",
     "errors": "words and exit codes",
     "files": "writes bytes as they are",
-    "records.code, records.identity, records.provenance": "say which run it is and who made it",
+    "records.checkout, records.code, records.identity, records.provenance": "say which run it is "
+    "and who made it",
     "records.tracking": "tells others what is in metrics.jsonl",
 }
 

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -247,6 +248,21 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert f"'copy': '{first}'" in said
     assert (first / "rec_experiments/conf/sweep/fig3.yaml").is_file()
     assert (first / "hydra_plugins/rec_arm_sweeper/_job.py").is_file()
+
+
+def test_what_git_ignores_and_what_looks_secret_is_not_copied(tmp_path, monkeypatch):
+    package, conf = tmp_path / "package", tmp_path / "conf"
+    for file in (package / "api.py", package / ".env", conf / "a.yaml", conf / "mine.yaml"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+    monkeypatch.setattr(schema, "PACKAGE", package)
+    monkeypatch.setattr(schema, "CONF", conf)
+    monkeypatch.setattr(submission.checkout, "ignored", lambda: {(conf / "mine.yaml").resolve()})
+    copied = submission.copy_code(tmp_path / "copies")
+    files = {file.name for file in (copied / "rec_experiments").rglob("*") if file.is_file()}
+    assert files == {"api.py", "a.yaml", "outside.json"}
+    assert stat.S_IMODE(copied.stat().st_mode) == 0o700
+    assert stat.S_IMODE((copied / provenance.SOURCE).stat().st_mode) == 0o600
 
 
 def test_the_command_of_several_ranks_is_that_of_torchrun(jobs):
