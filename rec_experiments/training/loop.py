@@ -1,6 +1,7 @@
 """The training loop."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -272,7 +273,10 @@ def update(
         **log.reduce(),
     }
     before = copied(context.model) if gradient.kl else None
-    row["train/grad_norm"] = experiment.optimizer.step(optimizer, context.model, tick.update)
+    norm = experiment.optimizer.step(optimizer, context.model, tick.update)
+    if not math.isfinite(norm):  # and no more are the weights
+        raise FloatingPointError(f"norm of the gradient: {norm}")
+    row["train/grad_norm"] = norm
     if before is not None:
         row["train/weight_step"] = relative_distance(context.model, before, context.world)
     row["train/learning_rate"] = experiment.optimizer.rate(tick.update)

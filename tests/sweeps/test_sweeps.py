@@ -362,7 +362,7 @@ def test_a_fixed_run_dir_cannot_hold_a_sweep():
 
 # A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 is left undone.
 STUB = """
-import os, sys, time
+import os, signal, sys, time
 from rec_experiments import command
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import resolve
@@ -379,6 +379,8 @@ def task(config):
     if config.seed == 3:
         raise UserError("seed=3: not today")
     if config.seed == 6:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop by SIGTERM"))
+        (path / "ready").touch()
         time.sleep(600)
     if config.seed != 4:
         RunFolder(path).set_status("done")
@@ -394,8 +396,9 @@ def multirun(tmp_path):
     script.write_text(STUB)
     paths = [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
 
-    def start(*overrides, until=None):
-        """The sweep's end; where `until` says so, Ctrl-C comes first, to all its processes."""
+    def start(*overrides, until=None, stop=None):
+        """The sweep's end; where `until` says so, Ctrl-C comes first, to all its processes, or the
+        signal `stop`, to its first one alone."""
         process = subprocess.Popen(
             [sys.executable, str(script), "-m", f"output_dir={tmp_path}/runs", *overrides],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=tmp_path, text=True,
@@ -404,7 +407,7 @@ def multirun(tmp_path):
         if until:
             while process.poll() is None and not until():
                 time.sleep(0.05)
-            os.killpg(process.pid, signal.SIGINT)
+            process.send_signal(stop) if stop else os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=300)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -447,6 +450,18 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multiru
     assert stopped.returncode == 128 + signal.SIGINT
     assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
     assert "1 runs, 1 finished before" in multirun("seed=0").stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_a_sweep_stops_its_jobs(multirun, tmp_path, number):
+    """The stub's job of seed 6 sleeps for ten minutes, and says so when it is told to stop."""
+    stopped = multirun(
+        "seed=6", until=lambda: any(tmp_path.glob("runs/*_seed6_*/ready")), stop=number
+    )
+    assert stopped.returncode == 128 + number
+    assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
+    [log] = tmp_path.glob("runs/*_seed6_*/log.txt")
+    assert "told to stop by SIGTERM" in log.read_text()
 
 
 def test_an_error_of_the_local_launcher_is_named_and_its_traceback_kept(capfd):

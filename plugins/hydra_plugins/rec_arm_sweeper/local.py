@@ -47,6 +47,15 @@ class LocalLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
+        from rec_experiments.signals import on_stop
+
+        with on_stop(_end):
+            return self._launch(job_overrides, initial_job_idx)
+
+    def _launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Whatever ends it early, the jobs are told to save their state and stop."""
         waiting = deque(range(len(job_overrides)))
         running: dict[Any, tuple[int, BaseProcess, float]] = {}
         returns: dict[int, JobReturn] = {}
@@ -103,6 +112,14 @@ class LocalLauncher(Launcher):
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
         )
+
+
+def _end(number: int) -> None:
+    """Leave the process, as Ctrl-C does."""
+    from rec_experiments.errors import GOES_ON
+
+    print(GOES_ON, file=sys.stderr)
+    sys.exit(128 + number)
 
 
 def _job(connection: Connection, payload: bytes) -> None:
