@@ -2,8 +2,10 @@
 
 import contextlib
 import difflib
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from hydra import initialize_config_dir
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -24,6 +26,24 @@ def composing() -> Iterator[None]:
         raise UserError(explain(error)) from error
 
 
+def choices_by_group() -> dict[str, list[str]]:
+    """The user's groups, ours and those of outside packages, by name, with their choices."""
+    found: dict[str, list[str]] = {}
+    for root in schema.conf_folders():
+        for file in files_under(root, ".yaml"):
+            group = file.parent.relative_to(root).as_posix()
+            if group != "." and not group.startswith("hydra/"):
+                found.setdefault(group, []).append(file.stem)
+    return {group: sorted(choices) for group, choices in sorted(found.items())}
+
+
+def files_under(root: Path, *suffixes: str) -> Iterator[Path]:
+    """The files with these suffixes, in order of their names; links to folders are followed."""
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders.sort()
+        yield from (Path(folder, file) for file in sorted(files) if file.endswith(suffixes))
+
+
 def explain(error: BaseException) -> str:
     """One line for the user: the key, the value, what is allowed."""
     chain = [error]
@@ -34,8 +54,7 @@ def explain(error: BaseException) -> str:
             return f"{part.override}: cannot be read ({first_line(part)})"
         if isinstance(part, MissingConfigException) and part.options:
             group, _, choice = str(part.missing_cfg_file).rpartition("/")
-            allowed = sorted(option for option in part.options if option != "schema")
-            return f"{group}={choice}: no such choice; allowed: {', '.join(allowed)}"
+            return f"{group}={choice}: no such choice; allowed: {', '.join(sorted(part.options))}"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key

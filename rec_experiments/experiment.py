@@ -94,16 +94,15 @@ class Experiment(Pieces):
     remake: bool
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         for name, least in {
-            "seed": 0, "steps": 1, "batch_size": 1, "group_size": 1, "micro_batch_size": 1,
+            "steps": 1, "batch_size": 1, "group_size": 1, "micro_batch_size": 1,
             "micro_batch_tokens": 1, "eval_every": 1, "eval_problems": 1, "eval_samples": 1,
             "checkpoint_every": 1, "kl_every": 0, "ranks": 1, "threads": 1,
         }.items():  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value}: must be at least {least}")
-        if self.seed >= 1 << 63:
-            raise ValueError(f"seed={self.seed}: must be below 2^63")
         if self.group_size == 1:
             raise ValueError(
                 "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"
@@ -139,6 +138,14 @@ class Experiment(Pieces):
     def config(self) -> dict[str, Any]:
         """The experiment as plain values, as run folders hold it. `schema.restore` reads them."""
         return plain(self)
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError unless it is at least 0 and below 2^63."""
+    if seed < 0:
+        raise ValueError(f"seed={seed}: must be at least 0")
+    if seed >= 1 << 63:
+        raise ValueError(f"seed={seed}: must be below 2^63")
 
 
 def plain(value: Any) -> Any:

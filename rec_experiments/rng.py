@@ -4,9 +4,14 @@ So a resumed, an overlapped and a re-batched run draw the same numbers as a plai
 are computed from them also depend on the device (docs/operations.md).
 """
 
-import numpy as np
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from rec_experiments.types import SampleKey
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # One stream per purpose, so that no two purposes share numbers.
 TRAIN, EVAL, ORDER, DROP, TASK, MODEL, PARTS, REWARD, REDRAW, REPLAY, MEASURE = range(11)
@@ -18,6 +23,8 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
     Philox is keyed by (seed, stream); its counter's lowest word counts the numbers drawn, the
     other three hold `counter`, so generators of different names never overlap.
     """
+    import numpy as np
+
     words = np.array([0, *counter, *[0] * (3 - len(counter))], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=words))
 

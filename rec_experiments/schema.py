@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
@@ -157,26 +158,63 @@ def conf_folders() -> list[Path]:
     return [CONF, *(each.conf for each in outside.packages() if each.conf.is_dir())]
 
 
-class OutsideConf(SearchPathPlugin):
+class SchemaSource(ConfigSource):
+    """The dataclasses as Hydra's group `schema`, out of the way of the user's groups: it is not
+    listed among them. Hydra copies its ConfigStore at every look into a group, which takes as long
+    as it holds much; this holds nothing."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "schema"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        cls = _at(config_path)
+        assert cls is not None
+        node = OmegaConf.structured(cls)
+        if issubclass(cls, Piece):
+            node.kind = config_path.rpartition("/")[2]
+        return ConfigResult(
+            provider=self.provider, path=self.full_path(), config=node, header={"package": None}
+        )
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return False
+
+    def is_config(self, config_path: str) -> bool:
+        return _at(config_path) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return []
+
+
+def _at(config_path: str) -> type | None:
+    """The dataclass of schema/experiment or schema/SLOT/NAME; None for any other place."""
+    match config_path.split("/"):
+        case ["schema", "experiment"]:
+            return Experiment
+        case ["schema", slot, name]:
+            return registry().get(slot, {}).get(name)
+    return None
+
+
+class SearchPath(SearchPathPlugin):
     """Registered by `register`, not installed, so that other programs with Hydra do not see it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(provider=outside.OURS, path=f"{SchemaSource.scheme()}://")
         for folder in conf_folders()[1:]:
             search_path.append(provider=folder.parent.name, path=f"file://{folder}")
 
 
 def register() -> None:
-    """Make the schemas known to Hydra, as group `schema`, out of the way of the user's groups, and
-    the configuration of outside packages. Raises UserError for a package that does not fit."""
-    store = ConfigStore.instance()
-    store.store(group="schema", name="experiment", node=Experiment)
-    for group, nodes in registry().items():
-        for name, cls in nodes.items():
-            node = OmegaConf.structured(cls)
-            if issubclass(cls, Piece):
-                node.kind = name
-            store.store(group=f"schema/{group}", name=name, node=node)
-    Plugins.instance().register(OutsideConf)
+    """Make the schemas and the configuration of outside packages known to Hydra. Raises UserError
+    for a package that does not fit."""
+    registry()
+    for plugin in (SchemaSource, SearchPath):
+        Plugins.instance().register(plugin)
 
 
 def restore(resolved: dict[str, Any]) -> DictConfig:

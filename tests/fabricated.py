@@ -46,6 +46,7 @@ def rows_of(arm: str, seed: int, steps: int = STEPS) -> list[dict]:
 def write_run(path: Path, rows: list[dict], state: str = "done") -> Path:
     path.mkdir(parents=True)
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "config.yaml").write_text("{}\n")
     (path / "status.json").write_text(json.dumps({"state": state}))
     return path
 
@@ -70,6 +71,8 @@ def figure_data(folder: Path) -> FigureData:
         title="A figure",
         caption="Synthetic runs.",
         scale="mini",
+        claim_seeds=10,
+        shown=[0, 1, 2],
         arms=[COLLAPSING, STABLE, ABSENT],
         columns=COLUMNS,
         panels=PANELS,

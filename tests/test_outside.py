@@ -200,9 +200,15 @@ def installed(tmp_path, monkeypatch):
         cache.cache_clear()
 
 
+def _blocks(page: str, heading: str) -> list[str]:
+    """The blocks of code after a heading of a page."""
+    section = (HERE.parent / page).read_text().partition(heading)[2]
+    return re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
+
+
 def test_the_package_of_the_readme_works(installed):
-    section = (HERE.parent / "README.md").read_text().partition("**An algorithm in ten lines**")[2]
-    code, values, project = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)[:3]
+    code, values = _blocks("README.md", "## Your own algorithm")[:2]
+    [project] = _blocks("docs/extending.md", "## An algorithm in ten lines")[:1]
     assert tomllib.loads(project)["project"]["entry-points"] == {
         outside.GROUP: {"my_algorithms": "my_algorithms"}
     }

@@ -1,8 +1,8 @@
-"""From runs to a verdict: a statistic of each run, its interval over seeds, a threshold.
+"""From runs to a verdict: a statistic of each run, one number a seed, the range it must lie in.
 
-A claim is a conjunction of checks. A check is supported if the whole interval lies in the range
-that the claim asks for, not supported if all of it lies outside, and otherwise the seeds at hand do
-not decide. Two arms are compared seed by seed.
+A claim is a conjunction of checks, its parts; what decides a part is in decision.py. Two arms are
+compared seed by seed: pairs share their seed, and with it prompts and draws, so that what both have
+in common cancels. Ratios are taken on the logarithm.
 """
 
 import fnmatch
@@ -14,49 +14,24 @@ from itertools import product
 
 import numpy as np
 
-from rec_experiments.results.over_seeds import interval_of_mean, of_finished
+from rec_experiments.claims.decision import MOST_SEEDS, Outcome, Range, decide, seeds_to_decide
+from rec_experiments.results.over_seeds import (
+    BySeed,
+    interquartile_mean,
+    interval_of_mean,
+    of_finished,
+    probability_of_improvement,
+)
 from rec_experiments.results.runs import FigureData
 from rec_experiments.results.statistics import Statistic
 from rec_experiments.results.tables import makers
 
 
-class Outcome(Enum):
-    supported = "supported"
-    not_supported = "not supported"
-    not_enough_data = "not enough data"
-
-
 class Compare(Enum):
-    """How the statistics of two arms become one number."""
+    """How the statistics of two arms become one number a seed."""
 
     difference = "−"
     ratio = "/"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Range:
-    """Where a number must lie, ends excluded, and why there."""
-
-    name: str
-    reason: str
-    low: float = -math.inf
-    high: float = math.inf
-
-    def judge(self, interval: tuple[float, float]) -> Outcome:
-        """Supported inside, not supported outside, undecided across an end."""
-        low, high = interval
-        if self.low < low and high < self.high:
-            return Outcome.supported
-        if high <= self.low or self.high <= low:
-            return Outcome.not_supported
-        return Outcome.not_enough_data
-
-    def __str__(self) -> str:
-        if math.isinf(self.high):
-            return f"> {self.low:g}"
-        if math.isinf(self.low):
-            return f"< {self.high:g}"
-        return f"{self.low:g} to {self.high:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +56,16 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """id, says, figures: as in the paper. note: what must be known beside the verdict."""
+    """id, says, figures: as in the paper. quote: its own words, which the checks put into numbers,
+    "" where it only draws. needs: what its runs need beyond a CPU. note: what must be known beside
+    the verdict."""
 
     id: str
     says: str
+    quote: str
     figures: tuple[str, ...]
     checks: tuple[Check, ...]
+    needs: str = ""
     note: str = ""
 
     def within(self, figure: str) -> "Claim | None":
@@ -96,10 +75,25 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """One check on one arm, or pair of arms. mean, interval: over seeds; None without enough.
+class Sample:
+    """What the runs say of a check on one arm, or pair of arms.
 
-    why: what keeps the data from being enough, else empty.
+    values: by seed, logarithms for a ratio. without: why a finished seed has none. arms: of a pair,
+    the two arms' own numbers at the seeds of `values`.
+    """
+
+    values: dict[int, float]
+    without: dict[int, str]
+    arms: tuple[list[float], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A check on one arm, or pair of arms, which `arms` names.
+
+    mean, interval, interquartile_mean: over seeds, geometric for a ratio; None without enough.
+    improvement: chance that the first arm's number is higher, None for a single arm. why: what
+    keeps the data from deciding, else empty.
     """
 
     check: Check
@@ -107,6 +101,8 @@ class Finding:
     seeds: list[int]
     mean: float | None
     interval: tuple[float, float] | None
+    interquartile_mean: float | None
+    improvement: float | None
     outcome: Outcome
     why: str
 
@@ -117,64 +113,97 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """scale: of the runs, "" without any. makers: sentences on runs that other code made."""
+    """scale: of the runs. claim_seeds: how many seeds are to decide, None for those there are.
+    makers: sentences on runs that other code made."""
 
     claim: Claim
     scale: str
+    claim_seeds: int | None
     findings: list[Finding]
     makers: list[str]
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of the parts: one that fails decides, then one that lacks data."""
-        outcomes = [finding.outcome for finding in self.findings]
-        for decisive in (Outcome.not_supported, Outcome.not_enough_data):
-            if decisive in outcomes:
-                return decisive
-        return Outcome.supported
+        """A part that is contradicted decides, then one without runs, then an undecided one."""
+        outcomes = {finding.outcome for finding in self.findings}
+        order = (Outcome.contradicted, Outcome.not_run, Outcome.undecided, Outcome.supported)
+        return next(outcome for outcome in order if outcome in outcomes)
+
+    @property
+    def name(self) -> str:
+        """The outcome in words; of a claim without runs, what these need."""
+        waits = self.outcome is Outcome.not_run and self.claim.needs
+        return self.outcome.value + (f" (needs {waits})" if waits else "")
 
     @property
     def title(self) -> str:
-        """The outcome; one that was reached in miniature says so."""
-        where = " in miniature" if self.scale == "mini" else ""
-        return self.outcome.value + (where if self.outcome != Outcome.not_enough_data else "")
+        """The outcome with the scale that it was reached at."""
+        decided = self.outcome is not Outcome.not_run
+        return f"{self.name} at scale {self.scale}" if decided else self.name
 
     @property
-    def seeds(self) -> int:
-        """Fewest seeds of any part."""
+    def fewest_seeds(self) -> int:
+        """Of any part."""
         return min(len(finding.seeds) for finding in self.findings)
 
     @property
+    def seeds(self) -> str:
+        """The fewest, and of how many where there should be more."""
+        fewest, all_seeds = self.fewest_seeds, self.claim_seeds
+        short = all_seeds is not None and fewest < all_seeds
+        return f"{fewest} of {all_seeds}" if short else str(fewest)
+
+    @property
     def reasons(self) -> list[str]:
-        """The parts that fail, or those that lack data."""
-        if self.outcome == Outcome.supported:
+        """The parts that contradict the claim, or those that keep it from being decided."""
+        if self.outcome is Outcome.supported:
             return []
-        if not any(finding.seeds for finding in self.findings):
-            return ["no finished runs"]
-        return [each.describe() for each in self.findings if each.outcome == self.outcome]
+        if all(finding.outcome is Outcome.not_run for finding in self.findings):
+            return [] if self.claim.needs else ["no finished runs"]
+        return [each.describe() for each in self.findings if each.outcome is self.outcome]
 
     @property
     def sentence(self) -> str:
-        return ": ".join(filter(None, [self.claim.id, self.title, "; ".join(self.reasons)]))
+        seeds = "" if self.outcome is Outcome.not_run else f", {self.seeds} seeds"
+        parts = [self.claim.id, self.title + seeds, "; ".join(self.reasons)]
+        return ": ".join(filter(None, parts))
 
 
-def judge(claim: Claim, data_by_figure: Mapping[str, FigureData]) -> Verdict:
+def judge(
+    claim: Claim, data_by_figure: Mapping[str, FigureData], scale: str, claim_seeds: int | None
+) -> Verdict:
     """The verdict on one claim, from those of its figures that are at hand."""
-    findings = [finding for check in claim.checks for finding in _findings(check, data_by_figure)]
-    scale = next((data.scale for data in data_by_figure.values()), "")
+    samples = [
+        (check, arms, sample)
+        for check in claim.checks
+        for arms, sample in _samples(check, data_by_figure)
+    ]
+    parts = sum(bool(sample.values) for _, _, sample in samples)
     figures = [data_by_figure[name] for name in claim.figures if name in data_by_figure]
-    done = [run for data in figures for run in data.runs if run.state == "done"]
-    return Verdict(claim=claim, scale=scale, findings=findings, makers=makers(done))
+    done = [run for data in figures for run in data.runs if run.done]
+    return Verdict(
+        claim=claim,
+        scale=scale,
+        claim_seeds=claim_seeds,
+        findings=[_finding(check, arms, sample, parts) for check, arms, sample in samples],
+        makers=makers(done),
+    )
 
 
-def _findings(check: Check, data_by_figure: Mapping[str, FigureData]) -> Iterator[Finding]:
+def _samples(
+    check: Check, data_by_figure: Mapping[str, FigureData]
+) -> Iterator[tuple[str, Sample]]:
+    """Each arm, or pair of arms, that fits the check: its name and its numbers."""
     figures = [data_by_figure[name] for name in check.figures if name in data_by_figure]
     for arm, against in product(_labels(figures, check.arm), _labels(figures, check.against)):
-        values = _by_seed(figures, arm, check)
+        first = _by_seed(figures, arm, check)
         if against:
-            values = _paired(values, _by_seed(figures, against, check), check.compare)
-        arms = f"{arm} {check.compare.value} {against}" if against else arm
-        yield _finding(check, f"{arms}, {check.column}" if check.column else arms, values)
+            arms = f"{arm} {check.compare.value} {against}"
+            sample = _paired(first, _by_seed(figures, against, check), check.compare)
+        else:
+            arms = arm
+            sample = Sample(values=first.values, without=first.without, arms=())
+        yield f"{arms}, {check.column}" if check.column else arms, sample
 
 
 def _labels(figures: list[FigureData], pattern: str) -> list[str]:
@@ -183,42 +212,63 @@ def _labels(figures: list[FigureData], pattern: str) -> list[str]:
     return fnmatch.filter(arms, pattern) or [pattern]
 
 
-def _by_seed(figures: list[FigureData], arm: str, check: Check) -> dict[int, float]:
-    """The statistic of each finished run; a seed's first run counts."""
-    values: dict[int, float] = {}
-    for data in figures:
-        runs = data.select(arm, check.column)
-        for seed, value in of_finished(runs, check.statistic.of, check.metric):
-            values.setdefault(seed, value)
-    return values
+def _by_seed(figures: list[FigureData], arm: str, check: Check) -> BySeed:
+    runs = [run for data in figures for run in data.select(arm, check.column)]
+    return of_finished(runs, check.statistic.of, check.metric)
 
 
-def _paired(
-    first: dict[int, float], second: dict[int, float], compare: Compare
-) -> dict[int, float]:
-    """Of the seeds that both have; a ratio to 0 has no value."""
-    shared = [seed for seed in first if seed in second]
-    if compare is Compare.difference:
-        return {seed: first[seed] - second[seed] for seed in shared}
-    return {seed: first[seed] / second[seed] for seed in shared if second[seed]}
+def _paired(first: BySeed, second: BySeed, compare: Compare) -> Sample:
+    """Of the seeds that both arms have finished."""
+    values, without = {}, {}
+    for seed in sorted(first.finished & second.finished):
+        one, other = first.values.get(seed), second.values.get(seed)
+        if one is None or other is None:
+            without[seed] = (first.without | second.without)[seed]
+        elif compare is Compare.difference:
+            values[seed] = one - other
+        elif one > 0 and other > 0:
+            values[seed] = math.log(one / other)
+        else:
+            without[seed] = "a ratio of numbers that are not above 0"
+    numbers = tuple([each.values[seed] for seed in values] for each in (first, second))
+    return Sample(values=values, without=without, arms=numbers)
 
 
-def _finding(check: Check, arms: str, by_seed: dict[int, float]) -> Finding:
-    values = list(by_seed.values())
+def _finding(check: Check, arms: str, sample: Sample, parts: int) -> Finding:
+    values = list(sample.values.values())
+    is_ratio = bool(check.against) and check.compare is Compare.ratio
+    outcome, why = _outcome(sample, check.range.logarithm() if is_ratio else check.range, parts)
     interval = interval_of_mean(values)
-    outcome = check.range.judge(interval) if interval else Outcome.not_enough_data
-    if not by_seed:
-        why = "no finished runs"
-    elif interval is None:
-        why = "one seed, an interval needs at least 2"
-    else:
-        why = "these seeds do not decide" if outcome == Outcome.not_enough_data else ""
+    shown = math.exp if is_ratio else float
     return Finding(
         check=check,
         arms=arms,
-        seeds=sorted(by_seed),
-        mean=float(np.mean(values)) if values else None,
-        interval=interval,
+        seeds=sorted(sample.values),
+        mean=shown(np.mean(values)) if values else None,
+        interval=(shown(interval[0]), shown(interval[1])) if interval else None,
+        interquartile_mean=shown(interquartile_mean(values)) if values else None,
+        improvement=probability_of_improvement(*sample.arms) if values and sample.arms else None,
         outcome=outcome,
         why=why,
     )
+
+
+def _outcome(sample: Sample, range_: Range, parts: int) -> tuple[Outcome, str]:
+    """The outcome, and what keeps the data from deciding.
+
+    Where a finished run has no number the part is undecided: the others would be a selection.
+    """
+    values = list(sample.values.values())
+    if sample.without:
+        why = "; ".join(dict.fromkeys(sample.without.values()))
+        return Outcome.undecided, f"no number at seed {', '.join(map(str, sample.without))}: {why}"
+    if not values:
+        return Outcome.not_run, "no finished runs"
+    if len(values) == 1:
+        return Outcome.undecided, "one seed has no spread"
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+    outcome = decide(len(values), mean, spread, range_, parts)
+    if outcome is not Outcome.undecided:
+        return outcome, ""
+    enough = seeds_to_decide(mean, spread, range_, parts) or f"more than {MOST_SEEDS}"
+    return outcome, f"{enough} seeds would decide"

@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rec_experiments import claims, command
+from rec_experiments import claims, command, regime
 from rec_experiments.claims import tables
 from rec_experiments.errors import USER_ERROR, UserError
 from rec_experiments.figures import catalogue
@@ -66,10 +66,16 @@ def make(name: str, request: Request) -> tuple[Drawing, list[str]]:
     data = collect(name, request.runs, request.overrides)
     found = claims.verdicts_in(data)
     drawing = draw(data, request.smooth)
+    measured = regime.of_figure(data)
     with_claims = replace(
         drawing,
-        statistics={**drawing.statistics, "claims": [tables.plain(each) for each in found]},
-        summary=f"{drawing.summary}\nClaims, as far as {name} shows them\n\n{tables.text(found)}",
+        statistics={
+            **drawing.statistics,
+            "claims": [tables.plain(each) for each in found],
+            "regime": regime.tables.plain(measured),
+        },
+        summary=f"{drawing.summary}\nClaims, as far as {name} shows them\n\n{tables.text(found)}"
+        f"\nRegime\n\n{regime.tables.text(measured)}",
     )
     return with_claims, [*remarks(data), *(each.sentence for each in found)]
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -20,7 +22,7 @@ from rec_experiments.command import writing
 from rec_experiments.figures import style
 from rec_experiments.figures.curves import SMOOTHED, curve, tidy
 from rec_experiments.files import write_atomic
-from rec_experiments.results.over_seeds import band
+from rec_experiments.results.over_seeds import CONFIDENCE, band
 from rec_experiments.results.runs import FigureData, Row
 from rec_experiments.results.tables import remarks, summary, summary_text, to_json
 from rec_experiments.sweeps import Panel
@@ -55,7 +57,8 @@ def page(
     """
     columns = legend_columns(width, [label for _, label in legend])
     legend_lines = -(-len(legend) // columns) if legend else 0
-    text = textwrap.fill(caption, int((width - 0.3) / CAPTION_CHARACTER))
+    characters = int((width - 0.3) / CAPTION_CHARACTER)
+    text = textwrap.fill(caption, characters, break_on_hyphens=False)  # names have hyphens
     caption_height = CAPTION_LINE * (text.count("\n") + 1) + 0.1
     legend_height = 0.2 * legend_lines + 0.1 if legend else 0.01
     parts = (height, legend_height, caption_height)
@@ -132,10 +135,20 @@ def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window:
             markevery=marker_places(len(mean.steps), place, len(data.arms)),
         )
         if mean.interval:
-            axes.fill_between(mean.steps, *mean.interval, color=look.color, alpha=0.15, lw=0)
+            _draw_band(axes, mean.steps, mean.interval, look.color)
         positive |= any(value > 0 for _, values in curves for value in values)
     if panel.log and positive:
         axes.set_yscale("log", nonpositive="clip")
+
+
+def _draw_band(
+    axes: Axes, steps: list[int], interval: tuple[np.ndarray, np.ndarray], color: str
+) -> None:
+    """The axes' range is that of the curves: a band over three seeds is cut where it leaves it."""
+    low, high = interval
+    outline = np.column_stack([np.r_[steps, steps[::-1]], np.r_[low, high[::-1]]])
+    area = PolyCollection([outline], facecolors=color, alpha=0.15, linewidths=0)
+    axes.add_collection(area, autolim=False)
 
 
 def marker_places(points: int, place: int, arms: int) -> tuple[int, int]:
@@ -160,10 +173,13 @@ def _label_panel(axes: Axes, panel: Panel, column: str | None) -> None:
 def _reading(data: FigureData, window: int) -> list[str]:
     """How to read the picture, as far as it applies."""
     notes = []
-    if any(len(data.select(arm, column)) > 1 for arm in data.arms for column in data.columns):
+    seeds = {len(data.select(arm, column)) for arm in data.arms for column in data.columns}
+    several = sorted(seeds - {0, 1})
+    if several:
+        count = " to ".join(map(str, dict.fromkeys((several[0], several[-1]))))
         notes.append(
-            "Thick lines: mean over seeds, at the steps that all of them have; bands: bootstrap "
-            "95 % interval of that mean; thin lines: single runs."
+            f"Thick lines and bands: mean and {100 * CONFIDENCE:.0f} % t interval over {count} "
+            "seeds, at the steps that all of them have; thin lines: single runs."
         )
     if window > 1 and any(panel.metric in SMOOTHED for panel in data.panels):
         notes.append(f"Training reward: running average of {window} steps.")

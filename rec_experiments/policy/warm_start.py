@@ -6,14 +6,13 @@ import hashlib
 import io
 import json
 import math
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import transformers
 from torch import nn
 
+from rec_experiments import cache
 from rec_experiments.files import write_atomic
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
@@ -45,7 +44,7 @@ def load_warm_start(
         "dataset": dataclasses.asdict(task),
     }
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    folder = cache_folder()
+    folder = cache.folder()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"warm_start_{digest[:16]}.pt"
     with open(file.with_suffix(".lock"), "w") as lock:
@@ -109,9 +108,3 @@ def warm_start(
         optimizer.step()
         on_step(step + 1, plan.steps)
     model.zero_grad(set_to_none=True)  # nothing of it may reach the first step of the run
-
-
-def cache_folder() -> Path:
-    """REC_EXPERIMENTS_CACHE, or the user's cache folder."""
-    default = Path.home() / ".cache" / "rec_experiments"
-    return Path(os.environ.get("REC_EXPERIMENTS_CACHE", default))

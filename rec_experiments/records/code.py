@@ -36,6 +36,7 @@ LEFT_OUT = {
     "files": "writes bytes as they are",
     "records.checkout, records.code, records.identity, records.provenance": "say which run it is "
     "and who made it",
+    "cache": "keeps what can be made again",
     "records.tracking": "tells others what is in metrics.jsonl",
 }
 

@@ -35,7 +35,7 @@ def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> N
             f"{place} a run of another version of this package, with or without the keys "
             f"{strange}; choose another run_dir"
         )
-    before, now = _flat(found), _flat(wanted)
+    before, now = flat(found), flat(wanted)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
             raise UserError(
@@ -44,11 +44,12 @@ def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> N
             )
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     return {
         key: value
         for name, branch in tree.items()
-        for key, value in _flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
+        for key, value in flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
     }

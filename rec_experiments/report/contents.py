@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.claims import verdicts
+from rec_experiments import claims, regime
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import WINDOW
 from rec_experiments.figures.render import Drawing, draw
 from rec_experiments.records.identity import NOT_IDENTITY
 from rec_experiments.records.tracking import schedule_name
-from rec_experiments.results.collect import (
-    NoRuns,
-    best_of,
-    collect,
-    default_folder,
-    run_folders,
-)
+from rec_experiments.results.collect import best_of, default_folder, run_folders
 from rec_experiments.results.runs import (
     FigureData,
     Run,
@@ -30,7 +24,7 @@ from rec_experiments.results.runs import (
     read_run,
     read_samples,
 )
-from rec_experiments.results.statistics import final, seconds
+from rec_experiments.results.statistics import final, if_any, seconds
 from rec_experiments.results.tables import remarks
 
 DPI = 130  # of the figures: sharp on a phone, small in the page
@@ -48,13 +42,15 @@ class Differences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigurePart:
-    """A figure. notes: what to know of runs that are not whole. summary: its statistics as text."""
+    """A figure. notes: what to know of runs that are not whole. summary: its statistics as text.
+    regime: that of its runs as text; empty where it has none."""
 
     name: str
     title: str
     png: bytes
     notes: list[str]
     summary: str
+    regime: str
     differences: Differences | None
 
 
@@ -135,17 +131,14 @@ def gather(
     the sweep's command line. every_run: also the runs that belong to no figure. Raises UserError
     for a wrong override or an unreadable run.
     """
-    drawings: dict[str, Drawing] = {}
-    data: dict[str, FigureData] = {}
-    for name in names:
-        if name in COMPUTED:
-            drawings[name] = COMPUTED[name]()
-            continue
-        try:
-            data[name] = collect(name, folders, overrides)
-        except NoRuns:
-            continue
-        drawings[name] = draw(data[name], WINDOW)
+    swept = [name for name in names if name not in COMPUTED]
+    data = claims.read(swept, folders, overrides)  # with seeds that figures do not show
+    shown = {name: each.as_shown() for name, each in data.items()}
+    drawings: dict[str, Drawing] = {
+        name: COMPUTED[name]() if name in COMPUTED else draw(shown[name], WINDOW)
+        for name in names
+        if name in COMPUTED or name in data
+    }
     found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
     if every_run:
         known = {path.name for path in found}
@@ -161,24 +154,33 @@ def gather(
                 name=name,
                 title=data[name].title if name in data else drawing.summary.partition("\n")[0],
                 png=_png(drawing),
-                notes=remarks(data[name]) if name in data else [],
+                notes=remarks(shown[name]) if name in data else [],
                 summary=drawing.summary,
-                differences=differences(data[name], configs) if name in data else None,
+                regime=regime.tables.text(regime.of_figure(shown[name])) if name in data else "",
+                differences=differences(shown[name], configs) if name in data else None,
             )
             for name, drawing in drawings.items()
         ],
         without_runs=[name for name in names if name not in drawings],
-        claims=[
-            verdict
-            for verdict in verdicts(data)
-            if every_run or data.keys() & set(verdict.claim.figures)
-        ],
+        claims=_verdicts(data, every_run),
         runs=[
             _run_part(run, configs[path], places(path, data.values()), environments)
             for path, run in found.items()
         ],
         environments=list(environments),
     )
+
+
+def _verdicts(data: dict[str, FigureData], every_claim: bool) -> list[Verdict]:
+    """On the claims that the figures bear on, or on every claim, at the figures' scale."""
+    if not data:
+        return []
+    scale = next(iter(data.values())).scale
+    return [
+        verdict
+        for verdict in claims.verdicts(data, scale)
+        if every_claim or data.keys() & set(verdict.claim.figures)
+    ]
 
 
 def places(path: Path, figures: Iterable[FigureData]) -> list[Place]:
@@ -246,9 +248,9 @@ def _run_part(
         step=run.last_step,
         steps=config["steps"],
         accuracies=points(run.rows, "eval/accuracy")[1],
-        final=final(run.rows, "eval/accuracy"),
-        reward=final(run.rows, "train/reward"),
-        kl=final(run.rows, "train/kl"),
+        final=if_any(final, run.rows, "eval/accuracy"),
+        reward=if_any(final, run.rows, "train/reward"),
+        kl=if_any(final, run.rows, "train/kl"),
         seconds=seconds(run.rows),
         command=origin["command"],
         environment=environments.setdefault(environment, len(environments)),

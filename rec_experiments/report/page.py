@@ -12,8 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from rec_experiments.claims.engine import Outcome, Verdict
-from rec_experiments.claims.tables import HEAD, VERDICT_HEAD, cells, heading, remarks
+from rec_experiments.claims.decision import Outcome
+from rec_experiments.claims.engine import Verdict
+from rec_experiments.claims.tables import HEAD, READING, VERDICT_HEAD, cells, heading, remarks
 from rec_experiments.report.contents import (
     Contents,
     Differences,
@@ -29,8 +30,9 @@ COMMIT_CHARACTERS = 12
 NO_FIGURE = "no figure"
 TONES = {
     Outcome.supported: "good",
-    Outcome.not_supported: "bad",
-    Outcome.not_enough_data: "open",
+    Outcome.contradicted: "bad",
+    Outcome.undecided: "open",
+    Outcome.not_run: "quiet",
 }
 STATE_TONES = {"done": "good", "failed": "bad", "running": "open"}
 FILTERS = ("figure", "algorithm", "schedule", "seed", "state")
@@ -112,9 +114,18 @@ def _figure(figure: FigurePart) -> str:
         f'<div class="scroll figure"><button type="button" aria-pressed="false" '
         f'title="Full size"><img src="data:image/png;base64,{source}" '
         f'alt="{escape(figure.title)}: the numbers follow as text"></button></div>{notes}'
-        f"<details><summary>Numbers of {escape(figure.name)}</summary>"
-        f"{_scroll(f'<pre>{escape(figure.summary)}</pre>', figure.title)}</details>"
+        + _collapsed(f"Numbers of {figure.name}", figure.summary, figure.title)
+        + (
+            _collapsed(f"Regime of {figure.name}", figure.regime, figure.title)
+            * bool(figure.regime)
+        )
     )
+
+
+def _collapsed(summary: str, text: str, title: str) -> str:
+    """Text that opens on a click."""
+    body = _scroll(f"<pre>{escape(text)}</pre>", title)
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def _claims(verdicts: Sequence[Verdict]) -> str:
@@ -137,7 +148,11 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
             ]
         )
     head = [*VERDICT_HEAD[:2], "in words", *VERDICT_HEAD[2:]]
-    return _scroll(_table(head, rows), "Claims")
+    reading = "".join(f"<p>{escape(line)}.</p>" for line in READING)
+    return (
+        _scroll(_table(head, rows), "Claims")
+        + f"<details><summary>How to read it</summary>{reading}</details>"
+    )
 
 
 def _runs(runs: Sequence[RunPart]) -> str:

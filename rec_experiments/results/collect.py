@@ -17,19 +17,26 @@ class NoRuns(UserError):
     """None of a figure's runs has been started."""
 
 
-def collect(name: str, folders: list[Path] | None, overrides: list[str]) -> FigureData:
+def collect(
+    name: str, folders: list[Path] | None, overrides: list[str], for_claims: bool = False
+) -> FigureData:
     """The data of a sweep's figure, as far as its runs went.
 
     folders: where to look for the run folders instead of where the sweep puts them. overrides:
-    as on the command line of the sweep. Raises NoRuns if there is no run, UserError for a wrong
-    override or an unreadable run.
+    as on the command line of the sweep. for_claims: with every seed that claims need, unless the
+    overrides name seeds. Raises NoRuns if there is no run, UserError for a wrong override or an
+    unreadable run.
     """
-    figure, jobs = composed(name, tuple(overrides))
+    figure, jobs = composed(name, tuple(overrides), for_claims)
+    chosen = {job.config["seed"] for job in jobs}
+    own = figure.grid.get("seed", chosen)
     data = FigureData(
         name=name,
         title=figure.title,
         caption=figure.caption,
         scale=figure.scale,
+        claim_seeds=claim_seeds(figure.scale),
+        shown=sorted(chosen if _names_seeds(overrides) else own),
         arms=list(dict.fromkeys(job.label for job in jobs)),
         columns=list(dict.fromkeys(job.heading for job in jobs)),
         panels=figure.panels,
@@ -53,10 +60,38 @@ def collect(name: str, folders: list[Path] | None, overrides: list[str]) -> Figu
 
 
 @functools.cache  # composing takes seconds a figure; figures and claims of one process share it
-def composed(name: str, overrides: tuple[str, ...]) -> tuple[sweeps.Figure, list[sweeps.Job]]:
-    """A figure and all its jobs. Raises UserError for a wrong override."""
+def composed(
+    name: str, overrides: tuple[str, ...], for_claims: bool = False
+) -> tuple[sweeps.Figure, list[sweeps.Job]]:
+    """A figure and all its jobs; `for_claims` as in `collect`. Raises UserError for a wrong
+    override."""
     figure = sweeps.load_figure(name, list(overrides))
-    return figure, sweeps.jobs(figure, list(overrides))
+    needed = claim_seeds(figure.scale) if for_claims and not _names_seeds(overrides) else None
+    seeds = [f"seed={','.join(map(str, range(needed)))}"] if needed else []
+    return figure, sweeps.jobs(figure, [*overrides, *seeds])
+
+
+def _names_seeds(overrides: Iterable[str]) -> bool:
+    return any(override.partition("=")[0] == "seed" for override in overrides)
+
+
+def scales() -> list[str]:
+    """All choices of scale, by name."""
+    return sorted(_scale_files())
+
+
+def claim_seeds(scale: str) -> int | None:
+    """How many seeds claims need at a scale, from 0 on; None where they take those of the figures.
+
+    It stands in conf/scale, fixed before the runs: who looks at the verdict first and then decides
+    how many seeds to add finds a difference sooner or later.
+    """
+    return yaml.safe_load(_scale_files()[scale].read_text()).get("claim_seeds")
+
+
+def _scale_files() -> dict[str, Path]:
+    found = (folder / "scale" for folder in schema.conf_folders())
+    return {file.stem: file for folder in found for file in folder.glob("*.yaml")}
 
 
 def places(path: Path, folders: list[Path] | None) -> list[Path]:

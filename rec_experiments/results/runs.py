@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,16 @@ class Run:
 class FigureData:
     """The runs of a figure. Orders of arms, columns and panels are those drawn.
 
-    scale: of its runs, mini or paper.
+    scale: of its runs, a choice of conf/scale. claim_seeds: how many seeds claims need there, None
+    where they take those that the figure shows. shown: those seeds.
     """
 
     name: str
     title: str
     caption: str
     scale: str
+    claim_seeds: int | None
+    shown: list[int]
     arms: list[str]
     columns: list[str]
     panels: list[Panel]
@@ -68,6 +71,10 @@ class FigureData:
     def select(self, arm: str, column: str) -> list[Run]:
         """The runs of one cell that have rows."""
         return [run for run in self.runs if (run.arm, run.column) == (arm, column) and run.rows]
+
+    def as_shown(self) -> "FigureData":
+        """Without the runs of seeds that are there for claims alone."""
+        return replace(self, runs=[run for run in self.runs if run.seed in self.shown])
 
     @property
     def missing(self) -> list[Run]:
@@ -119,8 +126,8 @@ def read_samples(path: Path) -> list[Row]:
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
     """Steps and values where the metric was measured and finite."""
-    pairs = [(row["step"], row[metric]) for row in rows if _finite(row.get(metric))]
-    return [step for step, _ in pairs], [value for _, value in pairs]
+    measured = [row for row in rows if _finite(row.get(metric))]
+    return [row["step"] for row in measured], [row[metric] for row in measured]
 
 
 def _finite(value: object) -> bool:

@@ -1,7 +1,7 @@
 """From the rows of one run to one number. Pure functions of (rows of metrics.jsonl, metric).
 
-Each returns None where the run does not say: the metric was not measured, or a ratio has no
-denominator. Curves are taken as measured, not smoothed.
+Each raises NoValue, with the reason, where the run does not say. Curves are taken as measured, not
+smoothed.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,13 @@ import numpy as np
 
 from rec_experiments.results.runs import Row, points
 
-Measure = Callable[[list[Row], str], float | None]
+Measure = Callable[[list[Row], str], float]
 
 FINAL_POINTS = 3  # evaluations, or training batches, whose mean is a run's final value
+
+
+class NoValue(Exception):
+    """A run has no such number; says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,41 +30,66 @@ class Statistic:
     of: Measure
 
 
-def initial(rows: list[Row], metric: str) -> float | None:
-    """The first point."""
-    return next(iter(points(rows, metric)[1]), None)
-
-
-def last(rows: list[Row], metric: str) -> float | None:
-    """The last point."""
-    return next(reversed(points(rows, metric)[1]), None)
-
-
-def best(rows: list[Row], metric: str) -> float | None:
-    """The highest point."""
-    return max(points(rows, metric)[1], default=None)
-
-
-def final(rows: list[Row], metric: str) -> float | None:
-    """Mean of the last FINAL_POINTS points."""
-    values = points(rows, metric)[1]
-    return float(np.mean(values[-FINAL_POINTS:])) if values else None
-
-
-def area_under_curve(rows: list[Row], metric: str) -> float | None:
-    """By trapezoids, divided by the curve's length in steps: a mean, whatever the steps' number."""
+def measured(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
+    """Steps and values, at least one. Raises NoValue if the metric was never measured."""
     steps, values = points(rows, metric)
     if not values:
+        raise NoValue(f"{metric} was not measured")
+    return steps, values
+
+
+def if_any(measure: Measure, rows: list[Row], metric: str) -> float | None:
+    """The number, or None where the run has none."""
+    try:
+        return measure(rows, metric)
+    except NoValue:
         return None
+
+
+def initial(rows: list[Row], metric: str) -> float:
+    """The first point."""
+    return measured(rows, metric)[1][0]
+
+
+def last(rows: list[Row], metric: str) -> float:
+    """The last point."""
+    return measured(rows, metric)[1][-1]
+
+
+def highest(rows: list[Row], metric: str) -> float:
+    """The highest point."""
+    return max(measured(rows, metric)[1])
+
+
+def best(rows: list[Row], metric: str) -> float:
+    """Highest mean of FINAL_POINTS points in a row: as noisy as `final`, no single lucky point."""
+    values = measured(rows, metric)[1]
+    return float(_means(values).max())
+
+
+def final(rows: list[Row], metric: str) -> float:
+    """Mean of the last FINAL_POINTS points."""
+    return float(_means(measured(rows, metric)[1])[-1])
+
+
+def _means(values: list[float]) -> np.ndarray:
+    """Of FINAL_POINTS points in a row, or of all where they are fewer."""
+    window = min(FINAL_POINTS, len(values))
+    return np.convolve(values, np.full(window, 1 / window), "valid")
+
+
+def area_under_curve(rows: list[Row], metric: str) -> float:
+    """By trapezoids, divided by the curve's length in steps: a mean, whatever the steps' number."""
+    steps, values = measured(rows, metric)
     length = steps[-1] - steps[0]
     return float(np.trapezoid(values, steps)) / length if length else values[0]
 
 
-def area_under_first_third(rows: list[Row], metric: str) -> float | None:
+def area_under_first_third(rows: list[Row], metric: str) -> float:
     return area_under_curve(_third(rows, 0), metric)
 
 
-def area_under_middle_third(rows: list[Row], metric: str) -> float | None:
+def area_under_middle_third(rows: list[Row], metric: str) -> float:
     return area_under_curve(_third(rows, 1), metric)
 
 
@@ -74,37 +103,45 @@ def _third(rows: list[Row], number: int) -> list[Row]:
 
 def difference(first: Measure, second: Measure) -> Measure:
     """The measure first − second."""
-
-    def measure(rows: list[Row], metric: str) -> float | None:
-        a, b = first(rows, metric), second(rows, metric)
-        return None if a is None or b is None else a - b
-
-    return measure
+    return lambda rows, metric: first(rows, metric) - second(rows, metric)
 
 
 def ratio(first: Measure, second: Measure) -> Measure:
-    """The measure first ÷ second."""
+    """The measure first ÷ second. Raises NoValue for a ratio to 0."""
 
-    def measure(rows: list[Row], metric: str) -> float | None:
-        a, b = first(rows, metric), second(rows, metric)
-        return None if a is None or not b else a / b
+    def measure(rows: list[Row], metric: str) -> float:
+        above, below = first(rows, metric), second(rows, metric)
+        if not below:
+            raise NoValue("a ratio to 0")
+        return above / below
 
     return measure
 
 
-def maximum_drawdown(rows: list[Row], metric: str) -> float | None:
+def maximum_drawdown(rows: list[Row], metric: str) -> float:
     """The most that a curve lies below the highest point before."""
-    values = np.array(points(rows, metric)[1])
-    return float((np.maximum.accumulate(values) - values).max()) if len(values) else None
+    return _drawdown(rows, metric)[0]
 
 
-def standard_deviation(rows: list[Row], metric: str) -> float | None:
+def recovery(rows: list[Row], metric: str) -> float:
+    """How far the end, `final`, lies above the point of the largest drawdown."""
+    return final(rows, metric) - _drawdown(rows, metric)[1]
+
+
+def _drawdown(rows: list[Row], metric: str) -> tuple[float, float]:
+    """The largest drawdown and the value of the curve there."""
+    values = np.array(measured(rows, metric)[1])
+    depths = np.maximum.accumulate(values) - values
+    at = int(depths.argmax())
+    return float(depths[at]), float(values[at])
+
+
+def standard_deviation(rows: list[Row], metric: str) -> float:
     """Of the points about their mean."""
-    values = points(rows, metric)[1]
-    return float(np.std(values)) if values else None
+    return float(np.std(measured(rows, metric)[1]))
 
 
-def drop_at_synchronisation(rows: list[Row], metric: str) -> float | None:
+def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
     """How far a curve drops at a synchronisation, as a share; mean over synchronisations.
 
     The value there is held against the lower of the means of the periods before and after, so that
@@ -112,10 +149,10 @@ def drop_at_synchronisation(rows: list[Row], metric: str) -> float | None:
     for noise and slopes. A synchronisation beside a period of zeros counts 0.
     """
     stale = dict(zip(*points(rows, "train/staleness"), strict=True))
-    pairs = [(stale[step], value) for step, value in zip(*points(rows, metric), strict=True)]
+    pairs = [(stale[step], value) for step, value in zip(*measured(rows, metric), strict=True)]
     starts = [at for at in range(1, len(pairs)) if pairs[at][0] < pairs[at - 1][0]]
     if not starts:
-        return None
+        raise NoValue("nothing was synchronised")
     periods = np.split(np.array([value for _, value in pairs]), starts)
     drops = []
     for before, after in pairwise(periods):
@@ -135,8 +172,9 @@ def _seconds_of_step(row: Row) -> float:
 
 
 LAST_POINTS = f"mean of the last {FINAL_POINTS} points"
+BEST_POINTS = f"highest mean of {FINAL_POINTS} points in a row"
 FINAL = Statistic("final", LAST_POINTS, final)
-BEST = Statistic("best", "highest point", best)
+BEST = Statistic("best", BEST_POINTS, best)
 AREA_UNDER_CURVE = Statistic(
     "area under the curve (mean)",
     "area under the curve divided by its length in steps",
@@ -147,8 +185,8 @@ AREA_UNDER_FIRST_THIRD = Statistic(
     "area under the first third of the steps divided by its length in steps",
     area_under_first_third,
 )
-BEST_MINUS_INITIAL = Statistic(
-    "best − initial", "highest point minus the first", difference(best, initial)
+HIGHEST_MINUS_INITIAL = Statistic(
+    "highest − initial", "highest point minus the first", difference(highest, initial)
 )
 FINAL_MINUS_INITIAL = Statistic(
     "final − initial", f"{LAST_POINTS}, minus the first", difference(final, initial)
@@ -159,15 +197,15 @@ FINAL_MINUS_MIDDLE_THIRD = Statistic(
     difference(final, area_under_middle_third),
 )
 FINAL_OVER_BEST = Statistic(
-    "final ÷ best", f"{LAST_POINTS}, divided by the highest point", ratio(final, best)
-)
-FINAL_OVER_INITIAL = Statistic(
-    "final ÷ initial", f"{LAST_POINTS}, divided by the first point", ratio(final, initial)
+    "final ÷ best", f"{LAST_POINTS}, divided by the {BEST_POINTS}", ratio(final, best)
 )
 MAXIMUM_DRAWDOWN = Statistic(
     "maximum drawdown",
     "the most that the curve lies below its highest point so far",
     maximum_drawdown,
+)
+RECOVERY = Statistic(
+    "final − trough", f"{LAST_POINTS}, minus the point of the largest drawdown", recovery
 )
 STANDARD_DEVIATION = Statistic(
     "standard deviation along the curve",

@@ -1,37 +1,51 @@
 """Results for people (text) and for programs (plain values)."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rec_experiments.results.over_seeds import (
-    CONFIDENCE,
-    RESAMPLES,
-    interval_of_mean,
-    of_finished,
-)
+from rec_experiments.results.learning_curve import FITTED, FORM
+from rec_experiments.results.over_seeds import CONFIDENCE, interval_of_mean, of_finished
 from rec_experiments.results.runs import FigureData, Row, Run
-from rec_experiments.results.statistics import FINAL_POINTS, area_under_curve, best, final, last
+from rec_experiments.results.statistics import (
+    BEST_POINTS,
+    LAST_POINTS,
+    Measure,
+    area_under_curve,
+    best,
+    final,
+    last,
+)
 
 SUMMARISED = ("eval/accuracy", "train/reward")
-SUMMARIES = {"final": final, "area": area_under_curve, "best": best, "last": last}
+SUMMARIES: dict[str, Measure] = {
+    "final": final,
+    "area": area_under_curve,
+    "best": best,
+    "last": last,
+}
+INTERVAL = f"{100 * CONFIDENCE:.0f} % t interval over seeds"
 NAMES_SHOWN = 6
 
 
 def summary(data: FigureData) -> dict[str, Any]:
-    """Per arm and column, over finished runs: mean of each statistic with its interval.
+    """Per arm and column, over finished runs: mean of each statistic with its interval, and the
+    fitted learning curve.
 
     Partial and missing runs are named, and are not in the means.
     """
     return {
         "figure": data.name,
         "title": data.title,
-        "interval": f"percentile bootstrap over seeds, {CONFIDENCE:.0%}, {RESAMPLES} resamples",
-        "final": f"mean of the last {FINAL_POINTS} points of a run",
+        "interval": INTERVAL,
+        "final": f"{LAST_POINTS} of a run",
         "area": "area under the curve divided by its length",
+        "best": BEST_POINTS,
+        "curve": f"{FORM}, R0 the first point",
         "rows": list(_summary_rows(data)),
         "partial": [_describe(run) for run in data.partial],
         "missing": [run.name for run in data.missing],
@@ -43,17 +57,28 @@ def _summary_rows(data: FigureData) -> Iterator[Row]:
         for column in data.columns:
             runs = data.select(arm, column)
             for metric in SUMMARISED:
-                values = {
-                    name: [value for _, value in of_finished(runs, measure, metric)]
-                    for name, measure in SUMMARIES.items()
+                found = {
+                    name: of_finished(runs, measure, metric) for name, measure in SUMMARIES.items()
                 }
                 yield {
                     "arm": arm,
                     "column": column,
                     "metric": metric,
-                    "seeds": len(values["final"]),
-                    **{name: _mean(each) for name, each in values.items()},
+                    "seeds": len(found["final"].values),
+                    **{name: _mean(list(each.values.values())) for name, each in found.items()},
+                    "curve": _curve(runs, metric),
                 }
+
+
+def _curve(runs: list[Run], metric: str) -> dict[str, Any]:
+    """Means over the seeds whose curve could be fitted. without: why not, with the seeds."""
+    found = {each.name: of_finished(runs, each.of, metric) for each in FITTED}
+    first = next(iter(found.values()))
+    return {
+        "seeds": len(first.values),
+        "without": dict(Counter(first.without.values())),
+        **{name: _mean(list(each.values.values())) for name, each in found.items()},
+    }
 
 
 def _mean(values: list[float]) -> dict[str, Any] | None:
@@ -64,21 +89,30 @@ def _mean(values: list[float]) -> dict[str, Any] | None:
 
 
 def summary_text(found: dict[str, Any]) -> str:
-    """The summary of a figure as text, one line an arm, column and metric."""
-    head = ["arm", "column", "metric", "seeds", *SUMMARIES]
+    """The summary of a figure as text: the statistics and the fitted curves, one line an arm,
+    column and metric."""
+    fitted = [each.name for each in FITTED]
+    cells = [[row["arm"], row["column"], row["metric"]] for row in found["rows"]]
+    head = ["arm", "column", "metric", "seeds"]
     body = [
-        [row["arm"], row["column"], row["metric"], str(row["seeds"])]
-        + [_cell(row[name]) for name in SUMMARIES]
-        for row in found["rows"]
+        [*cell, str(row["seeds"]), *(_cell(row[name]) for name in SUMMARIES)]
+        for cell, row in zip(cells, found["rows"], strict=True)
+    ]
+    curves = [
+        [*cell, str(curve["seeds"]), *(_cell(curve[name]) for name in fitted), _without(curve)]
+        for cell, row in zip(cells, found["rows"], strict=True)
+        for curve in [row["curve"]]
+        if row["seeds"]
     ]
     lines = [
         found["title"],
         "",
-        *columns_of_text([head, *body]),
+        *columns_of_text([[*head, *SUMMARIES], *body]),
+        "",
+        *columns_of_text([[*head, *fitted, "seeds without a curve"], *curves]),
         "",
         f"[ ]    {found['interval']}; none with one seed",
-        f"final  {found['final']}",
-        f"area   {found['area']}",
+        *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "curve")),
     ]
     for word in ("partial", "missing"):
         lines += [f"{word}  {name}" for name in found[word]]
@@ -93,9 +127,18 @@ def _cell(value: dict[str, Any] | None) -> str:
     return f"{value['mean']:.3f}{interval}"
 
 
+def _without(curve: dict[str, Any]) -> str:
+    return "; ".join(f"{count}: {why}" for why, count in curve["without"].items())
+
+
 def remarks(data: FigureData) -> list[str]:
-    """What a reader of the figure must know about runs that are not whole, or not alone."""
+    """What a reader of the figure must know: of few seeds, of runs not whole, or not alone."""
     found = []
+    seeds_at_hand = {run.seed for run in data.runs if run.rows}
+    if data.claim_seeds and len(seeds_at_hand) < data.claim_seeds:
+        found.append(
+            f"A quick look at {_seeds(len(seeds_at_hand))}; claims need {data.claim_seeds}."
+        )
     if data.partial:
         found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
     seeds: dict[str, list[str]] = {}
@@ -127,6 +170,10 @@ def _names(names: Iterable[str]) -> str:
     names = list(names)
     more = len(names) - NAMES_SHOWN
     return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _describe(run: Run) -> str:

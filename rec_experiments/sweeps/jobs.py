@@ -20,9 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 from rec_experiments import schema
 from rec_experiments.composition import composing
 from rec_experiments.errors import UserError
-from rec_experiments.experiment import Experiment
+from rec_experiments.experiment import Experiment, check_seed
 from rec_experiments.records.identity import identity, run_path
 from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.sweeps.compositions import Composed, kept, resolved, settled
 
 # Overrides that say which jobs there are; a job itself does not see them.
 SWEEP_KEYS = ("sweep", "scale")
@@ -142,9 +143,13 @@ def load_figure(name: str, overrides: list[str] | None = None) -> Figure:
         raise UserError(f"sweep={name}: no such figure; allowed: {', '.join(names())}")
     with composing():
         about_sweep = [str(o.input_line) for o in _parse(overrides or []) if _shapes_sweep(o)]
-        config = compose("config", [f"sweep={name}", *about_sweep], return_hydra_config=True)
-        node: dict[str, Any] = OmegaConf.to_container(config.hydra.sweeper, resolve=True)  # type: ignore[assignment]
-        return figure_of(name, node)
+        lines = [f"sweep={name}", *about_sweep]
+
+        def sweeper() -> Composed:
+            config = compose("config", lines, return_hydra_config=True)
+            return settled(config.hydra.sweeper, within=("hydra.sweeper.",))
+
+        return figure_of(name, resolved(kept(["hydra.sweeper", *lines], sweeper)))
 
 
 def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
@@ -159,8 +164,8 @@ def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
 
 
 @functools.cache  # figures share runs
-def _composed(*overrides: str) -> DictConfig:
-    return compose("config", list(overrides))
+def _composed(*overrides: str) -> Composed:
+    return kept(overrides, lambda: _checked(compose("config", list(overrides))))
 
 
 def sweep_of(node: dict[str, Any]) -> Sweep:
@@ -225,35 +230,59 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
 
 def compose_jobs(
     points: list[Point],
-    compose: Callable[[list[str]], DictConfig],
+    compose: Callable[[list[str]], Composed],
     heading: Callable[[Point], str] = lambda point: "",
 ) -> list[Job]:
     """The points as jobs, each composed and checked. Raises UserError for what cannot run.
 
-    Composing is slow, so runs that differ in their seed alone are composed once.
+    Composing and checking are slow, so runs that differ in their seed alone share them.
     """
-    once = functools.cache(lambda *lines: compose(list(lines)))
+
+    @functools.cache
+    def once(*lines: str) -> Composed:
+        composed = compose(list(lines))
+        return _checked(composed) if isinstance(composed, DictConfig) else composed
+
     found = []
     for point in points:
-        config, path = resolve(_with_seed(point, once))
-        found.append(Job(point.label, heading(point), point.overrides, config, path))
+        config = _with_seed(point, once)
+        found.append(Job(point.label, heading(point), point.overrides, config, run_path(config)))
     return found
 
 
-def _with_seed(point: Point, compose: Callable[..., DictConfig]) -> DictConfig:
+def _with_seed(point: Point, compose: Callable[..., Composed]) -> dict[str, Any]:
     """The point composed without its seed, the seed then set: as Hydra does, values come last."""
     others = [line for key, line in point.lines.items() if key != "seed"]
-    seed = _parse([point.lines["seed"]])[0].value() if "seed" in point.lines else None
-    if type(seed) is not int:  # none, or one that Hydra has to refuse
-        return compose(*point.overrides)
-    return OmegaConf.merge(compose(*others), {"seed": seed})  # type: ignore[return-value]
+    seed = _number(point.lines["seed"]) if "seed" in point.lines else None
+    if seed is None:  # none, or one that Hydra has to refuse
+        return resolved(compose(*point.overrides))
+    composed = compose(*others)
+    if isinstance(composed, DictConfig):
+        return resolved(_checked(OmegaConf.merge(composed, {"seed": seed})))  # type: ignore[arg-type]
+    try:
+        check_seed(seed)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return {**composed, "seed": seed}
+
+
+@functools.cache
+def _number(line: str) -> int | None:
+    """The value of an override, if it is a whole number."""
+    value = _parse([line])[0].value()
+    return value if type(value) is int else None
+
+
+def _checked(config: DictConfig) -> Composed:
+    """A composed run. Raises UserError for what cannot run."""
+    schema.build(config, Experiment)
+    return settled(config)
 
 
 def resolve(config: DictConfig) -> tuple[dict[str, Any], Path]:
     """A composed run, checked, as plain values, and its folder."""
-    schema.build(config, Experiment)
-    resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[assignment]
-    return resolved, run_path(resolved)
+    values = resolved(_checked(config))
+    return values, run_path(values)
 
 
 def distinct(found: list[Job]) -> dict[Path, Job]:

@@ -4,15 +4,19 @@ Prompt `3+4*7=`, evaluated from left to right; response `3+4=7;7*7=1;#1`. Only a
 earns reward, so that guessing earns nothing and a collapsed policy stays collapsed.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rec_experiments import rng
 from rec_experiments.errors import UserError
 from rec_experiments.types import Piece, Problem, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
 
 OPERATORS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
 EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its content, is held out
@@ -123,7 +127,7 @@ class Arithmetic(Piece):
         picks = draws.integers(len(problems), size=count)
         return [(int(i), self.written(problems[i].messages[0]["content"], author)) for i in picks]
 
-    def written(self, prompt: str, author: "Author") -> list[str]:
+    def written(self, prompt: str, author: Author) -> list[str]:
         """The model's turns as the author writes them, here one: the derivation."""
         return [derive(prompt, self.modulus, author.result)]
 

@@ -5,13 +5,17 @@ their result back, until one is left. Every right derivation earns reward, and t
 policy chooses among them, and can learn to keep away from facts that it does not know.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rec_experiments.tasks.arithmetic import OPERATORS, Arithmetic, Author
 from rec_experiments.types import Problem, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
 
 STEP = re.compile(r"([0-9])([+*])([0-9])=([0-9])")
 

@@ -142,6 +142,8 @@ def test_one_column_lays_its_panels_in_rows_of_three(data):
         title="",
         caption="",
         scale="mini",
+        claim_seeds=10,
+        shown=[0],
         arms=[STABLE],
         columns=["interval"],
         panels=panels,
@@ -307,7 +309,7 @@ def two_sweeps(tmp_path, monkeypatch):
     fake = SimpleNamespace(
         names=lambda: ["fig3", "fig4"],
         load_figure=lambda name, overrides: SimpleNamespace(
-            title=name, caption="", scale="mini", panels=[panel]
+            title=name, caption="", scale="mini", panels=[panel], grid={}
         ),
         jobs=jobs,
     )

@@ -9,6 +9,7 @@
 6. Bad input is one line and exit code 2.
 """
 
+import dataclasses
 import itertools
 import json
 import re
@@ -21,7 +22,7 @@ from pathlib import Path
 import pytest
 from conftest import resolve
 
-from rec_experiments import command, sweeps
+from rec_experiments import claims, command, sweeps
 from rec_experiments.claims import __main__ as claims_cli
 from rec_experiments.errors import UserError
 from rec_experiments.figures import __main__ as figures_cli
@@ -85,6 +86,8 @@ def data(tmp_path_factory) -> FigureData:
         title="Figure 3: <REC>",
         caption="A caption.",
         scale="mini",
+        claim_seeds=10,
+        shown=list(SEEDS),
         arms=list(ARMS),
         columns=list(COLUMNS),
         panels=[sweeps.Panel(metric="eval/accuracy", label="evaluation accuracy", log=False)],
@@ -96,7 +99,7 @@ def data(tmp_path_factory) -> FigureData:
 def found(data) -> reading.Contents:
     """What is gathered for fig3, fig8 and a figure without runs, beside a run of no figure."""
 
-    def collect(name: str, folders: object, overrides: object) -> FigureData:
+    def collect(name: str, *_: object, for_claims: bool) -> FigureData:
         if name == "fig3":
             return data
         raise NoRuns(name)
@@ -104,7 +107,7 @@ def found(data) -> reading.Contents:
     folder = data.runs[0].path.parent
     write_run(folder / "loner", resolve("algo=opmd", "seed=7"), {"state": "running"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "collect", collect)
+        patch.setattr(claims, "collect", collect)
         return reading.gather(["fig3", "fig8", "fig99"], [folder], [], every_run=True)
 
 
@@ -156,11 +159,24 @@ def test_runs_carry_their_numbers_and_places(found):
 
 def test_only_chosen_figures_bring_their_runs(data):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "collect", lambda *arguments: data)
+        patch.setattr(claims, "collect", lambda *_, for_claims: data)
         chosen = reading.gather(["fig3"], [data.runs[0].path.parent], [], every_run=False)
     assert "loner" not in {run.name for run in chosen.runs}
     assert {name for each in chosen.claims for name in each.claim.figures} >= {"fig3"}
     assert all("fig3" in each.claim.figures for each in chosen.claims)
+
+
+def test_seeds_that_are_there_for_claims_are_no_part_of_a_figure(data, found):
+    """But they are among the runs, and bear on the verdicts."""
+    first = dataclasses.replace(data, shown=[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims, "collect", lambda *_, for_claims: first)
+        one = reading.gather(["fig3"], [data.runs[0].path.parent], [], every_run=False)
+    assert "A quick look at 1 seed; claims need 10." in one.figures[0].notes
+    assert "A quick look at 2 seeds; claims need 10." in found.figures[0].notes
+    assert {run.seed for run in one.runs} == {0, 1}
+    collapse = next(each for each in one.claims if each.claim.id == "reinforce-collapses")
+    assert (collapse.scale, collapse.claim_seeds) == ("mini", 10)
 
 
 @pytest.mark.parametrize(

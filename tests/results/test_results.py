@@ -1,11 +1,12 @@
 """What these tests lock: results are what the run folders say.
 
 1. Run folders are read as far as they are whole; one run in several folders counts once.
-2. Each statistic of one run has its closed form.
-3. Means, bands and bootstrap intervals over seeds have theirs.
-4. Partial and missing runs are named, and kept out of the statistics.
+2. Each statistic of one run has its closed form, or a reason for having no value.
+3. Which seeds are read: those of the figure, those that claims need, or those that are named.
+4. Partial and missing runs are named, and kept out of the statistics; few seeds are called so.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +28,8 @@ from fabricated import (
 
 from rec_experiments.errors import UserError
 from rec_experiments.results import statistics, tables
-from rec_experiments.results.collect import best_of, places
-from rec_experiments.results.over_seeds import band, bootstrap
+from rec_experiments.results.collect import best_of, claim_seeds, composed, places, scales
+from rec_experiments.results.over_seeds import interval_of_mean
 from rec_experiments.results.runs import FigureData, Row, points, read_run
 
 # Reading -----------------------------------------------------------------------------------------
@@ -66,8 +67,8 @@ def test_a_run_in_several_folders_counts_once(tmp_path):
     assert read("both", [folders[1], tmp_path / "a/../b"]).copies == ()  # the same folder twice
     assert read("none", folders).state == "missing"
     data = FigureData(
-        name="figx", title="", caption="", scale="mini", arms=[STABLE], columns=["offline"],
-        panels=PANELS, runs=[run, read("once", folders)],
+        name="figx", title="", caption="", scale="mini", claim_seeds=None, shown=[0],
+        arms=[STABLE], columns=["offline"], panels=PANELS, runs=[run, read("once", folders)],
     )  # fmt: skip
     assert tables.remarks(data) == [
         f"In several folders, counted once: {run.name}, from {folders[1]}."
@@ -90,35 +91,41 @@ def rows(*values: float) -> list[Row]:
     ("statistic", "values", "expected"),
     [
         (statistics.FINAL, (9, 9, 1, 2, 3), 2),
-        (statistics.BEST, (1, 5, 2), 5),
+        (statistics.BEST, (1, 5, 3), 3),
+        (statistics.BEST, (0, 1, 5, 3, 4, 0), 4),
         (statistics.AREA_UNDER_CURVE, (0, 1, 2), 1),
         (statistics.AREA_UNDER_FIRST_THIRD, (0, 1, 2, 9, 9, 9, 9), 1),
-        (statistics.BEST_MINUS_INITIAL, (1, 4, 0), 3),
+        (statistics.HIGHEST_MINUS_INITIAL, (1, 4, 0), 3),
+        (statistics.HIGHEST_MINUS_INITIAL, (4, 1, 0), 0),
         (statistics.FINAL_MINUS_INITIAL, (1, 9, 3, 3, 3), 2),
-        (statistics.FINAL_OVER_BEST, (1, 8, 2, 2, 2), 1 / 4),
-        (statistics.FINAL_OVER_INITIAL, (4, 8, 2, 2, 2), 1 / 2),
+        (statistics.FINAL_OVER_BEST, (1, 8, 9, 7, 2, 2, 2), 1 / 4),
         (statistics.MAXIMUM_DRAWDOWN, (1, 5, 2, 6, 4), 3),
+        (statistics.RECOVERY, (1, 6, 2, 5, 5, 5), 3),
+        (statistics.RECOVERY, (1, 6, 0, 0, 0), 0),
         (statistics.FINAL_MINUS_MIDDLE_THIRD, (0, 0, 1, 2, 3, 5, 5), 13 / 3 - 2),
         (statistics.STANDARD_DEVIATION, (1, 3, 1, 3), 1),
     ],
 )
 def test_closed_forms(statistic, values, expected):
     assert statistic.of(rows(*values), "m") == pytest.approx(expected)
-    assert statistic.of(rows(), "m") is None
-    assert statistic.of(rows(*values), "another metric") is None
+    for lacking in (rows(), [{"step": step} for step in range(3)]):
+        with pytest.raises(statistics.NoValue, match="m was not measured"):
+            statistic.of(lacking, "m")
 
 
 def test_a_straight_line_and_steps_that_are_apart():
     line = [{"step": s, "m": s / 40} for s in (0, 10, 20, 30, 40)]
     found = {name: measure(line, "m") for name, measure in tables.SUMMARIES.items()}
-    assert found == pytest.approx({"final": 0.75, "area": 0.5, "best": 1.0, "last": 1.0})
+    assert found == pytest.approx({"final": 0.75, "area": 0.5, "best": 0.75, "last": 1.0})
     uneven = [{"step": 0, "m": 0.0}, {"step": 30, "m": 0.0}, {"step": 40, "m": 1.0}]
     assert statistics.area_under_curve(uneven, "m") == pytest.approx(5 / 40)
 
 
 def test_a_ratio_to_nothing_has_no_value():
-    assert statistics.FINAL_OVER_BEST.of(rows(0, 0, 0), "m") is None
-    assert statistics.FINAL_OVER_INITIAL.of(rows(0, 1, 2), "m") is None
+    with pytest.raises(statistics.NoValue, match="a ratio to 0"):
+        statistics.FINAL_OVER_BEST.of(rows(0, 0, 0), "m")
+    assert statistics.if_any(statistics.FINAL_OVER_BEST.of, rows(0, 0, 0), "m") is None
+    assert statistics.if_any(statistics.final, rows(1, 1, 1), "m") == 1
 
 
 def test_a_drop_is_told_from_a_slope_from_noise_and_from_another_period():
@@ -126,9 +133,7 @@ def test_a_drop_is_told_from_a_slope_from_noise_and_from_another_period():
 
     def value(curve: Callable[[int], float]) -> float:
         rows = [{"step": s, "train/staleness": (s - 1) % PERIOD, "m": curve(s)} for s in steps]
-        found = statistics.drop_at_synchronisation(rows, "m")
-        assert found is not None
-        return found
+        return statistics.drop_at_synchronisation(rows, "m")
 
     rng = np.random.default_rng(0)
     assert value(lambda step: saw(step, 0.02)) == pytest.approx(1)
@@ -141,7 +146,8 @@ def test_a_drop_is_told_from_a_slope_from_noise_and_from_another_period():
     assert value(lambda step: saw(step, 0.02, period=7)) < 0.3
     assert value(lambda step: 0.0) == 0
     first = [{"step": 1, "train/staleness": 0, "m": 1.0}]
-    assert statistics.drop_at_synchronisation(first, "m") is None
+    with pytest.raises(statistics.NoValue, match="nothing was synchronised"):
+        statistics.drop_at_synchronisation(first, "m")
 
 
 def test_drawing_counts_as_far_as_training_waited_for_it():
@@ -150,32 +156,27 @@ def test_drawing_counts_as_far_as_training_waited_for_it():
     assert statistics.seconds([row, {**row, "time/wait": 0.5}]) == 15.5
 
 
+# Which runs --------------------------------------------------------------------------------------
+
+
+def seeds_of(overrides: tuple[str, ...], for_claims: bool) -> set[int]:
+    return {job.config["seed"] for job in composed("fig6", overrides, for_claims)[1]}
+
+
+def test_claims_are_judged_on_the_seeds_that_their_scale_fixes():
+    assert claim_seeds("mini") == 10
+    assert seeds_of(("scale=mini",), for_claims=False) == {0, 1, 2}
+    assert seeds_of(("scale=mini",), for_claims=True) == set(range(10))
+    assert seeds_of(("scale=mini", "seed=4,5"), for_claims=True) == {4, 5}
+
+
+def test_a_scale_that_fixes_none_takes_the_seeds_of_its_figures():
+    assert {"mini", "paper"} <= set(scales())
+    assert claim_seeds("paper") is None
+    assert seeds_of(("scale=paper",), for_claims=True) == {42}
+
+
 # Several runs ------------------------------------------------------------------------------------
-
-
-def test_interval_of_three_seeds_is_their_range_and_of_one_is_none():
-    interval = bootstrap(np.array([[0.2], [0.5], [0.9]]))
-    assert interval is not None
-    assert [float(end[0]) for end in interval] == pytest.approx([0.2, 0.9])
-    assert bootstrap(np.array([[0.2]])) is None
-
-
-def test_interval_of_many_seeds_is_that_of_the_normal_theory():
-    values_SI = np.random.default_rng(1).normal(size=(60, 3))
-    interval = bootstrap(values_SI)
-    assert interval is not None
-    half = 1.96 * values_SI.std(0) / np.sqrt(60)
-    np.testing.assert_allclose(interval[0], values_SI.mean(0) - half, atol=0.03)
-    np.testing.assert_allclose(interval[1], values_SI.mean(0) + half, atol=0.03)
-
-
-def test_mean_never_changes_its_seeds():
-    long, short = ([0, 10, 20], [0.0, 0.2, 0.4]), ([0, 10], [1.0, 1.0])
-    found = band([long, short])
-    assert found.steps == [0, 10]
-    np.testing.assert_allclose(found.mean, [0.5, 0.6])
-    assert band([]).steps == []
-    assert band([long]).interval is None
 
 
 def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
@@ -186,7 +187,10 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
     finals = [np.mean([r["eval/accuracy"] for r in rows_of(COLLAPSING, s)[20::10]]) for s in (0, 1)]
     assert whole["seeds"] == 3
     assert whole["final"]["mean"] == pytest.approx(np.mean([*finals, 2 * finals[1] - finals[0]]))
-    assert whole["final"]["interval"] == pytest.approx([finals[0], finals[0] + 0.02])
+    three = [finals[0], finals[1], 2 * finals[1] - finals[0]]
+    assert whole["final"]["interval"] == pytest.approx(interval_of_mean(three))
+    assert whole["curve"]["asymptote"] is None
+    assert whole["curve"]["without"] == {"5 points are too few for a fit": 3}
     lone = rows[STABLE, "offline", "eval/accuracy"]
     assert (lone["seeds"], lone["final"]["interval"]) == (1, None)
     assert rows[ABSENT, "offline", "eval/accuracy"]["final"] is None
@@ -197,3 +201,16 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
     ]
     text = tables.summary_text(found)
     assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
+    assert "95 % t interval over seeds" in text
+    assert "3: 5 points are too few for a fit" in text
+
+
+def test_fewer_seeds_than_claims_need_are_a_quick_look(tmp_path):
+    data = figure_data(tmp_path)
+    assert tables.remarks(data)[0] == "A quick look at 3 seeds; claims need 10."
+    assert tables.remarks(dataclasses.replace(data, shown=[1]).as_shown())[0] == (
+        "A quick look at 1 seed; claims need 10."
+    )
+    for enough in (3, None):
+        found = tables.remarks(dataclasses.replace(data, claim_seeds=enough))
+        assert not any("quick look" in line for line in found)

@@ -248,18 +248,6 @@ def test_figures_share_runs_and_few_are_needed():
     assert len(set.union(*paths.values())) == 165
 
 
-@pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("scale", ["mini", "mini_chain", "small", "paper"])
-def test_a_job_is_what_hydra_composes_from_its_overrides(name, scale):
-    """Of every arm and column; seeds are set in one composition, so the last one stands for all."""
-    found = jobs_of(name, scale)
-    last = max(job.config["seed"] for job in found)
-    for job in found:
-        if job.config["seed"] == last:
-            assert job.config == resolve(*job.overrides)
-            assert job.path == run_path(job.config)
-
-
 def test_runs_that_differ_in_their_seed_alone_are_composed_once():
     asked = []
 

@@ -1,0 +1,140 @@
+"""How often the checks decide for a difference that is not there, and find one that is.
+
+The runs are made up: two arms that are drawn from one process, or of which one is higher, judged by
+the code that judges real runs. An arm's accuracy follows a learning curve; what two arms of a seed
+have in common wanders about it, and so does what each has of its own, both as AR(1) from evaluation
+to evaluation; an evaluation counts right answers to a number of problems.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from rec_experiments.claims import CLAIMS
+from rec_experiments.claims.decision import Outcome
+from rec_experiments.claims.engine import Check, Claim, Compare, judge
+from rec_experiments.claims.thresholds import HIGHER
+from rec_experiments.results.runs import FigureData, Run
+
+Array = NDArray[np.float64]
+
+STEPS = np.arange(0, 151, 10)  # of the evaluations
+PROBLEMS = 256
+START, HEIGHT, MIDPOINT, EXPONENT = 0.35, 0.75, 40, 1.5  # of the learning curve
+CORRELATION = 0.8  # of a deviation with that of the evaluation before
+COMMON, OWN = 0.02, 0.03  # standard deviations of the two, in accuracy
+FIGURE, METRIC, FIRST, SECOND = "simulated", "accuracy", "first", "second"
+
+PAIRS = 1000
+GAINS, SEEDS = (0.01, 0.02, 0.05), (3, 5, 10)
+CLAIM_SEEDS = 10
+
+
+def two_arm_checks() -> list[Check]:
+    """Every kind of check of two arms that a claim has: statistic, range and comparison."""
+    found = {
+        (check.statistic, check.range, check.compare): check
+        for claim in CLAIMS
+        for check in claim.checks
+        if check.against
+    }
+    return [
+        replace(check, figures=(FIGURE,), column="", arm=FIRST, against=SECOND, metric=METRIC)
+        for check in found.values()
+    ]
+
+
+def name(check: Check) -> str:
+    return f"{check.range.name}: {check.statistic.name}, {check.compare.name}"
+
+
+def wrong(check: Check) -> Outcome:
+    """The outcome that is false of two arms that do not differ."""
+    none = 1 if check.compare is Compare.ratio else 0
+    allowed = check.range.low < none < check.range.high
+    return Outcome.contradicted if allowed else Outcome.supported
+
+
+def accuracies(rng: np.random.Generator, pairs: int, seeds: int, gain: float) -> Array:
+    """Pairs x 2 arms x seeds x evaluations; the first arm is higher by `gain` after the start."""
+    rise = 1 / (1 + (MIDPOINT / np.maximum(STEPS, 1e-9)) ** EXPONENT)
+    level = START + (HEIGHT - START) * rise
+    level = level + COMMON * _wander(rng, (pairs, 1, seeds)) + OWN * _wander(rng, (pairs, 2, seeds))
+    level[:, 0, :, 1:] += gain
+    return rng.binomial(PROBLEMS, level.clip(0, 1)) / PROBLEMS
+
+
+def _wander(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """AR(1) with standard deviation 1 in the long run, from 0: arms of a seed start alike."""
+    path = np.zeros((*shape, len(STEPS)))
+    pushes = rng.normal(scale=np.sqrt(1 - CORRELATION**2), size=path.shape)
+    for at in range(1, len(STEPS)):
+        path[..., at] = CORRELATION * path[..., at - 1] + pushes[..., at]
+    return path
+
+
+def outcomes(
+    checks: list[Check], rng: np.random.Generator, pairs: int, seeds: int, gain: float = 0.0
+) -> dict[str, list[Outcome]]:
+    """What each check, as a claim of its own, says of each pair."""
+    found: dict[str, list[Outcome]] = {name(check): [] for check in checks}
+    for pair in _figures(accuracies(rng, pairs, seeds, gain)):
+        for check in checks:
+            claim = Claim(id="", says="", quote="", figures=(FIGURE,), checks=(check,))
+            found[name(check)].append(judge(claim, {FIGURE: pair}, FIGURE, None).outcome)
+    return found
+
+
+def _figures(values: Array) -> Iterator[FigureData]:
+    for pair in values:
+        runs = [
+            Run(
+                arm=arm,
+                column="",
+                seed=seed,
+                path=Path(),
+                state="done",
+                rows=[
+                    {"step": step, METRIC: value}
+                    for step, value in zip(STEPS.tolist(), curve.tolist(), strict=True)
+                ],
+            )
+            for arm, curves in zip((FIRST, SECOND), pair, strict=True)
+            for seed, curve in enumerate(curves)
+        ]
+        yield FigureData(
+            name=FIGURE, title="", caption="", scale="", claim_seeds=None, shown=[],
+            arms=[FIRST, SECOND], columns=[""], panels=[], runs=runs,
+        )  # fmt: skip
+
+
+def show(console: Console) -> None:
+    """Print the rate of false decisions of every check, and the power of one."""
+    rng = np.random.default_rng(0)
+    checks = two_arm_checks()
+    found = outcomes(checks, rng, PAIRS, CLAIM_SEEDS)
+    table = Table("check", "false", box=None, pad_edge=False)
+    for check in checks:
+        share = np.mean([each is wrong(check) for each in found[name(check)]])
+        table.add_row(name(check), f"{share:.1%}")
+    console.print(
+        f"{PAIRS} pairs of arms that do not differ, {CLAIM_SEEDS} seeds: decided for a difference"
+    )
+    console.print(table)
+    higher = [check for check in checks if check.range is HIGHER][:1]
+    table = Table(
+        "true difference", *(f"{seeds} seeds" for seeds in SEEDS), box=None, pad_edge=False
+    )
+    for gain in GAINS:
+        shares = []
+        for seeds in SEEDS:
+            [said] = outcomes(higher, rng, PAIRS, seeds, gain).values()
+            shares.append(np.mean([each is Outcome.supported for each in said]))
+        table.add_row(f"{gain:g}", *(f"{share:.0%}" for share in shares))
+    console.print(f"\n{PAIRS} pairs of arms that differ: found by `{name(higher[0])}`")
+    console.print(table)
