@@ -9,8 +9,9 @@ status.json holds the state, since when, and why:
 running       a process has taken the folder; one that was killed cannot take this back
 done          all steps
 failed        an exception, with its traceback
-interrupted   stopped from outside: by SIGTERM, as when a job is preempted or its time is over, with
-              its state saved, or by Ctrl-C. The same command resumes the run, as it does the others
+interrupted   stopped from outside: by SIGTERM, SIGHUP or SIGUSR1, as when a job is preempted or its
+              terminal is closed, with its state saved, or by Ctrl-C. The same command resumes the
+              run, as it does the others
 
 A folder without config.yaml is a run's only if it holds nothing but what comes before it.
 """
@@ -75,7 +76,11 @@ class RunFolder:
 
     def check(self, config: dict[str, Any]) -> None:
         """Raise UserError if the folder cannot be used for the experiment `config`."""
-        parent = next(p for p in [self.path, *self.path.parents] if p.exists() or p.is_symlink())
+        places = [self.path, *self.path.parents]
+        try:
+            parent = next(place for place in places if place.exists() or place.is_symlink())
+        except OSError as error:  # a name that is too long, a folder that is closed to us
+            raise UserError(f"run_dir={self.path}: cannot be used ({error.strerror})") from None
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
             raise UserError(f"run_dir={self.path}: {parent} is not a folder that can be written to")
         if not self.path.exists():
@@ -149,7 +154,7 @@ class RunFolder:
         try:
             with open(self.path / LOCK) as lock:
                 return not _lock(lock, fcntl.LOCK_SH, 0)
-        except FileNotFoundError:
+        except OSError:  # it was never taken, or is not ours to look at
             return False
 
     def set_status(self, state: str, **details: Any) -> None:

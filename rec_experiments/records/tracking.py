@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.files import write_atomic
 from rec_experiments.slots import Tracker
 from rec_experiments.types import Piece
 
@@ -44,7 +45,7 @@ class Wandb(Piece):
 
         id_file = Path(folder, ID_FILE)
         if not id_file.exists():
-            id_file.write_text(secrets.token_hex(4))
+            write_atomic(id_file, secrets.token_hex(4).encode())
         mode = self.mode or ("online" if wandb.login(prompt=False) else "offline")
         try:
             run = wandb.init(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments import outside, schema
+from rec_experiments.errors import UserError, first_line, printable
 from rec_experiments.files import PRIVATE, write_atomic
 from rec_experiments.records import checkout, provenance
 from rec_experiments.sweeps.jobs import Job
@@ -65,27 +66,42 @@ def prepare(title: str, jobs: list[Job]) -> Submission:
 
 
 def read(folder: Path) -> Submission:
-    """The submission that has its record in `folder`."""
-    record: dict[str, Any] = json.loads((folder / RECORD).read_text())
-    return Submission(
-        folder=folder,
-        command=record["command"],
-        code=Path(record["code"]),
-        jobs=[Job(**{**job, "path": Path(job["path"])}) for job in record["jobs"]],
-    )
+    """The submission that has its record in `folder`. Raises UserError if it cannot be read."""
+    try:
+        record: dict[str, Any] = json.loads((folder / RECORD).read_text())
+        return Submission(
+            folder=folder,
+            command=record["command"],
+            code=Path(record["code"]),
+            jobs=[Job(**{**job, "path": Path(job["path"])}) for job in record["jobs"]],
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"submission {folder}: {RECORD} cannot be read ({first_line(error)}); remove the "
+            "folder if none of its jobs is in the queue"
+        ) from None
 
 
 def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
     """For each run folder among those of `jobs` that was ever submitted: when it last was, and
-    its job's number there."""
+    its job's number there. Records that cannot be read are left out, and named."""
     roots = {Path(job.config["output_dir"]).absolute() / FOLDER for job in jobs}
     records = [record for root in roots for record in root.glob(f"*/{RECORD}")]
     return {
         job.path: (submission, number)
         for record in sorted(records, key=lambda file: file.stat().st_mtime)
-        for submission in [read(record.parent)]
+        for submission in _readable(record.parent)
         for number, job in enumerate(submission.jobs)
     }
+
+
+def _readable(folder: Path) -> list[Submission]:
+    """The submission, if it can be read."""
+    try:
+        return [read(folder)]
+    except UserError as error:
+        print(f"left out: {printable(str(error))}", file=sys.stderr)
+        return []
 
 
 def copy_code(root: Path) -> Path:

@@ -25,7 +25,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.records import provenance
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import submission
-from rec_experiments.sweeps.__main__ import main
+from rec_experiments.sweeps.__main__ import main, table
 
 
 @pytest.fixture
@@ -154,6 +154,39 @@ def test_a_failure_before_the_last_submission_is_not_the_news(jobs, squeue):
     sent = sweeps.prepare("fig3", jobs)
     (sent.folder / "7_0_0_log.out").write_text("the run was killed by SIGKILL\n")
     assert state_of(jobs[0]) == sweeps.State("failed", 40, "the run was killed by SIGKILL")
+
+
+@pytest.mark.parametrize("name", ["status.json", "provenance.json"])
+def test_a_damaged_run_is_one_state_among_others(jobs, squeue, name):
+    folder = RunFolder(jobs[0].path)
+    folder.path.mkdir(parents=True)
+    folder.set_status("done")
+    (folder.path / name).write_text("{oops")
+    state = sweeps.survey(jobs)[jobs[0].path]
+    assert state.name == "unreadable"
+    assert f"{name} cannot be read" in state.note
+    assert not sweeps.finished(jobs[0]) or name == "provenance.json"
+    assert sweeps.survey(jobs)[jobs[1].path].name == "missing"
+
+
+def test_a_state_cannot_steer_the_terminal(jobs, squeue, capsys):
+    folder = RunFolder(jobs[0].path)
+    folder.path.mkdir(parents=True)
+    folder.set_status("failed", reason="\x1b[2J gone")
+    assert "\x1b" not in "".join(table(jobs, sweeps.survey(jobs)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"jobs": [3]}', '{"command": [], "code": 3, "jobs": 1}']
+)
+def test_a_damaged_record_is_left_out_and_named(jobs, squeue, capsys, text):
+    sent = sweeps.prepare("fig3", jobs)
+    (sent.folder / submission.RECORD).write_text(text)
+    assert {state.name for state in sweeps.survey(jobs).values()} == {"missing"}
+    said = capsys.readouterr().err
+    assert said.startswith(f"left out: submission {sent.folder}: jobs.json cannot be read (")
+    with pytest.raises(UserError, match=r"jobs\.json cannot be read"):
+        submission.read(sent.folder)
 
 
 def test_a_scheduler_that_does_not_answer_is_no_verdict(jobs, squeue, monkeypatch):

@@ -334,6 +334,13 @@ def test_arms_are_chosen_by_label():
         ("fig3", ["seed=true"], "seed=true: Value 'True' of type 'bool' could not be"),
         ("fig3", ["stepz=3"], "did you mean steps"),
         ("fig3", ["seed=interval(0, 1)"], "cannot be swept"),
+        ("fig3", ["hydra.sweeper.only=[]"], r"hydra\.sweeper\.only=\[\]: lets no arm through"),
+        ("fig3", ["hydra.sweeper.only=3"], r"hydra\.sweeper\.only=3: must be a list"),
+        ("fig3", ["hydra.sweeper.only=[3]"], r"hydra\.sweeper\.only=3: must be a list of labels"),
+        ("fig3", ["hydra.sweeper.arms=3"], r"hydra\.sweeper\.arms=3: must be a mapping"),
+        ("fig3", ["hydra.sweeper.grid=3"], r"hydra\.sweeper\.grid=3: must be a mapping"),
+        ("fig3", ["hydra.sweeper.grid.seed=4"], r"hydra\.sweeper\.grid\.seed=4: must be a list"),
+        ("fig3", ["hydra.sweeper.panels=[foo]"], r"hydra\.sweeper\.panels=foo: no such panel"),
     ],
 )
 def test_bad_input_is_one_line(name, overrides, message):
@@ -356,6 +363,10 @@ from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import resolve
 from rec_experiments.errors import UserError
 
+def stop(number, frame):
+    print("told to stop by SIGTERM", flush=True)
+    sys.exit(128 + number)
+
 def task(config):
     _, path = resolve(config)
     path.mkdir(parents=True, exist_ok=True)
@@ -367,7 +378,7 @@ def task(config):
     if config.seed == 3:
         raise UserError("seed=3: not today")
     if config.seed == 6:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop by SIGTERM"))
+        signal.signal(signal.SIGTERM, stop)
         (path / "ready").touch()
         time.sleep(600)
     if config.seed != 4:
@@ -449,7 +460,7 @@ def test_a_signal_to_a_sweep_stops_its_jobs(multirun, tmp_path, number):
     assert stopped.returncode == 128 + number
     assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
     [log] = tmp_path.glob("runs/*_seed6_*/log.txt")
-    assert "told to stop by SIGTERM" in log.read_text()
+    assert log.read_text() == "seed 6\ntold to stop by SIGTERM\n"
 
 
 def test_an_error_of_the_local_launcher_is_named_and_its_traceback_kept(capfd):

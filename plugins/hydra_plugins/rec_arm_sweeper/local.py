@@ -1,5 +1,6 @@
 """A launcher for a few processes of one machine."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -128,10 +129,12 @@ def _job(connection: Connection, payload: bytes) -> None:
     Singleton.set_state(singletons)
     setup_globals()
     try:
-        connection.send(why_failed(launcher.run(overrides, number)))
+        reason = why_failed(launcher.run(overrides, number))
     except Exception as error:  # of the launcher's own: a run's errors come back as its result
         traceback.print_exc()
-        connection.send(in_one_line(error))
+        reason = in_one_line(error)
+    with contextlib.suppress(BrokenPipeError):  # the sweep was stopped, and has not waited
+        connection.send(reason)
 
 
 def _result(connection: Any, process: BaseProcess) -> str | None:

@@ -106,6 +106,7 @@ class ArmSweeper(Sweeper):
     def _run(self, waiting: list["sweeps.Job"]) -> None:
         """Launch the jobs, wait for them, and exit with 1 if one failed."""
         from rec_experiments import sweeps
+        from rec_experiments.errors import printable
 
         reasons = self._launch([job.overrides for job in waiting])
         failed = [
@@ -115,7 +116,7 @@ class ArmSweeper(Sweeper):
         ]
         print(f"{len(waiting) - len(failed)} done, {len(failed)} failed", flush=True)
         if failed:
-            print("failed:", *failed, sep="\n  ", file=sys.stderr)
+            print("failed:", *map(printable, failed), sep="\n  ", file=sys.stderr)
             sys.exit(1)
 
     def _launch(self, batch: list[list[str]]) -> list[str]:
