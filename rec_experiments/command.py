@@ -20,13 +20,23 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from rec_experiments import distributed, schema
+from rec_experiments import distributed, schema, streams
 from rec_experiments.composition import choices_by_group, composing, explain
-from rec_experiments.errors import DISK_FULL, RESUMES, USER_ERROR, UserError
+from rec_experiments.errors import (
+    DISK_FULL,
+    GOES_ON,
+    RESUMES,
+    USER_ERROR,
+    Diverged,
+    UserError,
+    mistake,
+    printable,
+)
 
 
 def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     """Run `task` on the composed configuration; a user's mistake is one line and exit code 2."""
+    streams.make_unfailing()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach us, instead of Hydra's own report
     start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
     composed = False
@@ -50,21 +60,32 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
         if composed:
             raise
         refuse(error)
+    except (OSError, ImportError) as error:
+        if found := mistake(error):
+            refuse(found)
+        raise
     except KeyboardInterrupt:  # of a sweep, or of a run before its folder is there
-        print("interrupted; what is finished is kept, the same command goes on", file=sys.stderr)
+        print(GOES_ON, file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
     """A user's mistake within is told in one line and ends the process with exit code 2; a full
-    disk, with 1. Any other error goes on, unless it only follows from that of another rank."""
+    disk, and a run that diverged, with 1. Any other error goes on, unless it only follows from that
+    of another rank."""
+    streams.make_unfailing()
     try:
         yield
     except (UserError, OmegaConfBaseException) as error:
         refuse(error)
     except Exception as error:
+        if found := mistake(error):
+            refuse(found)
         if not distributed.current().fails_first():
+            sys.exit(1)
+        if isinstance(error, Diverged):
+            print(f"error: {printable(str(error))}", file=sys.stderr)
             sys.exit(1)
         if not (isinstance(error, OSError) and error.errno in DISK_FULL):
             raise
@@ -74,7 +95,7 @@ def told_once() -> Iterator[None]:
 
 def refuse(error: Exception) -> NoReturn:
     if distributed.current().fails_first():  # all ranks make the same mistake; one says so
-        print(f"error: {explain(error)}", file=sys.stderr)
+        print(f"error: {printable(explain(error))}", file=sys.stderr)
     sys.exit(USER_ERROR)
 
 
@@ -135,7 +156,7 @@ def plain_main(command: Callable[[list[str]], None], usage: str, arguments: list
     try:
         command(arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

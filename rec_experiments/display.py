@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rec_experiments.errors import printable
 from rec_experiments.experiment import Experiment
 from rec_experiments.files import write_atomic
 
@@ -64,6 +65,11 @@ def labelled(label: str, text: str) -> list[str]:
     return [f"{label:<12}{text}"] if text else []
 
 
+def say(console: Console, line: str) -> None:
+    """A line as it is, but for what would steer the terminal."""
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+
+
 class Reporter:
     """Progress of a run: a live bar in a terminal, plain lines elsewhere."""
 
@@ -92,7 +98,7 @@ class Reporter:
         self.bar.stop()
 
     def note(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(self.console, line)
 
     def warm_step(self, step: int, total: int) -> None:
         """Progress of a warm start: `step` of `total` supervised steps."""
@@ -125,6 +131,9 @@ def summarise(console: Console, rows: list[Row], folder: Path) -> None:
     """The closing table, the accuracy curve, and where to look next."""
     evaluated = [row for row in rows if "eval/accuracy" in row]
     trained = [row for row in rows if "train/reward" in row]
+    if not evaluated:
+        say(console, f"no evaluation in {folder / 'metrics.jsonl'}")
+        return
     first, last = evaluated[0], evaluated[-1]
     table = Table(title="result", title_justify="left")
     for column in ("", "at the start", "at the end"):
@@ -150,7 +159,7 @@ def summarise(console: Console, rows: list[Row], folder: Path) -> None:
         ("numbers", "metrics.jsonl"),
         ("texts", "samples.jsonl"),
     ):
-        console.print(f"{label:<8}  {folder / name}", highlight=False, soft_wrap=True)
+        say(console, f"{label:<8}  {folder / name}")
     console.print("next      python -m rec_experiments --help lists what else can be chosen")
 
 
@@ -176,7 +185,7 @@ def curves(rows: list[Row], title: str) -> "Figure":
     FigureCanvasAgg(figure)
     # Fixed margins, with room for the widest numbers: measuring them takes as long as drawing.
     figure.subplots_adjust(0.06, 0.08, 0.99, 0.88, wspace=0.27, hspace=0.4)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     for axes, (key, label, logarithmic) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
         points = [(row["step"], row[key]) for row in rows if key in row]
         axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5) if points else None

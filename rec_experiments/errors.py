@@ -2,19 +2,53 @@
 
 import errno
 import signal
+import unicodedata
 
 USER_ERROR = 2  # exit code for bad input
-# Exit codes of a run stopped from outside.
-INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+# What ends a run from outside, as Ctrl-C does: a scheduler, a terminal that is closed, a user.
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+INTERRUPTED = tuple(128 + number for number in (signal.SIGINT, *STOPPING))  # exit codes
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+OURS = ("rec_experiments", "hydra_plugins.rec_")  # modules that are there, or ours to mend
 RESUMES = "the same command resumes the run"
+
+GOES_ON = "interrupted; what is finished is kept, the same command goes on"  # of a sweep
 
 
 class UserError(Exception):
     """Bad input: one clear line for the user, exit code 2, no traceback."""
 
 
+class Diverged(Exception):
+    """A run whose policy is no longer finite: one clear line, exit code 1, no traceback."""
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def mistake(error: Exception) -> UserError | None:
+    """What the user can mend, if an error of another kind is that: a package that is not installed,
+    or a name that no file can have."""
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(OURS):
+        package = str(error.name).partition(".")[0].replace("_", "-")
+        return UserError(f"{package}: is not installed here; python -m pip install {package}")
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return UserError(f"{error.filename}: is too long for the name of a file")
+    return None
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, which it cannot steer: control characters are made visible, line ends
+    and tabs become spaces."""
+    return "".join(
+        " " if character in "\n\t" else ascii(character)[1:-1] if _steers(character) else character
+        for character in text
+    )
+
+
+def _steers(character: str) -> bool:
+    """Whether it is a control character, turns the direction of writing, or is half of one."""
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs")

@@ -29,6 +29,9 @@ else:  # OmegaConf knows no protocols; schema.py says which classes may fill a s
     Truncation = Weight = RewardAdjustment = Source = ModelChoice = Optimizer = Pipeline = Any
     SamplerChoice = Tracking = Proximal = Reference = Updates = Task = Any
 
+MOST_THREADS = 1024  # torch dies of a million
+LONGEST_SCHEDULE = 1_000_000  # batches; it is looked through one by one
+
 
 @dataclass(kw_only=True, slots=True)
 class Preset:
@@ -103,6 +106,13 @@ class Experiment(Pieces):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value}: must be at least {least}")
+        for name, value, most in (
+            ("threads", self.threads, MOST_THREADS),
+            ("sync.interval", self.sync.interval, LONGEST_SCHEDULE),
+            ("sync.offset", self.sync.offset, LONGEST_SCHEDULE),
+        ):
+            if value is not None and value > most:
+                raise ValueError(f"{name}={value}: must be at most {most}")
         if self.group_size == 1:
             raise ValueError(
                 "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"

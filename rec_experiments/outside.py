@@ -10,7 +10,7 @@ import inspect
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -75,8 +75,9 @@ def _imported(name: str, module: str) -> ModuleType:
     return imported
 
 
-def copy(target: Path) -> None:
-    """Copy the packages into `target`, a folder for PYTHONPATH that has a copy of ours."""
+def copy(target: Path, ignore: Callable[[str, list[str]], set[str]]) -> None:
+    """Copy the packages into `target`, a folder for PYTHONPATH that has a copy of ours. ignore: as
+    of shutil.copytree."""
     for package in packages():
         parts = package.module.__name__.split(".")
         tops = [parts[: n + 1] for n in range(len(parts))]
@@ -84,7 +85,7 @@ def copy(target: Path) -> None:
         shutil.copytree(
             sys.modules[".".join(top)].__path__[0],
             target.joinpath(*top),
-            ignore=shutil.ignore_patterns("__pycache__"),
+            ignore=ignore,
             dirs_exist_ok=True,
         )
     listed = [(each.name, each.version, each.module.__name__) for each in packages()]

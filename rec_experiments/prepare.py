@@ -24,6 +24,8 @@ from rec_experiments.training.loop import TrainingContext, forward_pass, pass_li
 from rec_experiments.training.policies import Policies
 from rec_experiments.types import MultiTurnTask, Problem, Task
 
+TOKEN_BYTES = 40  # of a drawn token and its log-probability, as they wait in a batch
+
 
 def prepare(
     experiment: Experiment,
@@ -42,8 +44,10 @@ def prepare(
     world = dataclasses.replace(world, device=device)
     experiment.pipeline.check(device, world.size)
     torch.set_num_threads(experiment.threads)
+    check_memory(experiment, 1, machine_memory())
     train_problems, eval_problems = experiment.dataset.load()
     eval_problems = eval_problems[: experiment.eval_problems]
+    check_memory(experiment, len(eval_problems), machine_memory())
     if world.size > len(eval_problems):
         raise UserError(
             f"ranks={world.size}: must be at most the number of evaluation problems, here "
@@ -145,6 +149,30 @@ def pick_device(name: str, world: World) -> torch.device:
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def check_memory(experiment: Experiment, eval_problems: int, memory: int) -> None:
+    """Raise UserError if a batch or an evaluation of longest sequences needs more than `memory`,
+    bytes. It is an estimate of the least: what samplers and passes need comes on top."""
+    task = experiment.dataset
+    longest = task.max_prompt_tokens + task.max_response_tokens
+    for key, other, n in (
+        ("batch_size", "group_size", experiment.batch_size),
+        ("eval_samples", "eval_problems", eval_problems),
+    ):
+        each = experiment.group_size if key == "batch_size" else experiment.eval_samples
+        needed = n * each * longest * TOKEN_BYTES
+        if needed > memory:
+            raise UserError(
+                f"{key}={getattr(experiment, key)}: {n * each} sequences ({key} x {other}) of up "
+                f"to {longest} tokens need about {needed / 1e9:.3g} GB, and this machine has "
+                f"{memory / 1e9:.3g} GB; choose fewer, or shorter ones"
+            )
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_lengths(experiment: Experiment, chat: ChatTemplate, problems: list[Problem]) -> None:

@@ -169,6 +169,35 @@ CASES = {
     "a class variable": (
         ["+updates.needs=3"], ["updates.needs", "allowed: epochs, kind, mini_batches, shuffle"],
     ),
+    "a batch beyond memory": (
+        ["batch_size=1000000000000"], ["batch_size=1000000000000", "group_size", "GB"],
+    ),
+    "groups beyond memory": (["group_size=1000000000000"], ["batch_size=4", "group_size", "GB"]),
+    "an evaluation beyond memory": (
+        ["eval_samples=1000000000000"], ["eval_samples=1000000000000", "eval_problems", "GB"],
+    ),
+    "an endless offset": (["sync.offset=1000000000000"], ["sync.offset=", "at most 1000000"]),
+    "an endless interval": (["sync.interval=1000000000000"], ["sync.interval=", "at most 1000000"]),
+    "a million threads": (["threads=1000000"], ["threads=1000000", "at most 1024"]),
+    "a million workers": (
+        ["dataset=gsm8k", "dataset.path=x", "dataset.verifier_workers=1000000"],
+        ["dataset.verifier_workers=1000000", "at most 1024"],
+    ),
+    "endless patience": (
+        ["dataset=gsm8k", "dataset.path=x", "dataset.verifier_timeout=inf"],
+        ["dataset.verifier_timeout=inf", "finite"],
+    ),
+    "an endless bonus": (
+        ["dataset=gsm8k", "dataset.path=x", "dataset.format_bonus=inf"],
+        ["dataset.format_bonus=inf", "finite"],
+    ),
+    "warm start with an endless rate": (
+        ["model.warm_start.learning_rate=inf"], ["model.warm_start=", "finite"],
+    ),
+    "warm start with a seed of 65 bits": (
+        ["model.warm_start.seed=18446744073709551616"], ["model.warm_start=", "2^63"],
+    ),
+    "endless initial weights": (["model.init_std=inf"], ["model.init_std=inf", "finite"]),
     "run folder inside a file": (["run_dir=/dev/null/run"], ["run_dir=/dev/null/run"]),
 }  # fmt: skip
 
@@ -177,7 +206,7 @@ CASES = {
 def test_bad_input_is_one_line_and_leaves_nothing(name, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     arguments, expected = CASES[name]
-    small = [] if "model=pretrained" in arguments else SMALL
+    small = [] if {"model=pretrained", "dataset=gsm8k"} & {*arguments} else SMALL
     line = refused([*small, *arguments], monkeypatch, capfd)
     for part in expected:
         assert part in line

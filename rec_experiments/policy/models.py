@@ -1,6 +1,7 @@
 """The models that a configuration can name. They load when they are asked for, and transformers
 with them: whoever only reads a configuration does not wait for it."""
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +36,15 @@ class WarmStart:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.steps < 0 or self.batch_size < 1 or not self.learning_rate > 0 or self.seed < 0:
+        if (
+            self.steps < 0
+            or self.batch_size < 1
+            or not 0 < self.learning_rate < math.inf
+            or not 0 <= self.seed < 1 << 63
+        ):
             raise ValueError(
-                f"warm_start={self}: steps and seed must be at least 0, batch_size at least 1, "
-                "learning_rate greater than 0"
+                f"warm_start={self}: steps and seed must be at least 0, seed below 2^63, "
+                "batch_size at least 1, learning_rate greater than 0 and finite"
             )
 
 
@@ -67,8 +73,8 @@ class Tiny(Piece):
             raise ValueError(
                 f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
             )
-        if not self.init_std > 0:
-            raise ValueError(f"init_std={self.init_std}: must be greater than 0")
+        if not 0 < self.init_std < math.inf:
+            raise ValueError(f"init_std={self.init_std}: must be greater than 0, and finite")
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         return byte_tokenizer()

@@ -1,5 +1,6 @@
 """The supervised phase of a tiny model, which starts from nothing; made once, then cached."""
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -7,13 +8,14 @@ import io
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import transformers
 from torch import nn
 
 from rec_experiments import cache
-from rec_experiments.files import write_atomic
+from rec_experiments.files import read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import Tiny, WarmStart
@@ -44,24 +46,49 @@ def load_warm_start(
         "dataset": dataclasses.asdict(task),
     }
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    folder = cache.folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"warm_start_{digest[:16]}.pt"
-    with open(file.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # runs that start together make it once
-        if not file.exists():
-            note(f"warm start: {plan.steps} supervised steps, once, kept in {file}")
-            shown = task.demonstrations(problems, plan.steps * plan.batch_size, plan.seed)
-            prompts = [chat.encode(problem.messages) for problem in problems]
-            rows = [(prompts[i], *trajectory(task, chat, problems[i], turns)) for i, turns in shown]
-            threads = torch.get_num_threads()
-            torch.set_num_threads(1)  # the result must not depend on the machine's cores
-            warm_start(model, rows, chat.pad_id, plan, on_step)
-            torch.set_num_threads(threads)
-            buffer = io.BytesIO()
-            torch.save(model.state_dict(), buffer)
-            write_atomic(file, buffer.getvalue())
-    model.load_state_dict(torch.load(file, weights_only=True))
+    file = cache.folder() / f"warm_start_{digest[:16]}.pt"
+
+    def make() -> bytes:
+        shown = task.demonstrations(problems, plan.steps * plan.batch_size, plan.seed)
+        prompts = [chat.encode(problem.messages) for problem in problems]
+        rows = [(prompts[i], *trajectory(task, chat, problems[i], turns)) for i, turns in shown]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the result must not depend on the machine's cores
+        warm_start(model, rows, chat.pad_id, plan, on_step)
+        torch.set_num_threads(threads)
+        buffer = io.BytesIO()
+        torch.save(model.state_dict(), buffer)
+        return buffer.getvalue()
+
+    weights = kept(file, make, f"{plan.steps} supervised steps", note)
+    model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+
+
+def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str], None]) -> bytes:
+    """What `make` returns, kept in the file. Runs that start together make it once.
+
+    A damaged file is made again. Where the folder cannot be written, it is made for this run alone.
+    """
+    if (found := read_whole(file)) is not None:
+        return found
+    with contextlib.ExitStack() as held:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(open(file.with_suffix(".lock"), "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            note(f"warm start: {what}, for this run alone: {file.parent}: {error.strerror}")
+            return make()
+        if (found := read_whole(file)) is not None:
+            return found
+        again = ", anew: the file is damaged" if file.exists() else ""
+        note(f"warm start: {what}, once, kept in {file}{again}")
+        made = make()
+        try:
+            write_with_digest(file, made)
+        except OSError as error:
+            note(f"the warm start is not kept: {file.parent}: {error.strerror}")
+        return made
 
 
 def trajectory(

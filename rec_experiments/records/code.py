@@ -19,7 +19,8 @@ from typing import Any
 
 import yaml
 
-from rec_experiments.errors import USER_ERROR, UserError
+from rec_experiments.errors import USER_ERROR, UserError, printable
+from rec_experiments.records.reading import read_object
 
 PACKAGE = Path(__file__).parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_code.yaml")
@@ -34,8 +35,9 @@ LEFT_OUT = {
     "display": "words and pictures",
     "errors": "words and exit codes",
     "files": "writes bytes as they are",
+    "records.checkout, records.code, records.identity, records.provenance": "say which run it is "
+    "and who made it",
     "cache": "keeps what can be made again",
-    "records.code, records.identity, records.provenance": "say which run it is and who made it",
     "records.metrics": "says what the numbers are",
     "records.tracking, records.local_tracking": "tells others what is in metrics.jsonl",
 }
@@ -232,7 +234,7 @@ def main(arguments: list[str]) -> None:
     file = Path(arguments[0]) / "provenance.json"
     if len(arguments) > 1 or not file.is_file():
         raise UserError(f"{' '.join(arguments)}: must be one run folder with a provenance.json")
-    origin: Origin = json.loads(file.read_text())
+    origin: Origin = read_object(file)
     print(f"made by {made_by(origin) or 'this code'}")
     for start in _makers(starts(origin)):
         if "code" in start:
@@ -244,5 +246,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rec_experiments.errors import UserError
+
 # Keys that say where and how a run goes or what a method is called, not what is computed.
 NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir", "remake")
 
@@ -22,3 +24,32 @@ def run_path(config: dict[str, Any]) -> Path:
     sync, name = config["sync"], config["algo"]["name"].lower().replace(" ", "-")
     schedule = "offline" if sync["interval"] is None else f"m{sync['interval']}-n{sync['offset']}"
     return Path(config["output_dir"]) / f"{name}_{schedule}_seed{config['seed']}_{digest[:8]}"
+
+
+def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> None:
+    """Raise UserError unless two identities are the same. place: opens the line, as in "run_dir=x:
+    holds"."""
+    if found.keys() != wanted.keys():
+        strange = ", ".join(sorted(found.keys() ^ wanted.keys()))
+        raise UserError(
+            f"{place} a run of another version of this package, with or without the keys "
+            f"{strange}; choose another run_dir"
+        )
+    before, now = flat(found), flat(wanted)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            raise UserError(
+                f"{place} another experiment, {key} is {before.get(key)} there and "
+                f"{now.get(key)} here; choose another run_dir"
+            )
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        key: value
+        for name, branch in tree.items()
+        for key, value in flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
+    }

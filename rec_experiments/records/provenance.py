@@ -2,7 +2,6 @@
 
 import json
 import platform
-import subprocess
 import sys
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -10,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments import outside
-from rec_experiments.records import code
+from rec_experiments.records import checkout, code
 
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",
     "math-verify", "numpy", "vllm", "wandb", "submitit",
 )  # fmt: skip
 
-PARENT = Path(__file__).parents[2]  # of the package: a checkout, or a folder of PYTHONPATH
 SOURCE = "source.json"  # beside a copy of the package: the commit and the diff it was copied from
 
 
 # What is kept of every start of a run; of the newest one provenance.json has all.
 OF_A_START = (
-    "time", "command", "commit", "diff", "copy", "code", "device", "cpu_capability",
+    "time", "command", "commit", "diff", "left_out", "copy", "code", "device", "cpu_capability",
 )  # fmt: skip
 
 
@@ -56,32 +54,28 @@ def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[s
     return {**now, "starts": [*code.starts(origin), {**start, "from_step": from_step}]}
 
 
+def remarks(origin: dict[str, Any]) -> list[str]:
+    """What a person should know of a run's newest start."""
+    *before, now = code.starts(origin)
+    lines = []
+    if now.get("left_out"):
+        lines.append(f"not in provenance.json, since it looks secret: {', '.join(now['left_out'])}")
+    capabilities = [start["cpu_capability"] for start in before if start.get("cpu_capability")]
+    was, here = (capabilities or [None])[-1], now.get("cpu_capability")
+    if now["from_step"] and was and here and was != here:
+        lines.append(
+            f"begun with {was} instructions and goes on with {here}, which round differently: the "
+            "result is not that of one machine, bit for bit (ATEN_CPU_CAPABILITY chooses)"
+        )
+    return lines
+
+
 def source() -> dict[str, Any]:
     """Commit and uncommitted diff of the running code; copy: its folder if it is a copy."""
-    copied = PARENT / SOURCE
+    copied = checkout.PARENT / SOURCE
     if copied.exists():
-        return {**json.loads(copied.read_text()), "copy": str(PARENT)}
-    return {"commit": _git("rev-parse", "HEAD"), "diff": _git("diff", "HEAD")}
-
-
-def is_dirty() -> bool:
-    """Whether the checkout has changes that no commit holds, new files included."""
-    return bool(_git("status", "--porcelain"))
-
-
-def _git(*arguments: str) -> str | None:
-    """Output of git in the package's checkout; None where there is none."""
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            check=False,
-            cwd=PARENT,
-            capture_output=True,
-            text=True,
-        )
-    except FileNotFoundError:
-        return None
-    return done.stdout.rstrip("\n") if done.returncode == 0 else None
+        return {**json.loads(copied.read_text()), "copy": str(checkout.PARENT)}
+    return checkout.state()
 
 
 def _version(package: str) -> str | None:

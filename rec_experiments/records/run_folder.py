@@ -9,15 +9,14 @@ status.json holds the state, since when, and why:
 running       a process has taken the folder; one that was killed cannot take this back
 done          all steps
 failed        an exception, with its traceback
-interrupted   stopped from outside: by SIGTERM, as when a job is preempted or its time is over, with
-              its state saved, or by Ctrl-C. The same command resumes the run, as it does the others
+interrupted   stopped from outside: by SIGTERM, SIGHUP or SIGUSR1, as when a job is preempted or its
+              terminal is closed, with its state saved, or by Ctrl-C. The same command resumes the
+              run, as it does the others
 
-A state is a folder with one file for each rank, and its digest. It counts if it is whole for all.
+A folder without config.yaml is a run's only if it holds nothing but what comes before it.
 """
 
 import fcntl
-import hashlib
-import io
 import json
 import os
 import shutil
@@ -30,23 +29,20 @@ import yaml
 
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import UserError
-from rec_experiments.files import sync_folder, write_atomic
+from rec_experiments.files import PARTIAL, PRIVATE, remove, sync_folder, write_atomic
 from rec_experiments.records import code, provenance
-from rec_experiments.records.identity import identity
+from rec_experiments.records.checkpoints import Checkpoints
+from rec_experiments.records.identity import identity, refuse_other
+from rec_experiments.records.reading import last_row, read_object, read_rows
 from rec_experiments.records.tracking import ID_FILE
 
-CHECKPOINTS_KEPT = 2
 LOCK_PATIENCE = 2.0  # seconds: one that only looks, or that is about to end, may hold the lock
 ROWS = ("metrics.jsonl", "samples.jsonl")
 TAIL = 1 << 16  # bytes; more than a row of metrics
-
-
-def _read_rows(path: Path, last_step: int) -> bytes:
-    """The whole lines of a JSON Lines file up to `last_step`; a torn last line is left out."""
-    if not path.exists():
-        return b""
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return b"".join(line + b"\n" for line in lines if json.loads(line)["step"] <= last_step)
+CONFIG, STATES, LOCK = "config.yaml", "checkpoints", ".lock"
+BEFORE_CONFIG = (LOCK, "log.txt")  # what may stand in a folder before its run has begun
+OF_EVERY_RUN = {"algo", "sync", "seed", "steps"}  # keys of its configuration
+NAMED = 3  # of the files that make a folder a stranger's
 
 
 class RunFolder:
@@ -57,22 +53,18 @@ class RunFolder:
 
     def __init__(self, path: Path, world: World = ALONE):
         self.path, self.world = path, world
-        self.checkpoints = path / "checkpoints"
+        self.checkpoints = path / STATES
+        self._states = Checkpoints(self.checkpoints, world)
+        self._identity: dict[str, Any] | None = None  # of the run, once it has started
 
     def status(self) -> dict[str, Any]:
-        """Contents of status.json; {} for a run that never started."""
-        file = self.path / "status.json"
-        return json.loads(file.read_text()) if file.exists() else {}
+        """Contents of status.json; {} for a run that never started. Raises UserError if it is
+        damaged, as all do here that read."""
+        return read_object(self.path / "status.json")
 
     def provenance(self) -> dict[str, Any]:
-        """Contents of provenance.json; {} without one. Raises UserError if it is damaged."""
-        file = self.path / "provenance.json"
-        try:
-            return json.loads(file.read_text()) if file.exists() else {}
-        except ValueError as error:
-            raise UserError(
-                f"run folder {self.path}: {file.name} cannot be read ({error})"
-            ) from error
+        """Contents of provenance.json; {} without one."""
+        return read_object(self.path / "provenance.json")
 
     def made_by(self) -> str:
         """Who made the run, if not this code alone; as `code.made_by`."""
@@ -84,26 +76,34 @@ class RunFolder:
 
     def check(self, config: dict[str, Any]) -> None:
         """Raise UserError if the folder cannot be used for the experiment `config`."""
-        parent = next(p for p in [self.path, *self.path.parents] if p.exists() or p.is_symlink())
+        places = [self.path, *self.path.parents]
+        try:
+            parent = next(place for place in places if place.exists() or place.is_symlink())
+        except OSError as error:  # a name that is too long, a folder that is closed to us
+            raise UserError(f"run_dir={self.path}: cannot be used ({error.strerror})") from None
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
             raise UserError(f"run_dir={self.path}: {parent} is not a folder that can be written to")
-        saved = self.path / "config.yaml"
-        if not saved.exists():
+        if not self.path.exists():
             return
-        found, wanted = identity(yaml.safe_load(saved.read_text())), identity(config)
-        if found.keys() != wanted.keys():
-            strange = ", ".join(sorted(found.keys() ^ wanted.keys()))
+        if not (self.path / CONFIG).exists():
+            self._refuse_a_strangers_folder()
+            return
+        found = read_object(self.path / CONFIG)
+        if not found.keys() >= OF_EVERY_RUN:
             raise UserError(
-                f"run_dir={self.path}: holds a run of another version of this package, with or "
-                f"without the keys {strange}; choose another run_dir"
+                f"run_dir={self.path}: its {CONFIG} is not that of a run; choose another run_dir"
             )
-        before, now = flat(found), flat(wanted)
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
-                raise UserError(
-                    f"run_dir={self.path}: holds another experiment, {key} is {before.get(key)} "
-                    f"there and {now.get(key)} here; choose another run_dir"
-                )
+        refuse_other(identity(found), identity(config), f"run_dir={self.path}: holds")
+
+    def _refuse_a_strangers_folder(self) -> None:
+        """Raise UserError for a folder without config.yaml that holds anything else."""
+        names = sorted(each.name for each in self.path.iterdir() if not _is_before_config(each))
+        if names:
+            shown = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+            raise UserError(
+                f"run_dir={self.path}: holds {shown} and no {CONFIG} of a run; choose another "
+                f"run_dir, or put back the {CONFIG} that was lost"
+            )
 
     def start(self, config: dict[str, Any], now: dict[str, Any], remake: bool = False) -> None:
         """Take the folder for this process. Raises UserError if another process holds it.
@@ -111,25 +111,29 @@ class RunFolder:
         now: where the process comes from; earlier starts stay in provenance.json. remake: what
         other code made in the folder is removed first.
         """
+        self._identity = identity(config)
         if not self.world.leads:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+            self._lock = open(self.path / LOCK, "w", opener=_no_link)  # noqa: SIM115 (until the end)
         except OSError as error:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
             raise UserError(f"run_dir={self.path}: another process is running it")
+        self.check(config)  # once more: another process may have begun and ended meanwhile
+        for folder in (self.path, self.checkpoints):
+            for left in folder.glob(PARTIAL):  # of a process that was killed while it wrote
+                remove(left)
         if remake and self.made_by():
             self._clear()
-        newest = self._checkpoint_folders()[:1]
-        from_step = int(newest[0].name.removeprefix("step_")) if newest else 0
+        origin = provenance.after(self.provenance(), now, max([0, *self._states.steps()]))
         write_atomic(
-            self.path / "config.yaml",
+            self.path / CONFIG,
             yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
         )
-        origin = provenance.after(self.provenance(), now, from_step)
-        write_atomic(self.path / "provenance.json", _json(origin))
+        # Changes that no commit holds may be nobody else's business.
+        write_atomic(self.path / "provenance.json", _json(origin), PRIVATE)
         self.set_status("running")
 
     def _clear(self) -> None:
@@ -139,8 +143,7 @@ class RunFolder:
         drops the rows that are left. Until then they are those of the starts in provenance.json.
         """
         self.set_status("running")
-        for state in self._checkpoint_folders():
-            shutil.rmtree(state)
+        self._states.clear()
         for name in (*ROWS, "curves.png", ID_FILE):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / "wandb", ignore_errors=True)
@@ -149,9 +152,9 @@ class RunFolder:
     def is_held(self) -> bool:
         """Whether a living process has taken the folder, as far as this machine can see."""
         try:
-            with open(self.path / ".lock") as lock:
+            with open(self.path / LOCK) as lock:
                 return not _lock(lock, fcntl.LOCK_SH, 0)
-        except FileNotFoundError:
+        except OSError:  # it was never taken, or is not ours to look at
             return False
 
     def set_status(self, state: str, **details: Any) -> None:
@@ -164,7 +167,8 @@ class RunFolder:
             return
         self.set_status("running", from_step=max(step, 0))
         for name in ROWS:
-            write_atomic(self.path / name, _read_rows(self.path / name, step))
+            kept = (line for line, row in read_rows(self.path / name) if row["step"] <= step)
+            write_atomic(self.path / name, b"".join(line + b"\n" for line in kept))
 
     def append(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Add rows to metrics.jsonl or samples.jsonl."""
@@ -174,79 +178,28 @@ class RunFolder:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def metrics(self) -> list[dict[str, Any]]:
-        rows = _read_rows(self.path / "metrics.jsonl", 1 << 62)
-        return [json.loads(line) for line in rows.splitlines()]
+        return [row for _, row in read_rows(self.path / "metrics.jsonl")]
 
     def last_step(self) -> int:
         """Of the last whole row of metrics.jsonl; 0 if there is none."""
-        file = self.path / "metrics.jsonl"
-        if not file.exists():
-            return 0
-        with open(file, "rb") as rows:
-            rows.seek(max(0, file.stat().st_size - TAIL))
-            lines = rows.read().split(b"\n")[:-1]
-        return json.loads(lines[-1])["step"] if lines else 0
+        row = last_row(self.path / "metrics.jsonl", TAIL)
+        return row["step"] if row else 0
 
     def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
-        """Save each rank's state. Every rank must call it.
-
-        Rows are on disk first, then the states, each with its digest; the folder is renamed last.
-        """
-        import torch
-
-        folder = self.checkpoints / f"step_{step:08d}"
-        temporary = self.checkpoints / f".{folder.name}.partial"
+        """Save each rank's state, once all rows are on disk. Every rank must call it."""
         if self.world.leads:
             for name in ROWS:
                 with open(self.path / name, "ab") as rows:
                     os.fsync(rows.fileno())
-            for stale in (temporary, folder):
-                shutil.rmtree(stale, ignore_errors=True)
-            temporary.mkdir()
-        self.world.barrier()
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        file, digest = self._state_files(temporary)
-        write_atomic(file, buffer.getvalue())
-        write_atomic(digest, hashlib.sha256(buffer.getvalue()).hexdigest().encode())
-        self.world.barrier()
-        if self.world.leads:
-            os.replace(temporary, folder)
-            sync_folder(self.checkpoints)
-            for old in self._checkpoint_folders()[CHECKPOINTS_KEPT:]:
-                shutil.rmtree(old)
+        self._states.save(step, state, self._identity)
 
     def load_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """This rank's part of the newest state that is whole, and the names of damaged ones.
+        """As `Checkpoints.load`, for the run that has started here."""
+        return self._states.load(self._identity)
 
-        The state is None if there is none. Every rank must call it.
-        """
-        damaged: list[str] = []
-        for folder in self.world.gather(self._checkpoint_folders())[0]:
-            state = self._load_state(folder)
-            if all(self.world.gather(state is not None)):
-                return state, damaged
-            damaged.append(folder.name)
-        return None, damaged
-
-    def _load_state(self, folder: Path) -> dict[str, Any] | None:
-        """This rank's state, or None if it is damaged."""
-        import torch
-
-        file, digest = self._state_files(folder)
-        if not (file.exists() and digest.exists()):
-            return None
-        data = file.read_bytes()
-        if hashlib.sha256(data).hexdigest() != digest.read_text():
-            return None
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-
-    def _state_files(self, folder: Path) -> tuple[Path, Path]:
-        """This rank's state and its digest."""
-        return folder / f"rank_{self.world.rank}.pt", folder / f"rank_{self.world.rank}.sha256"
-
-    def _checkpoint_folders(self) -> list[Path]:
-        return sorted(self.checkpoints.glob("step_*"), reverse=True)
+    def step_folder(self, step: int) -> Path:
+        """Of the state after so many gradient steps."""
+        return self._states.of(step)
 
 
 def _lock(file: IO[str], kind: int, patience: float) -> bool:
@@ -262,14 +215,15 @@ def _lock(file: IO[str], kind: int, patience: float) -> bool:
             time.sleep(0.05)
 
 
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {
-        key: value
-        for name, branch in tree.items()
-        for key, value in flat(branch, f"{prefix}.{name}" if prefix else str(name)).items()
-    }
+def _is_before_config(path: Path) -> bool:
+    """Whether it may stand in a folder before its run has begun."""
+    if path.name == STATES:
+        return path.is_dir() and not any(path.iterdir())
+    return path.name in BEFORE_CONFIG or path.match(PARTIAL)
+
+
+def _no_link(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.files import write_atomic
 from rec_experiments.slots import Tracker
 from rec_experiments.types import Piece
 
@@ -43,22 +45,28 @@ class Wandb(Piece):
 
         id_file = Path(folder, ID_FILE)
         if not id_file.exists():
-            id_file.write_text(secrets.token_hex(4))
+            write_atomic(id_file, secrets.token_hex(4).encode())
         mode = self.mode or ("online" if wandb.login(prompt=False) else "offline")
-        run = wandb.init(
-            project=self.project,
-            entity=self.entity,
-            name=name,
-            id=id_file.read_text(),
-            resume="allow",
-            group=group,
-            job_type="train",
-            tags=list(dict.fromkeys([*labels(config), *self.tags])),
-            dir=folder,
-            config=config,
-            mode=cast(Mode, mode),
-            settings=wandb.Settings(console="off"),  # the progress bar is no log
-        )
+        try:
+            run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                name=name,
+                id=id_file.read_text(),
+                resume="allow",
+                group=group,
+                job_type="train",
+                tags=list(dict.fromkeys([*labels(config), *self.tags])),
+                dir=folder,
+                config=config,
+                mode=cast(Mode, mode),
+                settings=wandb.Settings(console="off"),  # the progress bar is no log
+            )
+        except (wandb.Error, ValueError) as error:
+            raise UserError(
+                f"tracking=wandb: W&B refuses the run ({first_line(error)}); see tracking.project, "
+                "entity and tags"
+            ) from error
         return _WandbRun(run)
 
 

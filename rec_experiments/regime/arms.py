@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from rec_experiments.errors import UserError
-from rec_experiments.records.identity import identity
-from rec_experiments.records.run_folder import flat
+from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.results.runs import FigureData, Row, Run, read_config, read_run
 

@@ -76,7 +76,7 @@ def write_page(request: Request) -> None:
         request.overrides,
         every_run=not request.names,
     )
-    page = render(contents, datetime.now().strftime("%-d %B %Y, %H:%M")).encode()
+    page = render(contents, datetime.now().strftime("%-d %B %Y, %H:%M")).encode(errors="replace")
     with command.writing(request.out):
         request.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(request.out, page)

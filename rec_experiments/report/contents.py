@@ -2,27 +2,29 @@
 
 import hashlib
 import io
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rec_experiments import claims, regime
 from rec_experiments.claims.engine import Verdict
+from rec_experiments.errors import UserError, first_line
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import WINDOW
 from rec_experiments.figures.render import Drawing, draw
-from rec_experiments.records.identity import NOT_IDENTITY
+from rec_experiments.records.identity import flat, identity
+from rec_experiments.records.reading import read_rows
+from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.results.collect import best_of, default_folder, run_folders
 from rec_experiments.results.runs import (
     FigureData,
     Run,
+    leave_out,
     points,
     read_config,
-    read_json,
-    read_run,
-    read_samples,
+    read_or_leave_out,
 )
 from rec_experiments.results.statistics import final, if_any, seconds
 from rec_experiments.results.tables import remarks
@@ -113,12 +115,14 @@ class RunPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """without_runs: figures that have no run yet."""
+    """without_runs: figures that have no run yet. left_out: why a run does not count, where one
+    cannot be read."""
 
     figures: list[FigurePart]
     without_runs: list[str]
     claims: list[Verdict]
     runs: list[RunPart]
+    left_out: list[str]
     environments: list[Environment]
 
 
@@ -128,26 +132,37 @@ def gather(
     """The figures `names` and their runs.
 
     folders: where to look for run folders instead of where the sweeps put them. overrides: as on
-    the sweep's command line. every_run: also the runs that belong to no figure. Raises UserError
-    for a wrong override or an unreadable run.
+    the sweep's command line. every_run: also the runs that belong to no figure. A run that cannot
+    be read is left out, and named. Raises UserError for a wrong override.
     """
     swept = [name for name in names if name not in COMPUTED]
     data = claims.read(swept, folders, overrides)  # with seeds that figures do not show
+    found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
+    if every_run:
+        known = {path.name for path in found}
+        for name, paths in run_folders(folders or [default_folder()]).items():
+            if name not in known:
+                run = best_of([read_or_leave_out("", "", 0, path) for path in paths])
+                found[run.path] = run
+    configs: dict[Path, Config] = {}
+    environments: dict[Environment, int] = {}
+    runs: list[RunPart] = []
+    left_out: dict[Path, str] = {}
+    for path, run in found.items():
+        try:
+            configs[path], part = _read(run, places(path, data.values()), environments)
+            runs.append(part)
+        except UserError as error:
+            leave_out(str(error))
+            left_out[path] = str(error)
+    data = {name: without(each, left_out) for name, each in data.items()}
+    data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
     shown = {name: each.as_shown() for name, each in data.items()}
     drawings: dict[str, Drawing] = {
         name: COMPUTED[name]() if name in COMPUTED else draw(shown[name], WINDOW)
         for name in names
         if name in COMPUTED or name in data
     }
-    found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
-    if every_run:
-        known = {path.name for path in found}
-        for name, paths in run_folders(folders or [default_folder()]).items():
-            if name not in known:
-                run = best_of([read_run("", "", 0, path) for path in paths])
-                found[run.path] = run
-    configs = {path: read_config(path) for path in found}
-    environments: dict[Environment, int] = {}
     return Contents(
         figures=[
             FigurePart(
@@ -163,12 +178,34 @@ def gather(
         ],
         without_runs=[name for name in names if name not in drawings],
         claims=_verdicts(data, every_run),
-        runs=[
-            _run_part(run, configs[path], places(path, data.values()), environments)
-            for path, run in found.items()
-        ],
+        runs=runs,
+        left_out=list(left_out.values()),
         environments=list(environments),
     )
+
+
+def without(data: FigureData, left_out: Container[Path]) -> FigureData:
+    """The figure with some of its runs as if they had no rows."""
+    runs = [replace(run, rows=[]) if run.path in left_out else run for run in data.runs]
+    return replace(data, runs=runs)
+
+
+def _read(
+    run: Run, where: list[Place], environments: dict[Environment, int]
+) -> tuple[Config, RunPart]:
+    """All that the page shows of a run. Raises UserError if a file of it cannot be read, or holds
+    something else than a run writes there."""
+    if run.note:
+        raise UserError(run.note)
+    config = read_config(run.path)
+    try:
+        return config, _run_part(run, config, where, environments)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        kind = type(error).__name__
+        raise UserError(
+            f"run folder {run.path}: holds something else than a run writes there ({kind}: "
+            f"{first_line(error)}); put its files back as they were"
+        ) from error
 
 
 def _verdicts(data: dict[str, FigureData], every_claim: bool) -> list[Verdict]:
@@ -198,33 +235,23 @@ def differences(data: FigureData, configs: dict[Path, Config]) -> Differences:
 
     So an arm whose runs are not all there does not differ by its seeds.
     """
-    flat: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
+    cells: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
     for run in data.runs:
         if run.path in configs:
-            kept = {k: v for k, v in configs[run.path].items() if k not in NOT_IDENTITY}
-            flat.setdefault((run.column, run.seed), {})[run.arm] = flatten(kept)
+            kept = identity(configs[run.path])
+            cells.setdefault((run.column, run.seed), {})[run.arm] = flat(kept)
     keys: dict[str, None] = {}
-    for cell in flat.values():
+    for cell in cells.values():
         for key in dict.fromkeys(key for values in cell.values() for key in values):
             if len({repr(values.get(key)) for values in cell.values()}) > 1:
                 keys[key] = None
-    arms = [arm for arm in data.arms if any(arm in cell for cell in flat.values())]
+    arms = [arm for arm in data.arms if any(arm in cell for cell in cells.values())]
 
     def value(key: str, arm: str) -> str:
-        seen = [_text(cell[arm].get(key)) for cell in flat.values() if arm in cell]
+        seen = [_text(cell[arm].get(key)) for cell in cells.values() if arm in cell]
         return ", ".join(dict.fromkeys(seen))
 
     return Differences(arms=arms, table=[[key, *(value(key, arm) for arm in arms)] for key in keys])
-
-
-def flatten(tree: Config, prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
 
 
 def _text(value: Any) -> str:
@@ -234,17 +261,17 @@ def _text(value: Any) -> str:
 def _run_part(
     run: Run, config: Config, where: list[Place], environments: dict[Environment, int]
 ) -> RunPart:
-    origin = read_json(run.path, "provenance.json")
+    origin = RunFolder(run.path).provenance()
     environment = environment_of(origin)
-    status = read_json(run.path, "status.json")
+    samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
     return RunPart(
         name=run.path.name,
         places=where,
-        algorithm=config["algo"]["name"],
+        algorithm=str(config["algo"]["name"]),
         schedule=schedule_name(config["sync"]),
         seed=config["seed"],
-        state=run.state,
-        reason=status.get("reason", ""),
+        state=str(run.state),
+        reason=str(RunFolder(run.path).status().get("reason", "")),
         step=run.last_step,
         steps=config["steps"],
         accuracies=points(run.rows, "eval/accuracy")[1],
@@ -252,23 +279,23 @@ def _run_part(
         reward=if_any(final, run.rows, "train/reward"),
         kl=if_any(final, run.rows, "train/kl"),
         seconds=seconds(run.rows),
-        command=origin["command"],
+        command=[str(word) for word in origin["command"]],
         environment=environments.setdefault(environment, len(environments)),
         made_by=run.made_by,
-        samples=evaluations(read_samples(run.path)),
+        samples=evaluations(samples),
     )
 
 
 def environment_of(provenance: dict[str, Any]) -> Environment:
     """The part of provenance.json that runs of one sweep share."""
-    diff = provenance["diff"]
+    diff = str(provenance["diff"] or "")
     return Environment(
-        commit=provenance["commit"] or "none",
-        diff=hashlib.sha256(diff.encode()).hexdigest()[:8] if diff else None,
-        device=provenance["device"],
+        commit=str(provenance["commit"] or "none"),
+        diff=hashlib.sha256(diff.encode(errors="replace")).hexdigest()[:8] if diff else None,
+        device=str(provenance["device"]),
         system=f"{provenance['platform']}, Python {provenance['python']}",
         threads=provenance["threads"],
-        versions=tuple((k, v) for k, v in provenance["versions"].items() if v),
+        versions=tuple((str(k), str(v)) for k, v in provenance["versions"].items() if v),
     )
 
 

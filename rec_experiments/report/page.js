@@ -2,6 +2,8 @@
 
 const find = (selector, root = document) => [...root.querySelectorAll(selector)];
 
+for (const form of find("form")) form.addEventListener("submit", (event) => event.preventDefault());
+
 // Figures: a click shows them in full size, to be scrolled in their frame.
 for (const button of find(".figure button")) {
   button.addEventListener("click", () => {

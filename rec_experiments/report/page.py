@@ -1,9 +1,11 @@
 """The page as one string of HTML: contents in, text out, nothing read but the template's files.
 
-All text from runs is escaped, since a response can be anything.
+All that comes from runs is escaped, numbers too, since a file of theirs can hold anything. The
+page's policy lets no script run but its own.
 """
 
 import base64
+import hashlib
 import json
 import shlex
 from collections.abc import Iterable, Sequence
@@ -44,15 +46,18 @@ def render(contents: Contents, written: str) -> str:
     sections = {
         "Figures": _figures(contents),
         "Claims": _claims(contents.claims),
-        "Runs": _runs(contents.runs),
+        "Runs": _runs(contents.runs) + _left_out(contents.left_out),
         "Differences between arms": _differences(contents.figures),
         "Responses": _samples(contents.runs),
         "Provenance": _provenance(contents),
     }
     shown = {name: body for name, body in sections.items() if body}
+    style, script = _file("page.css"), _file("page.js")
     return Template(_file("page.html")).substitute(
-        style=_file("page.css"),
-        script=_file("page.js"),
+        style=style,
+        style_hash=policy_hash(style),
+        script=script,
+        script_hash=policy_hash(script),
         subtitle=escape(f"{done} of {len(contents.runs)} runs are done. Written {written}."),
         navigation="".join(f'<a href="#{_id(name)}">{name}</a>' for name in shown),
         body="\n".join(
@@ -61,6 +66,11 @@ def render(contents: Contents, written: str) -> str:
         ),
         samples=script_json(sample_data(contents.runs)),
     )
+
+
+def policy_hash(text: str) -> str:
+    """By which the page's policy knows its own style or script, and no other."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def script_json(value: Any) -> str:
@@ -178,10 +188,14 @@ def _runs(runs: Sequence[RunPart]) -> str:
         f"<tbody>{body}</tbody></table>"
     )
     return (
-        f'<form class="controls" id="run-filters" onsubmit="return false">{controls}'
+        f'<form class="controls" id="run-filters">{controls}'
         '<label>text<input id="filter-text" type="search" placeholder="words"></label></form>'
         f'<p class="quiet" id="run-count" role="status"></p>{_scroll(table, "Runs", "tall")}'
     )
+
+
+def _left_out(reasons: Sequence[str]) -> str:
+    return "".join(f"<p>Left out: {escape(reason)}.</p>" for reason in reasons)
 
 
 RUN_HEAD = (
@@ -201,10 +215,10 @@ def _run_cells(run: RunPart) -> list[str]:
         _sortable(run.schedule, "short"),
         _sortable(run.seed, "number"),
         _sortable(run.state, STATE_TONES.get(run.state, "")),
-        f'<td class="number" data-sort="{run.step}">{run.step}/{run.steps}</td>',
-        f'<td data-sort="{_plain(run.final)}">{sparkline(run.accuracies)}</td>',
+        _sortable(run.step, "number", f"{run.step}/{run.steps}"),
+        f'<td data-sort="{escape(_plain(run.final))}">{sparkline(run.accuracies)}</td>',
         *(_sortable(value, "number") for value in (run.final, run.reward, run.kl)),
-        f'<td class="number" data-sort="{run.seconds}">{run.seconds:.0f}</td>',
+        _sortable(run.seconds, "number", f"{run.seconds:.0f}"),
         _sortable("; ".join(dict.fromkeys(figures)), ""),
         _sortable(run.made_by or "this code", ""),
     ]
@@ -277,7 +291,7 @@ def _samples(runs: Sequence[RunPart]) -> str:
     return (
         "<p>Responses to the same held-out problems at the first, a middle and the last "
         "evaluation of a run.</p>"
-        f'<form class="controls" id="sample-pickers" onsubmit="return false">{pickers}</form>'
+        f'<form class="controls" id="sample-pickers">{pickers}</form>'
         f"{_scroll('<noscript>Needs JavaScript.</noscript>', 'Responses', name='sample-view')}"
     )
 
@@ -320,8 +334,10 @@ def _td(text: str, kind: str = "") -> str:
     return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
 
 
-def _sortable(value: str | int | float | None, kind: str) -> str:
-    shown = f"{value:.3f}" if isinstance(value, float) else _plain(value)
+def _sortable(value: str | int | float | None, kind: str, shown: str | None = None) -> str:
+    """shown: the text, where it is not the value's own."""
+    if shown is None:
+        shown = f"{value:.3f}" if isinstance(value, float) else _plain(value)
     return f'<td class="{kind}" data-sort="{escape(_plain(value))}">{escape(shown)}</td>'
 
 

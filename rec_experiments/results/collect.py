@@ -10,7 +10,7 @@ import yaml
 
 from rec_experiments import schema, sweeps
 from rec_experiments.errors import UserError
-from rec_experiments.results.runs import FigureData, Run, read_run
+from rec_experiments.results.runs import FigureData, Run, read_or_leave_out
 
 
 class NoRuns(UserError):
@@ -24,8 +24,8 @@ def collect(
 
     folders: where to look for the run folders instead of where the sweep puts them. overrides:
     as on the command line of the sweep. for_claims: with every seed that claims need, unless the
-    overrides name seeds. Raises NoRuns if there is no run, UserError for a wrong override or an
-    unreadable run.
+    overrides name seeds. A run that cannot be read counts as missing, and is named. Raises NoRuns
+    if there is no run, UserError for a wrong override.
     """
     figure, jobs = composed(name, tuple(overrides), for_claims)
     chosen = {job.config["seed"] for job in jobs}
@@ -43,7 +43,7 @@ def collect(
         runs=[
             best_of(
                 [
-                    read_run(job.label, job.heading, job.config["seed"], path)
+                    read_or_leave_out(job.label, job.heading, job.config["seed"], path)
                     for path in places(job.path, folders)
                 ]
             )

@@ -1,14 +1,14 @@
 """What run folders hold, read as far as the runs went."""
 
-import json
+import functools
 import math
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, printable
+from rec_experiments.records.reading import read_object
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import Panel
 
@@ -20,17 +20,18 @@ class Run:
     """One curve's place in the figure and what its folder holds. rows: of metrics.jsonl.
 
     A run is partial if it is not done, missing if it has no rows. copies: other folders that hold
-    the same run and were passed over.
+    the same run and were passed over. note: why it cannot be read.
     """
 
     arm: str
     column: str
     seed: int
     path: Path
-    state: str  # missing, or that of status.json: running, done, failed, interrupted
+    state: str  # missing, unreadable, or that of status.json: running, done, failed, interrupted
     rows: list[Row]
     copies: tuple[Path, ...] = ()
     made_by: str = ""
+    note: str = ""
 
     @property
     def cell(self) -> str:
@@ -90,38 +91,44 @@ def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
 
     Raises UserError for a folder that cannot be read or that holds something else.
     """
-    try:
-        state = RunFolder(path).status().get("state", "missing")
-        rows = RunFolder(path).metrics() if state != "missing" else []
-        made_by = RunFolder(path).made_by()
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise UserError(f"run folder {path}: cannot be read ({error})") from error
+    folder = RunFolder(path)
+    state = folder.status().get("state", "missing")
+    rows = folder.metrics() if state != "missing" else []
     return Run(
-        arm=arm, column=column, seed=seed, path=path, state=state, rows=rows, made_by=made_by
+        arm=arm,
+        column=column,
+        seed=seed,
+        path=path,
+        state=state,
+        rows=rows,
+        made_by=folder.made_by(),
     )
+
+
+def read_or_leave_out(arm: str, column: str, seed: int, path: Path) -> Run:
+    """As `read_run`; one that cannot be read has no rows and is named on stderr, once."""
+    try:
+        return read_run(arm, column, seed, path)
+    except UserError as error:
+        leave_out(str(error))
+        return Run(
+            arm=arm, column=column, seed=seed, path=path, state="unreadable", rows=[],
+            note=str(error),
+        )  # fmt: skip
+
+
+@functools.cache  # once for each reason
+def leave_out(reason: str) -> None:
+    """Say that a run does not count, and why."""
+    print(f"left out: {printable(reason)}", file=sys.stderr)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """A run's resolved configuration. Raises UserError if the folder has no readable one."""
-    try:
-        return yaml.safe_load((path / "config.yaml").read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"run folder {path}: config.yaml cannot be read ({error})") from error
-
-
-def read_json(path: Path, name: str) -> dict[str, Any]:
-    """A run's provenance.json or status.json. Raises UserError if it cannot be read."""
-    try:
-        return json.loads((path / name).read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"run folder {path}: {name} cannot be read ({error})") from error
-
-
-def read_samples(path: Path) -> list[Row]:
-    """The whole lines of samples.jsonl; a run that is being written may have a torn last one."""
-    file = path / "samples.jsonl"
-    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-    return [json.loads(line) for line in lines]
+    config = read_object(path / "config.yaml")
+    if not config:
+        raise UserError(f"run folder {path}: has no config.yaml")
+    return config
 
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from rec_experiments import cli, command
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, printable
 from rec_experiments.sweeps.jobs import Job, distinct, jobs, load_figure, names, summary
 from rec_experiments.sweeps.state import ACTIVE, State, survey
 from rec_experiments.sweeps.submission import RECORD, read
@@ -16,7 +16,7 @@ USAGE = """\
 usage: python -m rec_experiments.sweeps COMMAND FIGURE [overrides]
 
 list      one job a line; runs nothing
-status    what has become of each job; the exit code is 1 if one failed
+status    what has become of each job; the exit code is 1 if one failed or is damaged
 wait      the same once nothing is queued or running any more; the exit code is 1 unless all is done
 resubmit  run what is not done, running or queued (hydra/launcher=NAME says where)
 
@@ -50,7 +50,7 @@ def show_states(name: str, overrides: list[str]) -> None:
     runs = _runs(name, overrides)
     states = survey(runs)
     print(*table(runs, states), sep="\n")
-    sys.exit(any(state.name == "failed" for state in states.values()))
+    sys.exit(any(state.name in ("failed", "unreadable") for state in states.values()))
 
 
 def wait(name: str, overrides: list[str]) -> None:
@@ -82,7 +82,7 @@ def table(runs: list[Job], states: dict[Path, State]) -> list[str]:
         ends = f"{state.ends:%d %b %H:%M}" if state.ends else ""
         note = state.note or (f"by {state.made_by}" if state.made_by else "")
         line = f"{state.name:<11} {step:>11}  {ends:<12}  {job.path.name}  {note}"
-        lines.append(line.rstrip())
+        lines.append(printable(line.rstrip()))
     return [*lines, counts(states)]
 
 

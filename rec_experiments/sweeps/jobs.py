@@ -36,7 +36,7 @@ class Sweep:
     arms: legend label to the overrides that belong together. grid: key to its values. only:
     patterns of the labels to run, * for any text.
 
-    Raises UserError for a pattern that fits no arm.
+    Raises UserError for a value of another shape and for a pattern that fits no arm.
     """
 
     arms: dict[str, list[str]]
@@ -44,7 +44,18 @@ class Sweep:
     only: list[str]
 
     def __post_init__(self) -> None:
+        _check("arms", self.arms, dict, "a mapping from labels to lists of overrides")
+        _check("grid", self.grid, dict, "a mapping from keys to lists of values")
+        _check("only", self.only, list, "a list of labels")
+        for name in ("arms", "grid"):
+            for key, values in getattr(self, name).items():
+                _check(f"{name}.{key}", values, list, "a list")
+        if self.arms and not self.only:
+            raise UserError(
+                "hydra.sweeper.only=[]: lets no arm through; allowed: one label or more"
+            )
         for pattern in self.only:
+            _check("only", pattern, str, "a list of labels")
             if self.arms and not fnmatch.filter(self.arms, pattern):
                 raise UserError(
                     f"hydra.sweeper.only={pattern}: fits no arm; allowed, with * for any text: "
@@ -58,6 +69,12 @@ class Sweep:
             for label, overrides in self.arms.items()
             if any(fnmatch.fnmatchcase(label, pattern) for pattern in self.only)
         }
+
+
+def _check(key: str, value: Any, kind: type, words: str) -> None:
+    """Raise UserError, naming the key, for a value of another kind."""
+    if not isinstance(value, kind):
+        raise UserError(f"hydra.sweeper.{key}={value}: must be {words}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +194,10 @@ def sweep_of(node: dict[str, Any]) -> Sweep:
 def figure_of(name: str, node: dict[str, Any]) -> Figure:
     """The figure of the composed node hydra.sweeper."""
     node = _at_scale(node)
+    for metric in node["panels"]:
+        if metric not in node["axes"]:
+            allowed = ", ".join(node["axes"])
+            raise UserError(f"hydra.sweeper.panels={metric}: no such panel; allowed: {allowed}")
     return Figure(
         arms=node["arms"],
         grid=node["grid"],
@@ -302,8 +323,12 @@ def distinct(found: list[Job]) -> dict[Path, Job]:
 
 
 def finished(job: Job) -> bool:
-    """Whether the job's run is done, as its folder says, and not to be made again."""
-    return RunFolder(job.path).is_finished(bool(job.config.get("remake")))
+    """Whether the job's run is done, as its folder says, and not to be made again. One whose folder
+    cannot be read is not."""
+    try:
+        return RunFolder(job.path).is_finished(bool(job.config.get("remake")))
+    except UserError:
+        return False
 
 
 def _parse(overrides: list[str]) -> list[Override]:

@@ -9,10 +9,10 @@ from rec_experiments.sweeps.submission import read
 
 
 def main(folder: str, number: str) -> None:
-    job = read(Path(folder)).jobs[int(number)]
-    # For the provenance of the run: the command that repeats it alone.
-    sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
     with told_once():
+        job = read(Path(folder)).jobs[int(number)]
+        # For the provenance of the run: the command that repeats it alone.
+        sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
         cli.start(schema.restore(job.config))
 
 

@@ -30,7 +30,8 @@ Queue = dict[tuple[str, int], tuple[str, str]]  # submission, number: SLURM's st
 @dataclass(frozen=True, slots=True)
 class State:
     """name: done, running, queued, failed, interrupted (the run has saved its state and no job is
-    there to go on), outdated (done by other code, and to be made again), or missing. step: of the
+    there to go on), outdated (done by other code, and to be made again), unreadable (a file of the
+    run is damaged, and note says which), or missing. step: of the
     last row. note: why a job failed or waits. ends: when a running one is expected to. made_by: who
     made a done one, if not this code alone."""
 
@@ -54,6 +55,14 @@ def survey(jobs: Iterable[Job]) -> dict[Path, State]:
 
 
 def _state(job: Job, record: Place | None, queue: Queue) -> State:
+    try:
+        return _readable_state(job, record, queue)
+    except UserError as error:
+        return State("unreadable", 0, str(error))
+
+
+def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
+    """Raises UserError if a file of the run is damaged."""
     folder = RunFolder(job.path)
     status, step = folder.status(), folder.last_step()
     claim = status.get("state", "missing")
@@ -66,7 +75,7 @@ def _state(job: Job, record: Place | None, queue: Queue) -> State:
         return State("running", step, ends=_ends(job, status, step))
     if claim in ("done", "interrupted") or (claim == "failed" and not _is_older(job.path, record)):
         name = "outdated" if claim == "done" else claim
-        return State(name, step, status.get("reason") or f"by {folder.made_by()}")
+        return State(name, step, str(status.get("reason") or f"by {folder.made_by()}"))
     if claim != "missing" or _log(record):  # a dead process cannot take back that it is running
         return State("failed", step, _last_words(job.path, _log(record)))
     return State("missing", step)
@@ -99,7 +108,10 @@ def _ends(job: Job, status: dict[str, Any], step: int) -> datetime | None:
     if steps <= 0:
         return None
     last = datetime.fromtimestamp((job.path / "metrics.jsonl").stat().st_mtime).astimezone()
-    took = (last - datetime.fromisoformat(status["since"])).total_seconds()
+    try:
+        took = (last - datetime.fromisoformat(status["since"])).total_seconds()
+    except (KeyError, TypeError, ValueError):  # it is for people, and somebody's own
+        return None
     return last + timedelta(seconds=took / steps * (job.config["steps"] - step))
 
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments import outside, schema
-from rec_experiments.files import write_atomic
-from rec_experiments.records import provenance
+from rec_experiments.errors import UserError, first_line, printable
+from rec_experiments.files import PRIVATE, write_atomic
+from rec_experiments.records import checkout, provenance
 from rec_experiments.sweeps.jobs import Job
 
 FOLDER, RECORD, CODE = "submissions", "jobs.json", "code"
@@ -65,47 +66,74 @@ def prepare(title: str, jobs: list[Job]) -> Submission:
 
 
 def read(folder: Path) -> Submission:
-    """The submission that has its record in `folder`."""
-    record: dict[str, Any] = json.loads((folder / RECORD).read_text())
-    return Submission(
-        folder=folder,
-        command=record["command"],
-        code=Path(record["code"]),
-        jobs=[Job(**{**job, "path": Path(job["path"])}) for job in record["jobs"]],
-    )
+    """The submission that has its record in `folder`. Raises UserError if it cannot be read."""
+    try:
+        record: dict[str, Any] = json.loads((folder / RECORD).read_text())
+        return Submission(
+            folder=folder,
+            command=record["command"],
+            code=Path(record["code"]),
+            jobs=[Job(**{**job, "path": Path(job["path"])}) for job in record["jobs"]],
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"submission {folder}: {RECORD} cannot be read ({first_line(error)}); remove the "
+            "folder if none of its jobs is in the queue"
+        ) from None
 
 
 def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
     """For each run folder among those of `jobs` that was ever submitted: when it last was, and
-    its job's number there."""
+    its job's number there. Records that cannot be read are left out, and named."""
     roots = {Path(job.config["output_dir"]).absolute() / FOLDER for job in jobs}
     records = [record for root in roots for record in root.glob(f"*/{RECORD}")]
     return {
         job.path: (submission, number)
         for record in sorted(records, key=lambda file: file.stat().st_mtime)
-        for submission in [read(record.parent)]
+        for submission in _readable(record.parent)
         for number, job in enumerate(submission.jobs)
     }
+
+
+def _readable(folder: Path) -> list[Submission]:
+    """The submission, if it can be read."""
+    try:
+        return [read(folder)]
+    except UserError as error:
+        print(f"left out: {printable(str(error))}", file=sys.stderr)
+        return []
 
 
 def copy_code(root: Path) -> Path:
     """A copy of this package, its configuration and its Hydra plugins, and of the packages that add
     to it, under `root`, named by its content; made once for each content. It is a folder for
-    PYTHONPATH."""
+    PYTHONPATH. What git ignores, or looks secret, is left out; others cannot read it."""
     root.mkdir(parents=True, exist_ok=True)
     copy = root / f".partial-{os.getpid()}"
     shutil.rmtree(copy, ignore_errors=True)
-    no_caches = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(schema.PACKAGE, copy / "rec_experiments", ignore=no_caches)
-    shutil.copytree(schema.CONF, copy / "rec_experiments" / "conf", dirs_exist_ok=True)
+    copy.mkdir(mode=0o700)
+    ours, ignored = copy / "rec_experiments", checkout.ignored()
+
+    def private(folder: str, names: list[str]) -> set[str]:
+        """Which of the names in a folder are not copied."""
+        return {
+            name
+            for name in names
+            if name == "__pycache__"
+            or checkout.looks_secret(name)
+            or Path(folder, name).resolve() in ignored
+        }
+
+    shutil.copytree(schema.PACKAGE, ours, ignore=private)
+    shutil.copytree(schema.CONF, ours / "conf", ignore=private, dirs_exist_ok=True)
     plugin = "hydra_plugins.rec_arm_sweeper"
     spec = find_spec(plugin)
     assert spec is not None
     assert spec.submodule_search_locations
     found = spec.submodule_search_locations[0]
-    shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=no_caches)
-    outside.copy(copy)
-    (copy / provenance.SOURCE).write_text(json.dumps(provenance.source()))
+    shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=private)
+    outside.copy(copy, private)
+    write_atomic(copy / provenance.SOURCE, json.dumps(provenance.source()).encode(), PRIVATE)
     digest = hashlib.sha256()
     for file in sorted(file for file in copy.rglob("*") if file.is_file()):
         digest.update(f"{file.relative_to(copy)} {file.stat().st_size}\n".encode())

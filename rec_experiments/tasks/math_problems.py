@@ -4,6 +4,7 @@ A data set is a YAML file in conf/dataset/ that says where its rows are and what
 `python -m rec_experiments.check_data dataset=NAME` runs the verifier over every gold answer.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -84,8 +85,8 @@ class MathProblems(TextTask):
         if not isinstance(self.answers, Answers):
             allowed = " or ".join(choice.value for choice in Answers)
             raise ValueError(f"answers={self.answers}: must be {allowed}")
-        if not self.format_bonus >= 0:
-            raise ValueError(f"format_bonus={self.format_bonus}: must be at least 0")
+        if not 0 <= self.format_bonus < math.inf:
+            raise ValueError(f"format_bonus={self.format_bonus}: must be at least 0, and finite")
         for name, source in self._sources():
             source.check(name, self.path)
             for field, pattern in source.filter.items():

@@ -106,7 +106,7 @@ def read_file(path: Path) -> list[Named]:
 def text_of(row: Row, field: str, where: str) -> str:
     """The text in a field; `prompt.0.content` leads into nested objects and lists.
 
-    Raises UserError that says `where` if the field is missing or holds no text.
+    Raises UserError that says `where` if the field is missing or holds no text that can be written.
     """
     value: Any = row
     for part in field.split("."):
@@ -117,6 +117,10 @@ def text_of(row: Row, field: str, where: str) -> str:
             raise UserError(f"{where}: field {field!r} is missing{found}") from None
     if not isinstance(value, str):
         raise UserError(f"{where}: field {field!r} is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape of JSON can write
+        raise UserError(f"{where}: field {field!r} holds half of a character") from None
     return value
 
 

@@ -1,8 +1,11 @@
 """What all tasks share whose responses are texts for a verifier in processes of its own."""
 
+import math
 from dataclasses import dataclass
 
 from rec_experiments.types import Message, Piece
+
+MOST_WORKERS = 1024  # more processes than a machine has cores
 
 
 @dataclass(kw_only=True, slots=True)
@@ -25,8 +28,14 @@ class TextTask(Piece):
         for name in ("max_prompt_tokens", "max_response_tokens", "verifier_workers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        if not self.verifier_timeout > 0:
-            raise ValueError(f"verifier_timeout={self.verifier_timeout}: must be above 0 seconds")
+        if self.verifier_workers > MOST_WORKERS:
+            raise ValueError(
+                f"verifier_workers={self.verifier_workers}: must be at most {MOST_WORKERS}"
+            )
+        if not 0 < self.verifier_timeout < math.inf:
+            raise ValueError(
+                f"verifier_timeout={self.verifier_timeout}: must be above 0 seconds, and finite"
+            )
 
 
 def prompt(system: str, user: str) -> tuple[Message, ...]:

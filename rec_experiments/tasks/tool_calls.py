@@ -7,6 +7,7 @@ kept: conversations with one user turn whose first reply is a call.
 """
 
 import ast
+import itertools
 import json
 import math
 import re
@@ -22,6 +23,23 @@ from rec_experiments.tasks.text_task import TextTask, prompt
 from rec_experiments.types import Problem, Verdict
 
 INSTRUCTION = ("instruction", "input", "output")
+
+# What arguments are written with: texts, names before =, words of JSON and Python, numbers.
+TOKEN = re.compile(
+    r"""
+      (?: [rRuU]? (?: \"{3} (?:\\.|[^\\])*? \"{3} | '{3} (?:\\.|[^\\])*? '{3}
+                  | "(?:\\.|[^"\\\n])*+" | '(?:\\.|[^'\\\n])*+' ) )
+    | [^\W\d]\w* (?= \s*= )
+    | (?: True | False | None | true | false | null ) \b
+    | -? \s*+ (?: \d[\w.]*+ (?: (?<=[eE]) [-+] \d++ )? | \.\d\w*+ )
+    | [=,:()\[\]{}]
+    | \s++
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+OPENING, CLOSING = "([{", ")]}"
+DEEPEST = 64  # brackets in brackets
+STARTS = 100  # places where a list of tools may begin
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,10 +124,10 @@ def _problem(system: str, request: str, calls: list[str], solution: str) -> Prob
 
 def tool_list(system: str) -> str | None:
     """The first JSON list of objects in a system prompt, as it stands there, or None."""
-    for start in re.finditer(r"\[\s*\{", system):
+    for start in itertools.islice(re.finditer(r"\[\s*\{", system), STARTS):
         try:
             _, end = json.JSONDecoder().raw_decode(system, start.start())
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return system[start.start() : end]
     return None
@@ -138,16 +156,35 @@ def python_calls(text: str) -> list[str] | None:
 
 def _arguments(text: str) -> tuple[dict[str, Any], str] | None:
     """Arguments up to the parenthesis that ends them, and the text after it."""
-    for end in re.finditer(r"\)\s*", text):
-        try:
-            with warnings.catch_warnings(action="ignore"):  # of "\d" in a text
-                call = ast.parse(f"f({text[: end.start()]})", mode="eval").body
-        except (SyntaxError, RecursionError):  # it stands in a text or closes a list
-            continue
-        try:
-            return _keywords(call), text[end.end() :]
-        except ValueError:
+    end = _end_of_arguments(text)
+    if end is None:
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of "\d" in a text
+            call = ast.parse(f"f({text[:end]})", mode="eval").body
+        return _keywords(call), text[end + 1 :].lstrip()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _end_of_arguments(text: str) -> int | None:
+    """Where the parenthesis stands that ends the arguments, if all before it is what literals and
+    their names are written with.
+
+    So what Python's parser is given is short of what would fill the memory: nothing deep, and none
+    of its operators. The time is proportional to the text's length.
+    """
+    depth = place = 0
+    while found := TOKEN.match(text, place):
+        if found[0] in OPENING:
+            depth += 1
+        elif found[0] in CLOSING:
+            if not depth:
+                return place if found[0] == ")" else None
+            depth -= 1
+        if depth > DEEPEST:
             return None
+        place = found.end()
     return None
 
 

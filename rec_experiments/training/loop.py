@@ -1,7 +1,9 @@
 """The training loop."""
 
+import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,10 +12,12 @@ from transformers import PreTrainedModel
 
 from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World, pack
+from rec_experiments.errors import first_line
 from rec_experiments.experiment import Experiment
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.records.checkpoints import foreign
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
@@ -71,12 +75,13 @@ def train(
     resumed = state is not None
     if state is not None:
         state = context.world.unpack(state)
-        step = state["step"]
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        context.policies.restore(state["policies"])
-        feed.restore(state["feed"])
-        batch = Rollouts.restored(state["batch"]) if state["batch"] else None
+        with fitting(folder, state, experiment.steps):
+            step = state["step"]
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            context.policies.restore(state["policies"])
+            feed.restore(state["feed"])
+            batch = Rollouts.restored(state["batch"]) if state["batch"] else None
         note(f"resumed after gradient step {step}")
         del state
     folder.rewind(step if resumed else -1)
@@ -120,6 +125,20 @@ def train(
     if saved < step:
         save()
     return step == experiment.steps
+
+
+@contextlib.contextmanager
+def fitting(folder: RunFolder, state: dict[str, Any], steps: int) -> Iterator[None]:
+    """Within, a state that is not one of this run's is a UserError that names its folder."""
+    step = state.get("step", 0)
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise foreign(folder.step_folder(step), first_line(error)) from error
+    if step > steps:
+        raise foreign(folder.step_folder(step), f"the run ends after step {steps}")
 
 
 def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:
@@ -254,7 +273,10 @@ def update(
         **log.reduce(),
     }
     before = copied(context.model) if gradient.kl else None
-    row["train/grad_norm"] = experiment.optimizer.step(optimizer, context.model, tick.update)
+    norm = experiment.optimizer.step(optimizer, context.model, tick.update)
+    if not math.isfinite(norm):  # and no more are the weights
+        raise FloatingPointError(f"norm of the gradient: {norm}")
+    row["train/grad_norm"] = norm
     if before is not None:
         row["train/weight_step"] = relative_distance(context.model, before, context.world)
     row["train/learning_rate"] = experiment.optimizer.rate(tick.update)

@@ -2,14 +2,16 @@
 
 1. Differences between arms are those of the method, not of runs that are missing.
 2. Responses shown are the first, a middle and the last evaluation; long ones are cut, and said so.
-3. Text from runs is never markup or script.
+3. Nothing from runs is ever markup or script; the page's policy knows its own script by hash.
 4. The page asks the network for nothing; in a browser it opens without an error, filters, sorts and
    shows the responses that were asked for.
 5. The W&B Report has one panel grid a figure and one run set an arm, built without a network.
 6. Bad input is one line and exit code 2.
 """
 
+import base64
 import dataclasses
+import hashlib
 import itertools
 import json
 import re
@@ -208,11 +210,35 @@ def test_a_run_in_two_folders_is_one_run(data, tmp_path):
     assert run.state == "done"
 
 
-def test_unreadable_run_is_one_line(data, tmp_path):
-    shutil.copytree(data.runs[0].path, tmp_path / "run")
-    (tmp_path / "run" / "provenance.json").write_text("{")
-    with pytest.raises(UserError, match=r"run: provenance\.json cannot be read"):
-        reading.gather([], [tmp_path], [], every_run=True)
+DAMAGE = {
+    "config.yaml": ["", "{", "[]", "algo: 3", "\x00"],
+    "provenance.json": ["", "{", "[]", '{"command": 3, "diff": ""}', '{"versions": []}'],
+    "status.json": ["", "{", "[]"],
+    "samples.jsonl": ["x\n{}\n", '[]\n{"step": 1}\n'],
+    "metrics.jsonl": ["x\n{}\n", '{"step": 1, "time/train": "x", "eval/accuracy": 1}\n'],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_run_is_left_out_and_named(data, name, tmp_path, capsys):
+    for number, text in enumerate(DAMAGE[name]):
+        shutil.copytree(data.runs[0].path, tmp_path / f"bad{number}")
+        (tmp_path / f"bad{number}" / name).write_text(text)
+    shutil.copytree(data.runs[1].path, tmp_path / "good")
+    found = reading.gather([], [tmp_path], [], every_run=True)
+    assert [run.name for run in found.runs] == ["good"]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(found.left_out) == len(DAMAGE[name])
+    for number, line in enumerate(sorted(said)):
+        assert line.startswith(f"left out: run folder {tmp_path / f'bad{number}'}: ")
+    assert "Left out: run folder" in page.render(found, "today")
+
+
+def test_a_figure_is_drawn_without_its_damaged_runs(data):
+    paths = [run.path for run in data.runs]
+    kept = reading.without(data, paths[:3])
+    assert [run.path for run in kept.missing] == [*paths[:3], paths[7]]
+    assert kept.runs[3:] == data.runs[3:]
 
 
 def test_long_responses_are_cut_and_short_ones_are_not():
@@ -229,6 +255,47 @@ def test_text_of_runs_is_never_markup(html):
         attributes["src"].startswith("data:") for tag, attributes in elements if tag == "img"
     )
     assert not any(tag in ("b", "rec") for tag, _ in elements)
+
+
+SCRIPT = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+
+
+def test_no_value_of_any_file_is_markup(data, tmp_path):
+    """Every text and number of a run's files that may be a text is one that would be a script."""
+    path = Path(shutil.copytree(data.runs[0].path, tmp_path / "run"))
+    config = json.loads((path / "config.yaml").read_text())
+    config["steps"] = config["seed"] = config["algo"]["name"] = SCRIPT
+    config["sync"] = {"interval": 3, "offset": 2, "phase": SCRIPT}
+    (path / "config.yaml").write_text(json.dumps(config))
+    origin = json.loads((path / "provenance.json").read_text())
+    origin = dict.fromkeys(origin, SCRIPT) | {
+        "command": [SCRIPT], "versions": {SCRIPT: SCRIPT},
+        "starts": [{"from_step": 0, "commit": SCRIPT, "diff": SCRIPT}],
+    }  # fmt: skip
+    (path / "provenance.json").write_text(json.dumps(origin))
+    (path / "status.json").write_text(json.dumps({"state": SCRIPT, "reason": SCRIPT}))
+    row = {"step": 0, "prompt": SCRIPT, "response": "\ud800", "answer": SCRIPT, "reward": SCRIPT}
+    (path / "samples.jsonl").write_text(json.dumps(row) + "\n")
+    found = reading.gather([], [tmp_path], [], every_run=True)
+    assert len(found.runs) == 1
+    text = page.render(found, "today").encode(errors="replace").decode()
+    elements = Elements(text).found
+    assert [tag for tag, _ in elements].count("script") == 2
+    assert "img" not in [tag for tag, _ in elements]
+    handlers = [key for _, attributes in elements for key in attributes if key.startswith("on")]
+    assert handlers == []
+    assert "alert(1)" in text
+
+
+def test_the_policy_knows_the_pages_own_script_and_style(html):
+    [policy] = [a["content"] for _, a in Elements(html).found if a.get("http-equiv")]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert "unsafe-inline" not in policy
+    for tag, rule in (("script", "script-src"), ("style", "style-src")):
+        [own] = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert rules[rule] == f"'sha256-{digest}'"
+    assert not any("style" in attributes for _, attributes in Elements(html).found)
 
 
 def test_samples_come_back_as_they_were(html, found):
@@ -288,7 +355,9 @@ document.body.dataset.seen = JSON.stringify(seen);
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_page_in_a_browser(html, tmp_path):
-    (tmp_path / "page.html").write_text(html.replace("</body>", DRIVE))
+    driver = DRIVE.removeprefix("\n<script>").partition("</script>")[0]
+    allowed = html.replace("script-src '", f"script-src '{page.policy_hash(driver)}' '")
+    (tmp_path / "page.html").write_text(allowed.replace("</body>", DRIVE))
     done = subprocess.run(
         [
             str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",

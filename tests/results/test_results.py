@@ -30,7 +30,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.results import statistics, tables
 from rec_experiments.results.collect import best_of, claim_seeds, composed, places, scales
 from rec_experiments.results.over_seeds import interval_of_mean
-from rec_experiments.results.runs import FigureData, Row, points, read_run
+from rec_experiments.results.runs import FigureData, Row, points, read_or_leave_out, read_run
 
 # Reading -----------------------------------------------------------------------------------------
 
@@ -42,9 +42,20 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_named(tmp_path):
     run = read_run(STABLE, "", 0, path)
     assert (run.state, run.last_step, run.name) == ("running", 3, f"{STABLE}, seed 0")
     with open(path / "metrics.jsonl", "a") as file:
-        file.write("\n")
-    with pytest.raises(UserError, match=f"run folder {path}: cannot be read"):
+        file.write('\n{"step": 5}\n')
+    with pytest.raises(UserError, match=rf"run folder {path}: metrics\.jsonl cannot be read"):
         read_run(STABLE, "", 0, path)
+
+
+def test_one_that_cannot_be_read_is_named_once_and_does_not_count(tmp_path, capsys):
+    path = write_run(tmp_path / "run", rows_of(STABLE, 0), "done")
+    (path / "status.json").write_text("")
+    first, again = (read_or_leave_out(STABLE, "", 0, path) for _ in range(2))
+    assert first == again
+    assert (first.state, first.rows, first.done) == ("unreadable", [], False)
+    said = capsys.readouterr().err
+    assert said == f"left out: {first.note}\n"
+    assert f"run folder {path}: status.json cannot be read" in said
 
 
 def test_a_run_in_several_folders_counts_once(tmp_path):

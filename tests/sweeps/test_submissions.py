@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.records import provenance
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import submission
-from rec_experiments.sweeps.__main__ import main
+from rec_experiments.sweeps.__main__ import main, table
 
 
 @pytest.fixture
@@ -155,6 +156,39 @@ def test_a_failure_before_the_last_submission_is_not_the_news(jobs, squeue):
     assert state_of(jobs[0]) == sweeps.State("failed", 40, "the run was killed by SIGKILL")
 
 
+@pytest.mark.parametrize("name", ["status.json", "provenance.json"])
+def test_a_damaged_run_is_one_state_among_others(jobs, squeue, name):
+    folder = RunFolder(jobs[0].path)
+    folder.path.mkdir(parents=True)
+    folder.set_status("done")
+    (folder.path / name).write_text("{oops")
+    state = sweeps.survey(jobs)[jobs[0].path]
+    assert state.name == "unreadable"
+    assert f"{name} cannot be read" in state.note
+    assert not sweeps.finished(jobs[0]) or name == "provenance.json"
+    assert sweeps.survey(jobs)[jobs[1].path].name == "missing"
+
+
+def test_a_state_cannot_steer_the_terminal(jobs, squeue, capsys):
+    folder = RunFolder(jobs[0].path)
+    folder.path.mkdir(parents=True)
+    folder.set_status("failed", reason="\x1b[2J gone")
+    assert "\x1b" not in "".join(table(jobs, sweeps.survey(jobs)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"jobs": [3]}', '{"command": [], "code": 3, "jobs": 1}']
+)
+def test_a_damaged_record_is_left_out_and_named(jobs, squeue, capsys, text):
+    sent = sweeps.prepare("fig3", jobs)
+    (sent.folder / submission.RECORD).write_text(text)
+    assert {state.name for state in sweeps.survey(jobs).values()} == {"missing"}
+    said = capsys.readouterr().err
+    assert said.startswith(f"left out: submission {sent.folder}: jobs.json cannot be read (")
+    with pytest.raises(UserError, match=r"jobs\.json cannot be read"):
+        submission.read(sent.folder)
+
+
 def test_a_scheduler_that_does_not_answer_is_no_verdict(jobs, squeue, monkeypatch):
     sweeps.prepare("fig3", jobs)
     squeue("x", code=1)
@@ -247,6 +281,21 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert f"'copy': '{first}'" in said
     assert (first / "rec_experiments/conf/sweep/fig3.yaml").is_file()
     assert (first / "hydra_plugins/rec_arm_sweeper/_job.py").is_file()
+
+
+def test_what_git_ignores_and_what_looks_secret_is_not_copied(tmp_path, monkeypatch):
+    package, conf = tmp_path / "package", tmp_path / "conf"
+    for file in (package / "api.py", package / ".env", conf / "a.yaml", conf / "mine.yaml"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+    monkeypatch.setattr(schema, "PACKAGE", package)
+    monkeypatch.setattr(schema, "CONF", conf)
+    monkeypatch.setattr(submission.checkout, "ignored", lambda: {(conf / "mine.yaml").resolve()})
+    copied = submission.copy_code(tmp_path / "copies")
+    files = {file.name for file in (copied / "rec_experiments").rglob("*") if file.is_file()}
+    assert files == {"api.py", "a.yaml", "outside.json"}
+    assert stat.S_IMODE(copied.stat().st_mode) == 0o700
+    assert stat.S_IMODE((copied / provenance.SOURCE).stat().st_mode) == 0o600
 
 
 def test_the_command_of_several_ranks_is_that_of_torchrun(jobs):

@@ -334,6 +334,13 @@ def test_arms_are_chosen_by_label():
         ("fig3", ["seed=true"], "seed=true: Value 'True' of type 'bool' could not be"),
         ("fig3", ["stepz=3"], "did you mean steps"),
         ("fig3", ["seed=interval(0, 1)"], "cannot be swept"),
+        ("fig3", ["hydra.sweeper.only=[]"], r"hydra\.sweeper\.only=\[\]: lets no arm through"),
+        ("fig3", ["hydra.sweeper.only=3"], r"hydra\.sweeper\.only=3: must be a list"),
+        ("fig3", ["hydra.sweeper.only=[3]"], r"hydra\.sweeper\.only=3: must be a list of labels"),
+        ("fig3", ["hydra.sweeper.arms=3"], r"hydra\.sweeper\.arms=3: must be a mapping"),
+        ("fig3", ["hydra.sweeper.grid=3"], r"hydra\.sweeper\.grid=3: must be a mapping"),
+        ("fig3", ["hydra.sweeper.grid.seed=4"], r"hydra\.sweeper\.grid\.seed=4: must be a list"),
+        ("fig3", ["hydra.sweeper.panels=[foo]"], r"hydra\.sweeper\.panels=foo: no such panel"),
     ],
 )
 def test_bad_input_is_one_line(name, overrides, message):
@@ -350,11 +357,15 @@ def test_a_fixed_run_dir_cannot_hold_a_sweep():
 
 # A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 is left undone.
 STUB = """
-import os, sys, time
+import os, signal, sys, time
 from rec_experiments import command
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import resolve
 from rec_experiments.errors import UserError
+
+def stop(number, frame):
+    print("told to stop by SIGTERM", flush=True)
+    sys.exit(128 + number)
 
 def task(config):
     _, path = resolve(config)
@@ -367,6 +378,8 @@ def task(config):
     if config.seed == 3:
         raise UserError("seed=3: not today")
     if config.seed == 6:
+        signal.signal(signal.SIGTERM, stop)
+        (path / "ready").touch()
         time.sleep(600)
     if config.seed != 4:
         RunFolder(path).set_status("done")
@@ -382,8 +395,9 @@ def multirun(tmp_path):
     script.write_text(STUB)
     paths = [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
 
-    def start(*overrides, until=None):
-        """The sweep's end; where `until` says so, Ctrl-C comes first, to all its processes."""
+    def start(*overrides, until=None, stop=None):
+        """The sweep's end; where `until` says so, Ctrl-C comes first, to all its processes, or the
+        signal `stop`, to its first one alone."""
         process = subprocess.Popen(
             [sys.executable, str(script), "-m", f"output_dir={tmp_path}/runs", *overrides],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, cwd=tmp_path, text=True,
@@ -392,7 +406,7 @@ def multirun(tmp_path):
         if until:
             while process.poll() is None and not until():
                 time.sleep(0.05)
-            os.killpg(process.pid, signal.SIGINT)
+            process.send_signal(stop) if stop else os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=300)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -435,6 +449,18 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multiru
     assert stopped.returncode == 128 + signal.SIGINT
     assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
     assert "1 runs, 1 finished before" in multirun("seed=0").stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_a_sweep_stops_its_jobs(multirun, tmp_path, number):
+    """The stub's job of seed 6 sleeps for ten minutes, and says so when it is told to stop."""
+    stopped = multirun(
+        "seed=6", until=lambda: any(tmp_path.glob("runs/*_seed6_*/ready")), stop=number
+    )
+    assert stopped.returncode == 128 + number
+    assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
+    [log] = tmp_path.glob("runs/*_seed6_*/log.txt")
+    assert log.read_text() == "seed 6\ntold to stop by SIGTERM\n"
 
 
 def test_an_error_of_the_local_launcher_is_named_and_its_traceback_kept(capfd):

@@ -22,6 +22,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.rewards import math_answer
 from rec_experiments.rewards.verifier_pool import inline_verifier
 from rec_experiments.tasks.math_problems import Form, MathProblems, gold_answer
+from rec_experiments.tasks.sources import text_of
 from rec_experiments.tasks.tool_calls import ToolCalls, python_calls, tool_list
 from rec_experiments.types import Problem
 
@@ -374,6 +375,39 @@ def test_python_calls(text: str, expected: list | None) -> None:
     found = python_calls(text)
     calls = found and [tuple(json.loads(call).values()) for call in found]
     assert calls == (expected and [(arguments, name) for name, arguments in expected])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "-" * 100_000 + "1", "- " * 100_000 + "1", "+" * 100_000 + "1", "not " * 100_000 + "1",
+        "lambda:" * 100_000 + "1", "x" + ".x" * 100_000, "1" + "**1" * 100_000, "9" * 100_000,
+        "(" * 100_000, "[" * 100_000 + "]" * 100_000, ")" * 100_000, "')" * 50_001, '")' * 50_001,
+        "'" * 99_999, "\\'" * 50_000, "'\\" * 50_000, "f'" * 50_000, "\ud800", "'\ud800'", "'\0'",
+    ],
+)  # fmt: skip
+def test_what_would_fill_the_memory_is_no_call(arguments: str) -> None:
+    """Each took minutes, or all memory, or an error that nobody caught, of Python's own parser."""
+    assert python_calls(f"[f(a={arguments})]") is None
+
+
+def test_long_calls_are_read() -> None:
+    text = "it's (a) [b] {c} -- # no end, \\n" * 3000
+    many = ", ".join(f"a{n}=[-1.5e-3, {{'k': (true, None)}}]" for n in range(3000))
+    [one] = python_calls(f"[f(a={text!r})]") or []
+    assert json.loads(one)["arguments"] == {"a": text}
+    [two] = python_calls(f"[f({many})]") or []
+    assert json.loads(two)["arguments"]["a2999"] == [-0.0015, {"k": [True, None]}]
+
+
+def test_a_list_of_tools_without_an_end_is_none() -> None:
+    assert tool_list("[{" * 50_000) is None
+    assert tool_list('[{"a":' * 50_000) is None
+
+
+def test_half_of_a_character_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"row 1: field 'output' holds half of a character"):
+        text_of({"output": "\ud800"}, "output", "row 1")
 
 
 def test_python_calls_are_not_run(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A launcher for a few processes of one machine."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -47,6 +48,15 @@ class LocalLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
+        from rec_experiments.signals import on_stop
+
+        with on_stop(_end):
+            return self._launch(job_overrides, initial_job_idx)
+
+    def _launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
+        """Whatever ends it early, the jobs are told to save their state and stop."""
         waiting = deque(range(len(job_overrides)))
         running: dict[Any, tuple[int, BaseProcess, float]] = {}
         returns: dict[int, JobReturn] = {}
@@ -105,16 +115,26 @@ class LocalLauncher(Launcher):
         )
 
 
+def _end(number: int) -> None:
+    """Leave the process, as Ctrl-C does."""
+    from rec_experiments.errors import GOES_ON
+
+    print(GOES_ON, file=sys.stderr)
+    sys.exit(128 + number)
+
+
 def _job(connection: Connection, payload: bytes) -> None:
     """Body of a job's process: sends why the job failed, or None."""
     launcher, overrides, number, singletons = cloudpickle.loads(payload)
     Singleton.set_state(singletons)
     setup_globals()
     try:
-        connection.send(why_failed(launcher.run(overrides, number)))
+        reason = why_failed(launcher.run(overrides, number))
     except Exception as error:  # of the launcher's own: a run's errors come back as its result
         traceback.print_exc()
-        connection.send(in_one_line(error))
+        reason = in_one_line(error)
+    with contextlib.suppress(BrokenPipeError):  # the sweep was stopped, and has not waited
+        connection.send(reason)
 
 
 def _result(connection: Any, process: BaseProcess) -> str | None:

@@ -50,7 +50,7 @@ class ArmSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         from rec_experiments import sweeps  # not at the top: Hydra imports every plugin
         from rec_experiments.errors import UserError
-        from rec_experiments.records import provenance
+        from rec_experiments.records import checkout
 
         try:
             points = sweeps.expand(sweeps.sweep_of(self.node), arguments)
@@ -70,9 +70,10 @@ class ArmSweeper(Sweeper):
                 for job, name in zip(runs, states, strict=True)
                 if name != "done" and name not in sweeps.ACTIVE
             ]
-            if waiting and provenance.is_dirty():
+            if waiting and checkout.is_dirty():
                 print(
-                    "the checkout has uncommitted changes; provenance.json keeps all but new files"
+                    "the checkout has uncommitted changes; provenance.json keeps all but new files "
+                    "and files that look secret"
                 )
             if waiting and hasattr(self.launcher, "submit"):
                 self._submit(waiting)
@@ -105,6 +106,7 @@ class ArmSweeper(Sweeper):
     def _run(self, waiting: list["sweeps.Job"]) -> None:
         """Launch the jobs, wait for them, and exit with 1 if one failed."""
         from rec_experiments import sweeps
+        from rec_experiments.errors import printable
 
         reasons = self._launch([job.overrides for job in waiting])
         failed = [
@@ -114,7 +116,7 @@ class ArmSweeper(Sweeper):
         ]
         print(f"{len(waiting) - len(failed)} done, {len(failed)} failed", flush=True)
         if failed:
-            print("failed:", *failed, sep="\n  ", file=sys.stderr)
+            print("failed:", *map(printable, failed), sep="\n  ", file=sys.stderr)
             sys.exit(1)
 
     def _launch(self, batch: list[list[str]]) -> list[str]:

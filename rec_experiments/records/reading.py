@@ -1,0 +1,77 @@
+"""The files of a run folder, read so that a damaged one is told in one line.
+
+Each reader raises UserError that names the folder, the file, what is wrong, and what to do.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rec_experiments.errors import UserError, first_line
+
+Row = dict[str, Any]
+
+REMEDIES = {
+    "config.yaml": "put it back as it was, or choose another run_dir",
+    "status.json": "remove it, and the same command goes on from the newest checkpoint",
+    "provenance.json": "remove it, and the run counts as made by unknown code",
+    "metrics.jsonl": "put it back as it was, or make the run again in another folder",
+    "samples.jsonl": "remove it: no number of the run depends on it",
+}
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The object in a JSON or YAML file; {} if there is no file."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        value = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise _unreadable(file, first_line(error)) from None
+    if not isinstance(value, dict):
+        raise _unreadable(file, "it holds no object")
+    return value
+
+
+def read_rows(file: Path) -> list[tuple[bytes, Row]]:
+    """The whole lines of a JSON Lines file, as they stand there and what they hold.
+
+    Left out is a last line that a process did not live to write. Every other one has its step.
+    """
+    try:
+        lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    except OSError as error:
+        raise _unreadable(file, first_line(error)) from None
+    rows = [_row(line) for line in lines]
+    if rows and rows[-1] is None:
+        rows.pop()
+    if None in rows:
+        raise _unreadable(file, f"line {rows.index(None) + 1} is damaged")
+    return [(line, row) for line, row in zip(lines, rows, strict=False) if row is not None]
+
+
+def last_row(file: Path, tail: int) -> Row | None:
+    """The last whole line among the last `tail` bytes, or None."""
+    if not file.exists():
+        return None
+    with open(file, "rb") as rows:
+        rows.seek(max(0, file.stat().st_size - tail))
+        lines = rows.read().split(b"\n")[:-1]
+    return next((row for row in map(_row, reversed(lines)) if row is not None), None)
+
+
+def _row(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+
+
+def _unreadable(file: Path, reason: str) -> UserError:
+    return UserError(
+        f"run folder {file.parent}: {file.name} cannot be read ({reason}); {REMEDIES[file.name]}"
+    )

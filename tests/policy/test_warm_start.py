@@ -1,0 +1,94 @@
+"""What these tests lock: the cache of warm starts can be damaged, full or read-only, and no run
+fails for it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, experiment
+
+from rec_experiments import cache
+from rec_experiments.policy.warm_start import kept
+from rec_experiments.prepare import prepare
+
+
+class Maker:
+    """Counts how often something is made."""
+
+    def __init__(self) -> None:
+        self.times, self.said = 0, []
+
+    def __call__(self, file: Path) -> bytes:
+        def make() -> bytes:
+            self.times += 1
+            return b"weights"
+
+        return kept(file, make, "4 supervised steps", self.said.append)
+
+
+@pytest.fixture
+def maker() -> Maker:
+    return Maker()
+
+
+def test_it_is_made_once(tmp_path, maker):
+    file = tmp_path / "cache" / "a.pt"
+    assert [maker(file), maker(file)] == [b"weights", b"weights"]
+    assert maker.times == 1
+    assert maker.said == [f"warm start: 4 supervised steps, once, kept in {file}"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"weight", b"garbage"])
+def test_a_damaged_file_is_made_again_and_named(tmp_path, maker, damage):
+    file = tmp_path / "a.pt"
+    maker(file)
+    file.write_bytes(damage)
+    assert maker(file) == b"weights"
+    assert file.read_bytes() == b"weights"
+    assert maker.said[1].endswith(f"kept in {file}, anew: the file is damaged")
+
+
+def test_one_without_a_digest_is_made_again(tmp_path, maker):
+    (tmp_path / "a.pt").write_bytes(b"of before")
+    assert maker(tmp_path / "a.pt") == b"weights"
+
+
+def test_a_cache_that_cannot_be_a_folder_stops_no_run(tmp_path, maker):
+    (tmp_path / "cache").write_text("a file")
+    assert maker(tmp_path / "cache" / "a.pt") == b"weights"
+    assert maker.said == [
+        f"warm start: 4 supervised steps, for this run alone: {tmp_path / 'cache'}: File exists"
+    ]
+
+
+def test_a_full_disk_stops_no_run(tmp_path, maker, monkeypatch):
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rec_experiments.policy.warm_start.write_with_digest", full)
+    assert maker(tmp_path / "a.pt") == b"weights"
+    assert maker.said[1] == f"the warm start is not kept: {tmp_path}: No space left on device"
+
+
+def test_a_shared_cache_is_read_where_it_cannot_be_written(tmp_path, maker, monkeypatch):
+    file = tmp_path / "a.pt"
+    maker(file)
+
+    def read_only(*arguments: object, **options: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "open", read_only)
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    assert maker(file) == b"weights"
+    assert maker.times == 1
+
+
+def test_a_run_goes_on_with_a_damaged_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
+    first = prepare(experiment(*SMALL)).model.state_dict()
+    [file] = cache.folder().glob("warm_start_*.pt")
+    file.write_bytes(b"garbage")
+    notes: list[str] = []
+    second = prepare(experiment(*SMALL), notes.append).model.state_dict()
+    assert all((first[name] == second[name]).all() for name in first)
+    assert any("the file is damaged" in note for note in notes)

@@ -1,0 +1,202 @@
+"""What these tests lock: however a run ends, its status says so, and printing never ends it.
+
+1. Every signal that asks a process to stop, and a second Ctrl-C, leave `interrupted` behind.
+2. A failure outside of the training loop, as of a tracker or a picture, leaves `failed` behind.
+3. A reader that goes away, or a terminal without the letter, stops nothing.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, experiment
+from conftest import run as train_until
+
+from rec_experiments import run as running
+from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.run import early_end_told
+from rec_experiments.signals import on_stop
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    found = RunFolder(tmp_path)
+    found.set_status("running")
+    return found
+
+
+def ends(folder: RunFolder, error: BaseException, afterwards=lambda: None) -> dict:
+    """The status of a run that ends in this way."""
+    try:
+        with early_end_told(folder, lambda line: None) as then:
+            then.append(afterwards)
+            raise error
+    except BaseException as raised:
+        return {**folder.status(), "raised": raised}
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_to_stop_is_the_reason(number, folder):
+    status = ends(folder, running.Stopped(number))
+    assert status["state"] == "interrupted"
+    assert status["reason"].startswith(f"{signal.Signals(number).name} after step 0; ")
+    assert status["raised"].code == 128 + number
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_to_stop_is_kept_and_ignored_ones_stay_so(number):
+    told: list[int] = []
+    with on_stop(told.append):
+        os.kill(os.getpid(), number)
+    assert told == [number]
+    assert signal.getsignal(number) is signal.SIG_DFL
+    before = signal.signal(number, signal.SIG_IGN)
+    with on_stop(told.append):
+        os.kill(os.getpid(), number)
+    signal.signal(number, before)
+    assert told == [number]
+
+
+def test_a_second_ctrl_c_does_not_leave_running_behind(folder, monkeypatch):
+    last_step, seen = folder.last_step, []
+
+    def once_more() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return last_step()
+
+    monkeypatch.setattr(folder, "last_step", once_more)
+    status = ends(folder, KeyboardInterrupt(), lambda: seen.append(folder.status()["state"]))
+    assert status["state"] == "interrupted"
+    assert status["raised"].code == 128 + signal.SIGINT
+    assert seen == ["interrupted"]  # what may take long comes after the status
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_policy_that_is_no_longer_finite_is_one_line(folder):
+    folder.append("metrics.jsonl", [{"step": 6}])
+    status = ends(folder, FloatingPointError("norm of the gradient: nan"))
+    assert isinstance(status["raised"], Diverged)
+    assert status["state"] == "failed"
+    assert status["reason"] == str(status["raised"])
+    assert "no longer finite at step 7 (norm of the gradient: nan)" in status["reason"]
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "rec_experiments.training.optimizers.AdamW.step", lambda *arguments: float("nan")
+    )
+    with pytest.raises(FloatingPointError, match="nan"):
+        train_until(tmp_path / "run", *SMALL)
+
+
+@pytest.mark.parametrize("place", ["introduce", "draw_curves"])
+def test_a_failure_outside_of_training_is_in_the_status(place, tmp_path, monkeypatch):
+    def boom(*arguments):
+        raise ValueError("boom")
+
+    monkeypatch.setattr(running, place, boom)
+    monkeypatch.setattr(running, "train", lambda *arguments: True)
+    with pytest.raises(ValueError, match="boom"):
+        running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
+    status = RunFolder(tmp_path / "run").status()
+    assert (status["state"], status["reason"]) == ("failed", "ValueError: boom")
+
+
+def test_a_name_that_wandb_refuses_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "train", lambda *arguments: True)
+    arguments = ["tracking=wandb", "tracking.mode=offline", "tracking.project=a/b"]
+    with pytest.raises(UserError, match="tracking=wandb: W&B refuses the run"):
+        running.run(experiment(*SMALL, *arguments, f"run_dir={tmp_path / 'run'}"))
+    assert RunFolder(tmp_path / "run").status()["state"] == "failed"
+
+
+# Output ------------------------------------------------------------------------------------------
+
+TALKS = """
+import sys
+from rec_experiments.streams import make_unfailing
+make_unfailing()
+make_unfailing()
+for number in range(100_000):
+    print("Σ", number)
+print("done", file=sys.stderr)
+"""
+
+
+def talk(encoding: str, stdout: int) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", TALKS], env={**os.environ, "PYTHONIOENCODING": encoding},
+        stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_reader_that_goes_away_stops_nothing():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = talk("utf-8", writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "done\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_the_output_stops_nothing():
+    with open("/dev/full", "wb") as full:
+        done = talk("utf-8", full.fileno())
+    assert (done.returncode, done.stderr) == (0, "done\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_the_letter_gets_another(encoding):
+    done = talk(encoding, subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "done\n")
+    assert done.stdout.startswith("? 0\n? 1\n")
+
+
+def test_texts_of_others_cannot_steer_a_terminal():
+    assert printable("Σ \x1b[2J\r\x9b1m\u202eabc\ud800\n\tend") == (
+        r"Σ \x1b[2J\r\x9b1m\u202eabc\ud800  end"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ModuleNotFoundError("No module", name="wandb"), "wandb: is not installed here"),
+        (ModuleNotFoundError("No module", name="math_verify.parser"), "pip install math-verify"),
+        (OSError(36, "File name too long", "x" * 300), "xxx: is too long"),
+        (ModuleNotFoundError("No module", name="rec_experiments.gone"), None),
+        (OSError(5, "Input/output error"), None),
+    ],
+)
+def test_what_a_user_can_mend_is_told_apart_from_what_is_ours(error, words):
+    found = mistake(error)
+    assert (found is None) if words is None else (words in str(found))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rec_experiments", f"run_dir={'x' * 300}"],
+        ["rec_experiments.sweeps", "list", "x" * 300],
+        ["rec_experiments.report", f"runs={'x' * 300}"],
+    ],
+    ids=["run_dir", "sweeps", "runs"],
+)
+def test_a_name_of_300_characters_is_one_line(arguments, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "too long" in done.stderr
+
+
+def test_status_of_a_run_is_json_whatever_ended_it(folder):
+    ends(folder, ValueError("\x1b[2J \ud800"))
+    assert json.loads((folder.path / "status.json").read_text())["state"] == "failed"
