@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 from io import TextIOWrapper
-from typing import TextIO
 
 
 class Unfailing(TextIOWrapper):
@@ -36,15 +35,15 @@ class Unfailing(TextIOWrapper):
 
 def make_unfailing() -> None:
     """For this process from now on. Streams that somebody has replaced are left alone."""
-    if sys.stdout is sys.__stdout__:
-        sys.stdout = sys.__stdout__ = _unfailing(sys.stdout)  # type: ignore[misc]
-    if sys.stderr is sys.__stderr__:
-        sys.stderr = sys.__stderr__ = _unfailing(sys.stderr)  # type: ignore[misc]
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__") and type(stream) is TextIOWrapper:
+            steady = _unfailing(stream)
+            setattr(sys, name, steady)
+            setattr(sys, f"__{name}__", steady)
 
 
-def _unfailing(stream: TextIO | None) -> TextIO | None:
-    if not isinstance(stream, TextIOWrapper) or isinstance(stream, Unfailing):
-        return stream  # there is none under pythonw, and a notebook has its own
+def _unfailing(stream: TextIOWrapper) -> Unfailing:
     with contextlib.suppress(OSError):
         stream.flush()
     return Unfailing(

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from rec_experiments.distributed import whole
-from rec_experiments.errors import UserError
+from rec_experiments.errors import STOPPING, UserError
 from rec_experiments.rewards.verifier_pool import die_with_parent
 from rec_experiments.rollout.worker import (
     LocalWorker,
@@ -45,7 +45,7 @@ Build = Callable[[], LocalWorker]
 
 GRACE = 5.0  # seconds for the process to end by itself: a batch, verifiers, an engine
 # A terminal or a cluster sends these to all processes of a run; the trainer decides what follows.
-SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+SIGNALS = {signal.SIGINT, *STOPPING, signal.SIGUSR2}
 
 
 class WorkerLost(RuntimeError):
