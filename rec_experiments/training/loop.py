@@ -108,6 +108,8 @@ def train(
     while step < experiment.steps and not any(context.world.gather(stop())):
         tick = updates.tick(step)
         if batch is None:
+            if experiment.reference.resets_optimizer and experiment.reference.is_due(tick.batch):
+                optimizer.state.clear()
             batch = begin_batch(experiment, context, feed.take(tick.batch), tick)
         lag = weight_lag(experiment, context, feed.behavior, batch, tick)
         row = update(experiment, context, optimizer, batch, tick) | lag
