@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
+CLAIM_SEEDS := 0,1,2,3,4,5,6,7,8,9
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
 FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py tests/rewards/test_answers.py \
@@ -13,7 +14,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claims report test test-fast test-docs test-slurm test-vllm check format bench \
+.PHONY: help install run figures claim-runs claims report test test-fast test-docs test-slurm test-vllm check format bench \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -39,6 +40,11 @@ $(COMPUTED): $(STAMP)
 	$(BIN)/python -m rec_experiments.figures $@
 
 figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
+
+claim-runs: $(STAMP) ## the runs that claims are judged on: ten seeds of every figure, both tasks; some three hours
+	for scale in mini mini_chain; do for figure in $(SWEPT); do \
+		$(BIN)/python -m rec_experiments -m sweep=$$figure scale=$$scale seed=$(CLAIM_SEEDS) $(ARGS) || exit 1; \
+	done; done
 
 claims: $(STAMP) ## the paper's claims, judged on the runs that are there
 	$(BIN)/python -m rec_experiments.claims
