@@ -1,6 +1,7 @@
 """The algorithms for people who bring their own trainer."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,9 @@ from hydra import compose
 from torch import Tensor
 
 from rec_experiments import rng, schema
+from rec_experiments.algo.advantages import AsGiven
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.truncation import PenaliseTruncated
 from rec_experiments.composition import composing
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Pieces
@@ -39,9 +42,10 @@ class StandaloneAlgorithm:
         *,
         logp: Tensor,
         behavior_logp: Tensor,
-        rewards: Tensor,
         groups: Tensor,
         mask: Tensor,
+        rewards: Tensor | None = None,
+        advantages: Tensor | None = None,
         sampler_logp: Tensor | None = None,
         proximal_logp: Tensor | None = None,
         reference_logp: Tensor | None = None,
@@ -53,22 +57,25 @@ class StandaloneAlgorithm:
     ) -> Result:
         """Loss and metrics of a whole mini-batch of B responses of up to T tokens.
 
+        Whatever the algorithm does not read may be given all the same, so that one call serves all.
+
         Args:
             logp: B x T, log-probabilities under the current policy, differentiable.
             behavior_logp: B x T, under the policy that drew the tokens, at the same temperature.
-            rewards: B scalars.
             groups: B integers; responses to one prompt share a number.
             mask: B x T, true (or 1) at response tokens; elsewhere anything may stand.
-            sampler_logp, proximal_logp, reference_logp: B x T, under further policies, only for
-                algorithms that need them.
+            rewards: B scalars.
+            advantages: B scalars in their place: another estimator's. They stand where the
+                algorithm's advantage of the rewards would; its data weighting still applies.
+            sampler_logp, proximal_logp, reference_logp: B x T, under further policies.
             finished, judged: B, whether a response came to its end, and whether its reward is
                 one; all, where they are not given.
             versions: B, gradient steps that the policy which drew each response had taken; `step`,
                 where they are not given.
             seed, step: name the randomness of algorithms that drop samples.
         Raises:
-            ValueError: the shapes do not fit together, a log-probability that the algorithm needs
-                is missing, or a reward that counts is not finite.
+            ValueError: the shapes do not fit together, something that the algorithm needs is
+                missing, both rewards and advantages are given, or one that counts is not finite.
         """
         given = {
             "behavior": behavior_logp,
@@ -77,55 +84,75 @@ class StandaloneAlgorithm:
             "reference": reference_logp,
         }
         logps = {role: tensor.detach() for role, tensor in given.items() if tensor is not None}
-        computed = not (self.proximal.of_batch or self.proximal.has_weights)
-        for role in sorted(self.parts.needs.logps - logps.keys()):
-            if role == "proximal" and computed:
-                continue
-            raise ValueError(f"{role}_logp is missing: this algorithm needs it")
-        if self.parts.needs.dense:
-            raise ValueError("this algorithm needs all logits: it runs in the trainer only")
-        shapes = {"logp": logp.shape, "mask": mask.shape}
-        shapes |= {f"{role}_logp": tensor.shape for role, tensor in logps.items()}
-        if logp.ndim != 2 or len(set(shapes.values())) > 1:
-            written = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-            raise ValueError(f"{written} must have one shape B x T")
-        if finished is None:
-            finished = torch.ones_like(groups, dtype=torch.bool)
-        if judged is None:
-            judged = torch.ones_like(groups, dtype=torch.bool)
-        if versions is None:
-            versions = torch.full_like(groups, step)
+        self._check_policies(logps)
+        _check_one_shape(logp, {"mask": mask} | {f"{r}_logp": x for r, x in logps.items()})
+        name, values = self._outcome(rewards, advantages)
+        every = torch.ones_like(groups, dtype=torch.bool)
+        finished = every if finished is None else finished
+        judged = every if judged is None else judged
+        versions = torch.full_like(groups, step) if versions is None else versions
         rows = {
-            "rewards": rewards, "groups": groups, "finished": finished, "judged": judged,
+            name: values, "groups": groups, "finished": finished, "judged": judged,
             "versions": versions,
         }  # fmt: skip
-        for name, tensor in rows.items():
-            if tensor.shape != logp.shape[:1]:
-                raise ValueError(
-                    f"{name} {tuple(tensor.shape)} must have {logp.shape[0]} rows, as logp"
-                )
-        outcomes = Outcomes(rewards.double(), groups, mask.bool(), finished.bool(), judged.bool())
+        _check_rows(logp, rows)
+        outcomes = Outcomes(values.double(), groups, mask.bool(), finished.bool(), judged.bool())
         if not torch.isfinite(outcomes.rewards_B[outcomes.judged_B]).all():
-            raise ValueError("rewards must be finite where judged is true")
-        dropping = rng.generator(seed, rng.DROP, step)
+            raise ValueError(f"{name} must be finite where judged is true")
+        parts = replace(self.parts, advantage=AsGiven()) if name == "advantages" else self.parts
         batch = LossInput(
             logp_BT=logp,
             logps=logps,
-            advantages=self.parts.advantages(outcomes, dropping),
+            advantages=parts.advantages(outcomes, rng.generator(seed, rng.DROP, step)),
             groups_B=groups,
             versions_B=versions,
             tick=Tick(batch=step, epoch=0, part=0, update=step),
         )
         if "proximal" in self.parts.needs.logps - logps.keys():
             logps["proximal"] = self.proximal.logp(batch)
-        out = self.parts.loss(batch)
+        out = parts.loss(batch)
         log = TokenLog()
         log.add(out, batch)
         return Result(out.loss, log.reduce())
 
+    def _check_policies(self, logps: Mapping[str, Tensor]) -> None:
+        computed = not (self.proximal.of_batch or self.proximal.has_weights)
+        for role in sorted(self.parts.needs.logps - logps.keys()):
+            if role != "proximal" or not computed:
+                raise ValueError(f"{role}_logp is missing: this algorithm needs it")
+        if self.parts.needs.dense:
+            raise ValueError("this algorithm needs all logits: it runs in the trainer only")
+
+    def _outcome(self, rewards: Tensor | None, advantages: Tensor | None) -> tuple[str, Tensor]:
+        """What stands for the outcomes, and its name."""
+        if rewards is not None and advantages is not None:
+            raise ValueError("rewards and advantages are both given: one of them is enough")
+        if rewards is not None:
+            return "rewards", rewards
+        if advantages is None:
+            raise ValueError("rewards is missing: give rewards, or advantages in their place")
+        if isinstance(self.parts.truncation, PenaliseTruncated):
+            raise ValueError("truncation=penalise changes rewards: it cannot use advantages")
+        return "advantages", advantages
+
     def describe(self) -> str:
         """The formula in words."""
         return "\n".join(self.parts.describe())
+
+
+def _check_one_shape(logp: Tensor, others: Mapping[str, Tensor]) -> None:
+    shapes = {"logp": logp.shape} | {name: tensor.shape for name, tensor in others.items()}
+    if logp.ndim != 2 or len(set(shapes.values())) > 1:
+        written = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"{written} must have one shape B x T")
+
+
+def _check_rows(logp: Tensor, rows: Mapping[str, Tensor]) -> None:
+    for name, tensor in rows.items():
+        if tensor.shape != logp.shape[:1]:
+            raise ValueError(
+                f"{name} {tuple(tensor.shape)} must have {logp.shape[0]} rows, as logp"
+            )
 
 
 def algorithm(preset: str, *overrides: str) -> StandaloneAlgorithm:

@@ -28,11 +28,13 @@ from rec_experiments.algo import (
     ratios,
     regularizers,
     truncation,
+    trust_regions,
     weights,
 )
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment, Pieces, Preset
 from rec_experiments.policy.models import Pretrained, Tiny
+from rec_experiments.records.local_tracking import TensorBoard, Trackio
 from rec_experiments.records.tracking import NoTracking, Wandb
 from rec_experiments.rewards import adjustments
 from rec_experiments.rollout import sources
@@ -57,19 +59,53 @@ CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir()
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "algo": {"preset": Preset},
-    "advantage": {"mean": advantages.GroupMean, "standard": advantages.GroupStandard},
+    "advantage": {
+        "mean": advantages.GroupMean,
+        "standard": advantages.GroupStandard,
+        "whitened": advantages.GroupWhitened,
+        "leave_one_out": advantages.LeaveOneOut,
+        "relative_to_mean": advantages.RelativeToMean,
+        "fixed": advantages.FixedBaseline,
+        "optimal_value": advantages.OptimalValue,
+        "max_at_k": advantages.MaxAtK,
+    },
     "data_weighting": {
         "uniform": data_weighting.Uniform,
         "drop_negatives": data_weighting.DropNegatives,
         "exponential": data_weighting.ExponentialWeight,
         "pairwise": data_weighting.PairwiseWeight,
+        "varied_groups": data_weighting.VariedGroups,
     },
-    "clip": {"one_side": clips.OneSide, "two_side": clips.TwoSide, "ring": clips.Ring},
-    "weight": {"none": weights.NoWeight, "importance": weights.ImportanceWeight},
+    "clip": {
+        "one_side": clips.OneSide,
+        "two_side": clips.TwoSide,
+        "ring": clips.Ring,
+        "dual": trust_regions.DualClip,
+        "around_proximal": trust_regions.AroundProximal,
+        "total_variation": trust_regions.TotalVariation,
+        "binary_kl": trust_regions.BinaryKl,
+        "second_moment": trust_regions.SecondMoment,
+        "balanced": trust_regions.Balanced,
+    },
+    "weight": {
+        "none": weights.NoWeight,
+        "importance": weights.ImportanceWeight,
+        "behavior": weights.BehaviorWeight,
+        "capped": weights.CappedWeight,
+        "tapered": weights.TaperedWeight,
+        "soft_gate": weights.SoftGate,
+        "geometric_mean": weights.GeometricMean,
+        "gamma": weights.GammaWeight,
+    },
     "regularizer": {
         "none": regularizers.NoRegularizer,
         "sequence_square": regularizers.SequenceSquare,
         "token_square": regularizers.TokenSquare,
+        "k1": regularizers.K1,
+        "k2": regularizers.K2,
+        "k3": regularizers.K3,
+        "exact_kl": regularizers.ExactKl,
+        "pair_square": regularizers.PairSquare,
     },
     "aggregation": {
         "token_mean": aggregation.TokenMean,
@@ -90,6 +126,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "none": corrections.NoCorrection,
         "truncated": corrections.TruncatedCorrection,
         "masked": corrections.MaskedCorrection,
+        "sequence": corrections.SequenceCorrection,
         "band": corrections.BandCorrection,
     },
     "proximal": {
@@ -97,7 +134,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "interpolated": policies.Interpolated,
         "moving_average": policies.MovingAverage,
     },
-    "reference": {"reference": policies.Reference},
+    "reference": {"reference": policies.Reference, "staged": policies.StagedReference},
     "updates": {"updates": Updates},
     "source": {"fresh": sources.Fresh, "replay": sources.Replay},
     "reward": {
@@ -118,7 +155,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "sampler": {"native": Native, "vllm": Vllm},
     "pipeline": {"sequential": Sequential, "overlap": Overlap},
     "optimizer": {"adamw": AdamW},
-    "tracking": {"none": NoTracking, "wandb": Wandb},
+    "tracking": {
+        "none": NoTracking,
+        "wandb": Wandb,
+        "trackio": Trackio,
+        "tensorboard": TensorBoard,
+    },
 }
 
 # The slots that outside packages may add classes to, and what a class must have there.

@@ -21,7 +21,6 @@ one function a letter is one size; the tests check it at every call.
     E  size of a head
     S  seeds
     I  steps of a curve
-    R  resamples of a bootstrap
     X  of a size that has no other name
 """
 

@@ -28,6 +28,7 @@ At a clipping bound itself the token counts as inside (it keeps its gradient): M
 + 1(A<0, r >= 1-ε).
 """
 
+import itertools
 import math
 
 import numpy as np
@@ -124,6 +125,68 @@ def group_std_advantage(rewards, groups, ddof=1, eps=1e-6):
         variance = math.fsum((r - mean) ** 2 for r in members) / (len(members) - ddof)
         advantages[i] = (rewards[i] - mean) / (math.sqrt(variance) + eps)
     return advantages
+
+
+def whitened_advantage(rewards, groups, eps=1e-4):
+    """A_i = (r_i - r̄)/√(σ² + eps), σ² of the population (arXiv 2505.22257, Eq. 2)."""
+    centred = group_mean_advantage(rewards, groups)
+    found = np.zeros(len(centred))
+    for i in range(len(centred)):
+        members = [centred[j] for j in range(len(centred)) if groups[j] == groups[i]]
+        variance = math.fsum(c**2 for c in members) / len(members)
+        if centred[i] != 0:
+            found[i] = centred[i] / math.sqrt(variance + eps)
+    return found
+
+
+def leave_one_out_advantage(rewards, groups):
+    """r_i minus the mean of the other rewards of the group (RLOO, arXiv 2402.14740)."""
+    found = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        others = [rewards[j] for j in range(len(rewards)) if groups[j] == groups[i] and j != i]
+        if others and not all(r == rewards[i] for r in others):
+            found[i] = rewards[i] - math.fsum(others) / len(others)
+    return found
+
+
+def maxrl_advantage(rewards, groups, eps=1e-6):
+    """(r_i - r̄)/(r̄ + eps) (MaxRL, arXiv 2602.02710; eps as in its authors' code)."""
+    centred = group_mean_advantage(rewards, groups)
+    found = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        members = [float(rewards[j]) for j in range(len(rewards)) if groups[j] == groups[i]]
+        found[i] = centred[i] / (math.fsum(members) / len(members) + eps)
+    return found
+
+
+def optimal_advantage(rewards, groups, beta=0.5):
+    """r_i - β log((1/K) Σ exp(r_j/β)) (arXiv 2505.20686, 2602.19362)."""
+    found = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        members = [float(rewards[j]) for j in range(len(rewards)) if groups[j] == groups[i]]
+        mean = math.fsum(math.exp(r / beta) for r in members) / len(members)
+        found[i] = rewards[i] - beta * math.log(mean)
+    return found
+
+
+def max_at_k_advantage(rewards, groups, k=4, without_own=True):
+    """K/C(K, k) Σ over sets I of k responses with i in I of (max_I r - max over I without i of r).
+
+    The sets are listed one by one (arXiv 2510.23393, Eq. 7; without the second maximum its Eq. 9).
+    A group of fewer than k responses is one set.
+    """
+    found = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        members = [j for j in range(len(rewards)) if groups[j] == groups[i]]
+        size = min(k, len(members))
+        for chosen in itertools.combinations(members, size):
+            if i not in chosen:
+                continue
+            found[i] += max(rewards[j] for j in chosen)
+            if without_own and size > 1:
+                found[i] -= max(rewards[j] for j in chosen if j != i)
+        found[i] *= len(members) / math.comb(len(members), size)
+    return found
 
 
 # --- objectives -----------------------------------------------------------------------------
@@ -426,6 +489,235 @@ def ewma_update_normalised(average, weights, decay, total_weight):
         for name in average
     }
     return new, new_total
+
+
+def _shares(mask, groups, by_length):
+    """What each row's token sum counts: 1/G of the groups with a live row, 1/K of such rows in its
+    group, and 1/|y| of its tokens if `by_length`. Rows without tokens are left out."""
+    live = [i for i in range(np.shape(mask)[0]) if _row_positions(mask, i)]
+    count = len({int(groups[i]) for i in live})
+    shares = {}
+    for i in live:
+        members = sum(1 for j in live if groups[j] == groups[i])
+        length = len(_row_positions(mask, i)) if by_length else 1
+        shares[i] = 1.0 / count / members / length
+    return shares
+
+
+def _per_token(mask, shares, value_and_slope):
+    """Σ of share·value over the rows' tokens, as a loss; value_and_slope(i, t) gives both."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, share in shares.items():
+        for t in _row_positions(mask, i):
+            value, slope = value_and_slope(i, t)
+            total += share * value
+            slopes[i, t] = share * slope
+    return -total, -slopes
+
+
+def dr_grpo(logp, behavior, advantages, mask, groups, low=0.2, high=0.2):
+    """J = mean over groups of (1/K) Σ_i Σ_t min(rA, clip(r)A), A = r - r̄ (arXiv 2503.20783).
+
+    The authors' code divides by a constant length as well.
+    """
+    return _per_token(
+        mask,
+        _shares(mask, groups, by_length=False),
+        lambda i, t: _clipped_surrogate(
+            logp[i][t] - behavior[i][t], advantages[i], 1.0 - low, 1.0 + high
+        ),
+    )
+
+
+def grouped_gspo(logp, behavior, advantages, mask, groups, low=3e-4, high=4e-4):
+    """`gspo`, as a mean over the groups of the mean over each one's sequences."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, share in _shares(mask, groups, by_length=False).items():
+        positions = _row_positions(mask, i)
+        log_s = math.fsum(logp[i][t] - behavior[i][t] for t in positions) / len(positions)
+        value, slope = _clipped_surrogate(log_s, advantages[i], 1.0 - low, 1.0 + high)
+        total += share * value
+        for t in positions:
+            slopes[i, t] = share * slope / len(positions)
+    return -total, -slopes
+
+
+def gmpo(logp, behavior, advantages, mask, groups, low=-0.4, high=0.4):
+    """J = mean of {Π_t min(r_t^sgn, clip(r_t^sgn, e^low, e^high))^sgn}^(1/|y|) A (GMPO, arXiv
+    2507.20673, Eq. 4).
+
+    With sgn = sgn A the inner minimum is min(r, e^high) for A > 0 and max(r, e^low) for A < 0, so
+    log of the braces is the mean of c_t; dJ/dlog π_t = A e^(mean c)/|y| where c_t = log r_t.
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, share in _shares(mask, groups, by_length=False).items():
+        positions = _row_positions(mask, i)
+        log_ratio = {t: float(logp[i][t] - behavior[i][t]) for t in positions}
+        cut = {
+            t: min(x, high) if advantages[i] > 0 else max(x, low) if advantages[i] < 0 else x
+            for t, x in log_ratio.items()
+        }
+        value = advantages[i] * math.exp(math.fsum(cut.values()) / len(positions))
+        total += share * value
+        for t in positions:
+            slopes[i, t] = share * value / len(positions) * (cut[t] == log_ratio[t])
+    return -total, -slopes
+
+
+def sppo(logp, behavior, advantages, mask, eps=0.3):
+    """J = (1/N) Σ A log clip(r, 1/(1+eps), 1+eps) (sPPO, arXiv 2108.05828).
+
+    dJ/dlog π = A inside.
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        log_ratio, bound = logp[i][t] - behavior[i][t], math.log1p(eps)
+        total += advantages[i] * min(max(log_ratio, -bound), bound)
+        slopes[i, t] = advantages[i] * (-bound <= log_ratio <= bound)
+    return _minimised(total, slopes, _count(mask))
+
+
+def sapo(logp, behavior, advantages, mask, groups, tau_pos=1.0, tau_neg=1.05):
+    """J = mean of (1/|y|) Σ_t (4/τ) σ(τ(r - 1)) A (SAPO, arXiv 2511.20347); τ by the sign of A.
+
+    dJ/dlog π = 4 σ(x) σ(-x) r A with x = τ(r - 1).
+    """
+
+    def gate(i, t):
+        tau = tau_pos if advantages[i] > 0 else tau_neg
+        ratio = math.exp(logp[i][t] - behavior[i][t])
+        x = tau * (ratio - 1.0)
+        tail = math.exp(-abs(x))
+        open_ = (1.0 if x >= 0 else tail) / (1.0 + tail)
+        return 4.0 / tau * open_ * advantages[i], 4.0 * tail / (1.0 + tail) ** 2 * ratio * (
+            advantages[i]
+        )
+
+    return _per_token(mask, _shares(mask, groups, by_length=True), gate)
+
+
+def dppo(logp, behavior, advantages, mask, distance, low, high, cap=20.0):
+    """J = (1/N) Σ M sg(min(r, cap)) A log π (DPPO, arXiv 2602.04879).
+
+    M drops A > 0 with π > π_behavior and a distance over `high`, and A < 0 with π < π_behavior and
+    one over `low`. distance: "tv", |π - π_behavior|, or "kl", that of the coin π_behavior to π.
+    """
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        new, old = math.exp(logp[i][t]), math.exp(behavior[i][t])
+        if distance == "tv":
+            gap = abs(new - old)
+        else:
+            gap = old * math.log(old / new) + (1.0 - old) * math.log((1.0 - old) / (1.0 - new))
+        if advantages[i] > 0 and new > old and gap > high:
+            continue
+        if advantages[i] < 0 and new < old and gap > low:
+            continue
+        factor = min(math.exp(logp[i][t] - behavior[i][t]), cap) * advantages[i]
+        total += factor * logp[i][t]
+        slopes[i, t] = factor
+    return _minimised(total, slopes, _count(mask))
+
+
+def vespo(logp, behavior, advantages, mask, groups, positive=(2.0, 3.0), negative=(3.0, 2.0)):
+    """J = mean of Σ_t sg(w^k exp(λ(1 - w))) A log π, w = Π_t r_t (VESPO, arXiv 2602.10693)."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, share in _shares(mask, groups, by_length=False).items():
+        positions = _row_positions(mask, i)
+        log_w = math.fsum(logp[i][t] - behavior[i][t] for t in positions)
+        k, decay = positive if advantages[i] >= 0 else negative
+        factor = share * math.exp(k * log_w + decay * (1.0 - math.exp(log_w))) * advantages[i]
+        for t in positions:
+            total += factor * logp[i][t]
+            slopes[i, t] = factor
+    return -total, -slopes
+
+
+def sequence_reinforce(logp, advantages, mask, groups):
+    """J = mean over groups of (1/K) Σ_i A_i log π(y_i)."""
+    shares = _shares(mask, groups, by_length=False)
+    return _per_token(mask, shares, lambda i, t: (advantages[i] * logp[i][t], advantages[i]))
+
+
+def tapered_reinforce(logp, behavior, advantages, mask, groups):
+    """`topr` as the paper has it: token sums, averaged over the trajectories."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, share in _shares(mask, groups, by_length=False).items():
+        positions = _row_positions(mask, i)
+        taper = 1.0
+        if advantages[i] < 0:
+            log_ratio = math.fsum(logp[i][t] - behavior[i][t] for t in positions)
+            taper = math.exp(min(log_ratio, 0.0))
+        for t in positions:
+            total += share * taper * advantages[i] * logp[i][t]
+            slopes[i, t] = share * taper * advantages[i]
+    return -total, -slopes
+
+
+def copg(logp, reference, rewards, mask, groups, beta=0.1):
+    """J = mean over ordered pairs of a group, then over groups, of
+
+        ½ [(r_i - r_j)(d_i - d_j) - β/2 (d_i - d_j)²],  d = log π(y)/π_ref(y)
+
+    whose gradient is half the mean of (R_i - R_j)(∇log π(y_i) - ∇log π(y_j)), R = r - β d (CoPG,
+    arXiv 2406.19185; from a secondary source). Every row must have a token. A group of one has no
+    pair and counts as a group.
+    """
+    rows = range(np.shape(mask)[0])
+    count = len({int(g) for g in groups})
+    drift = [math.fsum(logp[i][t] - reference[i][t] for t in _row_positions(mask, i)) for i in rows]
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, j in itertools.permutations(rows, 2):
+        if groups[i] != groups[j]:
+            continue
+        size = sum(1 for n in rows if groups[n] == groups[i])
+        share = 1.0 / count / size / (size - 1)
+        apart, better = drift[i] - drift[j], rewards[i] - rewards[j]
+        total += share * 0.5 * (better * apart - beta / 2 * apart**2)
+        for row, sign in ((i, 1.0), (j, -1.0)):
+            for t in _row_positions(mask, row):
+                slopes[row, t] += sign * share * 0.5 * (better - beta * apart)
+    return -total, -slopes
+
+
+def oapl(logp, behavior, advantages, mask, groups, beta=1e-3):
+    """mean of (β log π(y)/π_behavior(y) - A)²/(2β) (OAPL, arXiv 2602.19362, Eq. 3, over 2β)."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, share in _shares(mask, groups, by_length=False).items():
+        positions = _row_positions(mask, i)
+        drift = math.fsum(logp[i][t] - behavior[i][t] for t in positions)
+        miss = beta * drift - advantages[i]
+        total += share * miss**2 / (2 * beta)
+        for t in positions:
+            slopes[i, t] = share * miss
+    return total, slopes
+
+
+def around_proximal(logp, behavior, proximal, advantages, mask, low=0.2, high=0.2):
+    """J = (1/N) Σ min(rA, clip(r, max(r' - low, 0), r' + high)A), r' = π_prox/π_behavior
+    (arXiv 2505.22257, Eq. 6; Mix-PPG of arXiv 2507.06892)."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        centre = math.exp(proximal[i][t] - behavior[i][t])
+        value, slope = _clipped_surrogate(
+            logp[i][t] - behavior[i][t], advantages[i], max(centre - low, 0.0), centre + high
+        )
+        total += value
+        slopes[i, t] = slope
+    return _minimised(total, slopes, _count(mask))
+
+
+def dual_clip(logp, behavior, advantages, mask, low=0.2, high=0.2, ceiling=3.0):
+    """`ppo_clip` whose surrogate is max(·, ceiling·A) where A < 0 (arXiv 1912.09729)."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        log_ratio = logp[i][t] - behavior[i][t]
+        value, slope = _clipped_surrogate(log_ratio, advantages[i], 1.0 - low, 1.0 + high)
+        if advantages[i] < 0 and value < ceiling * advantages[i]:
+            value, slope = ceiling * advantages[i], 0.0
+        total += value
+        slopes[i, t] = slope
+    return _minimised(total, slopes, _count(mask))
 
 
 # --- corrections for the gap between trainer and sampler --------------------------------------

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rec_experiments.algo.groups import center, group_size, group_sum
+from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
+from rec_experiments.errors import UserError
 from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
@@ -19,6 +20,17 @@ class Advantage(Protocol):
 
     def describe(self) -> str:
         """The formula, for people."""
+
+
+@dataclass(kw_only=True, slots=True)
+class AsGiven(Piece):
+    """What stands for the rewards is the advantage already, of an estimator from elsewhere."""
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        return rewards_B
+
+    def describe(self) -> str:
+        return "A as given"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,8 +64,7 @@ class GroupStandard(Piece):
     def __post_init__(self) -> None:
         if self.ddof not in (0, 1):
             raise ValueError(f"ddof={self.ddof}: must be 0 (population) or 1 (sample)")
-        if not 0 <= self.epsilon < math.inf:
-            raise ValueError(f"epsilon={self.epsilon}: must be at least 0, and finite")
+        _check_epsilon(self.epsilon)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -63,3 +74,166 @@ class GroupStandard(Piece):
 
     def describe(self) -> str:
         return "(r − r̄)/σ_r"
+
+
+@dataclass(kw_only=True, slots=True)
+class GroupWhitened(Piece):
+    """(r_i − r̄) / √(σ_r² + epsilon) with the population's variance (arXiv 2505.22257, Eq. 2).
+
+    Raises ValueError unless epsilon ≥ 0.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        centered_B = center(rewards_B, groups_B)
+        variance_B = group_mean(centered_B**2, groups_B)
+        return centered_B / (variance_B + self.epsilon).clamp(min=1e-300).sqrt()
+
+    def describe(self) -> str:
+        return f"(r − r̄)/√(σ_r² + {self.epsilon:g})"
+
+
+@dataclass(kw_only=True, slots=True)
+class LeaveOneOut(Piece):
+    """r_i minus the mean reward of the others of its group (RLOO, arXiv 2402.14740). It is
+    K/(K − 1) · (r_i − r̄); a group of one has advantage 0."""
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        size_B = group_size(groups_B)
+        return center(rewards_B, groups_B) * size_B / (size_B - 1).clamp(min=1)
+
+    def describe(self) -> str:
+        return "(r − r̄ of the others)"
+
+
+@dataclass(kw_only=True, slots=True)
+class RelativeToMean(Piece):
+    """(r_i − r̄) / (r̄ + epsilon): REINFORCE weighted by the inverse success rate, whose limit for
+    many responses is maximum likelihood (MaxRL, arXiv 2602.02710).
+
+    Raises ValueError unless epsilon ≥ 0; UserError for a negative reward, whose mean is no rate.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check_epsilon(self.epsilon)
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        if (rewards_B < 0).any():
+            raise UserError(
+                f"advantage.kind=relative_to_mean: a reward is {float(rewards_B.min()):g}; "
+                "must be at least 0"
+            )
+        mean_B = group_mean(rewards_B, groups_B)
+        return center(rewards_B, groups_B) / (mean_B + self.epsilon).clamp(min=1e-300)
+
+    def describe(self) -> str:
+        return "(r − r̄)/r̄"
+
+
+@dataclass(kw_only=True, slots=True)
+class FixedBaseline(Piece):
+    """scale · (r_i − baseline), whatever the others earned. With scale 2 and baseline ½ a reward of
+    0 or 1 becomes −1 or 1.
+
+    Raises ValueError unless baseline is finite and scale greater than 0.
+    """
+
+    baseline: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.baseline):
+            raise ValueError(f"baseline={self.baseline}: must be finite")
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"scale={self.scale}: must be greater than 0, and finite")
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        return self.scale * (rewards_B - self.baseline)
+
+    def describe(self) -> str:
+        return f"{self.scale:g}·(r − {self.baseline:g})"
+
+
+@dataclass(kw_only=True, slots=True)
+class OptimalValue(Piece):
+    """r_i − V*, V* = β log mean_j exp(r_j/β) over the group: the value of the policy that is best
+    under a KL penalty β to the one that drew the group (arXiv 2505.20686, 2602.19362).
+
+    temperature: β; it goes from the mean (∞) to the maximum (0). Raises ValueError unless > 0.
+    """
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature={self.temperature}: must be greater than 0, and finite")
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        below_B = rewards_B - group_max(rewards_B, groups_B)
+        mean_B = group_mean((below_B / self.temperature).exp(), groups_B)
+        return below_B - self.temperature * mean_B.log()
+
+    def describe(self) -> str:
+        return f"(r − V*), V* = {self.temperature:g} · log mean exp(r/{self.temperature:g})"
+
+
+@dataclass(kw_only=True, slots=True)
+class MaxAtK(Piece):
+    """K r̃_i, r̃_i = 1/C(K, k) Σ over the sets I of k responses with i among them of max_I r: the
+    mean over the group of A_i ∇log π(y_i) is an unbiased gradient of the best of k (Eq. 9 of
+    arXiv 2510.23393; Walder and Karkhanis, arXiv 2505.15201). A group of fewer than k is one set.
+
+    without_own: take max over I without i off each, which has expectation 0 and less variance;
+    with k = 1 there is nothing to take off. Raises ValueError for k < 1.
+    """
+
+    k: int
+    without_own: bool
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k={self.k}: must be at least 1")
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        advantage_B = rewards_B.new_zeros(rewards_B.shape)
+        for group in groups_B.unique():
+            rows_K = (groups_B == group).nonzero().flatten()
+            ascending_K = rows_K[rewards_B[rows_K].argsort()]
+            advantage_B[ascending_K] = self._of_group(rewards_B[ascending_K])
+        return advantage_B
+
+    def _of_group(self, ascending_K: Tensor) -> Tensor:
+        """The last of a set is its maximum. C(n, m) counts the sets that share it."""
+        size, k = len(ascending_K), min(self.k, len(ascending_K))
+        own_K = ascending_K.new_tensor([math.comb(i, k - 1) for i in range(size)])
+        if k == 1 or not self.without_own:
+            beside = [math.comb(j - 1, k - 2) if j > 0 and k > 1 else 0 for j in range(size)]
+            found_K = own_K * ascending_K + _sum_of_later(own_K.new_tensor(beside) * ascending_K)
+        else:  # sets whose best is another one have the same best without i
+            above_K = ascending_K - ascending_K[0]  # exactly 0 where all rewards are equal
+            others_K = own_K.new_tensor([math.comb(j, k - 2) for j in range(size)])
+            found_K = own_K * above_K - _sum_of_earlier(others_K * above_K)
+        return found_K * size / math.comb(size, k)
+
+    def describe(self) -> str:
+        baseline = " − best of the others" if self.without_own else ""
+        return f"K·(mean over sets of {self.k} of best{baseline})"
+
+
+def _sum_of_later(values_K: Tensor) -> Tensor:
+    return values_K.sum() - values_K.cumsum(0)
+
+
+def _sum_of_earlier(values_K: Tensor) -> Tensor:
+    return values_K.cumsum(0) - values_K
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon={epsilon}: must be at least 0, and finite")

@@ -41,10 +41,10 @@ class Bounds(Piece):
             raise ValueError(f"high={self.high}: must be at least 0, or null for no bound")
 
     def above_floor(self, log_ratio_BT: Tensor) -> Tensor:
-        return log_ratio_BT >= _log_floor(self.low)
+        return log_ratio_BT >= log_floor(self.low)
 
     def below_ceiling(self, log_ratio_BT: Tensor) -> Tensor:
-        return log_ratio_BT <= _log_ceiling(self.high)
+        return log_ratio_BT <= log_ceiling(self.high)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -107,8 +107,8 @@ class Ring(Bounds):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1 = batch.advantage_B[:, None]
         inside_BT = self.above_floor(log_ratio_BT) & self.below_ceiling(log_ratio_BT)
-        far_below_BT = log_ratio_BT <= _log_floor(self.outer_low)
-        far_above_BT = log_ratio_BT >= _log_ceiling(self.outer_high)
+        far_below_BT = log_ratio_BT <= log_floor(self.outer_low)
+        far_above_BT = log_ratio_BT >= log_ceiling(self.outer_high)
         return (
             inside_BT
             | (sign_B1 == 0)
@@ -128,9 +128,11 @@ class Ring(Bounds):
         return inner.replace("two-side", "ring") + outside
 
 
-def _log_floor(low: float | None) -> float:
+def log_floor(low: float | None) -> float:
+    """log(1 − low); −∞ for no bound."""
     return -math.inf if low is None or low == 1 else math.log1p(-low)
 
 
-def _log_ceiling(high: float | None) -> float:
+def log_ceiling(high: float | None) -> float:
+    """log(1 + high); ∞ for no bound."""
     return math.inf if high is None else math.log1p(high)

@@ -78,6 +78,27 @@ class MaskedCorrection(Piece):
 
 
 @dataclass(kw_only=True, slots=True)
+class SequenceCorrection(Piece):
+    """Π_t κ_t on every token of a sequence where it is at most cap, 0 where it is more: the masked
+    importance sampling of sequences. Raises ValueError for cap < 1."""
+
+    needs: ClassVar[Needs] = BOTH
+    cap: float
+
+    def __post_init__(self) -> None:
+        _check_cap(self.cap)
+
+    def __call__(self, batch: LossInput) -> Tensor | None:
+        log_mismatch_BT = log_mismatch(batch)
+        product_B1 = log_mismatch_BT.sum(1, keepdim=True)
+        weight_B1 = product_B1.exp().where(product_B1 <= math.log(self.cap), 0.0)
+        return weight_B1.expand_as(log_mismatch_BT)
+
+    def describe(self) -> str:
+        return f" · Π κ·1(Π κ ≤ {self.cap:g})"
+
+
+@dataclass(kw_only=True, slots=True)
 class BandCorrection(Piece):
     """κ · 1(low ≤ κ ≤ high) of each token (IcePop). Raises ValueError unless 0 ≤ low ≤ 1 ≤ high."""
 

@@ -84,6 +84,21 @@ def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator)
 
 
 @dataclass(kw_only=True, slots=True)
+class VariedGroups(Piece):
+    """Groups whose rewards are all equal are masked out: of loss, penalty and denominators
+    (arXiv 2505.22257, Eq. 8; DAPO draws others in their place instead: source=refill)."""
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Weighted:
+        varied_B = group_sum(center(rewards_B, groups_B).abs(), groups_B) > 0
+        return Weighted(advantage(rewards_B, groups_B) * varied_B, varied_B)
+
+    def describe(self, advantage: str) -> str:
+        return f"{advantage}, groups of equal rewards masked out"
+
+
+@dataclass(kw_only=True, slots=True)
 class Exponential(Piece):
     """w_i = exp(A_i / temperature). Raises ValueError unless temperature > 0."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ def group_size(groups_B: Tensor) -> Tensor:
 def group_mean(values_B: Tensor, groups_B: Tensor) -> Tensor:
     """For each row the mean of `values_B` over its group."""
     return group_sum(values_B, groups_B) / group_size(groups_B)
+
+
+def group_max(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """For each row the largest of `values_B` within its group."""
+    ids_G, row_group_B = groups_B.unique(return_inverse=True)
+    empty_G = values_B.new_full((len(ids_G),), -math.inf)
+    return empty_G.scatter_reduce(0, row_group_B, values_B, "amax")[row_group_B]
 
 
 def center(values_B: Tensor, groups_B: Tensor) -> Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from rec_experiments.types import LossInput, Piece
+from rec_experiments.algo.groups import group_sum
+from rec_experiments.algo.weights import MAX_LOG_WEIGHT
+from rec_experiments.types import LossInput, Needs, Piece
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,8 +75,117 @@ class TokenSquare(Piece):
         return f"{self.tau:g} · (log π_θ − log π_old)² per token"
 
 
-def _live_difference(batch: LossInput) -> Tensor:
-    difference_BT = batch.logp_BT - batch.logps["behavior"]
+@dataclass(kw_only=True, slots=True)
+class ReferencePenalty(Piece):
+    """beta times an estimate of KL(π_θ ‖ π_ref) from each token that was drawn, as Schulman numbers
+    the estimators (joschu.net/blog/kl-approx.html). Raises ValueError for beta < 0."""
+
+    needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}))
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < math.inf:
+            raise ValueError(f"beta={self.beta}: must be at least 0, and finite")
+
+    def estimate(self, log_ratio_BT: Tensor) -> Tensor:
+        """Of log_ratio_BT = log π_θ − log π_ref, differentiable; 0 at 0."""
+        raise NotImplementedError
+
+    def __call__(self, batch: LossInput) -> Tensor | None:
+        return self.beta * self.estimate(_live_difference(batch, "reference"))
+
+
+@dataclass(kw_only=True, slots=True)
+class K1(ReferencePenalty):
+    """log π_θ/π_ref: unbiased as a value, but its gradient has mean 0 on-policy."""
+
+    def estimate(self, log_ratio_BT: Tensor) -> Tensor:
+        return log_ratio_BT
+
+    def describe(self) -> str:
+        return f"{self.beta:g} · log π_θ/π_ref per token (k1)"
+
+
+@dataclass(kw_only=True, slots=True)
+class K2(ReferencePenalty):
+    """½ (log π_θ/π_ref)²: its gradient on-policy is that of KL(π_θ ‖ π_ref)."""
+
+    def estimate(self, log_ratio_BT: Tensor) -> Tensor:
+        return log_ratio_BT**2 / 2
+
+    def describe(self) -> str:
+        return f"{self.beta:g} · ½(log π_θ/π_ref)² per token (k2)"
+
+
+@dataclass(kw_only=True, slots=True)
+class K3(ReferencePenalty):
+    """q − 1 − log q with q = π_ref/π_θ: at least 0; GRPO's penalty (arXiv 2402.03300, Eq. 4). It
+    goes on as a straight line beyond q = e^20, so that it stays finite."""
+
+    def estimate(self, log_ratio_BT: Tensor) -> Tensor:
+        log_q_BT = -log_ratio_BT
+        curve_BT = log_q_BT.clamp(max=MAX_LOG_WEIGHT).expm1()
+        line_BT = math.exp(MAX_LOG_WEIGHT) * (log_q_BT - MAX_LOG_WEIGHT + 1) - 1
+        return curve_BT.where(log_q_BT <= MAX_LOG_WEIGHT, line_BT) - log_q_BT
+
+    def describe(self) -> str:
+        return f"{self.beta:g} · (π_ref/π_θ − 1 + log π_θ/π_ref) per token (k3)"
+
+
+@dataclass(kw_only=True, slots=True)
+class ExactKl(Piece):
+    """beta · KL(π_θ ‖ π_ref) of each token, exact over the vocabulary. Raises ValueError for
+    beta < 0."""
+
+    needs: ClassVar[Needs] = Needs(dense=frozenset({"kl"}))
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < math.inf:
+            raise ValueError(f"beta={self.beta}: must be at least 0, and finite")
+
+    def __call__(self, batch: LossInput) -> Tensor | None:
+        return (self.beta * batch.dense["kl"]).where(batch.mask_BT, 0.0)
+
+    def describe(self) -> str:
+        return f"{self.beta:g} · KL(π_θ ‖ π_ref) per token, exact"
+
+
+@dataclass(kw_only=True, slots=True)
+class PairSquare(Piece):
+    """beta/4 · (d_i − d_j)², d = log π_θ(y)/π_ref(y), mean over the ordered pairs of a group's live
+    responses: with leave-one-out rewards it makes half the contrastive policy gradient
+    (R_i − R_j)(∇log π(y_i) − ∇log π(y_j)), R = r − β d (CoPG, arXiv 2406.19185).
+
+    A response's share is spread evenly over its live tokens, to be summed by sequence_mean. Raises
+    ValueError for beta < 0.
+    """
+
+    needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}), whole_batch=True)
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < math.inf:
+            raise ValueError(f"beta={self.beta}: must be at least 0, and finite")
+
+    def __call__(self, batch: LossInput) -> Tensor | None:
+        mask_BT = batch.mask_BT
+        count_B = batch.advantages.live_B.to(batch.logp_BT.dtype)
+        drift_B = _live_difference(batch, "reference").sum(1)
+        mean_B = group_sum(drift_B, batch.groups_B) / count_B.clamp(min=1)
+        share_B = count_B / (count_B - 1).clamp(min=1) * (drift_B - mean_B) ** 2
+        length_B = mask_BT.sum(1).clamp(min=1)
+        return (self.beta / 2 * share_B / length_B)[:, None] * mask_BT
+
+    def describe(self) -> str:
+        return (
+            f"{self.beta / 4:g} · (d_i − d_j)² over the pairs of a group, d = log π_θ(y)/π_ref(y)"
+        )
+
+
+def _live_difference(batch: LossInput, role: str = "behavior") -> Tensor:
+    """log π_θ − log π_role of live tokens, differentiable; 0 elsewhere."""
+    difference_BT = batch.logp_BT - batch.logps[role]
     return difference_BT.where(batch.mask_BT, 0.0)
 
 

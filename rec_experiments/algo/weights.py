@@ -1,10 +1,16 @@
-"""Importance weight of each token: the factor ρ of the IS variants, or 1 (Section 4.1)."""
+"""Weight of each token's gradient: ρ of the IS variants, 1 (Section 4.1), or a function of ρ.
+
+An objective J(ρ) that is differentiated through ρ has the gradient ρ J'(ρ) ∇log π_θ: that factor is
+the weight, and nothing is differentiated through it again.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from rec_experiments.algo.clips import log_ceiling, log_floor
 from rec_experiments.types import LossInput, Piece
 
 if TYPE_CHECKING:
@@ -42,3 +48,138 @@ class ImportanceWeight(Piece):
 
     def describe(self, ratio: str) -> str:
         return f" · {ratio}"
+
+
+@dataclass(kw_only=True, slots=True)
+class BehaviorWeight(Piece):
+    """ρ = π_θ/π_behavior of each token, whatever ratio the clip looks at: (π_prox/π_behavior) · u,
+    the weight of decoupled PPO (arXiv 2110.00641)."""
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
+
+    def describe(self, ratio: str) -> str:
+        return " · ρ"
+
+
+@dataclass(kw_only=True, slots=True)
+class CappedWeight(Piece):
+    """min(ratio, cap): no token loses its gradient (CISPO, arXiv 2506.13585, Eq. 4 and 5, without a
+    lower bound, as that paper runs it). Raises ValueError unless cap > 0."""
+
+    cap: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cap <= math.exp(MAX_LOG_WEIGHT):
+            raise ValueError(f"cap={self.cap}: must be greater than 0, and at most e^20")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return log_ratio_BT.clamp(max=math.log(self.cap)).exp()
+
+    def describe(self, ratio: str) -> str:
+        return f" · min({ratio}, {self.cap:g})"
+
+
+@dataclass(kw_only=True, slots=True)
+class TaperedWeight(Piece):
+    """1 where A ≥ 0, min(Π_t ρ_t, 1) of the whole response elsewhere (TOPR, arXiv 2503.14286)."""
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        product_B1 = batch.log_ratio_BT().sum(1, keepdim=True).clamp(max=0.0).exp()
+        return product_B1.where(batch.advantage_B[:, None] < 0, 1.0).expand_as(log_ratio_BT)
+
+    def describe(self, ratio: str) -> str:
+        return " · (1 where A ≥ 0, min(Π ρ, 1) where A < 0)"
+
+
+@dataclass(kw_only=True, slots=True)
+class SoftGate(Piece):
+    """4 σ(x)(1 − σ(x)) · ratio with x = τ (ratio − 1): the gradient of (4/τ) σ(x), which fades out
+    on both sides of 1 where a clip cuts (SAPO, arXiv 2511.20347).
+
+    tau_positive: τ where A > 0. tau_negative: elsewhere. Raises ValueError unless both are > 0.
+    """
+
+    tau_positive: float
+    tau_negative: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "tau_positive", "tau_negative")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        ratio_BT = log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
+        x_BT = _by_sign(self.tau_positive, self.tau_negative, batch) * (ratio_BT - 1)
+        return 4 * x_BT.sigmoid() * (-x_BT).sigmoid() * ratio_BT
+
+    def describe(self, ratio: str) -> str:
+        taus = f"τ = {self.tau_positive:g} where A > 0, {self.tau_negative:g} elsewhere"
+        return f" · 4σ(x)(1 − σ(x))·{ratio} [x = τ({ratio} − 1), {taus}]"
+
+
+@dataclass(kw_only=True, slots=True)
+class GeometricMean(Piece):
+    """exp(mean_t c_t) of each response, c_t = log ratio cut off at log(1 + high) where A > 0 and at
+    log(1 − low) where A < 0: what GMPO (arXiv 2507.20673, Eq. 4) has for ρ. low and high are those
+    of `clip`, which takes the gradient of the tokens that are cut off."""
+
+    low: float | None
+    high: float | None
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        sign_B1, mask_BT = batch.advantage_B[:, None], batch.mask_BT
+        below_BT = log_ratio_BT.clamp(max=log_ceiling(self.high))
+        above_BT = log_ratio_BT.clamp(min=log_floor(self.low))
+        cut_BT = below_BT.where(sign_B1 > 0, above_BT.where(sign_B1 < 0, log_ratio_BT))
+        length_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
+        mean_B1 = cut_BT.where(mask_BT, 0.0).sum(1, keepdim=True) / length_B1
+        return mean_B1.clamp(max=MAX_LOG_WEIGHT).exp().expand_as(log_ratio_BT)
+
+    def describe(self, ratio: str) -> str:
+        return f" · geometric mean of the clipped {ratio}"
+
+
+@dataclass(kw_only=True, slots=True)
+class GammaWeight(Piece):
+    """w^k · exp(λ (1 − w)) of each response, w = Π_t ρ_t: 1 at w = 1, 0 at 0 and ∞ (VESPO, arXiv
+    2602.10693). One pair (k, λ) where A ≥ 0, another where A < 0.
+
+    Raises ValueError unless all four are > 0.
+    """
+
+    power_positive: float
+    decay_positive: float
+    power_negative: float
+    decay_negative: float
+
+    def __post_init__(self) -> None:
+        _check_positive(
+            self, "power_positive", "decay_positive", "power_negative", "decay_negative"
+        )
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        log_w_B1 = batch.log_ratio_BT().sum(1, keepdim=True)
+        positive_B1 = batch.advantage_B[:, None] >= 0
+        power_B1 = log_w_B1.new_tensor(self.power_positive).where(positive_B1, self.power_negative)
+        decay_B1 = log_w_B1.new_tensor(self.decay_positive).where(positive_B1, self.decay_negative)
+        log_weight_B1 = power_B1 * log_w_B1 - decay_B1 * log_w_B1.expm1()
+        return log_weight_B1.exp().expand_as(log_ratio_BT)
+
+    def describe(self, ratio: str) -> str:
+        return (
+            f" · w^k·exp(λ(1 − w)) [w = Π ρ, (k, λ) = ({self.power_positive:g}, "
+            f"{self.decay_positive:g}) where A ≥ 0, ({self.power_negative:g}, "
+            f"{self.decay_negative:g}) where A < 0]"
+        )
+
+
+def _by_sign(positive: float, other: float, batch: LossInput) -> Tensor:
+    """One number where A > 0, another elsewhere; B x 1."""
+    advantage_B1 = batch.advantage_B[:, None]
+    return advantage_B1.new_tensor(positive).where(advantage_B1 > 0, other)
+
+
+def _check_positive(piece: Piece, *names: str) -> None:
+    for name in names:
+        value = getattr(piece, name)
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value}: must be greater than 0, and finite")

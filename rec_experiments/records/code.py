@@ -39,7 +39,7 @@ LEFT_OUT = {
     "and who made it",
     "cache": "keeps what can be made again",
     "records.metrics": "says what the numbers are",
-    "records.tracking": "tells others what is in metrics.jsonl",
+    "records.tracking, records.local_tracking": "tells others what is in metrics.jsonl",
 }
 
 # Packages that compute in every run, and those of the pieces that compute with others besides.

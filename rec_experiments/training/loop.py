@@ -108,7 +108,7 @@ def train(
     while step < experiment.steps and not any(context.world.gather(stop())):
         tick = updates.tick(step)
         if batch is None:
-            batch = begin_batch(experiment, context, feed.take(tick.batch), tick)
+            batch = begin_batch(experiment, context, optimizer, feed.take(tick.batch), tick)
         lag = weight_lag(experiment, context, feed.behavior, batch, tick)
         row = update(experiment, context, optimizer, batch, tick) | lag
         step += 1
@@ -168,13 +168,20 @@ def draw_tokens(experiment: Experiment) -> int:
 
 
 def begin_batch(
-    experiment: Experiment, context: TrainingContext, batch: Rollouts, tick: Tick
+    experiment: Experiment,
+    context: TrainingContext,
+    optimizer: torch.optim.Optimizer,
+    batch: Rollouts,
+    tick: Tick,
 ) -> Rollouts:
     """The batch with what the policy before its first update says of it, where that is needed.
 
+    A stage that ends forgets the optimizer's state, where the reference asks for it.
     seconds["proximal"] is what it took.
     """
     started, model = time.perf_counter(), context.model
+    if experiment.reference.resets_optimizer and experiment.reference.is_due(tick.batch):
+        optimizer.state.clear()
     context.policies.begin_batch(tick, model)
     gradient = gradient_pass(experiment, context, tick)
     if experiment.updates.per_batch == 1 or not (gradient.proximal and gradient.proximal.of_batch):

@@ -107,6 +107,7 @@ class Reference(Piece):
     swap_every: batches between two swaps; None for never. Raises ValueError for a number below 1.
     """
 
+    resets_optimizer: ClassVar[bool] = False
     swap_every: int | None
 
     def __post_init__(self) -> None:
@@ -121,6 +122,17 @@ class Reference(Piece):
         if self.swap_every is None:
             return "the initial model"
         return f"swapped to the policy every {self.swap_every} batches"
+
+
+@dataclass(kw_only=True, slots=True)
+class StagedReference(Reference):
+    """A reference whose swap begins a stage: the optimizer starts anew with it, as if the policy
+    were trained by another run that begins there (arXiv 2505.22257, Algorithm 1)."""
+
+    resets_optimizer: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return super(StagedReference, self).describe() + ", where the optimizer starts anew"
 
 
 @dataclass(kw_only=True)

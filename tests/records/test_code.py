@@ -350,12 +350,12 @@ def test_figures_and_claims_name_the_runs_that_other_code_made(jobs):
     runs = [read_run("GRPO", "offline", seed, job.path) for seed, job in enumerate(jobs)]
     panel = sweeps.Panel("eval/accuracy", "accuracy", False)
     data = FigureData(
-        name="fig3", title="", caption="", scale="mini", arms=["GRPO"], columns=["offline"],
-        panels=[panel], runs=runs,
+        name="fig3", title="", caption="", scale="mini", claim_seeds=None, shown=[0, 1],
+        arms=["GRPO"], columns=["offline"], panels=[panel], runs=runs,
     )  # fmt: skip
     said = f"Made by {MADE_BY}: GRPO, offline, seed 1."
     assert remarks(data) == [said]
-    for verdict in verdicts({"fig3": data}):
+    for verdict in verdicts({"fig3": data}, "mini"):
         assert (said in tables.remarks(verdict)) == ("fig3" in verdict.claim.figures)
         assert tables.plain(verdict)["made_by"] == verdict.makers
     assert best_of([runs[1], runs[0]]).path == jobs[0].path

@@ -10,6 +10,7 @@ from rec_experiments.records import metrics
 DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
+OF_SEVERAL_UPDATES = {"time/proximal"}
 
 
 def test_the_page_is_the_catalogue():
@@ -20,4 +21,11 @@ def test_the_page_is_the_catalogue():
 def test_runs_log_what_the_catalogue_says_and_no_more(tmp_path, dataset):
     folder = run(tmp_path, *SMALL, f"dataset={dataset}", "sync.interval=2")
     logged = {key for row in folder.metrics() for key in row} - {"step"}
-    assert logged | AT_LAG_0 == KNOWN
+    assert logged | AT_LAG_0 | OF_SEVERAL_UPDATES == KNOWN
+
+
+def test_a_batch_that_is_scored_first_says_how_long_it_took(tmp_path):
+    folder = run(tmp_path, *SMALL, "algo=grpo", "updates=ppo", "ratio=proximal")
+    logged = {key for row in folder.metrics() for key in row} - {"step"}
+    assert logged >= OF_SEVERAL_UPDATES
+    assert logged <= KNOWN

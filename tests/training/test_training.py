@@ -255,21 +255,19 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     context = prepare(exp)
     folder = RunFolder(tmp_path / "run")
     folder.start(resolve(*MOVING, *overrides), {})
-    weights_after, drawn_with = {}, {}
-    answer = context.worker.answer
+    draw = context.worker.draw
 
     def fingerprint(model):
         return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
 
-    def spy(snapshot, request):
-        out = answer(snapshot, request)
-        weights_after.setdefault(0, fingerprint(context.model))
-        first = request.keys[0][0]
-        if first.stream == 0:
-            drawn_with[first.batch] = fingerprint(context.worker.sampler.model)
+    def spy(snapshot, requests):
+        out = draw(snapshot, requests)
+        for request in requests:
+            drawn_with[request.keys[0][0].batch] = fingerprint(context.worker.sampler.model)
         return out
 
-    context.worker.answer = spy
+    weights_after, drawn_with = {0: fingerprint(context.model)}, {}
+    context.worker.draw = spy
     train(
         exp,
         context,

@@ -1,0 +1,105 @@
+"""Trackers without an account, each in a package of its own: trackio and TensorBoard."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rec_experiments.errors import UserError
+from rec_experiments.records.tracking import labels
+from rec_experiments.slots import Tracker
+from rec_experiments.types import Piece
+
+
+@dataclass(kw_only=True, slots=True)
+class Trackio(Piece):
+    """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
+
+    A resumed run goes on as the run of its folder's name; steps that it has logged before are not
+    logged again. Raises UserError where the package is missing.
+    """
+
+    project: str
+    tags: list[str]
+
+    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+        trackio = needed("trackio", "trackio")
+        about = {**config, "tags": [*labels(config), *self.tags]}
+        with quiet():
+            run = trackio.init(
+                project=self.project, name=name, group=group, config=about, resume="allow",
+                embed=False, auto_log_gpu=False, auto_log_cpu=False,
+            )  # fmt: skip
+        logged = trackio.SQLiteStorage.get_max_step_for_run(self.project, name, run_id=run.id)
+        return _TrackioRun(trackio, run, self.project, -1 if logged is None else logged)
+
+
+@dataclass(kw_only=True, slots=True)
+class TensorBoard(Piece):
+    """Event files in the run folder. A resumed run writes on, and hides what it does anew.
+
+    Raises UserError where the package is missing.
+    """
+
+    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+        needed("tensorboard", "tensorboard")
+        return _TensorBoardRun(Path(folder, "tensorboard"), group)
+
+
+class _TrackioRun:
+    def __init__(self, trackio: Any, run: Any, project: str, logged: int):
+        self.trackio, self.run, self.project, self.logged = trackio, run, project, logged
+
+    def log(self, row: dict[str, Any]) -> None:
+        if row["step"] > self.logged:
+            self.run.log({k: v for k, v in row.items() if k != "step"}, step=row["step"])
+
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        with quiet():
+            if picture is not None:
+                self.run.log({"curves": self.trackio.Image(str(picture))})
+            self.run.finish()
+        return [f"dashboard  trackio show --project {self.project}"]
+
+
+class _TensorBoardRun:
+    def __init__(self, folder: Path, group: str):
+        self.folder, self.group = folder, group
+        self.writer: Any = None
+
+    def log(self, row: dict[str, Any]) -> None:
+        if self.writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(self.folder), purge_step=row["step"])
+            self.writer.add_text("group", self.group)
+        for key, value in row.items():
+            if key != "step":
+                self.writer.add_scalar(key, value, row["step"])
+
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        if self.writer is not None:
+            self.writer.close()
+        return [f"curves    tensorboard --logdir {self.folder.parent.parent}"]
+
+
+def needed(module: str, package: str) -> Any:
+    """A module of an optional package."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"tracking={package}: the package is missing; pip install {package}"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """trackio speaks on stdout; the run says where its dashboard is."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -1,0 +1,134 @@
+"""One decoding step of a plain Llama or Qwen2, without the library's overhead per step."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+
+from rec_experiments.samplers.prefixes import Prefixes
+
+# Attention is over a multiple of SPAN positions, and at least LEAST_SPAN, the unused ones masked:
+# torch has a slow kernel for the tiniest matrix products.
+SPAN, LEAST_SPAN = 8, 32
+# Of a rotary embedding whose angles depend on the position alone.
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+
+
+Linear = tuple[Tensor, Tensor | None]  # weight and bias
+
+
+class _Norm(NamedTuple):
+    weight_D: Tensor
+    epsilon: float
+
+    def __call__(self, x_UD: Tensor) -> Tensor:
+        return functional.rms_norm(x_UD, self.weight_D.shape, self.weight_D, self.epsilon)
+
+
+class _Layer(NamedTuple):
+    """The parameters of a layer of the model, in the order in which they are used."""
+
+    attention_norm: _Norm
+    qkv: Linear
+    scaling: float
+    o: Linear
+    mlp_norm: _Norm
+    gate_up: Linear
+    down: Linear
+
+    @classmethod
+    def of(cls, layer: Any) -> "_Layer":
+        attention, mlp = layer.self_attn, layer.mlp
+        return cls(
+            _norm(layer.input_layernorm),
+            _fuse(attention.q_proj, attention.k_proj, attention.v_proj),
+            attention.scaling,
+            _fuse(attention.o_proj),
+            _norm(layer.post_attention_layernorm),
+            _fuse(mlp.gate_proj, mlp.up_proj),
+            _fuse(mlp.down_proj),
+        )
+
+
+class FusedStep:
+    """The projections that read the same input become one matrix each. The model's parameters turn
+    into views of it, so weights loaded in place are seen here too and nothing is stored twice.
+    """
+
+    @staticmethod
+    def fits(model: PreTrainedModel) -> bool:
+        """Whether the model is exactly what this class computes."""
+        return (
+            type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
+            and model.dtype == torch.float32
+            and model.config.hidden_act == "silu"
+            and not getattr(model.model, "has_sliding_layers", False)
+            and model.model.rotary_emb.rope_type in STATIC_ROPE
+        )
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.layers = [_Layer.of(layer) for layer in model.model.layers]
+        self.norm = _norm(model.model.norm)
+        self.cos_LE = self.sin_LE = torch.empty(0)
+
+    def __call__(self, token_U: Tensor, prefixes: Prefixes) -> Tensor:
+        """Logits after one more token per prefix, U x V."""
+        decoder, config = self.model.model, self.model.config
+        x_UD = decoder.embed_tokens(token_U)
+        self._tabulate_rotations(prefixes.bias_XL.shape[1])
+        cos_U1E = self.cos_LE.index_select(0, prefixes.position_U)[:, None]
+        sin_U1E = self.sin_LE.index_select(0, prefixes.position_U)[:, None]
+        half = cos_U1E.shape[-1] // 2
+        count, span = prefixes.count, max(LEAST_SPAN, -(-prefixes.length // SPAN) * SPAN)
+        bias_U11L = prefixes.bias_XL[:count, None, None, :span]
+        heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+        for layer, cache in zip(self.layers, prefixes.cache.layers, strict=True):
+            qkv_UX = functional.linear(layer.attention_norm(x_UD), *layer.qkv)
+            qkv_UHE = qkv_UX.unflatten(1, (heads + 2 * key_heads, -1))
+            rotated_UHE = qkv_UHE[:, : heads + key_heads]
+            rotated_UHE = torch.addcmul(
+                rotated_UHE * cos_U1E, rotated_UHE.roll(half, dims=-1), sin_U1E
+            )
+            cache.update(rotated_UHE[:, heads:, None], qkv_UHE[:, heads + key_heads :, None])
+            key_UJLE, value_UJLE = (x_XJLE[:count, :, :span] for x_XJLE in cache.buffers)
+            # The query heads of a key head are the rows of one small matrix.
+            query_UJQE = rotated_UHE[:, :heads].unflatten(1, (key_heads, -1))
+            score_UJQL = (query_UJQE * layer.scaling) @ key_UJLE.mT
+            mixed_UJQE = score_UJQL.add_(bias_U11L).softmax(dim=-1) @ value_UJLE
+            x_UD = x_UD + functional.linear(mixed_UJQE.flatten(1), *layer.o)
+            gate_up_UX = functional.linear(layer.mlp_norm(x_UD), *layer.gate_up)
+            gate_UF, up_UF = gate_up_UX.chunk(2, dim=-1)
+            x_UD = x_UD + functional.linear(functional.silu(gate_UF) * up_UF, *layer.down)
+        return self.model.lm_head(self.norm(x_UD))
+
+    def _tabulate_rotations(self, positions: int) -> None:
+        """Cosines and sines of so many positions; the sign of a rotation is the sine's."""
+        if len(self.cos_LE) >= positions:
+            return
+        weight = self.model.lm_head.weight
+        position_1L = torch.arange(positions, device=weight.device)[None]
+        cos_1LE, sin_1LE = self.model.model.rotary_emb(weight, position_1L)
+        half = cos_1LE.shape[-1] // 2
+        self.cos_LE = cos_1LE[0]
+        self.sin_LE = torch.cat((-sin_1LE[0, :, :half], sin_1LE[0, :, half:]), dim=-1)
+
+
+def _fuse(*linears: nn.Linear) -> Linear:
+    """Stack the weights (and biases) of linear layers; theirs become views of the stack."""
+    sizes = [linear.out_features for linear in linears]
+    weight = torch.cat([linear.weight.data for linear in linears])
+    for linear, part in zip(linears, weight.split(sizes), strict=True):
+        linear.weight.data = part
+    if linears[0].bias is None:
+        return weight, None
+    bias = torch.cat([linear.bias.data for linear in linears])
+    for linear, part in zip(linears, bias.split(sizes), strict=True):
+        linear.bias.data = part
+    return weight, bias
+
+
+def _norm(norm: Any) -> _Norm:
+    return _Norm(norm.weight, norm.variance_epsilon)

@@ -1,0 +1,135 @@
+"""The distinct prefixes of the responses in flight, and their key/value cache.
+
+A prefix has a place, a row of every tensor here. It keeps it while it can: only what branches, and
+what would stand behind the last place, is copied.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import Cache
+from transformers.cache_utils import DynamicLayer
+
+# Added to the attention scores of padding: its weight is then exactly 0.
+HIDDEN = -1e30
+
+
+class BufferLayer(DynamicLayer):
+    """A layer of key/value cache in preallocated memory: it never concatenates."""
+
+    def __init__(self, prompt: DynamicLayer, extra: int) -> None:
+        """The cache of the prompts, with room for `extra` more tokens of each."""
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = prompt.dtype, prompt.device, True
+        self.count, self.length = len(prompt.keys), prompt.get_seq_length()
+        # What is not written yet is attended to with weight 0, so it must be finite.
+        self.buffers = [
+            functional.pad(x_UJPE, (0, 0, 0, extra)) for x_UJPE in (prompt.keys, prompt.values)
+        ]
+        self._view()
+
+    def _view(self) -> None:
+        self.keys, self.values = (x_XJLE[: self.count, :, : self.length] for x_XJLE in self.buffers)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        start, self.length = self.length, self.length + key_states.shape[2]
+        for x_XJLE, new in zip(self.buffers, (key_states, value_states), strict=True):
+            x_XJLE[: self.count, :, start : self.length] = new
+        self._view()
+        return self.keys, self.values
+
+    def move(self, source_X: Tensor, target_X: Tensor, count: int, places: int) -> None:
+        """Copy some prefixes to other places; from now on there are `count`, with room for so
+        many places."""
+        self.buffers = [_with_room(x_XJLE, places) for x_XJLE in self.buffers]
+        for x_XJLE in self.buffers:
+            _copy(x_XJLE[:, :, : self.length], source_X, target_X)
+        self.count = count
+        self._view()
+
+
+@dataclass(slots=True)
+class Prefixes:
+    """`count` prefixes in the first of X places. L: positions of the cache, with room for all."""
+
+    cache: Cache
+    bias_XL: Tensor  # 0 where there is a token, HIDDEN where there is padding or none yet
+    position_X: Tensor  # of the next token
+    count: int
+    length: int  # cache positions in use, the same for every prefix
+
+    @classmethod
+    def after(cls, cache: Cache, mask_UP: Tensor, extra: int) -> "Prefixes":
+        """Those of the prompts, with room for `extra` more tokens of each."""
+        for i, layer in enumerate(cache.layers):
+            if type(layer) is DynamicLayer:  # not a sliding window and the like
+                cache.layers[i] = BufferLayer(layer, extra)
+        count, length = mask_UP.shape
+        bias_XL = torch.full((count, length + extra), HIDDEN, device=mask_UP.device)
+        bias_XL[:, :length].masked_fill_(mask_UP.bool(), 0)
+        return cls(cache, bias_XL, mask_UP.sum(1), count, length)
+
+    @property
+    def position_U(self) -> Tensor:
+        return self.position_X[: self.count]
+
+    @property
+    def mask_UL(self) -> Tensor:
+        """1 where there is a token, 0 where there is padding; of the positions in use."""
+        return (self.bias_XL[: self.count, : self.length] == 0).long()
+
+    def append(self) -> None:
+        """Make room for one more token per prefix."""
+        self.bias_XL[: self.count, self.length] = 0
+        self.length += 1
+
+    def branch(self, parent_M: Tensor) -> Tensor:
+        """Go on with these prefixes, in ascending order, each as often as it is named.
+
+        Returns the place of each: all of the first M places, in some order.
+        """
+        count = len(parent_M)
+        first_M = functional.pad(parent_M.diff() > 0, (1, 0), value=True)
+        stays_M = first_M & (parent_M < count)
+        mover_X = (~stays_M).nonzero()[:, 0]
+        # No free place is the source of a move: a prefix that goes on either stays or stands
+        # behind the last place.
+        free_M = torch.ones_like(stays_M)
+        free_M[parent_M[stays_M]] = False
+        source_X, target_X = parent_M[mover_X], free_M.nonzero()[:, 0]
+        place_M = parent_M.index_copy(0, mover_X, target_X)
+        if len(mover_X) or count < self.count:
+            self._move(source_X, target_X, count)
+        return place_M
+
+    def _move(self, source_X: Tensor, target_X: Tensor, count: int) -> None:
+        places = len(self.position_X)
+        if count > places:  # twice as many, so that growing takes few copies
+            places = max(count, 2 * places)
+        for layer in self.cache.layers:
+            if isinstance(layer, BufferLayer):
+                layer.move(source_X, target_X, count, places)
+            else:
+                order_M = torch.arange(count, device=source_X.device)
+                layer.reorder_cache(order_M.index_copy(0, target_X, source_X))
+        self.bias_XL = _with_room(self.bias_XL, places)
+        self.position_X = _with_room(self.position_X, places)
+        _copy(self.bias_XL, source_X, target_X)
+        _copy(self.position_X, source_X, target_X)
+        self.count = count
+
+
+def _with_room(rows: Tensor, places: int) -> Tensor:
+    """The same rows, with zeros behind them where there are fewer than `places`."""
+    missing = places - len(rows)
+    if not missing:
+        return rows
+    return functional.pad(rows, (*[0] * (2 * rows.ndim - 1), missing))
+
+
+def _copy(rows: Tensor, source_X: Tensor, target_X: Tensor) -> None:
+    rows.index_copy_(0, target_X, rows.index_select(0, source_X))

@@ -1,0 +1,87 @@
+"""trackio and TensorBoard: every metric at its step; a killed and resumed run is one run, once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import resolve
+
+from rec_experiments.errors import UserError
+from rec_experiments.records import local_tracking
+from rec_experiments.records.local_tracking import TensorBoard
+
+ROWS = [
+    {"step": 0, "eval/accuracy": 0.25},
+    {"step": 1, "train/reward": 0.5},
+    {"step": 2, "train/reward": 0.75},
+]
+AGAIN = [{"step": 2, "train/reward": 0.75}, {"step": 3, "train/reward": 1.0}]  # resumed after 1
+
+# trackio reads where it writes when it is imported, so it has a process of its own.
+TRACK = """
+import json, sys
+import trackio
+from rec_experiments.records.local_tracking import Trackio
+
+config, starts = json.load(sys.stdin)
+for rows in starts:
+    tracker = Trackio(kind="trackio", project="lab", tags=["mine"]).start("ring", "g", ".", config)
+    for row in rows:
+        tracker.log(row)
+    lines = tracker.finish()
+logs = [
+    {key: log[key] for key in ("step", "train/reward", "eval/accuracy") if key in log}
+    for log in trackio.SQLiteStorage.get_logs("lab", "ring")
+]
+runs = trackio.Api().runs("lab")
+print(json.dumps([logs, [(run.name, run.config) for run in runs], lines]))
+"""
+
+
+def test_trackio_has_each_step_of_a_resumed_run_once(tmp_path):
+    pytest.importorskip("trackio")
+    config = resolve("algo=rec_ring", "sync=offset10", "seed=3")
+    done = subprocess.run(
+        [sys.executable, "-c", TRACK],
+        input=json.dumps([config, [ROWS, AGAIN]]),
+        env={**os.environ, "TRACKIO_DIR": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    logs, [[name, about]], lines = json.loads(done.stdout.splitlines()[0])
+    assert sorted(logs, key=lambda log: log["step"]) == [*ROWS, AGAIN[1]]
+    assert name == "ring"
+    assert about["algo"] == config["algo"]
+    assert {"REC-Ring-NoIS", "offset 10", "reduction", "mine"} <= set(about["tags"])
+    assert lines == ["dashboard  trackio show --project lab"]
+
+
+def test_tensorboard_hides_what_a_resumed_run_does_anew(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "runs" / "ring"
+    for rows in (ROWS, AGAIN):
+        tracker = TensorBoard(kind="tensorboard").start("ring", "g", str(folder), {})
+        for row in rows:
+            tracker.log(row)
+        lines = tracker.finish()
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    rewards = [(event.step, event.value) for event in events.Scalars("train/reward")]
+    assert rewards == [(1, 0.5), (2, 0.75), (3, 1.0)]
+    assert [event.step for event in events.Scalars("eval/accuracy")] == [0]
+    assert lines == [f"curves    tensorboard --logdir {tmp_path / 'runs'}"]
+
+
+@pytest.mark.parametrize("name", ["trackio", "tensorboard"])
+def test_a_missing_package_is_one_line(name, monkeypatch):
+    def missing(module):
+        raise ModuleNotFoundError(f"No module named {module!r}")
+
+    monkeypatch.setattr(local_tracking, "import_module", missing)
+    tracking = resolve(f"tracking={name}")["tracking"]
+    cls = {"trackio": local_tracking.Trackio, "tensorboard": TensorBoard}[name]
+    with pytest.raises(UserError, match=f"tracking={name}: .* pip install {name}"):
+        cls(**tracking).start("ring", "g", str(Path()), {})

@@ -1,0 +1,65 @@
+"""The cache of the prefixes: whatever branches and ends, each prefix keeps its own tokens."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import DynamicCache
+
+from rec_experiments.samplers.prefixes import Prefixes
+
+STEPS, HEADS, SIZE = 6, 2, 3
+
+
+def keys_of(token_U: torch.Tensor) -> torch.Tensor:
+    """Keys that tell their token, U x J x 1 x E; the values are their negatives."""
+    return token_U.float()[:, None, None, None].expand(-1, HEADS, -1, SIZE)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.data())
+def test_every_prefix_keeps_its_tokens(prompt_lengths, data):
+    """Against plain lists of tokens. Prompts are padded left."""
+    width, count = max(prompt_lengths), len(prompt_lengths)
+    mask_UP = torch.tensor([[0] * (width - n) + [1] * n for n in prompt_lengths])
+    cache = DynamicCache()
+    prompt_UJPE = torch.cat([keys_of(torch.arange(count) + 100 * p) for p in range(width)], 2)
+    cache.update(prompt_UJPE, -prompt_UJPE, 0)
+    prefixes = Prefixes.after(cache, mask_UP, STEPS)
+    histories = [[n + 100 * p for p in range(width)] for n in range(count)]
+    prompts, token = list(range(count)), 1000
+    for _ in range(STEPS):
+        again = st.lists(st.sampled_from(range(len(histories))), min_size=1, max_size=12)
+        parents = sorted(data.draw(again))
+        place_M = prefixes.branch(torch.tensor(parents)).tolist()
+        assert sorted(place_M) == list(range(len(parents)))
+        children: list[list[int]] = [[]] * len(parents)
+        prompts_of = [0] * len(parents)
+        for parent, place in zip(parents, place_M, strict=True):
+            token += 1
+            children[place], prompts_of[place] = [*histories[parent], token], prompts[parent]
+        histories, prompts = children, prompts_of
+        prefixes.append()
+        new_U = torch.tensor([history[-1] for history in histories])
+        cache.update(keys_of(new_U), -keys_of(new_U), 0)
+        prefixes.position_U.add_(1)
+
+        [layer] = cache.layers
+        assert layer.keys[:, 0, :, 0].tolist() == histories
+        assert torch.equal(layer.values, -layer.keys)
+        for place, prompt in enumerate(prompts):
+            said = len(histories[place]) - width
+            row = [*mask_UP[prompt].tolist(), *[1] * said]
+            assert prefixes.mask_UL[place].tolist() == row
+            assert int(prefixes.position_U[place]) == sum(row)
+            assert bool((prefixes.bias_XL[place, len(row) :] < -1e20).all())
+
+
+def test_what_stays_is_not_copied():
+    cache = DynamicCache()
+    prompt_UJPE = keys_of(torch.arange(4))
+    cache.update(prompt_UJPE, -prompt_UJPE, 0)
+    prefixes = Prefixes.after(cache, torch.ones(4, 1, dtype=torch.long), STEPS)
+    [layer] = cache.layers
+    before = [x.data_ptr() for x in layer.buffers]
+    assert prefixes.branch(torch.tensor([0, 2, 2, 3])).tolist() == [0, 2, 1, 3]
+    assert prefixes.branch(torch.tensor([1, 3])).tolist() == [1, 0]
+    assert [x.data_ptr() for x in layer.buffers] == before
