@@ -14,7 +14,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 
 .DEFAULT_GOAL := help
 .PHONY: help install run figures claims report test test-fast test-slurm test-vllm check format bench \
-	kill-test golden locked-metrics notebooks clean $(SWEPT) $(COMPUTED)
+	kill-test algorithms golden locked-metrics notebooks clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with 
 
 locked-metrics: $(STAMP) ## lock the presets' numbers anew, after a change of bits that is meant
 	$(BIN)/python tests/locked_runs.py --write
+
+algorithms: $(STAMP) ## rewrite docs/algorithms.md from the configurations
+	$(BIN)/python docs/algorithms.py
 
 golden: $(STAMP) ## rewrite the resolved configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
