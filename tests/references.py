@@ -173,7 +173,7 @@ def max_at_k_advantage(rewards, groups, k=4, without_own=True):
     """K/C(K, k) Σ over sets I of k responses with i in I of (max_I r - max over I without i of r).
 
     The sets are listed one by one (arXiv 2510.23393, Eq. 7; without the second maximum its Eq. 9).
-    A group of fewer than k responses is one set.
+    A group of fewer than k responses is one set; one of a single response is worth 0.
     """
     found = np.zeros(len(rewards))
     for i in range(len(rewards)):
@@ -183,8 +183,9 @@ def max_at_k_advantage(rewards, groups, k=4, without_own=True):
             if i not in chosen:
                 continue
             found[i] += max(rewards[j] for j in chosen)
-            if without_own and size > 1:
-                found[i] -= max(rewards[j] for j in chosen if j != i)
+            if without_own and k > 1:
+                others = [rewards[j] for j in chosen if j != i]
+                found[i] -= max(others, default=rewards[i])
         found[i] *= len(members) / math.comb(len(members), size)
     return found
 

@@ -190,7 +190,9 @@ class MaxAtK(Piece):
     arXiv 2510.23393; Walder and Karkhanis, arXiv 2505.15201). A group of fewer than k is one set.
 
     without_own: take max over I without i off each, which has expectation 0 and less variance;
-    with k = 1 there is nothing to take off. Raises ValueError for k < 1.
+    with k = 1 there is nothing to take off. Otherwise a group of one has advantage 0.
+
+    Raises ValueError for k < 1.
     """
 
     k: int
@@ -212,12 +214,12 @@ class MaxAtK(Piece):
         """The last of a set is its maximum. C(n, m) counts the sets that share it."""
         size, k = len(ascending_K), min(self.k, len(ascending_K))
         own_K = ascending_K.new_tensor([math.comb(i, k - 1) for i in range(size)])
-        if k == 1 or not self.without_own:
+        if self.k == 1 or not self.without_own:
             beside = [math.comb(j - 1, k - 2) if j > 0 and k > 1 else 0 for j in range(size)]
             found_K = own_K * ascending_K + _sum_of_later(own_K.new_tensor(beside) * ascending_K)
         else:  # sets whose best is another one have the same best without i
             above_K = ascending_K - ascending_K[0]  # exactly 0 where all rewards are equal
-            others_K = own_K.new_tensor([math.comb(j, k - 2) for j in range(size)])
+            others_K = own_K.new_tensor([math.comb(j, k - 2) if k > 1 else 0 for j in range(size)])
             found_K = own_K * above_K - _sum_of_earlier(others_K * above_K)
         return found_K * size / math.comb(size, k)
 

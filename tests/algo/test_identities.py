@@ -1,0 +1,199 @@
+"""Identities between methods: where two objectives are one, so are their gradients."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from test_field import STEP, Batch, composed, drawn, worth
+
+UNBOUNDED = ("clip.low=null", "clip.high=null")
+
+
+def same(one, other, batch: Batch, rtol: float = 1e-12, **changes) -> None:
+    found = worth(composed(*one), batch, **changes)
+    assert np.abs(found).max() > 0
+    np.testing.assert_allclose(found, worth(composed(*other), batch), rtol=rtol, atol=1e-15)
+
+
+def far(**changes) -> Batch:
+    return dataclasses.replace(drawn(3, "far"), **changes)
+
+
+def one_token_each() -> Batch:
+    batch = drawn(3, "far", empty=False)
+    return dataclasses.replace(batch, mask=batch.mask & (np.arange(6) == 0))
+
+
+ALWAYS = {  # two methods, on any batch
+    "DAPO's loss with GRPO's clip is GRPO": (("dapo", "clip=narrow"), ("grpo",)),
+    "CISPO with a cap beyond reach is the unclipped IS": (
+        ("cispo", "weight.cap=1e8"),
+        ("rec_oneside_is", "advantage=standard", "clip=none"),
+    ),
+    "sPPO is REC-TwoSide-NoIS": (
+        ("sppo",),
+        ("rec_twoside_nois", "advantage=standard", "clip=reciprocal"),
+    ),
+    "Dr. GRPO is REC-OneSide-IS over sequences": (
+        ("dr_grpo",),
+        ("rec_oneside_is", "aggregation=sequence_mean"),
+    ),
+    "GMPO without a clip is GSPO without one": (("gmpo", *UNBOUNDED), ("gspo", *UNBOUNDED)),
+    "CoPG without its penalty is RLOO": (("copg", "regularizer.beta=0"), ("rloo",)),
+    "PPO-EWMA is decoupled PPO around that policy": (("ppo_ewma",), ("decoupled_ppo",)),
+    "M2PO without a bound on the moment is unclipped": (
+        ("m2po", "clip.threshold=1e9"),
+        ("grpo", "clip=none"),
+    ),
+    "M2PO with no room drops all that PPO could": (
+        ("m2po", "clip.threshold=0"),
+        ("grpo", "clip.low=0", "clip.high=0"),
+    ),
+    "BAPO with nothing to reach is PPO at its first bounds": (
+        ("bapo", "clip.target=0"),
+        ("grpo", "clip=balanced"),
+    ),
+    "A total variation of 1 is no bound": (
+        ("dppo_tv", "clip.low=1", "clip.high=1", "weight.cap=1e8"),
+        ("grpo", "clip=none"),
+    ),
+    "DPPO without room keeps what has not moved outwards": (
+        ("dppo_tv", "clip.low=0", "clip.high=0"),
+        ("dppo_kl", "clip.low=0", "clip.high=0"),
+    ),
+    "A dual clip beyond reach is the one-side clip": (
+        ("grpo", "region=dual", "clip.ceiling=1e8"),
+        ("grpo",),
+    ),
+    "SAPO at temperature 0 is the unclipped IS": (
+        ("sapo", "weight.tau_positive=1e-13", "weight.tau_negative=1e-13"),
+        ("grpo", "clip=none", "aggregation=sequence_token_mean"),
+    ),
+    "A whitened advantage without ε is the population's": (
+        ("grpo", "advantage=whitened", "advantage.epsilon=0"),
+        ("grpo", "advantage.ddof=0", "advantage.epsilon=0"),
+    ),
+    "The penalty of grpo_kl apart, it is GRPO": (
+        ("grpo_kl", "regularizer.beta=0", "advantage.epsilon=0"),
+        ("grpo", "advantage.ddof=0", "advantage.epsilon=0"),
+    ),
+    "The best of one is the reward": (
+        ("max_at_k", "advantage.k=1"),
+        ("rloo", "advantage=fixed", "advantage.baseline=0", "advantage.scale=1"),
+    ),
+    "A response that no set leaves out counts by what it adds": (
+        ("max_at_k", "advantage.k=99"),
+        ("max_at_k", "advantage.k=5"),  # the largest group
+    ),
+}
+
+
+@pytest.mark.parametrize("identity", sorted(ALWAYS))
+def test_two_names_of_one_method(identity):
+    same(*ALWAYS[identity], far(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("other", ["gspo", "gmpo"])
+def test_at_one_token_a_sequence_is_a_token(other):
+    alike = ("clip=narrow", "aggregation=sequence_token_mean")
+    same((other, *alike), ("grpo", *alike), one_token_each())
+
+
+@pytest.mark.parametrize("preset", ["decoupled_ppo", "ppo_ewma", "mix_ppg"])
+def test_around_the_behavior_policy_it_is_ppo(preset):
+    batch = far()
+    same((preset,), ("grpo",), dataclasses.replace(batch, proximal=batch.behavior))
+
+
+def test_what_is_younger_than_its_lag_has_the_behavior_policy_as_proximal():
+    same(("a3po", f"proximal.lag={STEP}"), ("grpo",), far())
+    same(("a3po",), ("grpo",), far(versions=np.full(13, STEP)))
+
+
+@pytest.mark.parametrize("preset", ["tis", "mis", "icepop"])
+def test_a_sampler_that_is_the_trainer_needs_no_correction(preset):
+    batch = far()
+    same((preset,), ("grpo",), dataclasses.replace(batch, sampler=batch.behavior))
+
+
+def test_both_corrections_together_are_the_ratio_to_the_sampler():
+    batch = far()
+    to_sampler = dataclasses.replace(batch, behavior=batch.sampler)
+    found = worth(composed("tis", "clip=none", "correction.cap=1e8"), batch)
+    expected = worth(composed("grpo", "clip=none"), to_sampler)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_topr_on_positives_is_reinforce():
+    batch = far(rewards=np.ones(13))
+    same(("topr",), ("reinforce", "advantage=fixed", "aggregation=sequence_mean"), batch)
+
+
+def test_rloo_is_reinforce_of_a_smaller_group():
+    """K/(K − 1) of it, in every group."""
+    batch = far()
+    size = np.array([(batch.groups == g).sum() for g in batch.groups])[:, None]
+    plain = worth(composed("reinforce", "aggregation=sequence_mean"), batch)
+    expected = plain * size / np.maximum(size - 1, 1)
+    np.testing.assert_allclose(worth(composed("rloo"), batch), expected, rtol=1e-12, atol=1e-15)
+
+
+def test_maxrl_is_reinforce_over_the_success_rate():
+    batch = far()
+    rate = np.array([batch.rewards[batch.groups == g].mean() for g in batch.groups])[:, None]
+    found = worth(composed("maxrl", "advantage.epsilon=0"), batch)
+    expected = worth(composed("reinforce", "aggregation=sequence_mean"), batch)
+    np.testing.assert_allclose(found * rate, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_oapl_at_infinite_temperature_is_opmd():
+    """V* tends to r̄; to first order it is r̄ + Var(r)/(2β)."""
+    batch = far()
+    hot = ("oapl", "advantage.temperature=1e8", "regularizer.tau=0.1")
+    found = worth(composed(*hot), batch)
+    expected = worth(composed("opmd", "aggregation=sequence_mean"), batch)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+
+
+def test_no_group_without_spread_is_nothing_to_mask():
+    same(
+        ("grpo_zero_variance",),
+        ("grpo_kl",),
+        far(rewards=np.arange(13.0), groups=np.arange(13) // 7),
+    )
+
+
+def test_the_estimators_of_the_kl_agree_near_the_reference():
+    """k2 and k3 have the gradient β·log π/π_ref there; that of k1 is β whatever the policy."""
+    batch = far(rewards=np.zeros(13))
+    near = dataclasses.replace(batch, reference=batch.logp + 1e-5)
+    k1, k2, k3 = (worth(composed("grpo", f"regularizer=kl_{k}"), near) for k in ("k1", "k2", "k3"))
+    np.testing.assert_allclose(k2, k3, rtol=1e-4, atol=1e-15)
+    np.testing.assert_allclose(k2, -1e-5 * k1, rtol=1e-6, atol=1e-15)
+
+
+BASES = {
+    "sequence_mean": ["dr_grpo", "vespo", "rloo", "topr", "copg", "oapl", "maxrl", "max_at_k"],
+    "sequence_token_mean": ["gspo", "gmpo", "sapo"],
+    "token_mean": [
+        "dapo", "cispo", "sppo", "decoupled_ppo", "ppo_ewma", "a3po", "tis", "mis", "icepop",
+        "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "preset"), [(mean, preset) for mean in BASES for preset in BASES[mean]]
+)
+def test_where_all_policies_are_one_it_is_reinforce_with_its_advantage(aggregation, preset):
+    batch = far()
+    names = ("logp", "behavior", "proximal", "reference", "sampler")
+    on_policy = dataclasses.replace(batch, **dict.fromkeys(names, batch.behavior))
+    algorithm = composed(preset)
+    piece = algorithm.parts.advantage
+    advantages = piece(torch.from_numpy(batch.rewards), torch.from_numpy(batch.groups))
+    found = worth(algorithm, on_policy)
+    plain = composed("reinforce", f"aggregation={aggregation}")
+    expected = worth(plain, on_policy, rewards=None, advantages=advantages)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)

@@ -1,0 +1,90 @@
+"""The public call: what it asks for, what it lets pass, and advantages of another estimator."""
+
+import pytest
+import torch
+from test_field import composed, drawn, worth
+
+from rec_experiments.errors import UserError
+
+NEEDED = {
+    "grpo": set(),
+    "gspo": set(),
+    "decoupled_ppo": {"proximal_logp"},
+    "ppo_ewma": {"proximal_logp"},
+    "mix_ppg": {"proximal_logp"},
+    "a3po": set(),  # it follows from the versions
+    "tis": {"sampler_logp"},
+    "mis": {"sampler_logp"},
+    "icepop": {"sampler_logp"},
+    "copg": {"reference_logp"},
+    "grpo_kl": {"reference_logp"},
+}
+FURTHER = {"proximal_logp", "sampler_logp", "reference_logp"}
+
+
+@pytest.mark.parametrize("preset", sorted(NEEDED))
+def test_a_policy_is_needed_or_ignored(preset):
+    """Without those that nobody reads the loss is the same; without another it is one line."""
+    algorithm, call = composed(preset), drawn(0, "far").call()
+    if preset == "a3po":
+        del call["proximal_logp"]
+    expected = algorithm(**call).loss
+    needed = {name: x for name, x in call.items() if name not in FURTHER - NEEDED[preset]}
+    assert torch.equal(algorithm(**needed).loss, expected)
+    for name in NEEDED[preset]:
+        fewer = {key: x for key, x in call.items() if key != name}
+        with pytest.raises(ValueError, match=f"^{name} is missing: this algorithm needs it$"):
+            algorithm(**fewer)
+
+
+def test_rewards_or_advantages_but_one_of_them():
+    algorithm, call = composed("grpo"), drawn(0, "far").call()
+    with pytest.raises(ValueError, match="rewards and advantages are both given"):
+        algorithm(**call, advantages=call["rewards"])
+    del call["rewards"]
+    with pytest.raises(ValueError, match="rewards is missing: give rewards, or advantages"):
+        algorithm(**call)
+    with pytest.raises(ValueError, match=r"advantages \(12,\) must have 13 rows"):
+        algorithm(**call, advantages=torch.ones(12))
+    with pytest.raises(ValueError, match="advantages must be finite where judged is true"):
+        algorithm(**call, advantages=torch.full((13,), torch.nan))
+    with pytest.raises(ValueError, match="truncation=penalise changes rewards"):
+        composed("grpo", "truncation=penalise")(**call, advantages=torch.ones(13))
+
+
+@pytest.mark.parametrize("preset", ["reinforce", "grpo", "red_weight", "pairwise", "dr_grpo"])
+def test_the_algorithms_own_advantages_given_from_outside_change_nothing(preset):
+    batch, algorithm = drawn(0, "far"), composed(preset)
+    piece = algorithm.parts.advantage
+    own = piece(torch.from_numpy(batch.rewards), torch.from_numpy(batch.groups))
+    given = worth(algorithm, batch, rewards=None, advantages=own)
+    assert (given == worth(algorithm, batch)).all()
+
+
+def test_all_logits_are_the_trainers():
+    with pytest.raises(ValueError, match="needs all logits: it runs in the trainer only"):
+        composed("grpo", "regularizer=kl_exact")(**drawn(0, "far").call())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("weight=capped weight.cap=0", "weight.cap=0.0: must be greater than 0"),
+        ("weight=soft_gate weight.tau_negative=0", "weight.tau_negative=0.0: must be greater"),
+        ("weight=gamma weight.decay_positive=-1", "weight.decay_positive=-1.0: must be greater"),
+        ("region=dual clip.ceiling=1", "clip.ceiling=1.0: must be greater than 1"),
+        ("region=second_moment clip.threshold=-1", "clip.threshold=-1.0: must be at least 0"),
+        ("region=balanced clip.target=2", "clip.target=2.0: must be between 0 and 1"),
+        ("region=balanced clip.low=0.05", r"clip.low=0.05: must be at least low_end=0.1"),
+        ("region=balanced clip.high_step=0", "clip.high_step=0.0: must be greater than 0"),
+        ("advantage=max_at_k advantage.k=0", "advantage.k=0: must be at least 1"),
+        ("advantage=fixed advantage.scale=0", "advantage.scale=0.0: must be greater than 0"),
+        ("advantage=optimal_value advantage.temperature=0", "advantage.temperature=0.0: must be"),
+        ("advantage=whitened advantage.epsilon=-1", "advantage.epsilon=-1.0: must be at least 0"),
+        ("regularizer=kl_k3 regularizer.beta=-1", "regularizer.beta=-1.0: must be at least 0"),
+        ("correction=sequence correction.cap=0.5", "correction.cap=0.5: must be at least 1"),
+    ],
+)
+def test_a_value_out_of_range_is_named(override, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        composed("grpo", *override.split())
