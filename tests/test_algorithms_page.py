@@ -10,4 +10,4 @@ def test_the_page_is_the_one_that_is_made():
     spec = importlib.util.spec_from_file_location("algorithms", DOCS / "algorithms.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert (DOCS / "algorithms.md").read_text() == script.page(), "run make algorithms"
+    assert (DOCS / "algorithms.md").read_text() == script.page(), "run make pages"

@@ -209,8 +209,8 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["state", "step", "ends", "run"]
     assert [line.split() for line in lines[:-1]] == [
-        ["done", "40/100", jobs[0].path.name],
-        ["missing", "0/100", jobs[1].path.name],
+        ["done", "40/150", jobs[0].path.name],
+        ["missing", "0/150", jobs[1].path.name],
     ]
     assert lines[-1] == "2 runs: 1 done, 1 missing"
     start(jobs[1], "failed", reason="ValueError: boom")
