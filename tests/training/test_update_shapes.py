@@ -516,7 +516,7 @@ def test_versions_count_gradient_steps(tmp_path, monkeypatch):
 
 
 def test_a_stage_starts_the_optimizer_anew(tmp_path):
-    """After 3 steps with a swap before batch 2, the moments are those of one step; else of three."""
+    """After 3 steps, with a swap before batch 2, the moments are those of one step, not three."""
     for choice, taken in (("staged", 1), ("swapped", 3)):
         overrides = (*SMALL, f"reference={choice}", "reference.swap_every=2")
         folder = conftest.run(tmp_path / choice, *overrides)
