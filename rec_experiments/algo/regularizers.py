@@ -44,7 +44,7 @@ class SequenceSquare(Piece):
     tau: float
 
     def __post_init__(self) -> None:
-        _check_tau(self.tau)
+        _check_at_least_0(self, "tau")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
@@ -66,7 +66,7 @@ class TokenSquare(Piece):
     tau: float
 
     def __post_init__(self) -> None:
-        _check_tau(self.tau)
+        _check_at_least_0(self, "tau")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return self.tau * _live_difference(batch) ** 2
@@ -84,8 +84,7 @@ class ReferencePenalty(Piece):
     beta: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta < math.inf:
-            raise ValueError(f"beta={self.beta}: must be at least 0, and finite")
+        _check_at_least_0(self, "beta")
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         """Of log_ratio_BT = log π_θ − log π_ref, differentiable; 0 at 0."""
@@ -141,8 +140,7 @@ class ExactKl(Piece):
     beta: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta < math.inf:
-            raise ValueError(f"beta={self.beta}: must be at least 0, and finite")
+        _check_at_least_0(self, "beta")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return (self.beta * batch.dense["kl"]).where(batch.mask_BT, 0.0)
@@ -165,8 +163,7 @@ class PairSquare(Piece):
     beta: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta < math.inf:
-            raise ValueError(f"beta={self.beta}: must be at least 0, and finite")
+        _check_at_least_0(self, "beta")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
@@ -189,6 +186,7 @@ def _live_difference(batch: LossInput, role: str = "behavior") -> Tensor:
     return difference_BT.where(batch.mask_BT, 0.0)
 
 
-def _check_tau(tau: float) -> None:
-    if not 0 <= tau < math.inf:
-        raise ValueError(f"tau={tau}: must be at least 0, and finite")
+def _check_at_least_0(piece: Piece, name: str) -> None:
+    value = getattr(piece, name)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value}: must be at least 0, and finite")

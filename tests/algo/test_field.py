@@ -227,6 +227,16 @@ def test_a_choice_is_its_papers_objective(choice, kind):
         )
 
 
+@pytest.mark.parametrize("preset", ["dppo_tv", "dppo_kl"])
+def test_a_divergence_of_likely_tokens_which_can_be_large_either_way(preset):
+    for seed in range(8):
+        batch, rng = drawn(seed, "near"), np.random.default_rng(seed)
+        for array in (batch.logp, batch.behavior):
+            array[batch.mask] = np.log(rng.uniform(0.02, 0.98, batch.mask.sum()))
+        found, expected = worth(composed(preset), batch), GRADIENTS[preset](batch)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+
+
 @pytest.mark.parametrize("without_own", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
 def test_the_best_of_k_over_all_sets(k, without_own):

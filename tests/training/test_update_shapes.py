@@ -513,3 +513,13 @@ def test_versions_count_gradient_steps(tmp_path, monkeypatch):
     monkeypatch.undo()
     _, _, _, given = shaped_run(name, tmp_path / "other", monkeypatch)
     assert [set(batch.versions) for batch, _ in given] == [{0}] * 8
+
+
+def test_a_stage_starts_the_optimizer_anew(tmp_path):
+    """After 3 steps, with a swap before batch 2, the moments are those of one step, not three."""
+    for choice, taken in (("staged", 1), ("swapped", 3)):
+        overrides = (*SMALL, f"reference={choice}", "reference.swap_every=2")
+        folder = conftest.run(tmp_path / choice, *overrides)
+        state, _ = folder.load_checkpoint()
+        moments = ALONE.unpack(state)["optimizer"]["state"]
+        assert {int(each["step"]) for each in moments.values()} == {taken}
