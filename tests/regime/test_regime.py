@@ -22,7 +22,7 @@ from conftest import SMALL, refused, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments import regime
+from rec_experiments import claims, regime
 from rec_experiments.errors import UserError
 from rec_experiments.figures import __main__ as figures_cli
 from rec_experiments.records.run_folder import RunFolder
@@ -416,6 +416,8 @@ def figure(compared, monkeypatch) -> FigureData:
         title="A figure",
         caption="",
         scale="mini",
+        claim_seeds=None,
+        shown=[0],
         arms=names,
         columns=["the column"],
         panels=[Panel(metric="train/kl", label="KL", log=False)],
@@ -425,11 +427,11 @@ def figure(compared, monkeypatch) -> FigureData:
         ],
     )
 
-    def collect(name, folders, overrides):
+    def collect(name, folders, overrides, for_claims=False):
         assert name == "fig3"
         return data
 
-    for module in (contents, figures_cli, collecting):
+    for module in (claims, figures_cli, collecting):
         monkeypatch.setattr(module, "collect", collect)
     return data
 
