@@ -96,6 +96,7 @@ def normal_form(source: str) -> str:
     return _form(ast.parse(source))
 
 
+@functools.cache  # slow to find out, and asked for each run that is read
 def release(package: str) -> str | None:
     """Its version without what follows a +, which names the device that it was built for."""
     try:
