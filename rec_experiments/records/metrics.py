@@ -27,7 +27,7 @@ def catalogue() -> dict[str, dict[str, Metric]]:
     """The metrics by topic and key."""
     topics = yaml.safe_load(FILE.read_text())
     return {
-        topic: {key: Metric(m["is"], m["unit"], str(m["normal"])) for key, m in metrics.items()}
+        topic: {key: Metric(m["is"], m["unit"], m["normal"]) for key, m in metrics.items()}
         for topic, metrics in topics.items()
     }
 

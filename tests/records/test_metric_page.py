@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import SMALL, run
 
 from rec_experiments.records import metrics
@@ -11,6 +12,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
 OF_SEVERAL_UPDATES = {"time/proximal"}
+
+
+def test_every_entry_is_whole():
+    for metrics_of_topic in yaml.safe_load(metrics.FILE.read_text()).values():
+        for key, entry in metrics_of_topic.items():
+            assert list(entry) == ["is", "unit", "normal"], key
+            assert all(isinstance(text, str) for text in entry.values()), key
 
 
 def test_the_page_is_the_catalogue():
