@@ -19,6 +19,7 @@ one function a letter is one size; the tests check it at every call.
     J  heads of keys, and as many of values
     Q  heads of queries that share a head of keys
     E  size of a head
+    K  responses of one group
     S  seeds
     I  steps of a curve
     X  of a size that has no other name

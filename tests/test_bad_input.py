@@ -16,11 +16,11 @@ from rec_experiments import check_data, cli
 CASES = {
     # choices and keys
     "unknown preset": (["algo=foo"], ["algo=foo", "no such choice", "rec_ring"]),
-    "unknown clip": (["clip=broad"], ["clip=broad", "narrow, none, wide"]),
+    "unknown clip": (["clip=broad"], ["clip=broad", "narrow, none, reciprocal"]),
     "unknown schedule": (["sync=interval7"], ["sync=interval7", "offline, offset10, on_policy"]),
     "unknown model": (["model=gpt9"], ["model=gpt9", "tiny"]),
     "unknown data set": (["dataset=mnist"], ["dataset=mnist", "arithmetic", "gsm8k"]),
-    "unknown region": (["region=four_side"], ["region=four_side", "one_side, ring, two_side"]),
+    "unknown region": (["region=four_side"], ["region=four_side", "one_side, ring, second_moment"]),
     "misspelt key": (["sync.intervall=3"], ["sync.intervall", "did you mean interval?"]),
     "misspelt top-level key": (["sede=3"], ["sede", "did you mean seed?"]),
     "misspelt group": (["algorithm=grpo"], ["algorithm", "allowed: "]),
