@@ -130,11 +130,12 @@ def timeless(row: dict) -> dict:
 
 
 def assert_equal(one, other, where="state"):
-    """Equal bit for bit, whatever is nested, but for the seconds that batches took."""
+    """Equal bit for bit, whatever is nested, but for the seconds that batches took and the names of
+    the runs."""
     assert type(one) is type(other), where
     if isinstance(one, dict):
         assert one.keys() == other.keys(), where
-        for key in one.keys() - {"seconds"}:
+        for key in one.keys() - {"seconds", "identity"}:
             assert_equal(one[key], other[key], f"{where}.{key}")
     elif isinstance(one, list):
         assert len(one) == len(other), where

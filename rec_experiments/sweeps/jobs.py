@@ -214,9 +214,11 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
 
 
 def _title(node: dict[str, Any]) -> str:
-    """Which figure it is, at which scale, and on what it was made."""
+    """Which figure it is, at which scale, and, where the files say so, on what it was made."""
     figure = " ".join(filter(None, [node["title"], node["titled"]]))
-    return f"{figure}: {node['topic']} on {node['names'][node['setting']]}"
+    if "topic" not in node:
+        return figure
+    return f"{figure}: {node['topic']} on {node['names'].get(node['setting'], node['setting'])}"
 
 
 def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
