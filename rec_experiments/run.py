@@ -22,7 +22,7 @@ from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import NoTracking, group_name
 from rec_experiments.signals import on_stop, undisturbed
 from rec_experiments.slots import Tracker
-from rec_experiments.training.loop import train
+from rec_experiments.training.loop import TrainingContext, train
 
 
 @explained()
@@ -51,16 +51,9 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         folder.start(config, provenance.collect(config), experiment.remake)
         told: list[int] = []  # signals to stop
         with on_stop(told.append), early_end_told(folder, reporter.note) as afterwards:
-            for line in introduce(
-                experiment, path, (len(context.train_problems), len(context.eval_problems))
-            ):
-                reporter.note(line)
-            if made_by and experiment.remake:
-                reporter.note(f"made before by {made_by}, and now anew")
-            elif begun_by := folder.made_by():
-                reporter.note(f"begun by {begun_by}; this code goes on with it")
-            for line in provenance.remarks(folder.provenance()):
-                reporter.note(line)
+            if world.leads:  # what is said is read from files that only the first rank has written
+                for line in opening(experiment, folder, context, made_by):
+                    reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
             tracker = tracking.start(path.name, group_name(config), str(path), config)
             afterwards.append(lambda: tracker.finish(failed=True))
@@ -77,6 +70,19 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         for line in to_do:
             say(console, line)
     return path
+
+
+def opening(
+    experiment: Experiment, folder: RunFolder, context: TrainingContext, made_by: str
+) -> Iterator[str]:
+    """What a person should know of a run that begins. made_by: other code that has the folder."""
+    problems = len(context.train_problems), len(context.eval_problems)
+    yield from introduce(experiment, folder.path, problems)
+    if made_by and experiment.remake:
+        yield f"made before by {made_by}, and now anew"
+    elif begun_by := folder.made_by():
+        yield f"begun by {begun_by}; this code goes on with it"
+    yield from provenance.remarks(folder.provenance())
 
 
 def finish(experiment: Experiment, folder: RunFolder, tracker: Tracker) -> list[str]:

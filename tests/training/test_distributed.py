@@ -309,7 +309,7 @@ def test_a_rank_that_fails_ends_the_run(tmp_path):
         torchrun(*MOVING, "ranks=2", "run_dir=run", program=(str(script),), cwd=tmp_path)
     )
     assert code not in (0, 2)
-    assert err.count("RuntimeError: no luck") == 1
+    assert err.count("RuntimeError: no luck") == 1, err
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "failed"
     assert status["reason"] == "RuntimeError: no luck"
