@@ -214,7 +214,7 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
 
 
 def test_there_are_no_other_figures():
-    assert sorted(sweeps.names()) == sorted([*FIGURES, "ladder", "why_red_drop"])
+    assert sorted(sweeps.names()) == sorted([*FIGURES, "ladder", "why_no_collapse", "why_red_drop"])
 
 
 @pytest.mark.parametrize("name", FIGURES)
