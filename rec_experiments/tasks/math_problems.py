@@ -75,6 +75,7 @@ class MathProblems(TextTask):
     `rewards.math_answer`.
     """
 
+    path: str | None
     train: MathSource
     evaluation: MathSource
     answers: Answers

@@ -103,10 +103,11 @@ def read_file(path: Path) -> list[Named]:
     return rows
 
 
-def text_of(row: Row, field: str, where: str) -> str:
+def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
     """The text in a field; `prompt.0.content` leads into nested objects and lists.
 
-    Raises UserError that says `where` if the field is missing or holds no text that can be written.
+    as_json: what is no text is written as JSON. Raises UserError that says `where` if the field is
+    missing or holds no text that can be written.
     """
     value: Any = row
     for part in field.split("."):
@@ -115,6 +116,8 @@ def text_of(row: Row, field: str, where: str) -> str:
         except (KeyError, IndexError, ValueError, TypeError):
             found = f"; found {', '.join(value)}" if isinstance(value, dict) else ""
             raise UserError(f"{where}: field {field!r} is missing{found}") from None
+    if as_json and not isinstance(value, str | None):
+        value = json.dumps(value, ensure_ascii=False, default=str)
     if not isinstance(value, str):
         raise UserError(f"{where}: field {field!r} is not text")
     try:
