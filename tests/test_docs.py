@@ -26,7 +26,14 @@ ELSEWHERE = ("slurm", "wandb=", "FOLDER", "scale=paper", "make test")  # not her
 
 
 # What a command may say in an empty folder of a machine without a cluster.
-EMPTY = ("no run", "no such folder", "has no train.jsonl", "WANDB_API_KEY", "launcher=slurm: ", "my_verifier.judge")
+EMPTY = (
+    "no run",
+    "no such folder",
+    "has no train.jsonl",
+    "WANDB_API_KEY",
+    "launcher=slurm: ",
+    "my_verifier.judge",
+)
 
 
 def commands() -> list[str]:

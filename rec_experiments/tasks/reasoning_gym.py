@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 EVALUATION_SHARE = 8  # one question in 8, by a hash of its text, is held out
 OURS = ("seed", "size")  # parameters that follow from other keys here
+# Their items follow from the order of a set of texts, which is another one in each process.
+UNSTEADY = (
+    "isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication",
+    "ransom_note", "word_ladder",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,8 +62,8 @@ class ReasoningGym(TextTask):
         TextTask.__post_init__(self)
         if (self.name is None) == (self.stages is None):
             raise ValueError(
-                f"name={self.name or 'null'}: must be a data set of reasoning-gym, as chain_sum, or null "
-                "with stages in its place"
+                f"name={self.name or 'null'}: must be a data set of reasoning-gym, as lcm, or "
+                "null with stages in its place"
             )
         if self.stages is not None and (self.parameters or not self.stages):
             raise ValueError("stages: must be at least one, each with parameters of its own")
@@ -166,18 +171,19 @@ def _made(name: str, parameters: str, seed: int, size: int) -> ProceduralDataset
     import reasoning_gym  # an extra, and slow to import
     from reasoning_gym.factory import DATASETS
 
-    if name not in DATASETS:
+    allowed = sorted(DATASETS.keys() - {*UNSTEADY})
+    if name not in allowed:
+        unsteady = "; its problems are other ones in each process" if name in UNSTEADY else ""
         raise UserError(
-            f"dataset.name={name}: no data set of reasoning-gym; allowed: "
-            f"{', '.join(sorted(DATASETS))}"
+            f"dataset.name={name}: must be a data set of reasoning-gym{unsteady}; allowed: "
+            f"{', '.join(allowed)}"
         )
     given = json.loads(parameters)
-    allowed = {field.name for field in dataclasses.fields(DATASETS[name][1])} - {*OURS}
+    keys = sorted({field.name for field in dataclasses.fields(DATASETS[name][1])} - {*OURS})
     for key in given:
-        if key not in allowed:
+        if key not in keys:
             raise UserError(
-                f"dataset.parameters.{key}: no parameter of {name}; allowed: "
-                f"{', '.join(sorted(allowed))}"
+                f"dataset.parameters.{key}: no parameter of {name}; allowed: {', '.join(keys)}"
             )
     try:
         return reasoning_gym.create_dataset(name, seed=seed, size=size, **given)
