@@ -1,7 +1,7 @@
 """Mathematical problems with a known final answer: GSM8K, MATH, Guru, DeepScaleR, AIME, your own.
 
 A data set is a YAML file in conf/dataset/ that says where its rows are and what their fields mean.
-`python -m rec_experiments.check_data dataset=NAME` runs the verifier over every gold answer.
+`python -m rec_experiments check_data dataset=NAME` runs the verifier over every gold answer.
 """
 
 import math
