@@ -54,7 +54,7 @@ def unfit(name: str) -> str:
 def taken(kind: str, name: str) -> str:
     """What has this name already, or ""."""
     if importlib.util.find_spec(name) is not None:
-        return "is a package that is installed"
+        return "is a module that Python finds already"
     groups = choices_by_group()
     for group in _groups(TEMPLATES / kind, KINDS[kind]):
         if name in groups.get(group, ()):

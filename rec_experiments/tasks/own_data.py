@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.tasks.sources import Named, Source, text_of
+from rec_experiments.tasks.sources import Named, Source, refuse_one_file_for_two, text_of
 from rec_experiments.tasks.text_task import TextTask, question, solutions
 from rec_experiments.types import Problem, Verdict
 
@@ -58,6 +58,7 @@ class OwnData(TextTask):
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems, in the order of their files."""
+        refuse_one_file_for_two(self.path, [self.train, self.evaluation])
         function(self.verifier)  # what cannot judge is told before anything is drawn
         train, evaluation = (
             [source.problem(named, self.system_prompt) for named in source.read(name, self.path)]
@@ -101,7 +102,7 @@ def verdict(said: Any) -> Verdict:
     """What a verifier said, as a Verdict. Raises TypeError for anything else."""
     if isinstance(said, Verdict):
         return said
-    reward = float(said)
+    reward = float(said) if not isinstance(said, str) else math.nan
     if not math.isfinite(reward):
         raise TypeError(f"a verifier said {said!r}: must be a finite number or a Verdict")
     return Verdict(reward=reward, accuracy=float(reward >= 1))

@@ -92,7 +92,8 @@ class ReasoningGym(TextTask):
         return Verdict(reward=score, accuracy=float(score >= 1))
 
     def describe(self) -> str:
-        return f"reasoning-gym: {', '.join(stage.name for stage in self._stages())}"
+        names = dict.fromkeys(stage.name for stage in self._stages())
+        return f"{', '.join(names)} of reasoning-gym"
 
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int

@@ -6,7 +6,7 @@ found again.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,15 @@ class Source:
                 f"({reason}); give a local folder with {self.file}: dataset.path=FOLDER"
             ) from error
         return [(f"{self.hub} {self.split} row {i}", row) for i, row in enumerate(rows, start=1)]
+
+
+def refuse_one_file_for_two(path: str | None, sources: Sequence[Source]) -> None:
+    """Raise UserError if `path` is a file, but the sources are several."""
+    files = list(dict.fromkeys(source.file for source in sources))
+    if path and Path(path).expanduser().is_file() and len(files) > 1:
+        raise UserError(
+            f"dataset.path={path}: must be a folder with {' and '.join(files)}, not a file"
+        )
 
 
 def read_file(path: Path) -> list[Named]:

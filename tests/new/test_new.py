@@ -105,7 +105,7 @@ def test_a_task_from_the_wheel_in_an_empty_folder(outsider):
         (("algorithm", "lambda"), "lambda: is a word of Python's own"),
         (("algorithm", "json"), "json: is a word of Python's own"),
         (("algorithm", "_idea"), "_idea: is a word of Python's own"),
-        (("algorithm", "numpy"), "numpy: is a package that is installed"),
+        (("algorithm", "numpy"), "numpy: is a module that Python finds already"),
         (("algorithm", "grpo"), "algo=grpo is there already"),
         (("algorithm", "importance"), "weight=importance is there already"),
         (("algorithm", "fig3"), "sweep=fig3 is there already"),

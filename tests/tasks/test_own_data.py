@@ -111,6 +111,7 @@ def test_a_hub_name_is_handed_to_the_hub(place, monkeypatch):
         ),
         (["dataset.verifier=broken.judge"], "broken cannot be imported (ZeroDivisionError: "),
         (["dataset.train.question=prompt"], "line 1: field 'prompt' is missing; found question"),
+        (["dataset.path=data/train.jsonl"], "must be a folder with train.jsonl and test.jsonl"),
         (["dataset.path=null"], "path=null: must be a local folder or file"),
         (["dataset.verifier_workers=0"], "verifier_workers=0: must be at least 1"),
     ],
@@ -135,7 +136,7 @@ def test_what_a_verifier_may_say(said, expected):
     assert verdict(said) == expected
 
 
-@pytest.mark.parametrize("said", [None, "right", float("nan"), float("inf")])
+@pytest.mark.parametrize("said", [None, "right", "1", float("nan"), float("inf")])
 def test_what_it_may_not_say_is_an_error_of_that_response(said):
     with pytest.raises((TypeError, ValueError)):
         verdict(said)
