@@ -3,6 +3,7 @@
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
@@ -61,8 +62,7 @@ def section(name: str, config: DictConfig, base: DictConfig) -> list[str]:
 
 
 def _written(group: str, config: DictConfig) -> str:
-    values = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(values, dict)
+    values: Any = OmegaConf.to_container(config, resolve=True)
     kind = values.pop("kind")
     of_it = [f"{key} {'null' if value is None else value}" for key, value in values.items()]
     return f"`{group}` {kind}" + (f" ({', '.join(of_it)})" if of_it else "")
