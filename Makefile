@@ -34,10 +34,10 @@ run: $(STAMP) ## train on the embedded miniature; ends with a curve (ARGS="algo=
 
 $(SWEPT): $(STAMP)
 	$(BIN)/python -m rec_experiments -m sweep=$@ $(ARGS)
-	$(BIN)/python -m rec_experiments.figures $@ $(ARGS)
+	$(BIN)/python -m rec_experiments figures $@ $(ARGS)
 
 $(COMPUTED): $(STAMP)
-	$(BIN)/python -m rec_experiments.figures $@
+	$(BIN)/python -m rec_experiments figures $@
 
 figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
 
@@ -47,10 +47,10 @@ claim-runs: $(STAMP) ## the runs that claims are judged on: ten seeds of every f
 	done; done
 
 claims: $(STAMP) ## the paper's claims, judged on the runs that are there
-	$(BIN)/python -m rec_experiments.claims
+	$(BIN)/python -m rec_experiments claims
 
 report: $(STAMP) ## one local HTML page of all figures, claims and runs that are there
-	$(BIN)/python -m rec_experiments.report
+	$(BIN)/python -m rec_experiments report
 
 test: $(STAMP) ## all tests, two files at a time; REC_DATA=FOLDER adds those on real data sets
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(ARGS)

@@ -1,14 +1,13 @@
 """Writes docs/algorithms.md from the configurations: `make pages`."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose
-from omegaconf import OmegaConf
 
 from rec_experiments import schema
+from rec_experiments.algorithms import changes
 from rec_experiments.composition import composing
 from rec_experiments.experiment import Pieces
 
@@ -39,11 +38,7 @@ def section(name: str, config: Any, base: Any, note: dict[str, Any]) -> str:
     """One preset: its formula, its choices, its source, and who else has it."""
     pieces = schema.build(config, Pieces)
     effect = note["effect"][:1].upper() + note["effect"][1:]
-    changed = [
-        written(field.name, config[field.name])
-        for field in fields(Pieces)
-        if field.name != "algo" and config[field.name] != base[field.name]
-    ]
+    changed = changes(config, base)
     lines = [f"## {name}", "", f"{pieces.algo.name} ({pieces.algo.source}). {effect}.", ""]
     lines += ["```", *pieces.algorithm().describe(), "```", ""]
     if changed:
@@ -54,14 +49,6 @@ def section(name: str, config: Any, base: Any, note: dict[str, Any]) -> str:
     if peers := note.get("peers"):
         lines += ["", *(f"- {peer}." for peer in peers)]
     return "\n".join(lines)
-
-
-def written(group: str, config: Any) -> str:
-    """A choice with its values, as in `clip` one_side (low 0.2, high 0.2)."""
-    values = OmegaConf.to_container(config, resolve=True)
-    kind = values.pop("kind")
-    of_it = [f"{key} {'null' if value is None else value}" for key, value in values.items()]
-    return f"`{group}` {kind}" + (f" ({', '.join(of_it)})" if of_it else "")
 
 
 if __name__ == "__main__":

@@ -5,14 +5,23 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from rec_experiments import schema
+from rec_experiments import help, schema
 from rec_experiments.command import hydra_main
 from rec_experiments.experiment import Experiment
-from rec_experiments.prepare import verifier_for
 from rec_experiments.rewards.verifier_pool import BatchVerifier
 from rec_experiments.types import Problem, Task
 
 FAILURES_SHOWN = 5
+PAGE = help.Page(
+    command="check_data",
+    usage=("dataset=NAME [KEY=VALUE …]",),
+    about="Counts the gold answers of a data set that its own verifier accepts; the exit code is 1 "
+    "if it rejects one.",
+    entries={
+        "dataset=NAME": "a data set; the others and their keys: python -m rec_experiments --help",
+        "KEY=VALUE": "as on the command line of a run: dataset.path=FOLDER, …",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +47,13 @@ def report(task: Task, verifier: BatchVerifier) -> Report:
     return Report(len(problems) - len(failures), len(problems), failures)
 
 
-def main() -> None:
-    """Entry point of `python -m rec_experiments.check_data dataset=NAME …`."""
-    hydra_main("config", _print_report)
+def main(arguments: list[str]) -> None:
+    hydra_main("config", _print_report, PAGE)
 
 
 def _print_report(config: DictConfig) -> None:
+    from rec_experiments.prepare import verifier_for  # torch loads with it
+
     experiment = schema.build(config, Experiment)
     found = report(experiment.dataset, verifier_for(experiment.dataset))
     print(f"{found.accepted} of {found.total} gold answers accepted")
@@ -55,4 +65,4 @@ def _print_report(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

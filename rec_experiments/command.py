@@ -11,17 +11,15 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 from typing import NoReturn
 
 import hydra
-from hydra import compose
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments import distributed, schema, streams
-from rec_experiments.composition import choices_by_group, composing, explain
+from rec_experiments.composition import explain
 from rec_experiments.errors import (
     DISK_FULL,
     GOES_ON,
@@ -32,10 +30,16 @@ from rec_experiments.errors import (
     mistake,
     printable,
 )
+from rec_experiments.help import Page, page_of_a_run
 
 
-def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
-    """Run `task` on the composed configuration; a user's mistake is one line and exit code 2."""
+def hydra_main(
+    config_name: str, task: Callable[[DictConfig], None], page: Page | None = None
+) -> None:
+    """Run `task` on the composed configuration; a user's mistake is one line and exit code 2.
+
+    page: what --help prints, in place of all that a run can be given.
+    """
     streams.make_unfailing()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach us, instead of Hydra's own report
     start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
@@ -51,7 +55,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     try:
         schema.register()
         if {"-h", "--help"} & set(sys.argv[1:]):
-            print(help_page(config_name, [word for word in sys.argv[1:] if word[:1] != "-"]))
+            overrides = [word for word in sys.argv[1:] if word[:1] != "-"]
+            print(page or page_of_a_run(config_name, overrides))
         else:
             start(guarded)()
     except (UserError, HydraException, OmegaConfBaseException) as error:
@@ -99,20 +104,6 @@ def refuse(error: Exception) -> NoReturn:
     sys.exit(USER_ERROR)
 
 
-def help_page(config_name: str, overrides: list[str]) -> str:
-    """The page of hydra.help.template: groups, their choices, and keys with the values that the
-    overrides leave. Hydra's own --help takes ten times as long to list the groups."""
-    with composing():
-        config = compose(config_name, overrides, return_hydra_config=True)
-    page = Template(config.hydra.help.template)
-    with open_dict(config):
-        del config["hydra"]
-    groups = [f"{group}: {', '.join(choices)}" for group, choices in choices_by_group().items()]
-    return page.substitute(
-        APP_CONFIG_GROUPS="\n".join(groups) + "\n", CONFIG=OmegaConf.to_yaml(config)
-    )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandLine:
     """words: arguments without `=`. values: of the command's own keys. overrides: the others."""
@@ -148,10 +139,10 @@ def parse(arguments: list[str], *keys: str) -> CommandLine:
     )
 
 
-def plain_main(command: Callable[[list[str]], None], usage: str, arguments: list[str]) -> None:
-    """Run a command or print its usage; a user's mistake is one line and exit code 2."""
+def plain_main(command: Callable[[list[str]], None], page: Page, arguments: list[str]) -> None:
+    """Run a command or print its page; a user's mistake is one line and exit code 2."""
     if {"-h", "--help"} & set(arguments):
-        print(usage)
+        print(page)
         return
     try:
         command(arguments)

@@ -46,6 +46,8 @@ from rec_experiments.slots import ModelChoice, Optimizer, Pipeline, SamplerChoic
 from rec_experiments.tasks.arithmetic import Arithmetic
 from rec_experiments.tasks.calculator import Calculator
 from rec_experiments.tasks.math_problems import MathProblems
+from rec_experiments.tasks.own_data import OwnData
+from rec_experiments.tasks.reasoning_gym import ReasoningGym
 from rec_experiments.tasks.reduction import Reduction
 from rec_experiments.tasks.tool_calls import ToolCalls
 from rec_experiments.training import policies
@@ -150,6 +152,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "calculator": Calculator,
         "reduction": Reduction,
         "math_problems": MathProblems,
+        "own_data": OwnData,
+        "reasoning_gym": ReasoningGym,
         "tool_calls": ToolCalls,
     },
     "sampler": {"native": Native, "vllm": Vllm},

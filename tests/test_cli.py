@@ -6,17 +6,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from conftest import command
+from conftest import command, resolve
 from fabricated import rows_of, write_run
 from omegaconf import OmegaConf
 
-from rec_experiments import schema, sweeps
+from rec_experiments import help, schema, sweeps
 from rec_experiments.composition import choices_by_group
 from rec_experiments.records import provenance
 
@@ -123,6 +124,35 @@ def test_help_lists_groups_choices_and_values(tmp_path):
     assert (config.clip.low, config.clip.high) == (0.6, 2.0)
     assert (config.algo.name, config.seed) == ("GRPO", 0)
     assert "hydra" not in config
+
+
+def test_help_has_the_remarks_of_the_files_on_their_keys():
+    page = help.page_of_a_run("config", ["algo=grpo", "dataset=gsm8k", "model=small_1m"])
+    values = page.partition("Keys (key=value), with the defaults\n")[2]
+    flat = " ".join(re.sub(r"\n +# ", " ", values).split())
+    for line in (
+        "steps: 150 # gradient steps; batch l is consumed by step l, or by `updates` steps",
+        "swap_every: null # batches between two swaps to the policy; null for never",
+        "low: 0.2 # ε_low",  # of conf/clip/narrow.yaml
+        "init_std: 0.04 # the library's 0.02 learns nothing",  # of conf/model/tiny.yaml
+        "hub: openai/gsm8k # OWNER/NAME on the Hugging Face hub, or OWNER/NAME/FILE",
+        "run_dir: null # this run's folder; null for one named after the experiment",
+    ):
+        assert line in flat
+    shown = OmegaConf.create(values.partition("\n--hydra-help")[0])
+    assert OmegaConf.to_container(shown) == resolve("algo=grpo", "dataset=gsm8k", "model=small_1m")
+    assert max(map(len, page.splitlines()[:12] + values.splitlines()[:40])) <= help.WIDTH
+
+
+def test_remarks_are_those_behind_a_key_and_the_lines_that_follow(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "# of the file\nseed: 0  # of data\nmodel:\n  width: 3   # of a layer,\n"
+        "             # at least 1\n  # of nothing\n  url: a#b\n\n# of the next\nlast: 1\n"
+    )
+    assert help.remarks_in(tmp_path / "a.yaml") == {
+        "seed": "of data",
+        "model.width": "of a layer, at least 1 of nothing",
+    }
 
 
 def test_every_listed_choice_is_a_file_of_its_group():

@@ -1,11 +1,11 @@
-"""`python -m rec_experiments.claims [scale=…] [runs=…] [out=FILE.json|.md] [KEY=…] | simulate`."""
+"""`python -m rec_experiments claims`: the verdicts on the paper's claims."""
 
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
-from rec_experiments import command, sweeps
+from rec_experiments import command, help, sweeps
 from rec_experiments.claims import read, simulation, tables, verdicts
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_atomic
@@ -13,17 +13,6 @@ from rec_experiments.results.collect import scales
 from rec_experiments.results.tables import to_json
 
 MINIATURES = "mini"  # how the scales begin that are judged where none is named
-USAGE = """\
-usage: python -m rec_experiments.claims [scale=NAME,…] [runs=FOLDER,…] [out=FILE] [KEY=…]
-       python -m rec_experiments.claims simulate
-
-scale     which of {scales}; default: {default}
-runs      folders that hold the run folders; default: where the sweeps put them
-out       FILE.json or FILE.md, to write the verdicts to as well
-KEY       chooses the runs as on a sweep's command line: seed=0,1, …; default: the seeds of a scale
-          (claim_seeds)
-simulate  how often made-up runs are decided for a difference that is not there, or one that is"""
-
 WRITERS = {
     ".json": lambda found: to_json(
         [tables.plain(verdict) for verdicts in found.values() for verdict in verdicts]
@@ -63,9 +52,24 @@ def _miniatures() -> list[str]:
     return [scale for scale in scales() if scale.startswith(MINIATURES)]
 
 
+def page() -> help.Page:
+    return help.Page(
+        command="claims",
+        usage=("[scale=NAME,…] [runs=FOLDER,…] [out=FILE] [KEY=VALUE …]", "simulate"),
+        about="Judges the paper's claims on the runs that are there.",
+        entries={
+            "scale=NAME,…": f"which of {', '.join(scales())}; default: {', '.join(_miniatures())}",
+            "runs=FOLDER,…": help.RUNS,
+            "out=FILE": "FILE.json or FILE.md, to write the verdicts to as well; default: none",
+            "KEY=VALUE": f"{help.KEY}; default: the seeds of a scale (claim_seeds)",
+            "simulate": "how often made-up runs are decided for a difference that is not there, or "
+            "for one that is",
+        },
+    )
+
+
 def main(arguments: list[str]) -> None:
-    usage = USAGE.format(scales=", ".join(scales()), default=", ".join(_miniatures()))
-    command.plain_main(run, usage, arguments)
+    command.plain_main(run, page(), arguments)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""`python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=3] [overrides]`."""
+"""`python -m rec_experiments figures`: pictures, data and statistics of a figure."""
 
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rec_experiments import claims, command, regime
+from rec_experiments import claims, command, help, regime
 from rec_experiments.claims import tables
-from rec_experiments.errors import USER_ERROR, UserError
+from rec_experiments.errors import UserError
 from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import WINDOW
@@ -15,14 +15,6 @@ from rec_experiments.results.collect import NoRuns, collect
 from rec_experiments.results.tables import remarks
 
 OUT = "figures"
-USAGE = """\
-usage: python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=STEPS] [KEY=…]
-
-NAME    {names}, or all
-out     folder for NAME.png, .pdf, .csv (the data), .json and .txt (statistics); default: {out}
-runs    folders that hold the run folders; default: where the sweep puts them
-smooth  steps in the running average of the training reward; default: {smooth}
-KEY     chooses the runs as on the sweep's own command line: scale=paper, seed=0, …"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,12 +94,24 @@ def run(request: Request) -> None:
         )
 
 
+def page() -> help.Page:
+    return help.Page(
+        command="figures",
+        usage=("NAME [out=FOLDER] [runs=FOLDER,…] [smooth=STEPS] [KEY=VALUE …]",),
+        about="Draws a figure from its runs, as far as they went.",
+        entries={
+            "NAME": f"{_allowed()}, or all",
+            "out=FOLDER": "for NAME.png, .pdf, .csv (the data), .json and .txt (statistics); "
+            f"default: {OUT}",
+            "runs=FOLDER,…": help.RUNS,
+            "smooth=STEPS": f"of the running average of the training reward; default: {WINDOW}",
+            "KEY=VALUE": help.KEY,
+        },
+    )
+
+
 def main(arguments: list[str]) -> None:
-    usage = USAGE.format(names=_allowed(), out=OUT, smooth=WINDOW)
-    if not arguments:
-        print(usage)
-        sys.exit(USER_ERROR)
-    command.plain_main(lambda given: run(parse(given)), usage, arguments)
+    command.plain_main(lambda given: run(parse(given)), page(), arguments)
 
 
 def _allowed() -> str:

@@ -44,6 +44,7 @@ def load_warm_start(
         "transformers": transformers.__version__,
         "model": dataclasses.asdict(source),
         "dataset": dataclasses.asdict(task),
+        "problems": [dataclasses.asdict(problem) for problem in problems],  # of a file that changes
     }
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     file = cache.folder() / f"warm_start_{digest[:16]}.pt"

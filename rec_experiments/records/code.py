@@ -28,7 +28,9 @@ DIGITS, COMMIT_DIGITS = 16, 7
 
 # What no number of a run depends on. A module that is not named here counts, a new one too.
 LEFT_OUT = {
-    "__main__, cli, command, composition": "choose a configuration, which is in a run's identity",
+    "__main__, cli, command, commands, composition": "choose a configuration, which is in a run's "
+    "identity",
+    "algorithms, help, new": "words, and packages to begin with",
     "sweeps": "chooses configurations, and the machines that run them",
     "claims, figures, regime, report, results": "read what runs have written",
     "api, check_data, composed": "choose a configuration, or no run goes through them",
@@ -48,6 +50,8 @@ PACKAGES_OF = {
     ("model", "pretrained"): ("jinja2", "tokenizers"),
     ("sampler", "vllm"): ("vllm",),
     ("dataset", "math_problems"): ("datasets", "latex2sympy2_extended", "math-verify", "sympy"),
+    ("dataset", "own_data"): ("datasets",),
+    ("dataset", "reasoning_gym"): ("reasoning-gym",),
     ("dataset", "tool_calls"): ("datasets",),
 }
 

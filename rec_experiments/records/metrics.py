@@ -10,7 +10,7 @@ INTRODUCTION = (
     "`metrics.jsonl` has a row for each gradient step. Row s has the mini-batch that step s",
     "consumed and, where evaluated, what the weights after s steps do; row 0 is the start. What",
     "is normal is read off published runs where there are any ([regime](regime.md)), and a rule",
-    "of thumb otherwise: `python -m rec_experiments.regime` sets a run beside them.",
+    "of thumb otherwise: `python -m rec_experiments regime` sets a run beside them.",
 )
 
 

@@ -1,4 +1,4 @@
-"""`python -m rec_experiments.regime [check] RUN … | sweep=NAME [out=FILE.md|.json] [overrides]`."""
+"""`python -m rec_experiments regime`: how far runs move, beside published values."""
 
 import sys
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rec_experiments import command, regime
-from rec_experiments.errors import USER_ERROR, UserError
+from rec_experiments import command, help, regime
+from rec_experiments.errors import UserError
 from rec_experiments.files import write_atomic
 from rec_experiments.regime import tables
 from rec_experiments.regime.arms import Arm, arms_in, arms_of
@@ -15,20 +15,6 @@ from rec_experiments.regime.expected import TARGETS, Target, Verdict, load, verd
 from rec_experiments.results.tables import to_json
 
 MISSED = 1  # exit code of a check
-USAGE = """\
-usage: python -m rec_experiments.regime RUN … [out=FILE]
-       python -m rec_experiments.regime sweep=NAME [runs=FOLDER,…] [out=FILE] [KEY=…]
-       python -m rec_experiments.regime check RUN … | sweep=NAME … [targets=FILE] [out=FILE]
-
-How far the policy moves between drawing and using a sample, mean over seeds, beside published
-values. `check` holds runs against targets; its exit code is 1 if one is missed, wishes aside.
-
-RUN      run folders
-sweep    the runs of a figure
-runs     folders that hold the figure's run folders; default: where the sweep puts them
-out      FILE.json or FILE.md, to write the tables to as well
-targets  FILE.yaml; default: {targets} of this package
-KEY      chooses the figure's runs as on the sweep's command line: scale=paper, seed=0,1, …"""
 
 Show = Callable[[Console], None]
 Write = dict[str, Callable[[], bytes]]  # by the end of a file's name
@@ -88,13 +74,33 @@ def run(arguments: list[str]) -> None:
         sys.exit(MISSED)
 
 
+def page() -> help.Page:
+    return help.Page(
+        command="regime",
+        usage=(
+            "RUN … [out=FILE]",
+            "sweep=NAME [runs=FOLDER,…] [out=FILE] [KEY=VALUE …]",
+            "check RUN … [targets=FILE] [out=FILE]",
+            "check sweep=NAME … [targets=FILE] [out=FILE]",
+        ),
+        about="How far the policy moves between drawing and using a sample, mean over seeds, "
+        "beside published values. `check` holds runs against targets; its exit code is 1 if one "
+        "is missed, wishes aside.",
+        entries={
+            "RUN": "run folders",
+            "sweep=NAME": "the runs of a figure",
+            "runs=FOLDER,…": help.RUNS,
+            "out=FILE": "FILE.json or FILE.md, to write the tables to as well; default: none",
+            "targets=FILE": f"FILE.yaml; default: {TARGETS.name} of this package",
+            "KEY=VALUE": help.KEY,
+        },
+    )
+
+
 def main(arguments: list[str]) -> None:
-    usage = USAGE.format(targets=TARGETS.name)
-    if not arguments:
-        print(usage)
-        sys.exit(USER_ERROR)
-    command.plain_main(run, usage, arguments)
+    command.plain_main(run, page(), arguments)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with command.told_once():
+        main(sys.argv[1:])

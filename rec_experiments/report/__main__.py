@@ -1,11 +1,11 @@
-"""`python -m rec_experiments.report [figures=…] [runs=…] [out=FILE] [--wandb E/P] [KEY=…]`."""
+"""`python -m rec_experiments report`: one HTML page, or a W&B Report."""
 
 import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rec_experiments import command, sweeps
+from rec_experiments import command, help, sweeps
 from rec_experiments.errors import UserError
 from rec_experiments.figures import catalogue
 from rec_experiments.files import write_atomic
@@ -14,16 +14,6 @@ from rec_experiments.report.contents import gather
 from rec_experiments.report.page import render
 
 OUT = "report.html"
-USAGE = """\
-usage: python -m rec_experiments.report [figures=NAME,…] [runs=FOLDER,…] [out=FILE] [KEY=…]
-       python -m rec_experiments.report --wandb ENTITY/PROJECT [figures=NAME,…] [KEY=…]
-
-Writes one HTML page that needs no network, or creates a W&B Report of runs logged there.
-
-figures  {names}; default: all, and the runs that belong to none
-runs     folders that hold the run folders; default: where the sweeps put them
-out      the page; default: {out}
-KEY      chooses the runs as on the sweeps' own command line: scale=paper, seed=0, …"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,13 +29,9 @@ class Request:
 
 def parse(arguments: list[str]) -> Request:
     """Raises UserError for what is not understood."""
-    rest, wandb = list(arguments), None
-    if "--wandb" in rest:
-        place = rest.index("--wandb")
-        wandb = _target(*rest[place + 1 : place + 2])
-        del rest[place : place + 2]
-    line = command.parse(rest, "figures", "runs", "out")
-    line.refuse_words("figures=NAME,…, runs=FOLDER,…, out=FILE, KEY=VALUE")
+    line = command.parse(arguments, "figures", "runs", "out", "wandb")
+    line.refuse_words("figures=NAME,…, runs=FOLDER,…, out=FILE, wandb=ENTITY/PROJECT, KEY=VALUE")
+    wandb = _target(line.values["wandb"]) if "wandb" in line.values else None
     names = line.values["figures"].split(",") if "figures" in line.values else []
     allowed = sweeps.names() if wandb else catalogue.names()
     for name in names:
@@ -54,17 +40,17 @@ def parse(arguments: list[str]) -> Request:
                 f"figures={name}: no such figure; allowed, with commas: {', '.join(allowed)}"
             )
     for key in sorted({"runs", "out"} & line.values.keys()) if wandb else ():
-        raise UserError(f"{key}={line.values[key]}: --wandb reads runs from W&B, writes no file")
+        raise UserError(f"{key}={line.values[key]}: wandb= reads runs from W&B, writes no file")
     out = Path(line.values.get("out", OUT))
     if out.suffix != ".html":
         raise UserError(f"out={out}: must be a file that ends in .html")
     return Request(names=names, runs=line.runs, out=out, wandb=wandb, overrides=line.overrides)
 
 
-def _target(text: str = "") -> tuple[str, str]:
+def _target(text: str) -> tuple[str, str]:
     entity, slash, project = text.partition("/")
     if not (entity and slash and project) or "/" in project:
-        raise UserError(f"--wandb {text}: must be ENTITY/PROJECT".replace("  ", " "))
+        raise UserError(f"wandb={text}: must be ENTITY/PROJECT")
     return entity, project
 
 
@@ -98,8 +84,27 @@ def run(arguments: list[str]) -> None:
         write_page(request)
 
 
+def page() -> help.Page:
+    return help.Page(
+        command="report",
+        usage=(
+            "[figures=NAME,…] [runs=FOLDER,…] [out=FILE] [KEY=VALUE …]",
+            "wandb=ENTITY/PROJECT [figures=NAME,…] [KEY=VALUE …]",
+        ),
+        about="Writes one HTML page that needs no network, or creates a W&B Report of runs there.",
+        entries={
+            "figures=NAME,…": f"{', '.join(catalogue.names())}; default: all, and the runs that "
+            "belong to none",
+            "runs=FOLDER,…": help.RUNS,
+            "out=FILE": f"the page; default: {OUT}",
+            "wandb=ENTITY/PROJECT": "where a W&B Report is made, in place of the page",
+            "KEY=VALUE": help.KEY,
+        },
+    )
+
+
 def main(arguments: list[str]) -> None:
-    command.plain_main(run, USAGE.format(names=", ".join(catalogue.names()), out=OUT), arguments)
+    command.plain_main(run, page(), arguments)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def save(report: Any) -> str:
     """Create the report in W&B and return its address. Raises UserError if that is not possible."""
     import wandb
 
-    target = f"--wandb {report.entity}/{report.project}"
+    target = f"wandb={report.entity}/{report.project}"
     if not wandb.login(prompt=False):
         raise UserError(f"{target}: needs a key of W&B; set WANDB_API_KEY or run `wandb login`")
     try:

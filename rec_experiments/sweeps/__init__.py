@@ -1,6 +1,6 @@
 """Figures as sweeps, their jobs, and what has become of them.
 
-python -m rec_experiments.sweeps list | status | wait | resubmit FIGURE [overrides]
+python -m rec_experiments sweeps list | status | wait | resubmit FIGURE [overrides]
 """
 
 from rec_experiments.sweeps.jobs import (

@@ -1,4 +1,4 @@
-"""`python -m rec_experiments.sweeps list | status | wait | resubmit FIGURE [overrides]`."""
+"""`python -m rec_experiments sweeps`: the jobs of a sweep and what has become of them."""
 
 import shlex
 import sys
@@ -6,37 +6,49 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from rec_experiments import cli, command
+from rec_experiments import cli, command, help
 from rec_experiments.errors import UserError, printable
 from rec_experiments.sweeps.jobs import Job, distinct, jobs, load_figure, names, summary
 from rec_experiments.sweeps.state import ACTIVE, State, survey
 from rec_experiments.sweeps.submission import RECORD, read
 
-USAGE = """\
-usage: python -m rec_experiments.sweeps COMMAND FIGURE [overrides]
-
-list      one job a line; runs nothing
-status    what has become of each job; the exit code is 1 if one failed or is damaged
-wait      the same once nothing is queued or running any more; the exit code is 1 unless all is done
-resubmit  run what is not done, running or queued (hydra/launcher=NAME says where)
-
-FIGURE     {names}; for status and wait also the folder of a submission
-overrides  those of the sweep's own command line"""
 POLL = 15.0  # seconds between two looks at the queue
 
 
-def main(arguments: list[str]) -> None:
-    """Entry point of `python -m rec_experiments.sweeps`. Raises UserError for a wrong command."""
-    if arguments[:1] in (["-h"], ["--help"]):
-        print(USAGE.format(names=", ".join(names())))
-        return
+def page() -> help.Page:
+    return help.Page(
+        command="sweeps",
+        usage=("list|status|wait|resubmit FIGURE [KEY=VALUE …]",),
+        about="The jobs of a sweep and what has become of them.",
+        entries={
+            "list": "one job a line; runs nothing",
+            "status": "what has become of each job; the exit code is 1 if one failed or is damaged",
+            "wait": "the same once nothing is queued or running any more; the exit code is 1 "
+            "unless all is done",
+            "resubmit": "run what is not done, running or queued (hydra/launcher=NAME says where)",
+            "FIGURE": f"{', '.join(names())}; for status and wait also the folder of a submission",
+            "KEY=VALUE": help.KEY,
+        },
+    )
+
+
+def run(arguments: list[str]) -> None:
+    """Raises UserError for a wrong command."""
     commands = {"list": show_jobs, "status": show_states, "wait": wait, "resubmit": resubmit}
-    if len(arguments) < 2 or arguments[0] not in commands:
-        raise UserError(
-            f"usage: python -m rec_experiments.sweeps {'|'.join(commands)} FIGURE [overrides]; "
-            f"figures: {', '.join(names())}"
-        )
-    commands[arguments[0]](arguments[1], arguments[2:])
+    match arguments:
+        case [word, *_] if word not in commands:
+            raise UserError(f"{word}: is not understood; allowed: {', '.join(commands)}")
+        case [word, figure, *overrides]:
+            commands[word](figure, overrides)
+        case _:
+            raise UserError(
+                f"{' '.join(arguments) or 'sweeps'}: names no figure; "
+                f"allowed: {'|'.join(commands)} FIGURE, of {', '.join(names())}"
+            )
+
+
+def main(arguments: list[str]) -> None:
+    command.plain_main(run, page(), arguments)
 
 
 def show_jobs(name: str, overrides: list[str]) -> None:

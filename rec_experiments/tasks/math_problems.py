@@ -1,18 +1,17 @@
 """Mathematical problems with a known final answer: GSM8K, MATH, Guru, DeepScaleR, AIME, your own.
 
 A data set is a YAML file in conf/dataset/ that says where its rows are and what their fields mean.
-`python -m rec_experiments.check_data dataset=NAME` runs the verifier over every gold answer.
+`python -m rec_experiments check_data dataset=NAME` runs the verifier over every gold answer.
 """
 
 import math
 import re
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from rec_experiments.errors import UserError
 from rec_experiments.rewards.boxed import last_boxed
-from rec_experiments.tasks.sources import Named, Source, text_of
+from rec_experiments.tasks.sources import Named, Source, refuse_one_file_for_two, text_of
 from rec_experiments.tasks.text_task import TextTask, prompt
 from rec_experiments.types import Problem, Verdict
 
@@ -75,6 +74,7 @@ class MathProblems(TextTask):
     `rewards.math_answer`.
     """
 
+    path: str | None
     train: MathSource
     evaluation: MathSource
     answers: Answers
@@ -99,11 +99,7 @@ class MathProblems(TextTask):
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems, in the order of their files."""
-        files = [source.file for _, source in self._sources()]
-        if self.path and Path(self.path).expanduser().is_file() and len(set(files)) > 1:
-            raise UserError(
-                f"dataset.path={self.path}: must be a folder with {' and '.join(files)}, not a file"
-            )
+        refuse_one_file_for_two(self.path, [self.train, self.evaluation])
         train, evaluation = (self._problems(name, source) for name, source in self._sources())
         return train, evaluation
 

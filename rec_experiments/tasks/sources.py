@@ -6,7 +6,7 @@ found again.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,15 @@ class Source:
         return [(f"{self.hub} {self.split} row {i}", row) for i, row in enumerate(rows, start=1)]
 
 
+def refuse_one_file_for_two(path: str | None, sources: Sequence[Source]) -> None:
+    """Raise UserError if `path` is a file, but the sources are several."""
+    files = list(dict.fromkeys(source.file for source in sources))
+    if path and Path(path).expanduser().is_file() and len(files) > 1:
+        raise UserError(
+            f"dataset.path={path}: must be a folder with {' and '.join(files)}, not a file"
+        )
+
+
 def read_file(path: Path) -> list[Named]:
     """The rows of a file: one JSON object a line, one JSON list of objects, or a parquet table.
 
@@ -103,10 +112,11 @@ def read_file(path: Path) -> list[Named]:
     return rows
 
 
-def text_of(row: Row, field: str, where: str) -> str:
+def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
     """The text in a field; `prompt.0.content` leads into nested objects and lists.
 
-    Raises UserError that says `where` if the field is missing or holds no text that can be written.
+    as_json: what is no text is written as JSON. Raises UserError that says `where` if the field is
+    missing or holds no text that can be written.
     """
     value: Any = row
     for part in field.split("."):
@@ -115,6 +125,8 @@ def text_of(row: Row, field: str, where: str) -> str:
         except (KeyError, IndexError, ValueError, TypeError):
             found = f"; found {', '.join(value)}" if isinstance(value, dict) else ""
             raise UserError(f"{where}: field {field!r} is missing{found}") from None
+    if as_json and not isinstance(value, str | None):
+        value = json.dumps(value, ensure_ascii=False, default=str)
     if not isinstance(value, str):
         raise UserError(f"{where}: field {field!r} is not text")
     try:

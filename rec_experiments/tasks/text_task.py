@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from rec_experiments.types import Message, Piece
+from rec_experiments import rng
+from rec_experiments.types import Message, Piece, Problem
 
 MOST_WORKERS = 1024  # more processes than a machine has cores
 
@@ -12,12 +13,10 @@ MOST_WORKERS = 1024  # more processes than a machine has cores
 class TextTask(Piece):
     """Raises ValueError for a number out of range.
 
-    path: local data, in place of the hub; null for the hub. system_prompt: opens every prompt.
-    verifier_workers, verifier_timeout: processes that judge, and seconds that one response may take
-    there.
+    system_prompt: opens every prompt. verifier_workers, verifier_timeout: processes that judge, and
+    seconds that one response may take there.
     """
 
-    path: str | None
     system_prompt: str
     max_prompt_tokens: int
     max_response_tokens: int
@@ -41,3 +40,15 @@ class TextTask(Piece):
 def prompt(system: str, user: str) -> tuple[Message, ...]:
     """The two messages that a response answers."""
     return {"role": "system", "content": system}, {"role": "user", "content": user}
+
+
+def question(system: str, user: str) -> tuple[Message, ...]:
+    """As `prompt`, without a system message if there are no words for it."""
+    return prompt(system, user) if system else prompt(system, user)[1:]
+
+
+def solutions(problems: list[Problem], count: int, seed: int) -> list[tuple[int, list[str]]]:
+    """`count` demonstrations for a tiny model: numbers of problems, drawn at random, each with its
+    gold response as the model's only turn."""
+    picks = rng.generator(seed, rng.TASK, 2).integers(len(problems), size=count)
+    return [(int(i), [problems[i].solution]) for i in picks]

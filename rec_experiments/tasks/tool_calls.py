@@ -51,6 +51,7 @@ class ToolCalls(TextTask):
     null for all. held_out: one request in so many, by a hash of its text, is for evaluation.
     """
 
+    path: str | None
     source: Source
     train_problems: int | None
     held_out: int

@@ -25,7 +25,7 @@ class ArmSweeper(Sweeper):
 
     Every job is composed and checked before the first one starts. A failed job does not stop the
     others; at the end the failed ones are named and the process exits with 1. Jobs that go to
-    SLURM are only submitted: `python -m rec_experiments.sweeps` tells what becomes of them.
+    SLURM are only submitted: `python -m rec_experiments sweeps` tells what becomes of them.
     """
 
     hydra_context: HydraContext
@@ -97,7 +97,7 @@ class ArmSweeper(Sweeper):
         print(
             f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}; "
             "nothing here needs to go on",
-            f"  state   python -m rec_experiments.sweeps status {status}",
+            f"  state   python -m rec_experiments sweeps status {status}",
             f"  logs    log.txt in each run folder; SLURM's own in {submission.folder}",
             f"  cancel  scancel --name={submission.name}",
             sep="\n",

@@ -1,0 +1,87 @@
+"""Packages to begin with: an algorithm or a task outside of this project.
+
+Beside this file stands one whole package of each kind. A new one is its copy under another name.
+"""
+
+import importlib.util
+import keyword
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rec_experiments.composition import choices_by_group
+from rec_experiments.errors import UserError
+
+TEMPLATES = Path(__file__).parent
+KINDS = {"algorithm": "my_algorithm", "task": "my_task"}  # and the name in its template
+NOT_COPIED = ("__pycache__", "*.pyc", ".*")
+
+
+def create(kind: str, name: str, parent: Path) -> Path:
+    """A package in the folder `parent`/`name`, whole or not at all. Returns the folder.
+
+    Raises UserError for a kind that there is not, a name that no package can have or another thing
+    has, and a folder that is there or cannot be written.
+    """
+    if kind not in KINDS:
+        raise UserError(f"new {kind}: no such kind; allowed: {', '.join(KINDS)}")
+    folder = parent / name
+    if reason := unfit(name) or ("is there already" if folder.exists() else taken(kind, name)):
+        raise UserError(f"new {kind} {name}: {reason}; choose another name")
+    replaced = {KINDS[kind]: name, camel(KINDS[kind]): camel(name)}
+    try:
+        with tempfile.TemporaryDirectory(prefix=".new_", dir=parent) as work:
+            made = Path(work, name)
+            shutil.copytree(TEMPLATES / kind, made, ignore=shutil.ignore_patterns(*NOT_COPIED))
+            _rename(made, replaced)
+            made.rename(folder)
+    except OSError as error:
+        raise UserError(f"new {kind} {name}: cannot be written ({error.strerror})") from error
+    return folder
+
+
+def unfit(name: str) -> str:
+    """Why no package can have this name, or ""."""
+    if not (name.isidentifier() and name.isascii() and name == name.lower()):
+        return "must be a name for a Python package: a letter, then a-z, 0-9 and _"
+    if name.startswith("_") or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        return "is a word of Python's own"
+    return ""
+
+
+def taken(kind: str, name: str) -> str:
+    """What has this name already, or ""."""
+    if importlib.util.find_spec(name) is not None:
+        return "is a module that Python finds already"
+    groups = choices_by_group()
+    for group in _groups(TEMPLATES / kind, KINDS[kind]):
+        if name in groups.get(group, ()):
+            return f"{group}={name} is there already"
+    return ""
+
+
+def _groups(template: Path, name: str) -> Iterator[str]:
+    """The config groups that a template adds a choice to."""
+    conf = template / name / "conf"
+    return (file.parent.relative_to(conf).as_posix() for file in sorted(conf.rglob("*.yaml")))
+
+
+def camel(name: str) -> str:
+    """As a class is called: my_task is MyTask."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _rename(folder: Path, replaced: dict[str, str]) -> None:
+    """Put other names for some, in all texts and in the names of files and folders."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        if path.is_file():
+            path.write_text(_replace(path.read_text(encoding="utf-8"), replaced), encoding="utf-8")
+        path.rename(path.with_name(_replace(path.name, replaced)))
+
+
+def _replace(text: str, replaced: dict[str, str]) -> str:
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    return text

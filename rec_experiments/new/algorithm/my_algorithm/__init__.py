@@ -1,0 +1,36 @@
+"""MyAlgorithm: policy gradients whose importance weight is capped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rec_experiments.types import LossInput, Piece
+
+if TYPE_CHECKING:  # this module loads with every configuration: what is heavy waits
+    from torch import Tensor
+
+
+@dataclass(kw_only=True, slots=True)
+class MyAlgorithm(Piece):
+    """w(ρ) = min(ρ, cap), with ρ = π_θ / π_that drew the token. Raises ValueError unless cap > 0.
+
+    Its fields are its configuration; their values stand in conf/weight/my_algorithm.yaml.
+    """
+
+    cap: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cap < float("inf"):
+            raise ValueError(f"cap={self.cap}: must be greater than 0, and finite")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        """The weight of each token's gradient, B x T. log_ratio_BT: log ρ, without gradient."""
+        return log_ratio_BT.exp().clamp(max=self.cap)
+
+    def describe(self, ratio: str) -> str:
+        """The factor as the formula of a run shows it."""
+        return f" · min({ratio}, {self.cap:g})"
+
+
+SCHEMAS = {"weight": {"my_algorithm": MyAlgorithm}}  # slot to name to class
