@@ -41,7 +41,7 @@ ON_PAR = Claim(
             for table in (TABLE2, TABLE3)
         ),
     ),
-    note="At the paper's scale (v=1, i=10) takes 2,670 gradient steps and the others 1,068: an area "
+    note="At the paper's scale (v=1, i=10) takes 2,670 gradient steps, the others 1,068: an area "
     "that is lower over the longer curve is lower over equal steps as well, if the curve rises.",
 )
 
