@@ -89,7 +89,7 @@ def _tick(age: float) -> str:
 def _write_names(axes: Axes) -> None:
     """Each line's name beside its end, in its colour; names keep a line's height between them."""
     ends = {
-        container.get_label(): (container[0].get_ydata()[-1], container[0].get_color())
+        str(container.get_label()): (container[0].get_ydata()[-1], container[0].get_color())
         for container in axes.containers
     }
     low, high = axes.get_ylim()

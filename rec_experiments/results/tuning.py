@@ -111,7 +111,7 @@ def run(arguments: list[str]) -> None:
     arms = {scale: found for scale in chosen if (found := read(scale, line.runs))}
     if not arms:
         raise UserError(
-            f"no method has all its tuning runs; make them with: python -m rec_experiments -m "
+            f"no runs that spend a whole budget; make them with: python -m rec_experiments -m "
             f"sweep={SWEEP} scale={chosen[0]}"
         )
     out = Path(line.values.get("out", OUT))
