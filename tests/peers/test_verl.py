@@ -96,7 +96,7 @@ def theirs(row: dict, x: dict) -> torch.Tensor:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_gradient_is_verls(row, spread, seed):
     x = batch(seed, spread)
-    same(theirs(row, x), ours(row, x))
+    same(row, theirs(row, x), ours(row, x))
 
 
 def test_every_loss_of_verl_has_a_row():
