@@ -110,6 +110,7 @@ golden: $(STAMP) ## rewrite the resolved configurations that the tests compare w
 pages: $(STAMP) ## write the pages of docs/ that are made of the code
 	$(BIN)/python -m rec_experiments.records.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
+	$(BIN)/python docs/staleness.py
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs
 	$(BIN)/python tests/test_notebooks.py

@@ -1,5 +1,6 @@
 """Writes docs/algorithms.md from the configurations: `make pages`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rec_experiments import schema
 from rec_experiments.algorithms import changes
 from rec_experiments.composition import composing
 from rec_experiments.experiment import Pieces
+from rec_experiments.results import staleness
 
 HERE = Path(__file__).parent
 PAGE = HERE / "algorithms.md"
@@ -17,7 +19,7 @@ PAGE = HERE / "algorithms.md"
 
 def page() -> str:
     """The whole page."""
-    notes = yaml.safe_load((HERE / "algorithms.yaml").read_text())
+    notes = read("algorithms.yaml")
     names = sorted(path.stem for path in (schema.CONF / "algo").glob("*.yaml"))
     if missing := sorted(set(names) ^ set(notes)):
         raise SystemExit(f"docs/algorithms.yaml and conf/algo differ: {', '.join(missing)}")
@@ -26,12 +28,83 @@ def page() -> str:
         chosen = {name: compose("algorithm", [f"algo={name}"]) for name in notes}
     table = ["| preset | what it does |", "| --- | --- |"]
     table += [f"| [`{name}`](#{name}) | {notes[name]['effect']} |" for name in notes]
-    sections = [section(name, config, base, notes[name]) for name, config in chosen.items()]
+    measured = benchmark()
+    sections = [
+        "\n".join([section(name, config, base, notes[name]), *measured.get(name, [])])
+        for name, config in chosen.items()
+    ]
     template = (HERE / "algorithms.template").read_text()
-    filled = {"{table}": "\n".join(table), "{presets}": "\n\n".join(sections)}
+    filled = {
+        "{table}": "\n".join(table),
+        "{presets}": "\n\n".join(sections),
+        "{peers}": "\n\n".join(map(comparison, *zip(*read("peers.yaml").items(), strict=True))),
+    }
     for place, text in filled.items():
         template = template.replace(place, text)
     return template
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((HERE / name).read_text())
+
+
+def benchmark() -> dict[str, list[str]]:
+    """The row of each preset in the staleness benchmark, by preset; none where it was not run."""
+    arms = yaml.safe_load((schema.CONF / "sweep" / "staleness.yaml").read_text())["arms"]
+    found: dict[str, list[str]] = {}
+    for file in sorted((HERE / "results").glob("staleness*.json")):
+        result = json.loads(file.read_text())
+        for label, method in result["methods"].items():
+            [preset, *others] = arms.get(label, [""])
+            if preset and not others:
+                row = measured(result, method)
+                found.setdefault(preset.removeprefix("algo="), [""]).append(row)
+    return found
+
+
+def measured(result: dict[str, Any], method: dict[str, Any]) -> str:
+    """Final accuracy at every age that was run, and the largest that is survived."""
+    ages = [
+        f"{form} {point['age']} {_number(point)}" if point["age"] != "offline"
+        else f"offline {_number(point)}"
+        for form in staleness.FORMS
+        if form in method and len(result["ages"][form]) > 1
+        for point in method[form]["points"]
+    ]  # fmt: skip
+    ends = [
+        f"{form} {method[form]['survives']}"
+        for form in staleness.FORMS
+        if form in method and len(result["ages"][form]) > 1 and method[form]["survives"] is not None
+    ]
+    return (
+        f"[Staleness](staleness.md), `scale={result['scale']}`, {len(result['seeds'])} of "
+        f"{result['claim_seeds']} seeds, from {result['start']:.3f}: {', '.join(ages)}; survives "
+        f"{' and '.join(ends) or 'none'}."
+    )
+
+
+def _number(point: dict[str, Any]) -> str:
+    if not point["interval"]:
+        return f"{point['mean']:.3f}"
+    low, high = point["interval"]
+    return f"{point['mean']:.3f} ± {(high - low) / 2:.3f}"
+
+
+def comparison(peer: str, found: dict[str, Any]) -> str:
+    """What a peer computes beside ours, row by row."""
+    lines = [
+        f"### {peer} {found['version']}, `{found['what']}`",
+        "",
+        "| there | here | gradient | |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in found["rows"]:
+        there = ", ".join(f"{key}={value}" for key, value in row["call"].items())
+        here = f"`{' '.join(row['ours'])}`" if "ours" in row else "–"
+        same = "equal" if row.get("times", 1) == 1 else f"equal times {row['times']:g}"
+        note = row.get("note", "")
+        lines.append(f"| `{there}` | {here} | {same if 'ours' in row else '–'} | {note} |")
+    return "\n".join(lines)
 
 
 def section(name: str, config: Any, base: Any, note: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ COMMANDS = {
     "report": "one local page of figures, claims and runs",
     "sweeps": "list the jobs of a sweep, see what has become of them",
     "algorithms": "list the presets with their formulas",
+    "tune": "choose each method's learning rate from the runs of a tuning sweep",
     "check_data": "does a verifier accept its data set's own answers",
     "new": "begin a package of your own: an algorithm or a task",
 }

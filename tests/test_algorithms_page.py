@@ -1,13 +1,16 @@
-"""docs/algorithms.md is what the configurations say."""
+"""The pages of docs/ that are made are what configurations and results say."""
 
 import importlib.util
 from pathlib import Path
 
+import pytest
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def test_the_page_is_the_one_that_is_made():
-    spec = importlib.util.spec_from_file_location("algorithms", DOCS / "algorithms.py")
+@pytest.mark.parametrize("name", ["algorithms", "staleness"])
+def test_the_page_is_the_one_that_is_made(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert (DOCS / "algorithms.md").read_text() == script.page(), "run make pages"
+    assert (DOCS / f"{name}.md").read_text() == script.page(), "run make pages"

@@ -18,6 +18,7 @@ from rec_experiments.results.collect import NoRuns, claim_seeds, collect
 from rec_experiments.results.runs import FigureData
 
 CLAIMS = PAPER + OTHERS
+FIGURES = frozenset(name for claim in CLAIMS for name in claim.figures)  # that any claim reads
 
 
 def read(

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rec_experiments import command, help, sweeps
-from rec_experiments.claims import read, simulation, tables, verdicts
+from rec_experiments.claims import FIGURES, read, simulation, tables, verdicts
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_atomic
 from rec_experiments.results.collect import scales
@@ -40,7 +40,8 @@ def run(arguments: list[str]) -> None:
     found = {}
     for scale in chosen:
         with Console(stderr=True).status(f"reading the runs of scale {scale}"):
-            data = read(sweeps.names(), line.runs, [f"scale={scale}", *line.overrides])
+            names = [name for name in sweeps.names() if name in FIGURES]
+            data = read(names, line.runs, [f"scale={scale}", *line.overrides])
         found[scale] = verdicts(data, scale)
     if out:
         with command.writing(out):

@@ -10,7 +10,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import WINDOW
-from rec_experiments.figures.render import Drawing, draw, write
+from rec_experiments.figures.render import Drawing, write
 from rec_experiments.results.collect import NoRuns, collect
 from rec_experiments.results.tables import remarks
 
@@ -57,7 +57,7 @@ def make(name: str, request: Request) -> tuple[Drawing, list[str]]:
         return COMPUTED[name](), []
     data = collect(name, request.runs, request.overrides)
     found = claims.verdicts_in(data)
-    drawing = draw(data, request.smooth)
+    drawing = catalogue.draw(data, request.smooth)
     measured = regime.of_figure(data)
     with_claims = replace(
         drawing,

@@ -1,7 +1,19 @@
-"""Which figures there are: those computed and those drawn from runs."""
+"""Which figures there are: those computed and those drawn from runs, and how these are drawn."""
+
+from collections.abc import Callable
 
 from rec_experiments import sweeps
+from rec_experiments.figures import render, staleness
 from rec_experiments.figures.computed import COMPUTED
+from rec_experiments.figures.render import Drawing
+from rec_experiments.results.runs import FigureData
+
+# What hydra.sweeper.picture may be; each takes the steps of the running average too.
+PICTURES: dict[str, Callable[[FigureData, int], Drawing]] = {
+    "curves": render.draw,
+    "staleness": lambda data, window: staleness.draw(data),
+}
+assert set(PICTURES) == set(sweeps.PICTURES)
 
 
 def names() -> list[str]:
@@ -9,3 +21,8 @@ def names() -> list[str]:
     numbered = [name for name in COMPUTED if name.startswith("fig")] + sweeps.names()
     others = [name for name in COMPUTED if name not in numbered]
     return sorted(numbered, key=lambda name: (len(name), name)) + others
+
+
+def draw(data: FigureData, window: int) -> Drawing:
+    """The figure of a sweep. window: steps in the running average of the training reward."""
+    return PICTURES[data.picture](data, window)

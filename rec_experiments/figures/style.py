@@ -1,7 +1,8 @@
 """How a method looks: the same colour, dash and marker in every figure."""
 
+import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # Legible at the size at which a figure is saved.
@@ -25,6 +26,9 @@ RC: dict[str, Any] = {
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, YELLOW = "#0072B2", "#D55E00", "#CC79A7", "#F0E442"
 GREY, DARK_PURPLE, DARK_ORANGE, DARK_BLUE = "#777777", "#7A2E5D", "#8F5A00", "#00375C"
+PALETTE = (
+    BLUE, VERMILION, GREEN, BLACK, ORANGE, PURPLE, SKY, DARK_PURPLE, DARK_ORANGE, DARK_BLUE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +75,20 @@ def looks(labels: list[str]) -> dict[str, Look]:
         alike = seen.setdefault((color, dash, marker), 0)
         seen[color, dash, marker] += 1
         result[label] = Look(color, DASHES[alike % len(DASHES)] if alike else dash, marker)
+    return result
+
+
+def distinct(labels: list[str]) -> dict[str, Look]:
+    """As `looks`, but no two share a colour, as far as the palette goes, and no line is dashed.
+
+    For a panel of few methods: the first of each colour keeps it, the others get one that is left.
+    """
+    found = looks(labels)
+    taken = {look.color for look in found.values()}
+    free = itertools.cycle([color for color in PALETTE if color not in taken])
+    result: dict[str, Look] = {}
+    for label, look in found.items():
+        used = {each.color for each in result.values()} | {OTHER[0]}
+        color = next(free) if look.color in used else look.color
+        result[label] = replace(look, color=color, dash=SOLID)
     return result

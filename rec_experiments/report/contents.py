@@ -10,9 +10,10 @@ from typing import Any
 from rec_experiments import claims, regime
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import WINDOW
-from rec_experiments.figures.render import Drawing, draw
+from rec_experiments.figures.render import Drawing
 from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.reading import read_rows
 from rec_experiments.records.run_folder import RunFolder
@@ -159,7 +160,7 @@ def gather(
     data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
     shown = {name: each.as_shown() for name, each in data.items()}
     drawings: dict[str, Drawing] = {
-        name: COMPUTED[name]() if name in COMPUTED else draw(shown[name], WINDOW)
+        name: COMPUTED[name]() if name in COMPUTED else catalogue.draw(shown[name], WINDOW)
         for name in names
         if name in COMPUTED or name in data
     }

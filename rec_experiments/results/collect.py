@@ -49,6 +49,8 @@ def collect(
             )
             for job in jobs
         ],
+        picture=figure.picture,
+        schedules=_schedules(jobs) if figure.columns == "sync" else {},
     )
     if len(data.missing) == len(data.runs):
         looked = sorted({str(run.path.parent) for run in data.runs})
@@ -57,6 +59,12 @@ def collect(
             + shlex.join(["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides])
         )
     return data
+
+
+def _schedules(jobs: list[sweeps.Job]) -> dict[str, tuple[int | None, int]]:
+    """(interval, offset) of each column."""
+    found = {job.heading: job.config["sync"] for job in jobs}
+    return {heading: (each["interval"], each["offset"]) for heading, each in found.items()}
 
 
 @functools.cache  # composing takes seconds a figure; figures and claims of one process share it

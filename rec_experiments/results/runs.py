@@ -3,7 +3,8 @@
 import functools
 import math
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class FigureData:
     """The runs of a figure. Orders of arms, columns and panels are those drawn.
 
     scale: of its runs, a choice of conf/scale. claim_seeds: how many seeds claims need there, None
-    where they take those that the figure shows. shown: those seeds.
+    where they take those that the figure shows. shown: those seeds. picture: what to draw of them.
+    schedules: (interval, offset) of each column, where the columns are schedules.
     """
 
     name: str
@@ -68,6 +70,8 @@ class FigureData:
     columns: list[str]
     panels: list[Panel]
     runs: list[Run]
+    picture: str = "curves"
+    schedules: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
 
     def select(self, arm: str, column: str) -> list[Run]:
         """The runs of one cell that have rows."""

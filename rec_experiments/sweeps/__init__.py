@@ -4,6 +4,7 @@ python -m rec_experiments sweeps list | status | wait | resubmit FIGURE [overrid
 """
 
 from rec_experiments.sweeps.jobs import (
+    PICTURES,
     Figure,
     Job,
     Panel,
@@ -24,6 +25,7 @@ from rec_experiments.sweeps.submission import Submission, prepare
 
 __all__ = [
     "ACTIVE",
+    "PICTURES",
     "Figure",
     "Job",
     "Panel",

@@ -27,6 +27,7 @@ from rec_experiments.sweeps.compositions import Composed, kept, resolved, settle
 
 # Overrides that say which jobs there are; a job itself does not see them.
 SWEEP_KEYS = ("sweep", "scale")
+PICTURES = ("curves", "staleness")  # what a figure may show of its runs
 
 
 @dataclass(kw_only=True, frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Figure(Sweep):
     """A figure of the paper that is drawn from runs (sweeps/NAME.yaml).
 
     columns: the key of the grid that makes columns. headings: its values to the columns' titles.
-    panels: the rows. scale: mini or paper.
+    panels: the rows. scale: mini or paper. picture: what is drawn of the runs, one of PICTURES.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Figure(Sweep):
     columns: str
     headings: dict[str, str]
     panels: list[Panel]
+    picture: str
     resources: Resources
 
     def heading(self, point: "Point") -> str:
@@ -198,6 +200,11 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         if metric not in node["axes"]:
             allowed = ", ".join(node["axes"])
             raise UserError(f"hydra.sweeper.panels={metric}: no such panel; allowed: {allowed}")
+    if node["picture"] not in PICTURES:
+        raise UserError(
+            f"hydra.sweeper.picture={node['picture']}: no such picture; allowed: "
+            + ", ".join(PICTURES)
+        )
     return Figure(
         arms=node["arms"],
         grid=node["grid"],
@@ -209,6 +216,7 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         columns=node["columns"],
         headings=node["headings"],
         panels=[Panel(metric, **node["axes"][metric]) for metric in node["panels"]],
+        picture=node["picture"],
         resources=Resources(**node["resources"][node["setting"]]),
     )
 

@@ -21,6 +21,7 @@ from rec_experiments.sweeps import compositions
 jobs_module = import_module("rec_experiments.sweeps.jobs")  # `sweeps.jobs` is the function
 
 FEW = ["sync=offline", "seed=0,1"]
+BENCHMARK = ["sync=interval20", "seed=0", "hydra.sweeper.only=[GRPO,DAPO,REC-*]"]
 
 
 @pytest.fixture(autouse=True)
@@ -63,15 +64,16 @@ def alone(*overrides):
 @pytest.mark.parametrize("name", sweeps.names())
 @pytest.mark.parametrize("scale", ["mini", "mini_chain", "small", "paper"])
 def test_a_job_is_what_hydra_composes_from_its_overrides(name, scale, forget, asked):
-    composed = all_jobs(name, [f"scale={scale}"])
+    chosen = [f"scale={scale}", *(BENCHMARK if name.startswith("staleness") else ())]
+    composed = all_jobs(name, chosen)
     assert composed
     for job in composed:
         assert json.dumps(job.config) == json.dumps(alone(*job.overrides))  # in order
         assert job.path == run_path(alone(*job.overrides))
     forget()
     asked.clear()
-    figure = sweeps.load_figure(name, [f"scale={scale}"])
-    assert sweeps.jobs(figure, [f"scale={scale}"]) == composed
+    figure = sweeps.load_figure(name, chosen)
+    assert sweeps.jobs(figure, chosen) == composed
     assert not asked
 
 

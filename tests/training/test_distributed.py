@@ -48,7 +48,10 @@ PATIENCE = 600  # seconds until a command counts as hung
 
 def gradient_on(world, model, rollouts, pad_id, algorithm, micro_batch_size):
     """Gradient and metrics of a mini-batch, on one rank or many; the passes of this rank."""
-    reference = world.split(copy.deepcopy(model).requires_grad_(False))
+    reference = copy.deepcopy(model).requires_grad_(False)
+    for parameter in reference.parameters():  # another policy, so that a pull to it is seen
+        parameter.mul_(1.02)
+    reference = world.split(reference)
     model = world.split(copy.deepcopy(model))
     log = accumulate_gradient(
         model,
@@ -75,7 +78,8 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
 
 @pytest.mark.parametrize("size", [3, None])
 @pytest.mark.parametrize(
-    "algorithm", ["grpo", "rec_ring_is", "opmd", "red_drop", "red_weight", "asymre"]
+    "algorithm",
+    ["grpo", "rec_ring_is", "opmd", "red_drop", "red_weight", "asymre", "copg", "m2po", "bapo"],
 )
 def test_the_gradient_does_not_depend_on_the_number_of_ranks(ranks, mini_batch, algorithm, size):  # noqa: F811
     gradient = assert_gradients_agree(ranks, mini_batch, algorithm, size)

@@ -1,0 +1,49 @@
+"""Writes docs/staleness.md from docs/staleness.template and docs/results: `make pages`.
+
+A file of docs/results is the .json that `python -m rec_experiments.figures staleness` writes.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rec_experiments.results import staleness
+
+HERE = Path(__file__).parent
+PAGE = HERE / "staleness.md"
+
+
+def page() -> str:
+    """The whole page."""
+    files = sorted((HERE / "results").glob("staleness*.json"))
+    parts = "\n\n".join(section(file) for file in files)
+    return (HERE / "staleness.template").read_text().replace("{results}", parts)
+
+
+def section(file: Path) -> str:
+    """The runs of one scale: how many they are, the picture, a table for each form of age."""
+    found: dict[str, Any] = json.loads(file.read_text())
+    seeds, claims = len(found["seeds"]), found["claim_seeds"]
+    whole = "" if seeds >= claims else f", {seeds} of {claims} seeds, **a subset**"
+    lines = [
+        f"### {found['title']}",
+        "",
+        f"`scale={found['scale']}`{whole}: {found['finished']} finished runs, seeds "
+        f"{', '.join(map(str, found['seeds']))}, {len(found['methods'])} methods. Accuracy before "
+        f"training: {found['start']:.3f}.",
+        "",
+        f"![{found['title']}](figures/{file.stem}.png)",
+    ]
+    for form in staleness.FORMS:
+        if len(found["ages"][form]) > 1:
+            lines += ["", *markdown(staleness.table(found, form))]
+    return "\n".join(lines)
+
+
+def markdown(table: list[list[str]]) -> list[str]:
+    head, *rows = table
+    return ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,123 @@
+"""The picture of a staleness sweep: final accuracy against the age of the data."""
+
+import math
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+
+from rec_experiments.figures import style
+from rec_experiments.figures.render import Drawing, page
+from rec_experiments.results import staleness
+from rec_experiments.results.over_seeds import CONFIDENCE
+from rec_experiments.results.runs import FigureData
+from rec_experiments.results.tables import remarks
+
+METHODS_A_ROW = 8  # as many as can be told apart in one panel
+PANEL = (4.6, 2.9)  # inches, names beside the lines included
+LINE = 0.062  # height of a name, as a share of the panel's
+LABELS = {
+    "offset": "offset: age of all data (batches)",
+    "interval": "interval: batches from one policy",
+}
+
+
+def draw(data: FigureData) -> Drawing:
+    """A column of panels for each form that has two ages or more, a row for each few methods."""
+    forms = [form for form in staleness.FORMS if len(staleness.ages(data, form)) > 1]
+    found = {form: {line.arm: line for line in staleness.lines(data, form)} for form in forms}
+    arms = [arm for arm in data.arms if any(arm in lines for lines in found.values())]
+    # As even as they go: nine methods are five and four, not eight and one.
+    rows = [list(row) for row in np.array_split(arms, -(-len(arms) // METHODS_A_ROW))]
+    summary = staleness.summary(data)
+    seeds = len(summary["seeds"])
+    caption = [
+        data.caption,
+        f"Mean and {100 * CONFIDENCE:.0f} % t interval of the final accuracy over {seeds} seeds; "
+        "dotted: the accuracy before training.",
+        *remarks(data),
+    ]
+    with matplotlib.rc_context(style.RC):
+        figure, panels = page(
+            PANEL[0] * len(forms), PANEL[1] * len(rows), data.title, [], " ".join(caption)
+        )
+        grid = panels.subplots(len(rows), len(forms), squeeze=False, sharey=True)
+        for axes_of_row, of_row in zip(grid, rows, strict=True):
+            looks = style.distinct(of_row)
+            for axes, form in zip(axes_of_row, forms, strict=True):
+                ages = [age for age, _ in staleness.ages(data, form)]
+                chosen = [found[form][arm] for arm in of_row if arm in found[form]]
+                _draw_panel(axes, chosen, ages, looks)
+                axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
+                axes.set_xlabel(LABELS[form])
+            axes_of_row[0].set_ylabel("final accuracy")
+        grid[0, 0].set_ylim(bottom=0)
+        for axes in grid.flat:
+            _write_names(axes)
+    return Drawing(data.name, figure, staleness.tidy(data), summary, staleness.text(summary))
+
+
+def _draw_panel(
+    axes: Axes, chosen: list[staleness.Line], ages: list[float], looks: dict[str, style.Look]
+) -> None:
+    """The ages stand at equal distances; methods are moved apart a little, to show intervals."""
+    for number, line in enumerate(chosen):
+        shift = 0.24 * (number / max(1, len(chosen) - 1) - 0.5)
+        places = [ages.index(point.age) + shift for point in line.points]
+        half = [
+            (point.interval[1] - point.interval[0]) / 2 if point.interval else 0.0
+            for point in line.points
+        ]
+        look = looks[line.arm]
+        axes.errorbar(
+            places,
+            [point.mean for point in line.points],
+            half,
+            color=look.color,
+            ls=look.dash,
+            marker=look.marker,
+            elinewidth=0.7,
+            label=line.arm,
+        )
+    axes.set_xticks(range(len(ages)), [_tick(age) for age in ages])
+
+
+def _tick(age: float) -> str:
+    return "offline" if math.isinf(age) else f"{age:g}"
+
+
+def _write_names(axes: Axes) -> None:
+    """Each line's name beside its end, in its colour; names keep a line's height between them."""
+    ends = {
+        str(container.get_label()): (container[0].get_ydata()[-1], container[0].get_color())
+        for container in axes.containers
+    }
+    low, high = axes.get_ylim()
+    share = {name: (float(y) - low) / (high - low) for name, (y, _) in ends.items()}
+    for name, at in _apart(share).items():
+        axes.annotate(
+            name,
+            (1.0, share[name]),
+            xytext=(1.05, at),
+            xycoords="axes fraction",
+            color=ends[name][1],
+            fontsize=7.5,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": ends[name][1], "lw": 0.5},
+        )
+
+
+def _apart(wanted: dict[str, float]) -> dict[str, float]:
+    """Heights at least LINE apart, in the order that is wanted, and as near to it as one pass up
+    and one pass down bring them."""
+    names = sorted(wanted, key=lambda name: wanted[name])
+    heights = [wanted[name] for name in names]
+    for i in range(1, len(heights)):
+        heights[i] = max(heights[i], heights[i - 1] + LINE)
+    excess = max(0.0, heights[-1] - 1.0) if heights else 0.0
+    if excess:
+        heights[-1] -= excess
+        for i in range(len(heights) - 2, -1, -1):
+            heights[i] = min(heights[i], heights[i + 1] - LINE)
+    return dict(zip(names, heights, strict=True))

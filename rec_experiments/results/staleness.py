@@ -1,0 +1,258 @@
+"""How methods stand the age of their data: accuracy against staleness, and what follows from it.
+
+Two forms. As an *offset* n every batch comes from the policy n batches ago. As an *interval* m the
+sampler's weights are renewed every m batches, so that ages run from 0 to m − 1. On-policy is offset
+0 and interval 1; offline, where all data come from the initial policy, ends the intervals.
+
+A method *survives* an age if its final accuracy lies above its first evaluation: each seed gives
+one difference, and the lower end of their t interval is above 0. How much it survives is the
+largest age up to which it survives all that were run, so that a lucky old age counts for nothing.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from rec_experiments.results.over_seeds import interval_of_mean, of_finished
+from rec_experiments.results.runs import FigureData, Row, Run
+from rec_experiments.results.statistics import (
+    FINAL_MINUS_INITIAL,
+    LAST_POINTS,
+    final,
+    seconds,
+)
+from rec_experiments.results.tables import columns_of_text
+
+METRIC = "eval/accuracy"
+OFFLINE = math.inf
+FORMS = {"offset": 0, "interval": 1}  # with what on-policy is called in each
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One method at one age. mean, interval: of its final accuracy over seeds. gain: the same of
+    final − initial, seed by seed. An interval is None for a single seed."""
+
+    age: float
+    seeds: int
+    mean: float
+    interval: tuple[float, float] | None
+    gain: float
+    gain_interval: tuple[float, float] | None
+
+    @property
+    def survives(self) -> bool:
+        return self.gain_interval is not None and self.gain_interval[0] > 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One method in one form, its points by age; never empty."""
+
+    arm: str
+    form: str
+    points: list[Point]
+
+    @property
+    def survived(self) -> float | None:
+        """The largest age up to which all that were run are survived; None where the first is not.
+        Raises nothing; with one seed it is None."""
+        ages = [point.age for point in takewhile(lambda point: point.survives, self.points)]
+        return ages[-1] if ages else None
+
+    @property
+    def area(self) -> float | None:
+        """Mean of the accuracy over the ages, by trapezoids on log(1 + offset) or log(interval),
+        offline left out; None with fewer than two ages. A mean: it compares over equal ages only.
+        """
+        finite = [point for point in self.points if math.isfinite(point.age)]
+        if len(finite) < 2:
+            return None
+        places = np.log([point.age + 1 - FORMS[self.form] for point in finite])
+        heights = [point.mean for point in finite]
+        return float(np.trapezoid(heights, places) / (places[-1] - places[0]))
+
+
+def ages(data: FigureData, form: str) -> list[tuple[float, str]]:
+    """The ages that a figure has in one form, from the youngest, each with its column."""
+    return sorted(
+        (age, column)
+        for column, (interval, offset) in data.schedules.items()
+        if (age := _age(form, interval, offset)) is not None
+    )
+
+
+def _age(form: str, interval: int | None, offset: int) -> float | None:
+    """None for a schedule that is not of this form."""
+    if form == "offset":
+        return offset if interval == 1 else None
+    if interval is None:
+        return OFFLINE
+    return None if offset else interval
+
+
+def lines(data: FigureData, form: str) -> list[Line]:
+    """Every method that has a finished run, in the figure's order."""
+    found = (Line(arm=arm, form=form, points=list(_points(data, arm, form))) for arm in data.arms)
+    return [line for line in found if line.points]
+
+
+def _points(data: FigureData, arm: str, form: str) -> Iterator[Point]:
+    for age, column in ages(data, form):
+        runs = data.select(arm, column)
+        ends = list(of_finished(runs, final, METRIC).values.values())
+        gains = list(of_finished(runs, FINAL_MINUS_INITIAL.of, METRIC).values.values())
+        if ends:
+            yield Point(
+                age=age,
+                seeds=len(ends),
+                mean=float(np.mean(ends)),
+                interval=interval_of_mean(ends),
+                gain=float(np.mean(gains)),
+                gain_interval=interval_of_mean(gains),
+            )
+
+
+def start(data: FigureData) -> float | None:
+    """Mean of the first evaluation over all finished runs."""
+    values = [run.rows[0][METRIC] for run in data.runs if run.done and METRIC in run.rows[0]]
+    return float(np.mean(values)) if values else None
+
+
+def milliseconds_a_step(runs: list[Run]) -> float | None:
+    """Median over finished runs of the time that a gradient step took, drawing included, and
+    evaluation where it was due. Of the machine that made the runs, beside whatever else ran there.
+    """
+    found = [1000 * seconds(run.rows) / run.last_step for run in runs if run.done and run.last_step]
+    return float(np.median(found)) if found else None
+
+
+def summary(data: FigureData) -> dict[str, Any]:
+    """All as plain values, for the files beside the picture and for the pages of the docs."""
+    seeds = sorted({run.seed for run in data.runs if run.done})
+    return {
+        "figure": data.name,
+        "title": data.title,
+        "scale": data.scale,
+        "seeds": seeds,
+        "claim_seeds": data.claim_seeds,
+        "start": start(data),
+        "final": LAST_POINTS,
+        "finished": sum(run.done for run in data.runs),
+        "ages": {form: [_written(age) for age, _ in ages(data, form)] for form in FORMS},
+        "methods": {
+            arm: {
+                "milliseconds_a_step": milliseconds_a_step(
+                    [run for run in data.runs if run.arm == arm]
+                ),
+                **{line.form: _plain(line) for line in of_arm},
+            }
+            for arm, of_arm in _by_arm(data).items()
+        },
+    }
+
+
+def _by_arm(data: FigureData) -> Mapping[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for form in FORMS:
+        for line in lines(data, form):
+            found.setdefault(line.arm, []).append(line)
+    return {arm: found[arm] for arm in data.arms if arm in found}
+
+
+def _plain(line: Line) -> dict[str, Any]:
+    return {
+        "survives": None if line.survived is None else _written(line.survived),
+        "area": line.area,
+        "points": [
+            {
+                "age": _written(point.age),
+                "seeds": point.seeds,
+                "mean": point.mean,
+                "interval": point.interval,
+                "gain": point.gain,
+                "gain_interval": point.gain_interval,
+                "survives": point.survives,
+            }
+            for point in line.points
+        ],
+    }
+
+
+def _written(age: float) -> int | str:
+    return "offline" if math.isinf(age) else int(age)
+
+
+def table(found: dict[str, Any], form: str) -> list[list[str]]:
+    """Head and one row a method, the largest area first."""
+    columns = found["ages"][form]
+    head = ["method", *(f"{form} {age}" if age != "offline" else age for age in columns)]
+    rows = [
+        (each[form]["area"] or 0.0, [arm, *_cells(each[form], columns), *_ends(each, form)])
+        for arm, each in found["methods"].items()
+        if form in each
+    ]
+    rows.sort(key=lambda row: -row[0])
+    return [[*head, "survives", "area", "ms a step"], *(cells for _, cells in rows)]
+
+
+def _cells(line: dict[str, Any], columns: list[int | str]) -> list[str]:
+    by_age = {point["age"]: point for point in line["points"]}
+    return [_cell(by_age[age]) if age in by_age else "–" for age in columns]
+
+
+def _cell(point: dict[str, Any]) -> str:
+    """Mean ± half of its interval; a method that does not survive there is in brackets."""
+    text = f"{point['mean']:.3f}"
+    if point["interval"]:
+        text += f" ± {(point['interval'][1] - point['interval'][0]) / 2:.3f}"
+    return text if point["survives"] else f"({text})"
+
+
+def _ends(method: dict[str, Any], form: str) -> list[str]:
+    survives, area = method[form]["survives"], method[form]["area"]
+    cost = method["milliseconds_a_step"]
+    return [
+        "none" if survives is None else str(survives),
+        "–" if area is None else f"{area:.3f}",
+        "–" if cost is None else f"{cost:.0f}",
+    ]
+
+
+def tidy(data: FigureData) -> list[Row]:
+    """One row a finished run and form: what the picture is made of."""
+    return [
+        {
+            "arm": run.arm,
+            "form": form,
+            "age": _written(age),
+            "seed": run.seed,
+            "final": final(run.rows, METRIC),
+            "initial": run.rows[0][METRIC],
+        }
+        for form in FORMS
+        for age, column in ages(data, form)
+        for run in data.runs
+        if run.column == column and run.done
+    ]
+
+
+def text(found: dict[str, Any]) -> str:
+    """The tables as text."""
+    parts = [found["title"], ""]
+    for form in FORMS:
+        parts += [*columns_of_text(table(found, form)), ""]
+    parts += [
+        f"{found['finished']} finished runs, seeds {', '.join(map(str, found['seeds']))}; "
+        f"claims need {found['claim_seeds']}.",
+        "accuracy ± half of its 95 % t interval; in brackets where final − initial is not above 0 "
+        "by its interval over seeds",
+        "survives   the largest age up to which the method survives every age that was run",
+        "area       mean accuracy over the ages, on the logarithm of 1 + offset or of the interval",
+        "ms a step  median over runs, drawing and evaluation included, on the machine they ran on",
+    ]
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,142 @@
+"""Staleness: what is read off a sweep over ages.
+
+1. A method survives up to the largest age with no failure before it, by its interval over seeds.
+2. The area is a mean on a logarithmic axis; on-policy opens both forms, offline closes one.
+3. The picture has the points, intervals and names of its data.
+4. A method is tuned only on its whole budget, to the rate that is best over seeds.
+"""
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from rec_experiments.figures import staleness as picture
+from rec_experiments.results import staleness, tuning
+from rec_experiments.results.runs import FigureData, Run
+
+COLUMNS = {
+    "sync_offset = 20": (1, 20),
+    "on-policy": (1, 0),
+    "sync_offset = 5": (1, 5),
+    "sync_interval = 20": (20, 0),
+    "sync_interval = 5": (5, 0),
+    "offline": (None, 0),
+}
+START = 0.4
+# Final accuracy by column; REINFORCE falls below the start at 5 and comes back at 20.
+ENDS = {
+    "GRPO": dict.fromkeys(COLUMNS, 0.6) | {"offline": 0.3, "sync_offset = 20": 0.7},
+    "REINFORCE": dict.fromkeys(COLUMNS, 0.6) | {"sync_offset = 5": 0.2, "sync_interval = 5": 0.2},
+}
+SPREAD = (-0.01, 0.0, 0.01)  # of the seeds about it
+
+
+def run_of(arm: str, column: str, seed: int, end: float) -> Run:
+    rows = [{"step": 0, "eval/accuracy": START}]
+    rows += [{"step": step, "eval/accuracy": end, "time/train": 0.5} for step in (1, 2, 3)]
+    return Run(arm=arm, column=column, seed=seed, path=Path(), state="done", rows=rows)
+
+
+def figure(spread=SPREAD, without=()) -> FigureData:
+    runs = [
+        run_of(arm, column, seed, ENDS[arm][column] + off)
+        for arm, column, (seed, off) in itertools.product(ENDS, COLUMNS, enumerate(spread))
+        if (arm, column) not in without
+    ]
+    return FigureData(
+        name="staleness", title="Staleness", caption="Made up.", scale="mini", claim_seeds=10,
+        shown=[0, 1, 2], arms=list(ENDS), columns=list(COLUMNS), panels=[], runs=runs,
+        picture="staleness", schedules=COLUMNS,
+    )  # fmt: skip
+
+
+def by_arm(data: FigureData, form: str) -> dict[str, staleness.Line]:
+    return {line.arm: line for line in staleness.lines(data, form)}
+
+
+def test_ages_are_sorted_and_on_policy_opens_both_forms():
+    data = figure()
+    assert [age for age, _ in staleness.ages(data, "offset")] == [0, 5, 20]
+    assert [age for age, _ in staleness.ages(data, "interval")] == [1, 5, 20, staleness.OFFLINE]
+
+
+def test_a_method_survives_up_to_its_first_failure():
+    offset, interval = by_arm(figure(), "offset"), by_arm(figure(), "interval")
+    assert (offset["GRPO"].survived, interval["GRPO"].survived) == (20, 20)  # not offline
+    assert (offset["REINFORCE"].survived, interval["REINFORCE"].survived) == (0, 1)
+
+
+def test_the_interval_over_seeds_decides_and_one_seed_does_not():
+    wide = by_arm(figure(spread=(-0.3, 0.0, 0.3)), "offset")["GRPO"]
+    assert [point.mean for point in wide.points] == pytest.approx([0.6, 0.6, 0.7])
+    assert wide.survived is None  # the mean gain is 0.2, its interval holds 0
+    assert by_arm(figure(spread=(0.0,)), "offset")["GRPO"].survived is None
+
+
+def test_the_area_is_a_mean_on_a_logarithmic_axis():
+    log = np.log
+    offset, interval = (by_arm(figure(), form)["GRPO"].area for form in staleness.FORMS)
+    first, second = log(6), log(21) - log(6)  # from 1 + 0 to 1 + 5 to 1 + 20
+    assert offset == pytest.approx((0.6 * first + 0.65 * second) / log(21))
+    assert interval == pytest.approx(0.6)  # offline is left out
+    one_age = figure(without=[("GRPO", c) for c in COLUMNS if c != "on-policy"])
+    assert by_arm(one_age, "offset")["GRPO"].area is None
+
+
+def test_a_missing_age_is_a_dash_and_a_failed_one_in_brackets():
+    data = figure(without=[("GRPO", "sync_offset = 5")])
+    head, first, second = staleness.table(staleness.summary(data), "offset")
+    assert head[1:4] == ["offset 0", "offset 5", "offset 20"]
+    assert [first[0], first[2]] == ["GRPO", "–"]
+    assert [second[0], second[4]] == ["REINFORCE", "0"]
+    assert second[2].startswith("(0.200 ± 0.025")  # t of two degrees of freedom, 4.303 · .01/√3
+    assert first[-1] == "500"
+
+
+def test_the_picture_shows_its_data():
+    drawing = picture.draw(figure())
+    left, right = drawing.figure.get_axes()
+    assert [text.get_text() for text in left.get_xticklabels()] == ["0", "5", "20"]
+    assert [text.get_text() for text in right.get_xticklabels()] == ["1", "5", "20", "offline"]
+    drawn = {c.get_label(): list(c[0].get_ydata()) for c in left.containers}
+    assert drawn["GRPO"] == pytest.approx([0.6, 0.6, 0.7])
+    assert {text.get_text() for text in left.texts} == set(ENDS)
+    assert len(drawing.table) == len(ENDS) * 3 * (3 + 4)
+
+
+def test_names_keep_their_order_and_distance():
+    placed = picture._apart({"a": 0.99, "b": 0.98, "c": 0.1, "d": 0.97})
+    assert sorted(placed, key=placed.get) == ["c", "d", "b", "a"]
+    heights = sorted(placed.values())
+    assert min(np.diff(heights)) >= picture.LINE - 1e-12
+    assert heights[-1] <= 1
+    assert placed["c"] == 0.1
+
+
+def test_the_best_rate_is_that_of_the_mean_and_the_lower_of_equals():
+    assert tuning.best_rate({1e-5: {0: 0.2, 1: 0.6}, 3e-5: {0: 0.3, 1: 0.6}}) == 3e-5
+    assert tuning.best_rate({3e-5: {0: 0.5}, 1e-5: {0: 0.5}}) == 1e-5
+
+
+def test_only_a_whole_budget_tunes():
+    def job(label, rate):
+        config = {"seed": 100, "optimizer": {"learning_rate": rate}}
+        return SimpleNamespace(label=label, config=config)
+
+    partial = Run(arm="RLOO", column="", seed=100, path=Path(), state="failed", rows=[])
+    runs = [
+        (job("GRPO", 1e-5), run_of("GRPO", "", 100, 0.4)),
+        (job("GRPO", 3e-5), run_of("GRPO", "", 100, 0.5)),
+        (job("RLOO", 1e-5), run_of("RLOO", "", 100, 0.4)),
+        (job("RLOO", 3e-5), partial),
+    ]
+    arms = {"GRPO": ["algo=grpo"], "RLOO": ["algo=rloo"]}
+    found = tuning.tuned_arms(tuning.by_arm(runs), arms)
+    assert found == {"GRPO, tuned lr 3e-05": ["algo=grpo", "optimizer.learning_rate=3e-05"]}
+    node = yaml.safe_load(tuning.sweep({"mini": found}))
+    assert node["at"]["mini"]["arms"] == found
+    assert node["defaults"][0] == "staleness"
