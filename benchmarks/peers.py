@@ -43,6 +43,7 @@ class Workload:
     hashed: bool
     steps: int
     contestants: dict[str, tuple[str, ...]]
+    trains: bool = True
 
 
 TRAINERS = {
@@ -95,6 +96,7 @@ WORKLOADS = {
         hashed=True,
         steps=4,
         contestants=SAMPLERS,
+        trains=False,
     ),
     "sampling_miniature": Workload(
         title="sampling alone on the miniature, 128 responses at a time, model with 2 heads of 32",
@@ -102,6 +104,7 @@ WORKLOADS = {
         hashed=False,
         steps=8,
         contestants=SAMPLERS,
+        trains=False,
     ),
 }
 
@@ -262,27 +265,30 @@ def checked(workload: Workload, rows: list[dict[str, Any]], apart: dict[str, flo
     ]
 
 
-HEAD = (
-    "contestant", "steps/s", "time by ours", "range", "sampled tokens/s", "trained tokens/s",
-    "tokens a step", "peak MB", "start s", "outside products",
-)  # fmt: skip
+COLUMNS = {
+    "contestant": "{contestant}",
+    "steps/s": "{steps_per_second:.2f}",
+    "time by ours": "{times_ours:.2f}",
+    "range": "{times_ours_range[0]:.2f}–{times_ours_range[1]:.2f}",
+    "sampled tokens/s": "{sampled_per_second:,.0f}",
+    "trained tokens/s": "{trained_per_second:,.0f}",
+    "tokens a step": "{tokens_per_step:.0f}",
+    "peak MB": "{peak_mb:.0f}",
+    "start s": "{start_cpu_seconds:.1f}",
+    "outside products": "{outside:.0%}",
+}
+OF_TRAINING = ("trained tokens/s", "outside products")  # vLLM's own kernels tell no profiler
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
+def table(rows: list[dict[str, Any]], trains: bool) -> list[str]:
     """Markdown."""
-    lines = [f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
+    columns = {head: cell for head, cell in COLUMNS.items() if trains or head not in OF_TRAINING}
+    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
     for each in rows:
         if "failed" in each:
             lines.append(f"| {each['contestant']} | not run: {each['failed']} |")
             continue
-        low, high = each["times_ours_range"]
-        cells = (
-            each["contestant"], f"{each['steps_per_second']:.2f}", f"{each['times_ours']:.2f}",
-            f"{low:.2f}–{high:.2f}", f"{each['sampled_per_second']:,.0f}",
-            f"{each['trained_per_second']:,.0f}", f"{each['tokens_per_step']:.0f}",
-            f"{each['peak_mb']:.0f}", f"{each['start_cpu_seconds']:.1f}", f"{each['outside']:.0%}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cell.format(**each) for cell in columns.values())} |")
     return lines
 
 
@@ -321,9 +327,9 @@ def main() -> None:
         }  # fmt: skip
         distance = max(apart.values(), default=0.0)
         same = f"First gradients agree to {distance:.0e} of their length." if apart else ""
-        text += [f"**{workload.title}.** {same}", "", *table(rows), ""]
+        text += [f"**{workload.title}.** {same}", "", *table(rows, workload.trains), ""]
         text += [f"Not the same work: {line}." for line in wrong]
-        print("\n".join(text[-len(rows) - 5 :]), flush=True)
+        print("\n".join([*table(rows, workload.trains), *wrong]), flush=True)
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     about = (
         f"{found['date']}, {found['machine']}, {versions}; {options.threads} thread(s), allocator: "
