@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,44 +74,43 @@ class Counted(TorchDispatchMode):
 
 @dataclasses.dataclass
 class Stage:
-    """seconds: of the processor. calls that were not counted are 0."""
+    """seconds: of the processor. What was not counted is 0."""
 
     seconds: float = 0.0
     operations: int = 0
     bytes: int = 0
     calls: int = 0
 
+    def add(self, other: "Stage", sign: int) -> None:
+        for key, value in dataclasses.asdict(other).items():
+            setattr(self, key, getattr(self, key) + sign * value)
+
 
 class Stages:
     """Time or counts of the stages of a run; stages within another one are taken off it."""
 
     def __init__(self, counting: bool):
-        self.counting, self.found = counting, {}
-        self.inside: list[Stage] = []
+        self.counting, self.found = counting, defaultdict(Stage)
+        self.open: list[str] = []
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        mine = Stage()
-        counted = Counted() if self.counting else contextlib.nullcontext()
+        counted = Counted() if self.counting else None
         start = time.process_time()
-        with counted:
-            self.inside.append(mine)
-            try:
+        self.open.append(name)
+        try:
+            with counted or contextlib.nullcontext():
                 yield
-            finally:
-                self.inside.pop()
-        mine.seconds += time.process_time() - start
-        if isinstance(counted, Counted):
-            for key in ("operations", "bytes", "calls"):
-                setattr(mine, key, getattr(mine, key) + getattr(counted, key))
-        totals, outer = self.found.setdefault(name, Stage()), self._outer()
-        for key, value in dataclasses.asdict(mine).items():
-            setattr(totals, key, getattr(totals, key) + value)
-            if outer is not None:  # which has seen all of it too
-                setattr(outer, key, getattr(outer, key) - value)
-
-    def _outer(self) -> Stage | None:
-        return self.inside[-1] if self.inside else None
+        finally:
+            self.open.pop()
+        mine = Stage(seconds=time.process_time() - start)
+        if counted:
+            mine.operations, mine.bytes, mine.calls = (
+                counted.operations, counted.bytes, counted.calls,
+            )  # fmt: skip
+        self.found[name].add(mine, 1)
+        if self.open:  # the outer one sees all of it as well
+            self.found[self.open[-1]].add(mine, -1)
 
     def around(self, owner: Any, attribute: str, name: str) -> None:
         """Let calls of this function be a stage."""
@@ -267,7 +266,7 @@ def main() -> None:
             count, ms = counted.found[name], 1e3 * stage.seconds / len(batches)
             parts = [1e3 * getattr(count, key) / period / can[key] for key in can]
             print(
-                f"  {name:26} {ms:7.1f} {ms / total / 10:6.0%}   "
+                f"  {name:26} {ms:7.1f} {ms / 1e3 / total:6.0%}   "
                 + "  ".join(f"{part:9.1f}" for part in parts)
                 + f"   ({count.calls / period:.0f} calls)"
             )
