@@ -61,7 +61,7 @@ Stamp = tuple[tuple[int, int] | None, ...]  # of each file of a run: bytes, time
 
 def stamp(folder: Path) -> Stamp:
     """What tells the files of a run from what they were, without reading them; None for none."""
-    found = []
+    found: list[tuple[int, int] | None] = []
     for name in REMEDIES:
         try:
             status = os.stat(folder / name)

@@ -14,6 +14,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,6 @@ from rec_experiments.sweeps.compositions import digest_of_code
 KEPT = 4  # of one kind
 SETTLED = 2.0  # seconds: a file that changed later may change again without another time
 DRAWING = ("matplotlib", "numpy", "scipy")
-RUNNING = ("numpy", "torch", "transformers", "vllm")  # who made a run is told by their releases
 
 Found = TypeVar("Found")
 
@@ -60,7 +60,8 @@ def remembered(
 
 def _versions() -> list[str | None]:
     python = f"{platform.python_version()} {platform.machine()}"
-    return [python, *map(version, DRAWING), *map(code.release, RUNNING)]
+    running = sorted({*code.PACKAGES, *chain.from_iterable(code.PACKAGES_OF.values())})
+    return [python, *map(version, DRAWING), *map(code.release, running)]
 
 
 def _read(file: Path) -> tuple[Any, list[str]] | None:

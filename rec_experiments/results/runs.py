@@ -94,18 +94,24 @@ def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
 
     Raises UserError for a folder that cannot be read or that holds something else.
     """
-    state, rows, made_by = _contents(path, stamp(path))
+    state, rows = _contents(path, stamp(path))
     return Run(
-        arm=arm, column=column, seed=seed, path=path, state=state, rows=rows, made_by=made_by
+        arm=arm,
+        column=column,
+        seed=seed,
+        path=path,
+        state=state,
+        rows=rows,
+        made_by=RunFolder(path).made_by(),
     )
 
 
 @functools.lru_cache(maxsize=1024)  # figures share runs, and a run takes half a megabyte
-def _contents(path: Path, now: Stamp) -> tuple[str, list[Row], str]:
-    """State, rows and maker of a run whose files are as `now` says."""
+def _contents(path: Path, now: Stamp) -> tuple[str, list[Row]]:
+    """State and rows of a run whose files are as `now` says."""
     folder = RunFolder(path)
     state = folder.status().get("state", "missing")
-    return state, folder.metrics() if state != "missing" else [], folder.made_by()
+    return state, folder.metrics() if state != "missing" else []
 
 
 def read_or_leave_out(arm: str, column: str, seed: int, path: Path) -> Run:
@@ -143,7 +149,7 @@ def left_out_within() -> Iterator[list[str]]:
     try:
         yield reasons
     finally:
-        _heard.remove(reasons)
+        _heard.pop()
 
 
 def read_config(path: Path) -> dict[str, Any]:
