@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,15 @@ class Workload:
     steps: int
     contestants: dict[str, tuple[str, ...]]
     trains: bool = True
+
+    def of(self, names: str | None) -> "Workload":
+        """With these contestants only, separated by commas; None for all."""
+        chosen = {
+            label: command
+            for label, command in self.contestants.items()
+            if names is None or command[1] in names.split(",")
+        }
+        return replace(self, contestants=chosen)
 
 
 TRAINERS = {
@@ -250,7 +259,7 @@ def row(contestant: Contestant, first: Contestant, steps: int) -> dict[str, Any]
     }
 
 
-def checked(workload: Workload, rows: list[dict[str, Any]], apart: dict[str, float]) -> list[str]:
+def checked(rows: list[dict[str, Any]], apart: dict[str, float]) -> list[str]:
     """What shows that the work was not the same; empty if it was."""
     tokens = {r["contestant"]: r["tokens_per_step"] for r in rows if "failed" not in r}
     ours = next(iter(tokens.values()))
@@ -292,27 +301,49 @@ def table(rows: list[dict[str, Any]], trains: bool) -> list[str]:
     return lines
 
 
+def about(threads: int, rounds: int) -> str:
+    """When, where and how a workload was measured."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
+    return (
+        f"{datetime.date.today()}, {os.cpu_count()} cores of {platform.machine()}, "
+        f"Python {platform.python_version()}, {versions}; {threads} thread(s), the allocator of "
+        f"the C library with no variable set; medians of {rounds} rounds, in processor seconds."
+    )
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The page of all workloads that were measured."""
+    parts = ["# Peers", "", "Written by `make bench-peers`; [how to read it](performance.md)."]
+    for each in found.values():
+        apart = max(each["gradient_apart"].values(), default=0.0)
+        same = f" First gradients agree to {apart:.0e} of their length." if apart else ""
+        wrong = [f"Not the same work: {line}." for line in each["not_the_same"]]
+        parts += [
+            "",
+            f"## {each['title'][0].upper()}{each['title'][1:]}",
+            "",
+            each["about"] + same,
+            "",
+        ]
+        parts += [*table(each["rows"], each["trains"]), *wrong]
+    return "\n".join(parts) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", default="different,miniature,sampling,sampling_miniature")
+    parser.add_argument("--only", help="names of contestants, as in peers.py: tiny,plain,trl_best")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--vllm", type=Path, default=FOLDER.parent / ".venv-vllm/bin/python")
-    parser.add_argument("--out", type=Path, help="FILE.json; FILE.md is written beside it")
+    parser.add_argument(
+        "--out", type=Path, help="FILE.json, and FILE.md beside it; other workloads there stay"
+    )
     options = parser.parse_args()
-    found: dict[str, Any] = {
-        "date": str(datetime.date.today()),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}, "
-        f"Python {platform.python_version()}",
-        "versions": {name: version(name) for name in ("torch", "transformers", "trl")},
-        "threads": options.threads,
-        "allocator": "that of the C library, no variable set",
-        "rounds": options.rounds,
-        "workloads": {},
-    }
-    text = []
+    kept = options.out and options.out.exists()
+    found: dict[str, Any] = json.loads(options.out.read_text()) if kept else {}
     for name in options.workloads.split(","):
-        workload = WORKLOADS[name]
+        workload = WORKLOADS[name].of(options.only)
         print(workload.title, flush=True)
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -320,25 +351,19 @@ def main() -> None:
                 workload, folder, options.rounds, options.threads, options.vllm.absolute()
             )
             apart = gradients(workload, folder)
-            rows = [row(each, contestants[0], workload.steps) for each in contestants]
-        wrong = checked(workload, rows, apart)
-        found["workloads"][name] = {
-            "title": workload.title, "rows": rows, "gradient_apart": apart, "not_the_same": wrong,
-        }  # fmt: skip
-        distance = max(apart.values(), default=0.0)
-        same = f"First gradients agree to {distance:.0e} of their length." if apart else ""
-        text += [f"**{workload.title}.** {same}", "", *table(rows, workload.trains), ""]
-        text += [f"Not the same work: {line}." for line in wrong]
-        print("\n".join([*table(rows, workload.trains), *wrong]), flush=True)
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    about = (
-        f"{found['date']}, {found['machine']}, {versions}; {options.threads} thread(s), allocator: "
-        f"{found['allocator']}; medians of {options.rounds} rounds in turns, in processor seconds."
-    )
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=2) + "\n")
-        options.out.with_suffix(".md").write_text("\n".join([about, "", *text]).rstrip() + "\n")
-    print(about)
+        rows = [row(each, contestants[0], workload.steps) for each in contestants]
+        found[name] = {
+            "title": workload.title,
+            "about": about(options.threads, options.rounds),
+            "trains": workload.trains,
+            "rows": rows,
+            "gradient_apart": apart,
+            "not_the_same": checked(rows, apart),
+        }
+        print(*table(rows, workload.trains), *found[name]["not_the_same"], sep="\n", flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=2) + "\n")
+            options.out.with_suffix(".md").write_text(markdown(found))
 
 
 if __name__ == "__main__":
