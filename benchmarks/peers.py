@@ -192,6 +192,9 @@ def measure(
     found = []
     for label, command in workload.contestants.items():
         python = str(vllm) if command[1] == "vllm" else sys.executable
+        if not Path(python).exists():
+            print(f"  {label}: left out, there is no {python}; make test-vllm installs it")
+            continue
         contestant = start(label, command, folder, python, threads, first=not found)
         found.append(contestant)
         contestant.start_cpu = contestant.answer().get("cpu", 0.0)
