@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
 SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 CLAIM_SEEDS := 0,1,2,3,4,5,6,7,8,9
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
@@ -14,7 +16,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-docs test-slurm test-vllm check format bench \
+.PHONY: help install run figures claim-runs claims report test test-fast test-docs test-slurm test-vllm check format bench bench-peers \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -98,6 +100,15 @@ format: $(STAMP) ## rewrite the code in the project's style
 bench: $(STAMP) ## speed of the native sampler against transformers' generate, in one run
 	$(BIN)/python benchmarks/sampler.py
 
+$(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
+		--constraint constraints-peers.txt --editable . trl
+	@touch $@
+
+bench-peers: $(PEERS_STAMP) ## speed and memory beside TRL, a plain loop and, after make test-vllm, vLLM; half an hour
+	$(PEERS_VENV)/bin/python benchmarks/peers.py --out docs/peers.json $(ARGS)
+
 kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20
 
@@ -116,5 +127,5 @@ notebooks: $(STAMP) ## run the notebooks and keep their outputs
 	$(BIN)/python tests/test_notebooks.py
 
 clean: ## remove the environment and caches; run folders stay
-	rm -rf $(VENV) $(VLLM_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(PEERS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,8 +28,8 @@ MINIATURES = "mini,mini_chain"
 PAGE = help.Page(
     command="tune",
     usage=("[scale=NAME,…] [runs=FOLDER,…] [out=FILE]",),
-    about=f"Chooses the learning rate of each method from the runs of sweep={SWEEP}, and writes the "
-    "sweep of the methods with it.",
+    about=f"Chooses the learning rate of each method from the runs of sweep={SWEEP}, and writes "
+    "the sweep of the methods with it.",
     entries={
         "scale=NAME,…": f"whose runs; default: {MINIATURES}",
         "runs=FOLDER,…": help.RUNS,

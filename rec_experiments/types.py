@@ -232,17 +232,6 @@ class Rollouts:
             seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
         )
 
-    @classmethod
-    def restored(cls, fields: dict[str, Any]) -> Rollouts:
-        """From what `dataclasses.asdict` made of them."""
-        return cls(
-            **{
-                **fields,
-                "responses": [Response(**response) for response in fields["responses"]],
-                "verdicts": [Verdict(**verdict) for verdict in fields["verdicts"]],
-            }
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:

@@ -11,10 +11,12 @@ simulation    how often the checks decide for a difference that is not there, an
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from rec_experiments import sweeps
 from rec_experiments.claims.definitions import PAPER
 from rec_experiments.claims.engine import Verdict, judge
 from rec_experiments.claims.other_papers import OTHERS
-from rec_experiments.results.collect import NoRuns, claim_seeds, collect
+from rec_experiments.results.collect import NoRuns, claim_seeds, collect, folders_of
+from rec_experiments.results.remembered import remembered
 from rec_experiments.results.runs import FigureData
 
 CLAIMS = PAPER + OTHERS
@@ -32,6 +34,18 @@ def read(
         except NoRuns:
             continue
     return found
+
+
+def judged(scale: str, folders: list[Path] | None, overrides: list[str]) -> list[Verdict]:
+    """A verdict on every claim from the runs at a scale. Raises UserError for a wrong override."""
+    names = [name for name in sweeps.names() if name in FIGURES]
+    lines = [f"scale={scale}", *overrides]
+    return remembered(
+        "claims",
+        [scale, folders, lines],
+        folders_of(names, folders, lines, for_claims=True),
+        lambda: verdicts(read(names, folders, lines), scale),
+    )
 
 
 def verdicts(data_by_figure: Mapping[str, FigureData], scale: str) -> list[Verdict]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from rec_experiments.cache import Kept
 from rec_experiments.errors import USER_ERROR, UserError, printable
 from rec_experiments.records.reading import read_object
 
@@ -79,11 +80,30 @@ def modules(extra: tuple[Path, ...] = ()) -> dict[str, str]:
     """The digest of each module that counts: those of this package, and all of `extra`."""
     left_out = [f"{PACKAGE.name}.{name}" for names in LEFT_OUT for name in names.split(", ")]
     return {
-        name: _digest(normal_form(file.read_text(encoding="utf-8")))
+        name: _digest_of(file.read_bytes())
         for root in (PACKAGE, *extra)
         for name, file in _files(root)
         if not any(f"{name}.".startswith(f"{each}.") for each in left_out)
     }
+
+
+def _digest_of(source: bytes) -> str:
+    """Of a module. It takes long to find, so it is kept by what the module and this one hold."""
+    kept, key = _kept(), hashlib.sha256(source).hexdigest()
+    if key not in kept.values:
+        kept.add(key, _digest(normal_form(source.decode())))
+    return kept.values[key]
+
+
+@functools.cache
+def _kept() -> Kept:
+    return Kept("modules", _digest(Path(__file__).read_text(encoding="utf-8")))
+
+
+@functools.cache
+def own_digest(extra: tuple[Path, ...] = ()) -> str:
+    """Of the code of this process, and of `extra`."""
+    return digest(modules(extra))
 
 
 def digest(found: dict[str, str]) -> str:
@@ -172,7 +192,7 @@ def _makers(found: list[Start]) -> list[Start]:
 def _differs(start: Start, extra: tuple[Path, ...]) -> bool:
     if "code" not in start:
         return True
-    same = equivalents(digest(modules(extra)), declared())
+    same = equivalents(own_digest(extra), declared())
     return start["code"]["digest"] not in same or bool(different_packages(start))
 
 

@@ -4,6 +4,7 @@ Each reader raises UserError that names the folder, the file, what is wrong, and
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import yaml
 from rec_experiments.errors import UserError, first_line
 
 Row = dict[str, Any]
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one, is quicker
 
 REMEDIES = {
     "config.yaml": "put it back as it was, or choose another run_dir",
@@ -26,7 +29,7 @@ def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON or YAML file; {} if there is no file."""
     try:
         text = file.read_text(encoding="utf-8")
-        value = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+        value = yaml.load(text, LOADER) if file.suffix == ".yaml" else json.loads(text)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
@@ -45,12 +48,27 @@ def read_rows(file: Path) -> list[tuple[bytes, Row]]:
         lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
     except OSError as error:
         raise _unreadable(file, first_line(error)) from None
-    rows = [_row(line) for line in lines]
+    rows = [*map(_row, lines)]
     if rows and rows[-1] is None:
         rows.pop()
     if None in rows:
         raise _unreadable(file, f"line {rows.index(None) + 1} is damaged")
     return [(line, row) for line, row in zip(lines, rows, strict=False) if row is not None]
+
+
+Stamp = tuple[tuple[int, int] | None, ...]  # of each file of a run: bytes, time of change in ns
+
+
+def stamp(folder: Path) -> Stamp:
+    """What tells the files of a run from what they were, without reading them; None for none."""
+    found: list[tuple[int, int] | None] = []
+    for name in REMEDIES:
+        try:
+            status = os.stat(folder / name)
+            found.append((status.st_size, status.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
 
 
 def last_row(file: Path, tail: int) -> Row | None:
@@ -64,10 +82,17 @@ def last_row(file: Path, tail: int) -> Row | None:
 
 
 def _row(line: bytes) -> Row | None:
+    """What a line holds; None if it is damaged. The quicker parser is stricter than json, which
+    has the last word."""
+    from pydantic_core import from_json
+
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+        row = from_json(line)
+    except ValueError:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
     return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 

@@ -1,5 +1,6 @@
 """Which runs a row of a table is the mean of."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ import numpy as np
 from rec_experiments.errors import UserError
 from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.tracking import schedule_name
+from rec_experiments.regime.quantities import Lags, at, lag
 from rec_experiments.results.runs import FigureData, Row, Run, read_config, read_run
 
 Config = dict[str, Any]  # dotted keys
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Arm:
     """Runs that differ in their seed alone. section: the arms that are read side by side."""
 
@@ -24,9 +26,19 @@ class Arm:
     runs: list[Run]
     config: Config
 
-    def mean(self, measure: Callable[[list[Row]], float | None]) -> float | None:
-        """Of a number of each run, over the runs that have it."""
-        values = [value for run in self.runs if (value := measure(run.rows)) is not None]
+    @functools.cached_property
+    def _lags(self) -> list[list[int | None]]:
+        """Of each run and row: tables ask for the rows at a lag many times."""
+        return [[lag(row) for row in run.rows] for run in self.runs]
+
+    def mean(
+        self, measure: Callable[[list[Row]], float | None], lags: Lags | None = None
+    ) -> float | None:
+        """Of a number of each run, or of its rows at these lags, over the runs that have it."""
+        rows = [run.rows for run in self.runs]
+        if lags:
+            rows = [at(lags, *each) for each in zip(rows, self._lags, strict=True)]
+        values = [value for each in rows if (value := measure(each)) is not None]
         return float(np.mean(values)) if values else None
 
 

@@ -128,7 +128,7 @@ def _mean(quantity: str, *, lags: Lags | None = None, part: str | None = None) -
     """An arm's mean of a metric, as shown."""
 
     def column(arm: Arm) -> float | None:
-        value = arm.mean(lambda rows: mean_of(rows, quantity, lags, part))
+        value = arm.mean(lambda rows: mean_of(rows, quantity, part=part), lags)
         return None if value is None else factor(quantity) * value
 
     return column

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
 
 import numpy as np
@@ -28,9 +28,15 @@ def lags_of(rows: list[Row]) -> set[int]:
     return {each for row in rows if (each := lag(row)) is not None}
 
 
-def is_in(each: int, lags: Lags) -> bool:
+def at(lags: Lags, rows: list[Row], found: Iterable[int | None]) -> list[Row]:
+    """The rows at these lags. found: the lag of each row."""
     first, last = lags
-    return first <= each and (last is None or each <= last)
+    end = math.inf if last is None else last
+    return [
+        row
+        for row, each in zip(rows, found, strict=True)
+        if each is not None and first <= each <= end
+    ]
 
 
 def mean_of(
@@ -38,7 +44,7 @@ def mean_of(
 ) -> float | None:
     """Mean of train/`quantity` over the steps at these lags, and in this part of them."""
     if lags:
-        rows = [row for row in rows if (each := lag(row)) is not None and is_in(each, lags)]
+        rows = at(lags, rows, map(lag, rows))
     values = points(rows, f"train/{quantity}")[1]
     return float(np.mean(_part(values, part))) if values else None
 

@@ -10,7 +10,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.figures import catalogue
 from rec_experiments.files import write_atomic
 from rec_experiments.report import wandb_report
-from rec_experiments.report.contents import gather
+from rec_experiments.report.contents import remember
 from rec_experiments.report.page import render
 
 OUT = "report.html"
@@ -56,7 +56,7 @@ def _target(text: str) -> tuple[str, str]:
 
 def write_page(request: Request) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
-    contents = gather(
+    contents = remember(
         request.names or catalogue.names(),
         request.runs,
         request.overrides,

@@ -18,7 +18,8 @@ from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.reading import read_rows
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import schedule_name
-from rec_experiments.results.collect import best_of, default_folder, run_folders
+from rec_experiments.results.collect import best_of, default_folder, folders_of, run_folders
+from rec_experiments.results.remembered import remembered
 from rec_experiments.results.runs import (
     FigureData,
     Run,
@@ -127,6 +128,21 @@ class Contents:
     environments: list[Environment]
 
 
+def remember(
+    names: list[str], folders: list[Path] | None, overrides: list[str], every_run: bool
+) -> Contents:
+    """As `gather`, or as it was gathered before, while no file of a run has changed."""
+    swept = [name for name in names if name not in COMPUTED]
+    looked = folders_of(swept, folders, overrides, for_claims=True)
+    if every_run:
+        others = run_folders(folders or [default_folder()]).values()
+        looked += [path for paths in others for path in paths]
+    question = [names, folders, overrides, every_run]
+    return remembered(
+        "report", question, looked, lambda: gather(names, folders, overrides, every_run)
+    )
+
+
 def gather(
     names: list[str], folders: list[Path] | None, overrides: list[str], every_run: bool
 ) -> Contents:
@@ -145,13 +161,14 @@ def gather(
             if name not in known:
                 run = best_of([read_or_leave_out("", "", 0, path) for path in paths])
                 found[run.path] = run
+    where = places(data.values())
     configs: dict[Path, Config] = {}
     environments: dict[Environment, int] = {}
     runs: list[RunPart] = []
     left_out: dict[Path, str] = {}
     for path, run in found.items():
         try:
-            configs[path], part = _read(run, places(path, data.values()), environments)
+            configs[path], part = _read(run, where.get(path, []), environments)
             runs.append(part)
         except UserError as error:
             leave_out(str(error))
@@ -221,14 +238,14 @@ def _verdicts(data: dict[str, FigureData], every_claim: bool) -> list[Verdict]:
     ]
 
 
-def places(path: Path, figures: Iterable[FigureData]) -> list[Place]:
-    """Every place of a run: figures share runs, and labels may too."""
-    return [
-        Place(figure=data.name, arm=run.arm, column=run.column)
-        for data in figures
-        for run in data.runs
-        if run.path == path
-    ]
+def places(figures: Iterable[FigureData]) -> dict[Path, list[Place]]:
+    """Every place of each run: figures share runs, and labels may too."""
+    found: dict[Path, list[Place]] = {}
+    for data in figures:
+        for run in data.runs:
+            place = Place(figure=data.name, arm=run.arm, column=run.column)
+            found.setdefault(run.path, []).append(place)
+    return found
 
 
 def differences(data: FigureData, configs: dict[Path, Config]) -> Differences:

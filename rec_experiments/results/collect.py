@@ -67,6 +67,15 @@ def _schedules(jobs: list[sweeps.Job]) -> dict[str, tuple[int | None, int]]:
     return {heading: (each["interval"], each["offset"]) for heading, each in found.items()}
 
 
+def folders_of(
+    names: Iterable[str], folders: list[Path] | None, overrides: list[str], for_claims: bool = False
+) -> list[Path]:
+    """All folders that `collect` looks into for these figures."""
+    found = (composed(name, tuple(overrides), for_claims)[1] for name in names)
+    paths = dict.fromkeys(job.path for jobs in found for job in jobs)
+    return [place for path in paths for place in places(path, folders)]
+
+
 @functools.cache  # composing takes seconds a figure; figures and claims of one process share it
 def composed(
     name: str, overrides: tuple[str, ...], for_claims: bool = False

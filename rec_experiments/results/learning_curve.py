@@ -7,13 +7,16 @@ an arm that never gets there has none, and a curve that lingers near it has a lu
 """
 
 import functools
-from dataclasses import dataclass
+import hashlib
+from dataclasses import astuple, dataclass
+from pathlib import Path
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import curve_fit
 from scipy.special import expit
 
+from rec_experiments.cache import Kept
 from rec_experiments.results.runs import Row
 from rec_experiments.results.statistics import NoValue, Statistic, best, final, measured
 
@@ -51,7 +54,7 @@ def fit(rows: list[Row], metric: str) -> Curve:
         raise NoValue("the curve does not rise")
     if end < (1 - LARGEST_FALL) * top:
         raise NoValue("the curve falls after its best")
-    found, highest = _least_squares(tuple(steps), tuple(values)), max(HIGHEST, *values)
+    found, highest = _fitted(tuple(steps), tuple(values)), max(HIGHEST, *values)
     if found.midpoint < steps[1] - steps[0]:
         raise NoValue("half of the rise lies before the second point")
     if found.midpoint > steps[-1] - steps[0]:
@@ -62,7 +65,30 @@ def fit(rows: list[Row], metric: str) -> Curve:
 
 
 @functools.lru_cache(maxsize=4096)  # three statistics of one run ask for the same curve
+def _fitted(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve:
+    """Of least squares, kept for later processes: a fit takes some ten milliseconds."""
+    kept, points = _kept(), repr((steps, values))
+    key = hashlib.sha256(points.encode()).hexdigest()
+    if key not in kept.values:
+        try:
+            kept.add(key, list(astuple(_least_squares(steps, values))))
+        except NoValue as reason:
+            kept.add(key, str(reason))
+    found = kept.values[key]
+    if isinstance(found, str):
+        raise NoValue(found)
+    return Curve(*found)
+
+
+@functools.cache
+def _kept() -> Kept:
+    source = Path(__file__).read_bytes() + scipy.__version__.encode()
+    return Kept("curves", hashlib.sha256(source).hexdigest()[:16])
+
+
 def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve:
+    from scipy.optimize import curve_fit  # slow to import, and not every table has a fit
+
     log_s, after = np.log(np.array(steps[1:]) - steps[0]), np.array(values[1:])
     initial, highest = values[0], max(HIGHEST, *values)
 

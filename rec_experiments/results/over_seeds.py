@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from rec_experiments.results.runs import Run
 from rec_experiments.results.statistics import Measure, NoValue
@@ -54,7 +54,7 @@ def t_factor(seeds: int, confidence: float) -> float:
     """Half the width of the t interval of a mean, in standard deviations; infinite for one seed."""
     if seeds < 2:
         return math.inf
-    return float(stats.t.ppf((1 + confidence) / 2, seeds - 1)) / math.sqrt(seeds)
+    return float(stdtrit(seeds - 1, (1 + confidence) / 2)) / math.sqrt(seeds)
 
 
 def t_interval(values_SI: Array) -> tuple[Array, Array] | None:

@@ -1,19 +1,21 @@
 """What run folders hold, read as far as the runs went."""
 
+import contextlib
 import functools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rec_experiments.errors import UserError, printable
-from rec_experiments.records.reading import read_object
+from rec_experiments.records.reading import Stamp, read_object, stamp
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import Panel
 
 Row = dict[str, Any]
+NUMBER = (int, float)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,9 +97,7 @@ def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
 
     Raises UserError for a folder that cannot be read or that holds something else.
     """
-    folder = RunFolder(path)
-    state = folder.status().get("state", "missing")
-    rows = folder.metrics() if state != "missing" else []
+    state, rows = _contents(path, stamp(path))
     return Run(
         arm=arm,
         column=column,
@@ -105,8 +105,16 @@ def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
         path=path,
         state=state,
         rows=rows,
-        made_by=folder.made_by(),
+        made_by=RunFolder(path).made_by(),
     )
+
+
+@functools.lru_cache(maxsize=1024)  # figures share runs, and a run takes half a megabyte
+def _contents(path: Path, now: Stamp) -> tuple[str, list[Row]]:
+    """State and rows of a run whose files are as `now` says."""
+    folder = RunFolder(path)
+    state = folder.status().get("state", "missing")
+    return state, folder.metrics() if state != "missing" else []
 
 
 def read_or_leave_out(arm: str, column: str, seed: int, path: Path) -> Run:
@@ -121,10 +129,30 @@ def read_or_leave_out(arm: str, column: str, seed: int, path: Path) -> Run:
         )  # fmt: skip
 
 
-@functools.cache  # once for each reason
 def leave_out(reason: str) -> None:
-    """Say that a run does not count, and why."""
+    """Say that a run does not count, and why; once for each reason."""
+    for reasons in _heard:
+        reasons.append(reason)
+    _say(reason)
+
+
+@functools.cache
+def _say(reason: str) -> None:
     print(f"left out: {printable(reason)}", file=sys.stderr)
+
+
+_heard: list[list[str]] = []
+
+
+@contextlib.contextmanager
+def left_out_within() -> Iterator[list[str]]:
+    """The reasons that `leave_out` is given within, said before or not."""
+    reasons: list[str] = []
+    _heard.append(reasons)
+    try:
+        yield reasons
+    finally:
+        _heard.pop()
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -137,9 +165,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
     """Steps and values where the metric was measured and finite."""
-    measured = [row for row in rows if _finite(row.get(metric))]
-    return [row["step"] for row in measured], [row[metric] for row in measured]
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    found = [
+        (row["step"], value)
+        for row in rows
+        if isinstance(value := row.get(metric), NUMBER) and math.isfinite(value)
+    ]
+    return [step for step, _ in found], [value for _, value in found]

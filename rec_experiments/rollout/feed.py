@@ -4,13 +4,14 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.rollout.order import problems_of
+from rec_experiments.rollout.packed import pack, unpack
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.rollout.sources import Source
 from rec_experiments.rollout.worker import (
@@ -158,23 +159,23 @@ class RolloutFeed:
         assert self.behavior is not None
         with self._standing_still():
             gone = [
-                asdict(waiting())
+                pack(waiting())
                 for draw, waiting in self.pending
                 if self.schedule.version(draw) < self.reached
             ]
         return {
             "next_draw": self.next_draw - len(self.pending) + len(gone),
             "pending": gone,
-            "kept": [asdict(rollouts) for rollouts in self.kept.values()],
+            "kept": [pack(rollouts) for rollouts in self.kept.values()],
             "behavior": {"version": self.behavior.version, "weights": self.behavior.weights},
             "reached": self.reached,
         }
 
     def restore(self, state: dict) -> None:
         self.next_draw, self.reached = state["next_draw"], state["reached"]
-        rollouts = [Rollouts.restored(fields) for fields in state["pending"]]
+        rollouts = [unpack(fields) for fields in state["pending"]]
         self.pending = deque((drawn.index, given(drawn)) for drawn in rollouts)
-        kept = [Rollouts.restored(fields) for fields in state["kept"]]
+        kept = [unpack(fields) for fields in state["kept"]]
         self.kept = {drawn.index: drawn for drawn in kept}
         self.behavior = self.worker.hold(Snapshot(**state["behavior"]))
         self._submit_ahead()

@@ -46,7 +46,7 @@ def resolved(composed: Composed) -> dict[str, Any]:
 
 def kept(overrides: Sequence[str], compose: Callable[[], Composed]) -> Composed:
     """What `compose` gives for the overrides, or gave before."""
-    values = _values(_digest())
+    values = _values(digest_of_code())
     key = shlex.join(overrides)
     if key not in values.values:
         composed = compose()
@@ -62,7 +62,7 @@ def _values(version: str) -> Kept:
 
 
 @functools.cache
-def _digest() -> str:
+def digest_of_code() -> str:
     """Of the configuration files, of all code that gives them types and ranges, and of Hydra."""
     versions = (platform.python_version(), hydra.__version__, omegaconf.__version__)
     digest = hashlib.sha256(" ".join(versions).encode())

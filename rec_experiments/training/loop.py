@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.records.checkpoints import foreign
 from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.rollout import packed
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
 from rec_experiments.training.metrics import (
@@ -81,7 +82,7 @@ def train(
             optimizer.load_state_dict(state["optimizer"])
             context.policies.restore(state["policies"])
             feed.restore(state["feed"])
-            batch = Rollouts.restored(state["batch"]) if state["batch"] else None
+            batch = packed.unpack(state["batch"]) if state["batch"] else None
         note(f"resumed after gradient step {step}")
         del state
     folder.rewind(step if resumed else -1)
@@ -97,7 +98,7 @@ def train(
             "optimizer": optimizer.state_dict(),
             "policies": context.policies.state(),
             "feed": feed.state(),
-            "batch": asdict(batch) if batch else None,
+            "batch": packed.pack(batch) if batch else None,
         }
         folder.save_checkpoint(step, pack(state))
 

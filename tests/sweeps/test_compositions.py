@@ -30,7 +30,7 @@ def forget(tmp_path, monkeypatch):
     monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
 
     def forget():
-        for cached in (compositions._values, compositions._digest, jobs_module._composed):
+        for cached in (compositions._values, compositions.digest_of_code, jobs_module._composed):
             cached.cache_clear()
 
     forget()
@@ -93,9 +93,9 @@ def test_other_files_or_code_are_other_compositions(tmp_path, monkeypatch):
     digests = set()
 
     def changed() -> bool:
-        compositions._digest.cache_clear()
+        compositions.digest_of_code.cache_clear()
         before = len(digests)
-        digests.add(compositions._digest())
+        digests.add(compositions.digest_of_code())
         return len(digests) > before
 
     assert changed()

@@ -1,0 +1,116 @@
+"""This project: `this_project.py FOLDER NAME first|given [OVERRIDE …]` trains, with a first draw of
+its own or the one that another has made.
+
+`this_project.py prepare FOLDER HASHED [OVERRIDE …]` writes the model, the problems and work.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from work import NEVER_CLIPPED, Pace, Work, keep_first_gradient
+
+from rec_experiments import rng, schema
+from rec_experiments.experiment import Experiment
+from rec_experiments.prepare import prepare
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.rewards.verifier_pool import inline_verifier
+from rec_experiments.training.loop import TrainingContext, train
+from rec_experiments.types import Response, SampleKey, Sampler, Verdict
+
+# Training alone: others do not evaluate, measure KL or write states either.
+ALONE = (
+    "shuffle=false", "kl_every=0", "eval_every=1000000", "checkpoint_every=1000000",
+    "eval_problems=1", "steps=100000", f"optimizer.max_grad_norm={NEVER_CLIPPED}",
+)  # fmt: skip
+
+
+def loaded(overrides: list[str]) -> tuple[Experiment, TrainingContext]:
+    schema.register()
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        experiment = schema.build(compose("config", [*ALONE, *overrides]), Experiment)
+    return experiment, prepare(experiment)
+
+
+def make(folder: Path, hashed: bool, overrides: list[str]) -> None:
+    """Write what all contestants read."""
+    experiment, context = loaded(overrides)
+    folder.mkdir(parents=True, exist_ok=True)
+    context.model.save_pretrained(folder / "model")
+    context.chat.tokenizer.save_pretrained(folder / "model")
+    problems = [
+        {"prompt": "".join(m["content"] for m in problem.messages), "answer": problem.answer}
+        for problem in context.train_problems
+    ]
+    (folder / "problems.json").write_text(json.dumps(problems))
+    Work(
+        folder=str(folder),
+        overrides=overrides,
+        prompts=experiment.batch_size,
+        group_size=experiment.group_size,
+        limit=experiment.dataset.max_response_tokens,
+        interval=experiment.sync.interval or 1,
+        hashed=hashed,
+        learning_rate=experiment.optimizer.learning_rate,
+        modulus=experiment.dataset.modulus,
+    ).save()
+
+
+class Watched:
+    """A sampler that tells the pace what it has drawn for training, and whose first draw is kept,
+    or taken from who drew first."""
+
+    def __init__(self, sampler: Sampler, work: Work, pace: Pace, first: bool):
+        self.sampler, self.work, self.pace, self.first = sampler, work, pace, first
+        self.begun = False
+        self.load = sampler.load
+
+    def sample(
+        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
+    ) -> list[list[Response]]:
+        if draws[0][0].stream != rng.TRAIN:
+            return self.sampler.sample(prompts, draws, temperature)
+        begun, self.begun = self.begun, True
+        if not begun and not self.first:
+            given = iter(self.work.first_draw(prompts))
+            return [[Response(**next(given)) for _ in named] for named in draws]
+        with self.pace.sampling():
+            responses = self.sampler.sample(prompts, draws, temperature)
+        self.pace.tokens += sum(r.length for of_prompt in responses for r in of_prompt)
+        if not begun:
+            fields = Response.__slots__
+            rows = [[{f: getattr(r, f) for f in fields} for r in each] for each in responses]
+            self.work.write_first_draw(prompts, rows)
+        return responses
+
+
+def shared(work: Work, overrides: list[str]) -> list[str]:
+    """Those of the workload; without the tiny model's own where another is chosen."""
+    other = any(line.startswith("model=") for line in overrides)
+    return [line for line in work.overrides if not (other and line.startswith("model."))]
+
+
+def run(work: Work, name: str, first: bool, overrides: list[str]) -> None:
+    pace = Pace()
+    experiment, context = loaded([*shared(work, overrides), *overrides])
+    context.worker.sampler = Watched(context.worker.sampler, work, pace, first)
+    context.worker.verifier = inline_verifier(
+        lambda text, answer: Verdict(reward=work.reward(text, answer), accuracy=0.0)
+    )
+    keep_first_gradient(work, name, context.model)
+    folder = RunFolder(Path(work.folder, f"run_{name}"))
+    folder.start({}, {})
+    train(
+        experiment,
+        context,
+        folder,
+        on_row=lambda row: pace.stepped() if row["step"] else pace.ready(),
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "prepare":
+        make(Path(sys.argv[2]), bool(int(sys.argv[3])), sys.argv[4:])
+    else:
+        run(Work.load(sys.argv[1]), sys.argv[2], sys.argv[3] == "first", sys.argv[4:])

@@ -1,0 +1,79 @@
+"""Rollouts as a few flat tensors, for a checkpoint.
+
+A list of a million numbers is a million objects: it takes seconds to save and to load, and several
+times the memory. The number of tensors here does not depend on the number of tokens, and what comes
+back is equal, bit for bit.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rec_experiments.types import Response, Rollouts, Verdict
+
+Packed = dict[str, Any]  # of tensors and plain values, as torch.load takes them with weights_only
+
+TOKENS, NUMBERS, FLAGS = torch.int64, torch.float64, torch.bool
+OF_RESPONSES = {"tokens": TOKENS, "logp": NUMBERS, "mask": FLAGS}  # fields with a value a token
+OF_VERDICTS = {"reward": NUMBERS, "accuracy": NUMBERS, "timed_out": FLAGS, "crashed": FLAGS}
+
+
+def pack(rollouts: Rollouts) -> Packed:
+    """`unpack` gives the same rollouts back."""
+    responses, verdicts = rollouts.responses, rollouts.verdicts
+    return {
+        "index": rollouts.index,
+        "prompts": _flat(rollouts.prompts, TOKENS),
+        "responses": {
+            name: _flat([getattr(response, name) for response in responses], dtype)
+            for name, dtype in OF_RESPONSES.items()
+        },
+        "finished": _column([response.finished for response in responses], FLAGS),
+        "verdicts": {
+            name: _column([getattr(verdict, name) for verdict in verdicts], dtype)
+            for name, dtype in OF_VERDICTS.items()
+        },
+        "groups": _column(rollouts.groups, TOKENS),
+        "versions": _column(rollouts.versions, TOKENS),
+        "logps": {role: _flat(rows, NUMBERS) for role, rows in rollouts.logps.items()},
+        "redrawn": rollouts.redrawn,
+        "drawn": rollouts.drawn,
+        "seconds": rollouts.seconds,
+    }
+
+
+def unpack(packed: Packed) -> Rollouts:
+    """Raises KeyError, TypeError or ValueError for what `pack` has not made."""
+    written = [_rows(packed["responses"][name]) for name in OF_RESPONSES]
+    columns = [packed["verdicts"][name].tolist() for name in OF_VERDICTS]
+    finished = packed["finished"].tolist()
+    return Rollouts(
+        index=packed["index"],
+        prompts=_rows(packed["prompts"]),
+        responses=[
+            Response(tokens, logp, ended, mask)
+            for tokens, logp, mask, ended in zip(*written, finished, strict=True)
+        ],
+        verdicts=[Verdict(*values) for values in zip(*columns, strict=True)],
+        groups=packed["groups"].tolist(),
+        versions=packed["versions"].tolist(),
+        logps={role: _rows(flat) for role, flat in packed["logps"].items()},
+        redrawn=packed["redrawn"],
+        drawn=packed["drawn"],
+        seconds=packed["seconds"],
+    )
+
+
+def _flat(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Packed:
+    """Rows of different lengths: all values in a row, and the length of each."""
+    values = [value for row in rows for value in row]
+    return {"values": _column(values, dtype), "lengths": _column([*map(len, rows)], TOKENS)}
+
+
+def _rows(flat: Packed) -> list[list[Any]]:
+    return [row.tolist() for row in flat["values"].split(flat["lengths"].tolist())]
+
+
+def _column(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype)

@@ -1,0 +1,146 @@
+"""What things cost, by count and never by the clock; docs/performance.md states the same in words.
+
+1. Training: linear in the responses that differ, free for equal ones; linear and quadratic in the
+   length, as attention is; linear in the vocabulary.
+2. Drawing: each distinct prefix of what is said is computed once, whatever K.
+3. A checkpoint: as many objects for a million tokens as for ten (tests/rollout/test_packed.py); at
+   most as many pending batches as the schedule makes (tests/rollout/test_overlap.py).
+4. A sweep: as many compositions for ten seeds as for one.
+5. Claims and reports: each run is read once, however many figures show it, and not at all while
+   nothing has changed (tests/results/test_remembered.py).
+"""
+
+import itertools
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from conftest import accumulate_gradient, experiment
+from fabricated import rows_of, write_run
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rec_experiments import sweeps
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.results.runs import read_run
+from rec_experiments.rng import TRAIN
+from rec_experiments.samplers.decoding import NativeSampler
+from rec_experiments.sweeps import compositions
+from rec_experiments.types import Response, Rollouts, SampleKey, Verdict
+
+PROMPT = [5, 6, 7]
+
+
+def model_of(vocabulary: int = 64) -> Qwen2ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=vocabulary, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, tie_word_embeddings=True, pad_token_id=0,
+        bos_token_id=None, eos_token_id=None, initializer_range=0.5,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config)
+    model.set_attn_implementation("eager")  # made of products that torch knows how to count
+    return model
+
+
+def batch_of(responses: list[list[int]], group_size: int) -> Rollouts:
+    """Rewards take turns, so that no advantage is 0."""
+    rows = [
+        Response(tokens, [-1.0] * len(tokens), True, [True] * len(tokens)) for tokens in responses
+    ]
+    return Rollouts(
+        index=0,
+        prompts=[PROMPT] * len(rows),
+        responses=rows,
+        verdicts=[Verdict(float(i % 2), 0.0) for i in range(len(rows))],
+        groups=[i // group_size for i in range(len(rows))],
+        versions=[0] * len(rows),
+    )
+
+
+def different(count: int, length: int) -> list[list[int]]:
+    tokens = itertools.product(range(1, 9), repeat=length)
+    return [list(row) for row in itertools.islice(tokens, count)]
+
+
+def operations(responses: list[list[int]], group_size: int = 2, vocabulary: int = 64) -> int:
+    """Of all matrix products of a forward and backward pass."""
+    with FlopCounterMode(display=False) as counted:
+        accumulate_gradient(
+            model_of(vocabulary), batch_of(responses, group_size),
+            experiment("algo=reinforce").algorithm(), pad_id=0,
+        )  # fmt: skip
+    return counted.get_total_flops()
+
+
+@pytest.mark.parametrize("group_size", [2, 8])
+def test_training_is_linear_in_the_responses_that_differ(group_size):
+    one, two, three = (operations(different(8 * n, 6), group_size) for n in (1, 2, 3))
+    assert two - one == three - two == one > 0
+
+
+def test_equal_responses_cost_nothing_more():
+    once = different(2, 6)
+    assert operations(once * 16, group_size=8) == operations(once, group_size=2)
+
+
+def test_training_is_quadratic_in_the_length_of_a_response():
+    counts = [operations(different(4, length)) for length in range(4, 12)]
+    assert len(set(np.diff(counts, 2))) == 1  # attention
+    assert not np.diff(counts, 3).any()
+
+
+def test_training_is_linear_in_the_vocabulary():
+    counts = [operations(different(4, 6), vocabulary=V) for V in (64, 128, 192)]
+    first, second = np.diff(counts)
+    assert first == second > 0
+
+
+@pytest.mark.parametrize("draws", [1, 4, 16])
+def test_each_distinct_prefix_is_computed_once(draws):
+    limit, computed = 6, []
+    sampler = NativeSampler(model_of(), [1], 0, limit, max_rows=None)
+    step = sampler._step
+    sampler._step = lambda tokens, prefixes: computed.append(len(tokens)) or step(tokens, prefixes)
+    keys = [SampleKey(0, TRAIN, 0, 0, k) for k in range(draws)]
+    [responses] = sampler.sample([PROMPT], [keys], temperature=1.0)
+    said = [response.tokens for response in responses]
+    unfinished = {tuple(s[:n]) for s in said for n in range(1, limit) if n < len(s)}
+    assert sum(computed) == len(unfinished)
+
+
+def test_seeds_of_a_sweep_share_their_compositions(monkeypatch, tmp_path):
+    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
+    jobs, composed = import_module("rec_experiments.sweeps.jobs"), []
+    original = jobs.compose
+
+    def compose(*arguments, **options):
+        composed.append(arguments)
+        return original(*arguments, **options)
+
+    def count(seeds: str) -> tuple[int, int]:
+        compositions._values.cache_clear()
+        jobs._composed.cache_clear()
+        composed.clear()
+        (tmp_path / seeds).mkdir()
+        monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / seeds))
+        overrides = ["sync=offline", f"seed={seeds}"]
+        found = sweeps.jobs(sweeps.load_figure("fig5", overrides), overrides)
+        return len(found), len(composed)
+
+    monkeypatch.setattr(jobs, "compose", compose)
+    one, ten = count("0"), count("0,1,2,3,4,5,6,7,8,9")
+    compositions._values.cache_clear()
+    jobs._composed.cache_clear()
+    assert ten == (10 * one[0], one[1])
+
+
+def test_a_run_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    path = write_run(tmp_path / "run", rows_of("GRPO", seed=0))
+    read, original = [], RunFolder.metrics
+    monkeypatch.setattr(RunFolder, "metrics", lambda self: read.append(1) or original(self))
+    runs = [read_run(f"arm {n}", "column", 0, path) for n in range(5)]
+    assert (len(read), len({id(run.rows) for run in runs})) == (1, 1)
+    RunFolder(path).append("metrics.jsonl", [{"step": 99}])
+    assert (read_run("arm", "column", 0, path).last_step, len(read)) == (99, 2)
