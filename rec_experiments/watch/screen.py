@@ -67,7 +67,8 @@ def count(views: Sequence[View], missing: int) -> str:
     states = Counter(printable(view.state) for view in views)
     if missing:
         states["not begun"] = missing
-    return f"{states.total()} runs: " + ", ".join(f"{n} {state}" for state, n in states.items())
+    runs = "1 run" if states.total() == 1 else f"{states.total()} runs"
+    return f"{runs}: " + ", ".join(f"{n} {state}" for state, n in states.items())
 
 
 def warning(view: View) -> str:
@@ -128,7 +129,7 @@ def table(views: Sequence[View]) -> Table:
     for view in views:
         values = view.curve("eval/accuracy")
         made.add_row(
-            printable(view.name),
+            Text(printable(view.name)),
             Text(printable(view.state), style=TONES.get(view.state, "")),
             f"{view.step}/{view.steps}",
             curve(values, WIDTH // 3, True),
