@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from rec_experiments.errors import UserError
 from rec_experiments.regime.expected import Expected
 from rec_experiments.results.runs import Row, points
 
@@ -21,12 +22,17 @@ class Alarm(Expected):
 
     last: the value at a step is the median of so many measurements up to it, so that one batch says
     nothing. first: if given, it is divided by the median of the run's first so many. why: the
-    reason for the range.
+    reason for the range. Raises UserError for a count that is none.
     """
 
     last: int
     first: int | None
     why: str
+
+    def __post_init__(self) -> None:
+        for key, count in (("last", self.last), ("first", 1 if self.first is None else self.first)):
+            if type(count) is not int or count < 1:
+                raise UserError(f"{self.name}: {key}={count}: must be a whole number, at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,6 +67,8 @@ def count(views: Sequence[View], missing: int) -> str:
     states = Counter(printable(view.state) for view in views)
     if missing:
         states["not begun"] = missing
+    if not states:
+        return "no run"
     runs = "1 run" if states.total() == 1 else f"{states.total()} runs"
     return f"{runs}: " + ", ".join(f"{n} {state}" for state, n in states.items())
 

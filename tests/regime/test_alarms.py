@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rec_experiments.errors import UserError
 from rec_experiments.regime.alarms import ALARMS, Alarm, course, first_sounded, sounding
 from rec_experiments.regime.expected import load
 
@@ -68,6 +69,12 @@ def test_a_run_without_enough_says_nothing():
     assert course(rows_of([1, 2]), alarm(3)) == ([], [])
     assert course([], alarm(1)) == ([], [])
     assert course(rows_of([0, 0, 0, 5, 5]), alarm(2, first=3)) == ([], [])
+
+
+@pytest.mark.parametrize(("last", "first"), [(0, None), (1.5, None), ("3", None), (3, 0), (3, "x")])
+def test_a_count_that_is_none_is_refused(last, first):
+    with pytest.raises(UserError, match=r"^x: (last|first)=.*: must be a whole number"):
+        alarm(last, first)
 
 
 def test_the_thresholds_of_the_package():

@@ -112,6 +112,7 @@ def test_folders_are_found_and_strangers_named(tmp_path):
     assert [each.name for each in views] == ["a", "b"]
     [reason] = left_out
     assert str(tmp_path / "other") in reason
+    assert shown(tmp_path / "other").startswith("no run\nleft out: ")
 
 
 @pytest.mark.parametrize(
