@@ -127,33 +127,42 @@ class Reporter:
         return f"{seconds:.0f} s left"
 
 
-def summarise(console: Console, rows: list[Row], folder: Path) -> None:
-    """The closing table, the accuracy curve, and where to look next."""
+# Rows of the closing table: metric and title.
+SUMMARISED = (
+    ("eval/accuracy", "evaluation accuracy"),
+    ("train/reward", "training reward"),
+    ("train/entropy", "entropy (nats/token)"),
+    ("train/response_length", "response length (tokens)"),
+    ("train/clip_fraction", "clipped share of tokens"),
+    ("train/kl", "KL to the reference"),
+)
+
+
+def summarise(
+    console: Console, rows: list[Row], folder: Path, on_policy: list[Row] | None = None
+) -> None:
+    """The closing table, the accuracy curve, and where to look next.
+
+    on_policy: rows of the same arm and seed on-policy, if such a run is done.
+    """
     evaluated = [row for row in rows if "eval/accuracy" in row]
-    trained = [row for row in rows if "train/reward" in row]
     if not evaluated:
         say(console, f"no evaluation in {folder / 'metrics.jsonl'}")
         return
-    first, last = evaluated[0], evaluated[-1]
     table = Table(title="result", title_justify="left")
-    for column in ("", "at the start", "at the end"):
+    columns = {"at the start": (rows, 0), "at the end": (rows, -1)}
+    if on_policy is not None:
+        columns["on-policy"] = (on_policy, -1)
+    for column in ("", *columns):
         table.add_column(column, justify="left" if not column else "right")
-    table.add_row(
-        "evaluation accuracy", f"{first['eval/accuracy']:.3f}", f"{last['eval/accuracy']:.3f}"
-    )
-    for key, label in (
-        ("train/reward", "training reward"),
-        ("train/entropy", "entropy (nats/token)"),
-        ("train/response_length", "response length (tokens)"),
-        ("train/clip_fraction", "clipped share of tokens"),
-        ("train/kl", "KL to the reference"),
-    ):
-        values = [row[key] for row in trained if key in row]
-        if values:
-            table.add_row(label, f"{values[0]:.3f}", f"{values[-1]:.3f}")
+    for key, label in SUMMARISED:
+        if any(key in row for row in rows):
+            table.add_row(label, *(_value(of, key, at) for of, at in columns.values()))
     console.print(table)
     curve = sparkline([row["eval/accuracy"] for row in evaluated])
-    console.print(f"accuracy  {curve}  0 to 1 over {last['step']} steps", highlight=False)
+    console.print(f"accuracy  {curve}  0 to 1 over {evaluated[-1]['step']} steps", highlight=False)
+    for line in standing(rows, on_policy):
+        say(console, line)
     for label, name in (
         ("curves", "curves.png"),
         ("numbers", "metrics.jsonl"),
@@ -161,6 +170,22 @@ def summarise(console: Console, rows: list[Row], folder: Path) -> None:
     ):
         say(console, f"{label:<8}  {folder / name}")
     console.print("next      python -m rec_experiments --help lists what else can be chosen")
+
+
+def _value(rows: list[Row], key: str, at: int) -> str:
+    """The first (0) or last (-1) value of a metric."""
+    values = [row[key] for row in rows if key in row]
+    return f"{values[at]:.3f}" if values else "-"
+
+
+def standing(rows: list[Row], on_policy: list[Row] | None) -> list[str]:
+    """How far the accuracy at the end lies from that at the start, and from that on-policy."""
+    accuracy = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
+    others = [row["eval/accuracy"] for row in on_policy or () if "eval/accuracy" in row]
+    lines = [f"          {accuracy[-1] - accuracy[0]:+.3f} against the start"]
+    if others:
+        lines.append(f"          {accuracy[-1] - others[-1]:+.3f} against the same arm on-policy")
+    return lines
 
 
 def sparkline(values: list[float]) -> str:

@@ -17,7 +17,7 @@ from rec_experiments.errors import RESUMES, Diverged, UserError
 from rec_experiments.experiment import Experiment
 from rec_experiments.prepare import prepare
 from rec_experiments.records import provenance
-from rec_experiments.records.identity import run_path
+from rec_experiments.records.identity import on_policy_path, run_path
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import NoTracking, group_name
 from rec_experiments.signals import on_stop, undisturbed
@@ -43,7 +43,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         by = f", by {made_by}" if made_by else ""
         again = "; remake=true makes it again" if made_by else ""
         say(console, f"finished before{by}: {path}; nothing to do{again}")
-        summarise(console, folder.metrics(), path)
+        summarise(console, folder.metrics(), path, on_policy_rows(config, path))
         return path
     with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
         context = prepare(experiment, reporter.note, reporter.warm_step, world)
@@ -66,7 +66,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                 raise Stopped(*told[:1] or [signal.SIGTERM])  # none: another rank was told
             to_do = finish(experiment, folder, tracker) if world.leads else []
     if world.leads:
-        summarise(console, folder.metrics(), path)
+        summarise(console, folder.metrics(), path, on_policy_rows(config, path))
         for line in to_do:
             say(console, line)
     return path
@@ -83,6 +83,18 @@ def opening(
     elif begun_by := folder.made_by():
         yield f"begun by {begun_by}; this code goes on with it"
     yield from provenance.remarks(folder.provenance())
+
+
+def on_policy_rows(config: dict[str, Any], path: Path) -> list[dict[str, Any]] | None:
+    """Rows of the finished run beside this one that is the same on-policy; None without one, or
+    where its files are damaged: they are no reason for this run to fail."""
+    twin = on_policy_path(config, path.parent)
+    if twin is None:
+        return None
+    try:
+        return RunFolder(twin).metrics() if RunFolder(twin).is_finished(remake=False) else None
+    except UserError:
+        return None
 
 
 def finish(experiment: Experiment, folder: RunFolder, tracker: Tracker) -> list[str]:

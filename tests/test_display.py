@@ -1,10 +1,13 @@
 """The picture of a run: all panels of the run's metrics, with nothing on top of anything else."""
 
+import io
 import itertools
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from rec_experiments.display import PANELS, curves, draw_curves
+from rec_experiments.display import PANELS, curves, draw_curves, summarise
 
 STEPS = 100
 
@@ -47,3 +50,27 @@ def test_the_file_is_whole_or_absent(tmp_path):
     draw_curves(rows(1.0), "a title", tmp_path / "curves.png")
     assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def accuracies(*values: float) -> list[dict]:
+    return [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
+
+
+def closing(rows: list[dict], on_policy: list[dict] | None) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    summarise(console, rows, Path("folder"), on_policy)
+    return console.file.getvalue()
+
+
+def test_the_closing_table_says_how_a_run_stands():
+    rows = [*accuracies(0.25, 0.5, 0.4375), {"step": 3, "train/kl": 0.5}]
+    alone = closing(rows, None)
+    assert "+0.188 against the start" in alone
+    assert "on-policy" not in alone
+    beside = closing(rows, accuracies(0.25, 0.625))
+    assert "-0.188 against the same arm on-policy" in beside
+    [line] = [line for line in beside.splitlines() if "evaluation accuracy" in line]
+    assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.250", "0.438", "0.625"]
+    [line] = [line for line in beside.splitlines() if "KL to the reference" in line]
+    assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.500", "0.500", "-"]
+    assert "no evaluation" in closing([{"step": 0}], None)

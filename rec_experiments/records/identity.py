@@ -10,6 +10,8 @@ from rec_experiments.errors import UserError
 # Keys that say where and how a run goes or what a method is called, not what is computed.
 NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir", "remake")
 
+ON_POLICY = {"interval": 1, "offset": 0}  # keys of `sync`: a synchronisation before every batch
+
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a resolved configuration that decides what a run computes."""
@@ -24,6 +26,14 @@ def run_path(config: dict[str, Any]) -> Path:
     sync, name = config["sync"], config["algo"]["name"].lower().replace(" ", "-")
     schedule = "offline" if sync["interval"] is None else f"m{sync['interval']}-n{sync['offset']}"
     return Path(config["output_dir"]) / f"{name}_{schedule}_seed{config['seed']}_{digest[:8]}"
+
+
+def on_policy_path(config: dict[str, Any], folder: Path) -> Path | None:
+    """Where a run goes into `folder` that differs from this one in its schedule alone, and draws
+    every batch from the newest policy. None if this one does so."""
+    sync = config["sync"] | ON_POLICY
+    twin = {**config, "sync": sync, "output_dir": str(folder), "run_dir": None}
+    return run_path(twin) if sync != config["sync"] else None
 
 
 def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> None:

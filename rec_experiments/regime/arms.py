@@ -1,7 +1,7 @@
 """Which runs a row of a table is the mean of."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,9 @@ def arms_in(data: FigureData) -> list[Arm]:
 
 
 def arms_of(folders: list[Path]) -> list[Arm]:
-    """Those that run folders make up, by schedule. Where two share a name, the keys that tell them
-    apart are added. Raises UserError for what is no run folder."""
-    groups: dict[str, list[tuple[Run, Config]]] = {}
+    """Those that run folders make up, by schedule, with their `names`. Raises UserError for what is
+    no run folder."""
+    groups: dict[str, list[tuple[Run, dict[str, Any]]]] = {}
     for folder in folders:
         if not (folder / "metrics.jsonl").exists():
             raise UserError(f"{folder}: is no run folder, it has no metrics.jsonl")
@@ -64,33 +64,49 @@ def arms_of(folders: list[Path]) -> list[Arm]:
             config["algo"]["name"], schedule_name(config["sync"]), config["seed"], folder
         )
         groups.setdefault(repr(_without_seed(config)), []).append((run, config))
-    namesakes: dict[str, list[Config]] = {}
-    for [(run, config), *_] in groups.values():
-        namesakes.setdefault(run.cell, []).append(_without_seed(config))
+    firsts = [group[0] for group in groups.values()]
     arms = [
-        Arm(
-            name=", ".join([first.arm, *_apart(_without_seed(config), namesakes[first.cell])]),
-            section=first.column,
-            runs=[run for run, _ in group],
-            config=flat(config),
+        Arm(name=name, section=run.column, runs=[each for each, _ in group], config=flat(config))
+        for name, (run, config), group in zip(
+            names([config for _, config in firsts]), firsts, groups.values(), strict=True
         )
-        for group in groups.values()
-        for first, config in group[:1]
     ]
     sections = list(dict.fromkeys(arm.section for arm in arms))
     return sorted(arms, key=lambda arm: sections.index(arm.section))
+
+
+def names(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """What to call the arm of each run: its algorithm, and where arms of one schedule share that,
+    the fewest keys that tell them apart."""
+    cells: dict[tuple[str, str], dict[str, Config]] = {}
+    places = []
+    for config in configs:
+        cell = (str(config["algo"]["name"]), schedule_name(config["sync"]))
+        kept = _without_seed(config)
+        cells.setdefault(cell, {})[repr(kept)] = kept
+        places.append((cell, kept))
+    keys = {cell: _telling_apart(list(arms.values())) for cell, arms in cells.items()}
+    return [
+        ", ".join([cell[0], *(f"{key}={kept[key]}" for key in keys[cell] if key in kept)])
+        for cell, kept in places
+    ]
+
+
+def _telling_apart(arms: list[Config]) -> list[str]:
+    """Keys of whose values no two arms have the same: one after another, that which leaves the
+    fewest alike, and the shortest of several."""
+
+    def kinds(keys: list[str]) -> int:
+        return len({repr([(key in arm, arm.get(key)) for key in keys]) for arm in arms})
+
+    candidates = sorted({key for arm in arms for key in arm}, key=lambda key: (len(key), key))
+    chosen: list[str] = []
+    while kinds(chosen) < len(arms):
+        chosen.append(max(candidates, key=lambda key: kinds([*chosen, key])))
+    return chosen
 
 
 def _without_seed(config: dict[str, Any]) -> Config:
     """What the runs of an arm share, in one order."""
     kept = flat(identity(config))
     return {key: kept[key] for key in sorted(kept.keys() - {"seed"})}
-
-
-def _apart(config: Config, namesakes: list[Config]) -> list[str]:
-    """The keys that tell an arm from its namesakes, with their values."""
-    return [
-        f"{key}={value}"
-        for key, value in config.items()
-        if any(other.get(key) != value for other in namesakes)
-    ]

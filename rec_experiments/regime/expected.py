@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from rec_experiments.errors import UserError
-from rec_experiments.regime.arms import Arm
+from rec_experiments.regime.arms import Arm, Config
 from rec_experiments.regime.quantities import PARTS, Lags, lag, measure
 
 FOLDER = Path(__file__).parent
@@ -36,7 +36,11 @@ class Expected:
 
     def fits(self, arm: Arm) -> bool:
         """Whether the arm can be compared."""
-        return all(arm.config.get(key) == value for key, value in self.arms.items())
+        return self.is_for(arm.config)
+
+    def is_for(self, config: Config) -> bool:
+        """As `fits`, by the keys of a configuration."""
+        return all(config.get(key) == value for key, value in self.arms.items())
 
     def value(self, arm: Arm) -> float | None:
         """Of the arm, mean over its runs. None unless the last of the lags occurs more than once in

@@ -62,7 +62,8 @@ def write_page(request: Request) -> None:
         request.overrides,
         every_run=not request.names,
     )
-    page = render(contents, datetime.now().strftime("%-d %B %Y, %H:%M")).encode(errors="replace")
+    written = datetime.now().strftime("%-d %B %Y, %H:%M")
+    page = render(contents, written, request.out.parent).encode(errors="replace")
     with command.writing(request.out):
         request.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(request.out, page)

@@ -18,6 +18,7 @@ from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.reading import read_rows
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import schedule_name
+from rec_experiments.report.columns import Column, columns
 from rec_experiments.results.collect import best_of, default_folder, folders_of, run_folders
 from rec_experiments.results.remembered import remembered
 from rec_experiments.results.runs import (
@@ -46,11 +47,14 @@ class Differences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigurePart:
-    """A figure. notes: what to know of runs that are not whole. summary: its statistics as text.
-    regime: that of its runs as text; empty where it has none."""
+    """A figure. arms, columns: of its runs, none where it is computed. notes: what to know of runs
+    that are not whole. summary: its statistics as text. regime: that of its runs as text; empty
+    where it has none."""
 
     name: str
     title: str
+    arms: list[str]
+    columns: list[str]
     png: bytes
     notes: list[str]
     summary: str
@@ -89,14 +93,18 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPart:
-    """A run folder in one line, and its responses.
+    """A run folder in one line, its curves and its responses.
 
-    accuracies: of every evaluation. final, reward, kl: as the figures' statistics have them, None
-    where never measured. environment: the number of its Environment. made_by: as of a Run.
+    places: in figures. config: resolved. columns: of numbers, as columns.py has them. accuracies:
+    of every evaluation. final, reward, kl: as the figures' statistics have them, None where never
+    measured. environment: the number of its Environment. made_by: as of a Run.
     """
 
     name: str
+    path: Path
     places: list[Place]
+    config: Config
+    columns: dict[str, Column]
     algorithm: str
     schedule: str
     seed: int
@@ -186,6 +194,8 @@ def gather(
             FigurePart(
                 name=name,
                 title=data[name].title if name in data else drawing.summary.partition("\n")[0],
+                arms=data[name].arms if name in data else [],
+                columns=data[name].columns if name in data else [],
                 png=_png(drawing),
                 notes=remarks(shown[name]) if name in data else [],
                 summary=drawing.summary,
@@ -218,7 +228,7 @@ def _read(
     config = read_config(run.path)
     try:
         return config, _run_part(run, config, where, environments)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         kind = type(error).__name__
         raise UserError(
             f"run folder {run.path}: holds something else than a run writes there ({kind}: "
@@ -284,7 +294,10 @@ def _run_part(
     samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
     return RunPart(
         name=run.path.name,
+        path=run.path,
         places=where,
+        config=config,
+        columns=columns(run.rows),
         algorithm=str(config["algo"]["name"]),
         schedule=schedule_name(config["sync"]),
         seed=config["seed"],

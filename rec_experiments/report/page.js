@@ -112,6 +112,16 @@ function showSamples() {
   document.getElementById("sample-view").replaceChildren(table);
 }
 
+/** Chooses a run by its number, and goes there. */
+function showSamplesOf(number) {
+  const place = samples.places.find((each) => each[pickers.length] === number);
+  pickers.forEach((picker, i) => {
+    picker.value = place[i];
+    fill(i + 1);
+  });
+  document.getElementById("responses").scrollIntoView();
+}
+
 if (pickers.length) {
   pickers.forEach((picker, i) => picker.addEventListener("input", () => fill(i + 1)));
   fill(0);

@@ -5,8 +5,7 @@ page's policy lets no script run but its own.
 """
 
 import base64
-import hashlib
-import json
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -17,6 +16,7 @@ from typing import Any
 from rec_experiments.claims.decision import Outcome
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.claims.tables import HEAD, READING, VERDICT_HEAD, cells, heading, remarks
+from rec_experiments.report import explorer
 from rec_experiments.report.contents import (
     Contents,
     Differences,
@@ -25,8 +25,20 @@ from rec_experiments.report.contents import (
     Place,
     RunPart,
 )
+from rec_experiments.report.html import (
+    collapsed,
+    data_attributes,
+    plain,
+    policy_hash,
+    script_json,
+    scroll,
+    sortable,
+    table,
+    td,
+)
 
 FOLDER = Path(__file__).parent
+SCRIPTS = ("page.js", "curves.js", "explore.js")  # in this order, as one
 SAMPLE_CHARACTERS = 1500  # of a text among the samples, so that the page stays small
 COMMIT_CHARACTERS = 12
 NO_FIGURE = "no figure"
@@ -40,19 +52,20 @@ STATE_TONES = {"done": "good", "failed": "bad", "running": "open"}
 FILTERS = ("figure", "algorithm", "schedule", "seed", "state")
 
 
-def render(contents: Contents, written: str) -> str:
-    """The whole page. written: when, in words."""
+def render(contents: Contents, written: str, home: Path) -> str:
+    """The whole page. written: when, in words. home: the folder that the page will lie in."""
     done = sum(run.state == "done" for run in contents.runs)
     sections = {
         "Figures": _figures(contents),
+        "Curves": explorer.section(contents.runs),
         "Claims": _claims(contents.claims),
-        "Runs": _runs(contents.runs) + _left_out(contents.left_out),
+        "Runs": _runs(contents.runs, home) + _left_out(contents.left_out),
         "Differences between arms": _differences(contents.figures),
         "Responses": _samples(contents.runs),
         "Provenance": _provenance(contents),
     }
     shown = {name: body for name, body in sections.items() if body}
-    style, script = _file("page.css"), _file("page.js")
+    style, script = _file("page.css"), "\n\n".join(map(_file, SCRIPTS))
     return Template(_file("page.html")).substitute(
         style=style,
         style_hash=policy_hash(style),
@@ -65,18 +78,8 @@ def render(contents: Contents, written: str) -> str:
             for name, body in shown.items()
         ),
         samples=script_json(sample_data(contents.runs)),
+        explorer=script_json(explorer.script_data(contents, home)),
     )
-
-
-def policy_hash(text: str) -> str:
-    """By which the page's policy knows its own style or script, and no other."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
 def sample_data(runs: Sequence[RunPart]) -> dict[str, Any]:
@@ -96,10 +99,16 @@ def _cut_evaluation(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "step": evaluation.step,
         "responses": [
-            {key: cut(value) if isinstance(value, str) else value for key, value in row.items()}
-            for row in evaluation.responses
+            {key: _shown(value) for key, value in row.items()} for row in evaluation.responses
         ],
     }
+
+
+def _shown(value: Any) -> Any:
+    """A value of samples.jsonl, as JSON can have it."""
+    if isinstance(value, int | float | None) and math.isfinite(value or 0):
+        return value
+    return cut(str(value))
 
 
 def cut(text: str) -> str:
@@ -124,18 +133,9 @@ def _figure(figure: FigurePart) -> str:
         f'<div class="scroll figure"><button type="button" aria-pressed="false" '
         f'title="Full size"><img src="data:image/png;base64,{source}" '
         f'alt="{escape(figure.title)}: the numbers follow as text"></button></div>{notes}'
-        + _collapsed(f"Numbers of {figure.name}", figure.summary, figure.title)
-        + (
-            _collapsed(f"Regime of {figure.name}", figure.regime, figure.title)
-            * bool(figure.regime)
-        )
+        + collapsed(f"Numbers of {figure.name}", figure.summary, figure.title)
+        + (collapsed(f"Regime of {figure.name}", figure.regime, figure.title) * bool(figure.regime))
     )
-
-
-def _collapsed(summary: str, text: str, title: str) -> str:
-    """Text that opens on a click."""
-    body = _scroll(f"<pre>{escape(text)}</pre>", title)
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def _claims(verdicts: Sequence[Verdict]) -> str:
@@ -145,27 +145,27 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         name, said, seeds, figures = heading(verdict)
         first, *others = remarks(verdict)
-        parts = _table(HEAD, [[_td(cell) for cell in cells(each)] for each in verdict.findings])
+        parts = table(HEAD, [[td(cell) for cell in cells(each)] for each in verdict.findings])
         rows.append(
             [
-                _td(name, "key"),
-                _td(said, f"short {TONES[verdict.outcome]}"),
+                td(name, "key"),
+                td(said, f"short {TONES[verdict.outcome]}"),
                 f'<td class="words">{escape(first)}<details><summary>Parts and reasons</summary>'
                 + "".join(f"<p>{escape(line)}</p>" for line in others)
-                + f"{_scroll(parts, name)}</details></td>",
-                _td(seeds, "number"),
-                _td(figures),
+                + f"{scroll(parts, name)}</details></td>",
+                td(seeds, "number"),
+                td(figures),
             ]
         )
     head = [*VERDICT_HEAD[:2], "in words", *VERDICT_HEAD[2:]]
     reading = "".join(f"<p>{escape(line)}.</p>" for line in READING)
     return (
-        _scroll(_table(head, rows), "Claims")
+        scroll(table(head, rows), "Claims")
         + f"<details><summary>How to read it</summary>{reading}</details>"
     )
 
 
-def _runs(runs: Sequence[RunPart]) -> str:
+def _runs(runs: Sequence[RunPart], home: Path) -> str:
     if not runs:
         return ""
     values = [_filter_values(run) for run in runs]
@@ -176,13 +176,13 @@ def _runs(runs: Sequence[RunPart]) -> str:
         for key in FILTERS
     )
     body = "".join(
-        f"<tr{_data(filters)}>{''.join(_run_cells(run))}</tr>"
+        f"<tr{data_attributes(filters)}>{''.join(_run_cells(run, home))}</tr>"
         for run, filters in zip(runs, values, strict=True)
     )
     head = "".join(
         f'<th scope="col"><button type="button">{name}</button></th>' for name in RUN_HEAD
     )
-    table = (
+    listing = (
         f'<table id="run-table"><caption>Accuracy, reward, KL: mean of the last points of a run, '
         f"as in the figures' statistics.</caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table>"
@@ -190,7 +190,7 @@ def _runs(runs: Sequence[RunPart]) -> str:
     return (
         f'<form class="controls" id="run-filters">{controls}'
         '<label>text<input id="filter-text" type="search" placeholder="words"></label></form>'
-        f'<p class="quiet" id="run-count" role="status"></p>{_scroll(table, "Runs", "tall")}'
+        f'<p class="quiet" id="run-count" role="status"></p>{scroll(listing, "Runs", "tall")}'
     )
 
 
@@ -204,23 +204,24 @@ RUN_HEAD = (
 )  # fmt: skip
 
 
-def _run_cells(run: RunPart) -> list[str]:
+def _run_cells(run: RunPart, home: Path) -> list[str]:
     reason = f"<p>{escape(run.reason)}</p>" if run.reason else ""
     figures = [f"{place.figure}: {place.arm}" for place in run.places]
     return [
         f'<td data-sort="{escape(run.name)}"><details><summary>{escape(run.name)}</summary>'
-        f"{reason}<p>environment {run.environment + 1}</p>"
+        f'{reason}<p><a href="{escape(explorer.folder_link(run, home))}">run folder</a>, '
+        f"environment {run.environment + 1}</p>"
         f"<code>{escape(shlex.join(run.command))}</code></details></td>",
-        _sortable(run.algorithm, "short"),
-        _sortable(run.schedule, "short"),
-        _sortable(run.seed, "number"),
-        _sortable(run.state, STATE_TONES.get(run.state, "")),
-        _sortable(run.step, "number", f"{run.step}/{run.steps}"),
-        f'<td data-sort="{escape(_plain(run.final))}">{sparkline(run.accuracies)}</td>',
-        *(_sortable(value, "number") for value in (run.final, run.reward, run.kl)),
-        _sortable(run.seconds, "number", f"{run.seconds:.0f}"),
-        _sortable("; ".join(dict.fromkeys(figures)), ""),
-        _sortable(run.made_by or "this code", ""),
+        sortable(run.algorithm, "short"),
+        sortable(run.schedule, "short"),
+        sortable(run.seed, "number"),
+        sortable(run.state, STATE_TONES.get(run.state, "")),
+        sortable(run.step, "number", f"{run.step}/{run.steps}"),
+        f'<td data-sort="{escape(plain(run.final))}">{sparkline(run.accuracies)}</td>',
+        *(sortable(value, "number") for value in (run.final, run.reward, run.kl)),
+        sortable(run.seconds, "number", f"{run.seconds:.0f}"),
+        sortable("; ".join(dict.fromkeys(figures)), ""),
+        sortable(run.made_by or "this code", ""),
     ]
 
 
@@ -276,10 +277,10 @@ def _difference_table(found: Differences, title: str) -> str:
     if not found.table:
         return "<p>The runs at hand do not differ.</p>"
     rows = [
-        [f'<th scope="row">{escape(key)}</th>', *(_td(value or "–", "short") for value in values)]
+        [f'<th scope="row">{escape(key)}</th>', *(td(value or "–", "short") for value in values)]
         for key, *values in found.table
     ]
-    return _scroll(_table(["key", *found.arms], rows), f"Differences, {title}")
+    return scroll(table(["key", *found.arms], rows), f"Differences, {title}")
 
 
 def _samples(runs: Sequence[RunPart]) -> str:
@@ -292,7 +293,7 @@ def _samples(runs: Sequence[RunPart]) -> str:
         "<p>Responses to the same held-out problems at the first, a middle and the last "
         "evaluation of a run.</p>"
         f'<form class="controls" id="sample-pickers">{pickers}</form>'
-        f"{_scroll('<noscript>Needs JavaScript.</noscript>', 'Responses', name='sample-view')}"
+        f"{scroll('<noscript>Needs JavaScript.</noscript>', 'Responses', name='sample-view')}"
     )
 
 
@@ -300,53 +301,18 @@ def _provenance(contents: Contents) -> str:
     head = ["environment", "runs", "commit", "uncommitted changes", "device", "system", "versions"]
     rows = [
         [
-            _td(str(number + 1), "number"),
-            _td(str(sum(run.environment == number for run in contents.runs)), "number"),
+            td(str(number + 1), "number"),
+            td(str(sum(run.environment == number for run in contents.runs)), "number"),
             f'<td class="key"><code>{escape(environment.commit[:COMMIT_CHARACTERS])}</code></td>',
-            _td(f"yes, digest {environment.diff}" if environment.diff else "none"),
-            _td(f"{environment.device}, CPU threads: {environment.threads}", "words"),
-            _td(environment.system, "words"),
-            _td(", ".join(" ".join(each) for each in environment.versions), "words"),
+            td(f"yes, digest {environment.diff}" if environment.diff else "none"),
+            td(f"{environment.device}, CPU threads: {environment.threads}", "words"),
+            td(environment.system, "words"),
+            td(", ".join(" ".join(each) for each in environment.versions), "words"),
         ]
         for number, environment in enumerate(contents.environments)
     ]
     intro = "<p>Each run names its environment and its command; open it in the table of runs.</p>"
-    return intro + _scroll(_table(head, rows), "Provenance") if rows else ""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """head: plain text. rows: cells as HTML."""
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{top}</tr></thead>' if top else ''}<tbody>{body}</tbody></table>"
-
-
-def _scroll(inner: str, label: str, kind: str = "", name: str = "") -> str:
-    """A frame that scrolls, with the keyboard too."""
-    identity = f' id="{name}"' if name else ""
-    return (
-        f'<div class="{f"scroll {kind}".strip()}"{identity} role="region" tabindex="0" '
-        f'aria-label="{escape(label)}">{inner}</div>'
-    )
-
-
-def _td(text: str, kind: str = "") -> str:
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
-
-
-def _sortable(value: str | int | float | None, kind: str, shown: str | None = None) -> str:
-    """shown: the text, where it is not the value's own."""
-    if shown is None:
-        shown = f"{value:.3f}" if isinstance(value, float) else _plain(value)
-    return f'<td class="{kind}" data-sort="{escape(_plain(value))}">{escape(shown)}</td>'
-
-
-def _plain(value: str | int | float | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _data(values: dict[str, list[str]]) -> str:
-    return "".join(f' data-{key}="{escape(json.dumps(each))}"' for key, each in values.items())
+    return intro + scroll(table(head, rows), "Provenance") if rows else ""
 
 
 def _id(name: str) -> str:

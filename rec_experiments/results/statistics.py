@@ -163,10 +163,11 @@ def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
 
 def seconds(rows: list[Row]) -> float:
     """Seconds that the steps took. Drawing counts as far as training waited for it."""
-    return sum(map(_seconds_of_step, rows))
+    return sum(map(seconds_of_step, rows))
 
 
-def _seconds_of_step(row: Row) -> float:
+def seconds_of_step(row: Row) -> float:
+    """As `seconds`, of one row."""
     beside = {"time/rollout", "time/reward"} if "time/wait" in row else set()
     return sum(v for k, v in row.items() if k.startswith("time/") and k not in beside)
 

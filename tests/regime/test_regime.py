@@ -448,7 +448,7 @@ def test_a_figures_files_hold_the_regime(figure, tmp_path):
 def test_the_report_has_the_regime_of_each_figure_collapsed(figure):
     found = contents.gather(["fig3", "fig8"], None, [], every_run=False)
     assert [part.regime for part in found.figures] == [tables.text(regime.of_figure(figure)), ""]
-    written = page.render(found, "today")
+    written = page.render(found, "today", Path())
     assert written.count("<details><summary>Regime of ") == 1
     assert html.escape(found.figures[0].regime) in written
     assert "<wide>" not in written

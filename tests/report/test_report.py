@@ -113,7 +113,7 @@ def found(data) -> reading.Contents:
 
 @pytest.fixture(scope="module")
 def html(found) -> str:
-    return page.render(found, "today")
+    return page.render(found, "today", Path())
 
 
 class Elements(HTMLParser):
@@ -229,7 +229,7 @@ def test_a_damaged_run_is_left_out_and_named(data, name, tmp_path, capsys):
     assert len(said) == len(found.left_out) == len(DAMAGE[name])
     for number, line in enumerate(sorted(said)):
         assert line.startswith(f"left out: run folder {tmp_path / f'bad{number}'}: ")
-    assert "Left out: run folder" in page.render(found, "today")
+    assert "Left out: run folder" in page.render(found, "today", tmp_path)
 
 
 def test_a_figure_is_drawn_without_its_damaged_runs(data):
@@ -247,7 +247,7 @@ def test_long_responses_are_cut_and_short_ones_are_not():
 
 def test_text_of_runs_is_never_markup(html):
     elements = Elements(html).found
-    assert sum(tag == "script" for tag, _ in elements) == 2
+    assert sum(tag == "script" for tag, _ in elements) == 3
     assert not [attributes for _, attributes in elements if "onerror" in attributes]
     assert all(
         attributes["src"].startswith("data:") for tag, attributes in elements if tag == "img"
@@ -276,9 +276,9 @@ def test_no_value_of_any_file_is_markup(data, tmp_path):
     (path / "samples.jsonl").write_text(json.dumps(row) + "\n")
     found = reading.gather([], [tmp_path], [], every_run=True)
     assert len(found.runs) == 1
-    text = page.render(found, "today").encode(errors="replace").decode()
+    text = page.render(found, "today", tmp_path).encode(errors="replace").decode()
     elements = Elements(text).found
-    assert [tag for tag, _ in elements].count("script") == 2
+    assert [tag for tag, _ in elements].count("script") == 3
     assert "img" not in [tag for tag, _ in elements]
     handlers = [key for _, attributes in elements for key in attributes if key.startswith("on")]
     assert handlers == []
@@ -309,7 +309,8 @@ def test_page_links_to_nothing_outside(html):
     for tag, attributes in Elements(html).found:
         for key in ("src", "href", "action", "srcset", "poster"):
             if key in attributes:
-                assert attributes[key].startswith(("data:", "#")), (tag, attributes)
+                inside = ("data:", "#", "./") if tag == "a" else ("data:", "#")
+                assert attributes[key].startswith(inside), (tag, attributes)
     style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
     assert "url(" not in style
     assert "@import" not in style

@@ -1,0 +1,66 @@
+"""The rows of a run as columns of numbers, and columns as text that a page can carry.
+
+A number keeps the three upper bytes of its float32, which is five digits. Of all numbers of a
+metric the first bytes come first, then the second, then the third: so they compress to about half.
+"""
+
+import base64
+import itertools
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rec_experiments.results.runs import Row
+from rec_experiments.results.statistics import seconds_of_step
+
+Column = NDArray[np.float32]  # a number a row, NaN where it was not measured
+
+MOST_ROWS = 400  # of a run in the page; of a longer one every n-th row, and those with evaluations
+EVALUATED = "eval/accuracy"
+# What has passed by a row, beside its metrics.
+PASSED = {
+    "step": "gradient steps",
+    "tokens": "response tokens trained on",
+    "seconds": "seconds that the steps took",
+}
+
+
+def columns(rows: Sequence[Row]) -> dict[str, Column]:
+    """By metric, and by each of PASSED. Raises OverflowError for a whole number beyond all floats,
+    TypeError for times or tokens that are no numbers."""
+    passed = {
+        "step": (row["step"] for row in rows),
+        "tokens": itertools.accumulate(row.get("tokens/response", 0) for row in rows),
+        "seconds": itertools.accumulate(map(seconds_of_step, rows)),
+    }
+    metrics = dict.fromkeys(key for row in rows for key in row if "/" in key)
+    kept = _kept(rows)
+    return {
+        **{name: _column(values)[kept] for name, values in passed.items()},
+        **{key: _column(row.get(key) for row in rows)[kept] for key in metrics},
+    }
+
+
+def _kept(rows: Sequence[Row]) -> list[int]:
+    """Numbers of the rows that a page shows."""
+    every, last = max(1, math.ceil(len(rows) / MOST_ROWS)), len(rows) - 1
+    return [n for n, row in enumerate(rows) if n % every == 0 or n == last or EVALUATED in row]
+
+
+def _column(values: Iterable[object]) -> Column:
+    """NaN for what is no finite number."""
+    numbers = [each if isinstance(each, int | float) else math.nan for each in values]
+    with np.errstate(over="ignore"):
+        found = np.array(numbers, dtype=np.float64).astype(np.float32)
+    found[~np.isfinite(found)] = np.nan
+    return found
+
+
+def pack(column: Column) -> str:
+    """A column as text; explore.js reads it."""
+    bits = column.view(np.uint32).astype(np.uint64) + 0x80  # rounds to the third byte
+    planes = np.stack([bits >> 24, bits >> 16, bits >> 8]).astype(np.uint8)
+    return base64.b64encode(zlib.compress(planes.tobytes(), 9)).decode()

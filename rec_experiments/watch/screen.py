@@ -1,0 +1,160 @@
+"""Runs as text for a terminal. What comes from run folders cannot steer it."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rec_experiments.display import sparkline
+from rec_experiments.errors import printable
+from rec_experiments.regime.alarms import Sounding
+from rec_experiments.regime.tables import number, span
+from rec_experiments.watch.views import View
+
+FEW = 3  # runs that are shown with all their curves
+WIDTH = 40  # characters of a curve; in a table a third
+# Metric, its name, and whether it lies between 0 and 1.
+CURVES = (
+    ("eval/accuracy", "accuracy", True),
+    ("train/reward", "reward", True),
+    ("train/kl", "KL to the reference", False),
+    ("train/entropy", "entropy", False),
+    ("train/ess", "effective sample size", True),
+    ("train/grad_norm", "gradient norm", False),
+    ("train/clip_fraction", "clipped share", False),
+)
+HEAD = (
+    "run",
+    "state",
+    "step",
+    "accuracy",
+    "",
+    "staleness",
+    "clipped",
+    "tokens/s",
+    "left",
+    "alarms",
+)
+NUMBERS = ("step", "staleness", "clipped", "tokens/s", "left", "alarms")
+STATES = ("running", "failed", "interrupted", "silent", "done")  # in the order of a table
+TONES = {"running": "bold", "failed": "red", "silent": "red", "interrupted": "yellow"}
+
+
+def screen(views: Sequence[View], left_out: Sequence[str], missing: int) -> RenderableType:
+    """missing: how many runs of a sweep have not begun."""
+    ordered = sorted(views, key=lambda view: (_place(view.state), view.name))
+    shown: list[RenderableType] = (
+        [block(view) for view in ordered] if len(ordered) <= FEW else [table(ordered)]
+    )
+    return Group(
+        Text(count(views, missing)),
+        *shown,
+        *(Text(warning(view), style="yellow") for view in ordered if view.alarms and view.active),
+        *(Text(f"left out: {printable(reason)}", style="dim") for reason in left_out),
+    )
+
+
+def _place(state: str) -> int:
+    return STATES.index(state) if state in STATES else len(STATES)
+
+
+def count(views: Sequence[View], missing: int) -> str:
+    """How many runs are in each state."""
+    states = Counter(printable(view.state) for view in views)
+    if missing:
+        states["not begun"] = missing
+    if not states:
+        return "no run"
+    runs = "1 run" if states.total() == 1 else f"{states.total()} runs"
+    return f"{runs}: " + ", ".join(f"{n} {state}" for state, n in states.items())
+
+
+def warning(view: View) -> str:
+    """Of a run that is under way and gives an alarm, or more."""
+    alarms = "; ".join(map(alarm, view.alarms))
+    return f"{printable(view.name)}: a collapse may be coming: {alarms}"
+
+
+def alarm(sounded: Sounding) -> str:
+    """In words."""
+    value, should_be = number(sounded.value), span(sounded.alarm)
+    return f"{sounded.alarm.name} {value} since step {sounded.since}, should be {should_be}"
+
+
+def block(view: View) -> RenderableType:
+    """A run with its curves, each from its lowest to its highest value unless it is a share."""
+    curves = Table(box=None, pad_edge=False, show_header=False)
+    for metric, name, share in CURVES:
+        if values := view.curve(metric):
+            ends = f"{number(values[0])} → {number(values[-1])}"
+            curves.add_row(f"  {name}", curve(values, WIDTH, share), ends)
+    sounded = [] if view.active else [Text(f"  {alarm(each)}") for each in view.alarms]
+    facts = [f"step {view.step}/{view.steps}", *_facts(view)]
+    title = Text.assemble(
+        printable(view.name), "  ", (printable(view.state), TONES.get(view.state, ""))
+    )
+    reason = [Text(f"  {printable(view.reason)}")] if view.reason else []
+    return Group(title, *reason, Text(f"  {', '.join(facts)}"), curves, *sounded)
+
+
+def _facts(view: View) -> list[str]:
+    named = zip(
+        HEAD[5:9], ("staleness", "clipped", "tokens/s", "left"), _numbers(view), strict=True
+    )
+    return [f"{name} {text}" for _, name, text in named if text]
+
+
+def _numbers(view: View) -> list[str]:
+    """Staleness, clipped share, tokens a second and time left; "" for what is not known."""
+    stale, clipped = view.recent("train/staleness"), view.recent("train/clip_fraction")
+    speed, left = view.tokens_a_second, view.seconds_left
+    return [
+        "" if stale is None else number(round(stale, 1)),
+        "" if clipped is None else f"{number(100 * clipped)} %",
+        "" if speed is None else f"{speed:,.0f}",
+        "" if left is None else duration(left),
+    ]
+
+
+def table(views: Sequence[View]) -> Table:
+    """A line a run."""
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    for head in HEAD:
+        right = head in NUMBERS
+        made.add_column(
+            head, justify="right" if right else "left", no_wrap=head != "run", overflow="fold"
+        )
+    for view in views:
+        values = view.curve("eval/accuracy")
+        made.add_row(
+            Text(printable(view.name)),
+            Text(printable(view.state), style=TONES.get(view.state, "")),
+            f"{view.step}/{view.steps}",
+            curve(values, WIDTH // 3, True),
+            number(values[-1]) if values else "",
+            *_numbers(view),
+            str(len(view.alarms) or ""),
+        )
+    return made
+
+
+def curve(values: Sequence[float], width: int, share: bool) -> str:
+    """At most `width` block characters, each the mean of its part of the values. share: from 0 to 1
+    whatever the values are."""
+    parts = np.array_split(np.array(values), min(width, len(values))) if values else []
+    means = np.array([part.mean() for part in parts])
+    low, high = (0.0, 1.0) if share or not values else (means.min(), means.max())
+    room = high - low if high > low else 1.0
+    return sparkline(((means - low) / room).tolist())
+
+
+def duration(seconds: float) -> str:
+    """In the unit that fits."""
+    minutes = math.ceil(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
