@@ -22,6 +22,7 @@ PROGRAM = "python -m rec_experiments"
 WIDTH, COLUMN = 100, 32  # columns of a page, and where the remark on a key begins
 # The sub-commands: the module or package of that name, and what it does.
 COMMANDS = {
+    "watch": "where runs stand, and whether a collapse may be coming",
     "figures": "draw figures from runs",
     "claims": "judge the paper's claims on the runs that are there",
     "regime": "how far the policy moves, beside published values",

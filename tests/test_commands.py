@@ -69,5 +69,5 @@ def test_the_first_page_lists_them(tmp_path):
 
 def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
     told = refused(["claim", "scale=mini"], monkeypatch, capfd, commands.main)
-    assert told.startswith("error: claim: is no sub-command; did you mean claims? allowed: figures")
+    assert told.startswith("error: claim: is no sub-command; did you mean claims? allowed: watch")
     assert told.endswith("or key=value for a run (see --help)")

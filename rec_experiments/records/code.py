@@ -33,7 +33,7 @@ LEFT_OUT = {
     "identity",
     "algorithms, help, new": "words, and packages to begin with",
     "sweeps": "chooses configurations, and the machines that run them",
-    "claims, figures, regime, report, results, tune": "read what runs have written",
+    "claims, figures, regime, report, results, tune, watch": "read what runs have written",
     "api, check_data, composed": "choose a configuration, or no run goes through them",
     "display": "words and pictures",
     "errors": "words and exit codes",

@@ -3,7 +3,8 @@
 To read, judge and draw a thousand runs takes many seconds. What comes of it follows from the files
 of the runs, the code and the question, so it is kept in the cache folder under a digest of these;
 of a file, size and time of change stand for what it holds. It is kept as Python keeps compiled
-code: in a folder of the user's own, and a damaged file counts as absent.
+code: reading it may run what is in it. So it lies in a folder that nobody else can write to, or is
+not read, and a damaged file counts as absent.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import hashlib
 import os
 import pickle
 import platform
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
@@ -28,6 +30,7 @@ from rec_experiments.results.runs import leave_out, left_out_within
 from rec_experiments.sweeps.compositions import digest_of_code
 
 KEPT = 4  # of one kind
+PRIVATE = 0o700  # mode of a folder that nobody else can read or write
 SETTLED = 2.0  # seconds: a file that changed later may change again without another time
 DRAWING = ("matplotlib", "numpy", "scipy")
 
@@ -44,7 +47,7 @@ def remembered(
     stamps = [(str(folder), stamp(folder)) for folder in folders]
     asked = repr([digest_of_code(), _versions(), os.getcwd(), *question, *stamps])
     digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
-    file = cache.folder() / f"{kind}_{digest}.pickle"
+    file = cache.folder() / "remembered" / f"{kind}_{digest}.pickle"
     if (kept := _read(file)) is not None:
         found, reasons = kept
         for reason in reasons:
@@ -64,8 +67,16 @@ def _versions() -> list[str | None]:
     return [python, *map(version, DRAWING), *map(code.release, running)]
 
 
+def _is_private(folder: Path) -> bool:
+    """Whether the folder is this user's, and nobody else can put a file there."""
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        return found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == PRIVATE
+    return False
+
+
 def _read(file: Path) -> tuple[Any, list[str]] | None:
-    data = read_whole(file)
+    data = read_whole(file) if _is_private(file.parent) else None
     if data is None:
         return None
     with contextlib.suppress(Exception):  # whatever became of it, it is found again
@@ -75,7 +86,10 @@ def _read(file: Path) -> tuple[Any, list[str]] | None:
 
 def _keep(kind: str, file: Path, data: bytes) -> None:
     with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        cache.folder().mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=PRIVATE, exist_ok=True)
+        if not _is_private(file.parent):
+            return
         write_with_digest(file, data)
         older = sorted(file.parent.glob(f"{kind}_*.pickle"), key=lambda f: -f.stat().st_mtime_ns)
         for old in older[KEPT:]:

@@ -1,4 +1,4 @@
-"""`python -m rec_experiments watch [RUN …] | sweep=NAME [once=true] [every=SECONDS]`."""
+"""`python -m rec_experiments watch`: where runs stand, again and again."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from rec_experiments import command
+from rec_experiments import command, help
 from rec_experiments.errors import UserError
 from rec_experiments.regime.alarms import ALARMS, Alarm
 from rec_experiments.regime.expected import load
@@ -20,21 +20,6 @@ from rec_experiments.watch.views import View, Watched, folders_in
 
 EVERY = 2.0  # seconds between two looks
 PATIENCE = 30.0  # seconds without a run under way after which it ends: a sweep has gaps
-USAGE = """\
-usage: python -m rec_experiments watch [RUN …] [every=SECONDS] [once=true] [alarms=FILE]
-       python -m rec_experiments watch sweep=NAME [runs=FOLDER,…] [KEY=…]
-
-Shows where runs stand, reading their folders: curves, throughput, staleness, clipped share, and an
-alarm when a collapse may be coming. It looks again until Ctrl-C, or until no run is under way.
-
-RUN     run folders, or folders that hold some; default: {folder}
-sweep   the runs of a figure
-runs    folders that hold the figure's run folders; default: where the sweep puts them
-every   seconds between two looks; default: {every:g}
-once    true: look once; so it is where the output is no terminal
-alarms  FILE.yaml; default: {alarms} of this package
-KEY     chooses the figure's runs as on the sweep's command line: scale=paper, seed=0,1, …"""
-
 Look = Callable[[], tuple[list[View], list[str], int]]  # runs, what is left out, how many not begun
 
 
@@ -131,9 +116,30 @@ def run(arguments: list[str]) -> None:
         sys.exit(128 + signal.SIGINT)
 
 
+def page() -> help.Page:
+    return help.Page(
+        command="watch",
+        usage=(
+            "[RUN …] [every=SECONDS] [once=true] [alarms=FILE]",
+            "sweep=NAME [runs=FOLDER,…] [KEY=VALUE …]",
+        ),
+        about="Shows where runs stand, reading their folders: curves, throughput, staleness, "
+        "clipped share, and an alarm when a collapse may be coming. It looks again until Ctrl-C, "
+        "or until no run is under way.",
+        entries={
+            "RUN": f"run folders, or folders that hold some; default: {default_folder()}",
+            "sweep=NAME": "the runs of a figure",
+            "runs=FOLDER,…": help.RUNS,
+            "every=SECONDS": f"seconds between two looks; default: {EVERY:g}",
+            "once=true": "look once; default: false, but true where the output is no terminal",
+            "alarms=FILE": f"FILE.yaml; default: {ALARMS.name} of this package",
+            "KEY=VALUE": help.KEY,
+        },
+    )
+
+
 def main(arguments: list[str]) -> None:
-    usage = USAGE.format(folder=default_folder(), every=EVERY, alarms=ALARMS.name)
-    command.plain_main(run, usage, arguments)
+    command.plain_main(run, page(), arguments)
 
 
 if __name__ == "__main__":

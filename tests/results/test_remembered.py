@@ -1,6 +1,7 @@
 """What was found in run folders is found again without looking, as long as nothing has changed."""
 
 import os
+import pickle
 import time
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from fabricated import rows_of, write_run
 
 from rec_experiments import cache, claims
+from rec_experiments.files import write_with_digest
 from rec_experiments.records.reading import REMEDIES
 from rec_experiments.results import remembered as module
 from rec_experiments.results.remembered import remembered
@@ -103,7 +105,7 @@ def test_other_code_finds_anew(runs, monkeypatch):
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"", lambda data: b"\x80"])
 def test_a_damaged_file_is_made_again(folder, runs, damage):
     ask(find := Finder(), runs)
-    [file] = folder.glob("*.pickle")
+    [file] = folder.glob("remembered/*.pickle")
     file.write_bytes(damage(file.read_bytes()))
     assert [ask(find, runs), ask(find, runs)] == [2, 2]
 
@@ -115,10 +117,32 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, ru
     assert [ask(find, runs), ask(find, runs)] == [1, 2]
 
 
+class Planted:
+    """What runs a stranger's code when it is read."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("planted"),)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o770, 0o707])
+def test_what_others_could_have_put_there_is_not_read(tmp_path, folder, runs, monkeypatch, mode):
+    monkeypatch.chdir(tmp_path)
+    ask(find := Finder(), runs)
+    [file] = folder.glob("remembered/*.pickle")
+    write_with_digest(file, pickle.dumps((Planted(), [])))
+    file.parent.chmod(mode)
+    if mode == 0o700:
+        monkeypatch.setattr(module.os, "geteuid", lambda: os.getuid() + 1)  # of another user
+    assert ask(find, runs) == 2
+    assert not Path("planted").exists()
+
+
 def test_old_findings_are_removed(folder, runs):
     for number in range(2 * module.KEPT):
         ask(Finder(), runs, str(number))
-    assert len(list(folder.iterdir())) <= 2 * (module.KEPT + 1)  # each with its digest
+    assert len(list((folder / "remembered").iterdir())) <= 2 * (
+        module.KEPT + 1
+    )  # each with its digest
 
 
 def test_verdicts_are_remembered_whole(runs, tmp_path, monkeypatch):
