@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.errors import UserError, printable
-from rec_experiments.records.reading import read_object
+from rec_experiments.records.reading import read_object, unreadable
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps import Panel
 
@@ -105,10 +105,19 @@ def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
     )
 
 
-def read_or_leave_out(arm: str, column: str, seed: int, path: Path) -> Run:
-    """As `read_run`; one that cannot be read has no rows and is named on stderr, once."""
+def read_or_leave_out(
+    arm: str, column: str, seed: int, path: Path, steps: int | None = None
+) -> Run:
+    """As `read_run`; one that cannot be read has no rows and is named on stderr, once.
+
+    steps: that the run has when it is done, if known; one that says it is done and has others has
+    lost rows, or is another run.
+    """
     try:
-        return read_run(arm, column, seed, path)
+        run = read_run(arm, column, seed, path)
+        if run.done and steps not in (None, run.last_step):
+            raise unreadable(path / "metrics.jsonl", f"it ends at step {run.last_step} of {steps}")
+        return run
     except UserError as error:
         leave_out(str(error))
         return Run(

@@ -58,6 +58,18 @@ def test_one_that_cannot_be_read_is_named_once_and_does_not_count(tmp_path, caps
     assert f"run folder {path}: status.json cannot be read" in said
 
 
+def test_a_finished_run_that_has_lost_rows_does_not_count(tmp_path, capsys):
+    """A copy that was cut off between two lines looks whole."""
+    path = write_run(tmp_path / "run", rows_of(STABLE, 0, STEPS - 1), "done")
+    assert read_or_leave_out(STABLE, "", 0, path, STEPS - 1).done
+    run = read_or_leave_out(STABLE, "", 0, path, STEPS)
+    assert (run.state, run.rows, run.done) == ("unreadable", [], False)
+    said = capsys.readouterr().err
+    assert f"{path}: metrics.jsonl cannot be read (it ends at step {STEPS - 1} of {STEPS})" in said
+    unfinished = write_run(tmp_path / "other", rows_of(STABLE, 0, STEPS - 1), "running")
+    assert read_or_leave_out(STABLE, "", 0, unfinished, STEPS).last_step == STEPS - 1
+
+
 def test_a_run_in_several_folders_counts_once(tmp_path):
     """Done before not done, then the furthest; and the notes say so."""
     folders = [tmp_path / name for name in ("a", "b", "c")]
