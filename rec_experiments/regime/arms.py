@@ -42,8 +42,9 @@ def arms_in(data: FigureData) -> list[Arm]:
 
 def arms_of(folders: list[Path]) -> list[Arm]:
     """Those that run folders make up, by schedule. Where two share a name, the keys that tell them
-    apart are added. Raises UserError for what is no run folder."""
-    groups: dict[str, list[tuple[Run, Config]]] = {}
+    apart are added. Of several folders with the same run the first counts. Raises UserError for
+    what is no run folder, or has no step yet."""
+    groups: dict[str, dict[int, tuple[Run, Config]]] = {}
     for folder in folders:
         if not (folder / "metrics.jsonl").exists():
             raise UserError(f"{folder}: is no run folder, it has no metrics.jsonl")
@@ -51,9 +52,12 @@ def arms_of(folders: list[Path]) -> list[Arm]:
         run = read_run(
             config["algo"]["name"], schedule_name(config["sync"]), config["seed"], folder
         )
-        groups.setdefault(repr(_without_seed(config)), []).append((run, config))
+        if not run.rows:
+            raise UserError(f"{folder}: holds no row of a run yet")
+        groups.setdefault(repr(_without_seed(config)), {}).setdefault(run.seed, (run, config))
+    arms_by_seed = [list(group.values()) for group in groups.values()]
     namesakes: dict[str, list[Config]] = {}
-    for [(run, config), *_] in groups.values():
+    for [(run, config), *_] in arms_by_seed:
         namesakes.setdefault(run.cell, []).append(_without_seed(config))
     arms = [
         Arm(
@@ -62,7 +66,7 @@ def arms_of(folders: list[Path]) -> list[Arm]:
             runs=[run for run, _ in group],
             config=flat(config),
         )
-        for group in groups.values()
+        for group in arms_by_seed
         for first, config in group[:1]
     ]
     sections = list(dict.fromkeys(arm.section for arm in arms))

@@ -5,11 +5,11 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rec_experiments.errors import UserError, printable
 from rec_experiments.records.reading import read_object, unreadable
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.records.run_folder import CONFIG, OF_EVERY_RUN, RunFolder
 from rec_experiments.sweeps import Panel
 
 Row = dict[str, Any]
@@ -134,17 +134,20 @@ def leave_out(reason: str) -> None:
 
 def read_config(path: Path) -> dict[str, Any]:
     """A run's resolved configuration. Raises UserError if the folder has no readable one."""
-    config = read_object(path / "config.yaml")
+    config = read_object(path / CONFIG)
     if not config:
-        raise UserError(f"run folder {path}: has no config.yaml")
+        raise UserError(f"run folder {path}: has no {CONFIG}")
+    if not config.keys() >= OF_EVERY_RUN:
+        raise UserError(f"run folder {path}: its {CONFIG} is not that of a run")
     return config
 
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
     """Steps and values where the metric was measured and finite."""
-    measured = [row for row in rows if _finite(row.get(metric))]
+    measured = [row for row in rows if is_finite(row.get(metric))]
     return [row["step"] for row in measured], [row[metric] for row in measured]
 
 
-def _finite(value: object) -> bool:
+def is_finite(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number, and no NaN or infinity."""
     return isinstance(value, int | float) and math.isfinite(value)

@@ -173,6 +173,12 @@ def test_a_drop_is_told_from_a_slope_from_noise_and_from_another_period():
         statistics.drop_at_synchronisation(first, "m")
 
 
+def test_a_step_of_unknown_staleness_is_left_out_of_the_drop():
+    rows = [{"step": n, "m": n % 4, "train/staleness": n % 4} for n in range(12)]
+    drop = statistics.DROP_AT_SYNCHRONISATION.of
+    assert drop([*rows, {"step": 12, "m": 9.0}], "m") == drop(rows, "m") == 1
+
+
 def test_drawing_counts_as_far_as_training_waited_for_it():
     row = {"step": 1, "time/rollout": 4.0, "time/reward": 1.0, "time/train": 3.0, "time/eval": 2.0}
     assert statistics.seconds([row]) == 10.0  # of a run older than time/wait
