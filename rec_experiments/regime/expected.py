@@ -4,7 +4,6 @@
 setting of this package should meet before two methods are compared on it.
 """
 
-import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ import yaml
 from rec_experiments.errors import UserError
 from rec_experiments.regime.arms import Arm
 from rec_experiments.regime.quantities import PARTS, Lags, lag, measure
+from rec_experiments.results.runs import is_finite
 
 FOLDER = Path(__file__).parent
 REFERENCE_VALUES, TARGETS = FOLDER / "reference_values.yaml", FOLDER / "targets.yaml"
@@ -130,7 +130,7 @@ def _entry(entry: Any, kind: type[Kind], where: str) -> Kind:
     if entry["part"] not in (None, *PARTS):
         raise UserError(f"{where}: part={entry['part']}: must be {', '.join(PARTS)}, or null")
     for key in ("low", "high"):
-        if entry[key] is not None and not _is_finite(entry[key]):
+        if entry[key] is not None and (isinstance(entry[key], bool) or not is_finite(entry[key])):
             raise UserError(f"{where}: {key}={entry[key]}: must be a number, or null for no end")
     ends = [entry[key] for key in ("low", "high") if entry[key] is not None]
     if not ends or ends != sorted(ends):
@@ -142,7 +142,3 @@ def _entry(entry: Any, kind: type[Kind], where: str) -> Kind:
             raise UserError(f"{where}: lags={lags}: must be two whole numbers, or null for all")
         lags = (lags[0], lags[1])
     return kind(**{**entry, "lags": lags, "arms": entry["arms"] or {}})
-
-
-def _is_finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
