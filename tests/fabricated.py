@@ -46,7 +46,7 @@ def rows_of(arm: str, seed: int, steps: int = STEPS) -> list[dict]:
 def write_run(path: Path, rows: list[dict], state: str = "done") -> Path:
     path.mkdir(parents=True)
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "config.yaml").write_text("algo: {name: fabricated}\n")
+    (path / "config.yaml").write_text("{algo: {name: fabricated}, sync: {}, seed: 0, steps: 40}\n")
     (path / "status.json").write_text(json.dumps({"state": state}))
     return path
 

@@ -58,7 +58,7 @@ def swept(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
     overrides = [*FEW, f"output_dir={folder}/runs"]
     for job in sweeps.jobs(sweeps.load_figure("fig3", overrides), overrides):
-        write_run(job.path, rows_of(job.label, job.config["seed"]))
+        write_run(job.path, rows_of(job.label, job.config["seed"], job.config["steps"]))
         (job.path / "config.yaml").write_text(yaml.safe_dump(job.config))
         (job.path / "provenance.json").write_text(json.dumps(provenance.collect(job.config)))
     return folder

@@ -27,7 +27,7 @@ from enum import Enum
 from rec_experiments.results.over_seeds import CONFIDENCE, t_factor
 
 MOST_SEEDS = 1000  # up to which the number that would decide is looked for
-ROUNDING = 1e-9  # a spread below it is none
+ROUNDING = 1e-9  # a spread below it is none, and so is a distance from the end of a range
 
 
 class Outcome(Enum):
@@ -61,11 +61,12 @@ class Range:
 
 def decide(seeds: int, mean: float, spread: float, range_: Range, parts: int) -> Outcome:
     """The outcome of one of `parts` parts. mean, spread (standard deviation): over the seeds."""
+    low, high = range_.low + ROUNDING, range_.high - ROUNDING  # beyond them, rounding aside
     half = _half_width(seeds, spread, CONFIDENCE)
-    if range_.low < mean - half and mean + half < range_.high:
+    if low < mean - half and mean + half < high:
         return Outcome.supported
     half = _half_width(seeds, spread, 1 - (1 - CONFIDENCE) / parts)
-    if mean + half <= range_.low or range_.high <= mean - half:
+    if mean + half <= low or high <= mean - half:
         return Outcome.contradicted
     return Outcome.undecided
 

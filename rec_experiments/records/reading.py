@@ -33,9 +33,9 @@ def read_object(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise _unreadable(file, first_line(error)) from None
+        raise unreadable(file, first_line(error)) from None
     if not isinstance(value, dict):
-        raise _unreadable(file, "it holds no object")
+        raise unreadable(file, "it holds no object")
     return value
 
 
@@ -47,12 +47,12 @@ def read_rows(file: Path) -> list[tuple[bytes, Row]]:
     try:
         lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
     except OSError as error:
-        raise _unreadable(file, first_line(error)) from None
+        raise unreadable(file, first_line(error)) from None
     rows = [*map(_row, lines)]
     if rows and rows[-1] is None:
         rows.pop()
     if None in rows:
-        raise _unreadable(file, f"line {rows.index(None) + 1} is damaged")
+        raise unreadable(file, f"line {rows.index(None) + 1} is damaged")
     return [(line, row) for line, row in zip(lines, rows, strict=False) if row is not None]
 
 
@@ -96,7 +96,8 @@ def _row(line: bytes) -> Row | None:
     return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
-def _unreadable(file: Path, reason: str) -> UserError:
+def unreadable(file: Path, reason: str) -> UserError:
+    """That a file cannot be read, and what to do."""
     return UserError(
         f"run folder {file.parent}: {file.name} cannot be read ({reason}); {REMEDIES[file.name]}"
     )

@@ -53,9 +53,9 @@ def arms_in(data: FigureData) -> list[Arm]:
 
 
 def arms_of(folders: list[Path]) -> list[Arm]:
-    """Those that run folders make up, by schedule, with their `names`. Raises UserError for what is
-    no run folder."""
-    groups: dict[str, list[tuple[Run, dict[str, Any]]]] = {}
+    """Those that run folders make up, by schedule, with their `names`. Of several folders with the
+    same run the first counts. Raises UserError for what is no run folder, or has no step yet."""
+    groups: dict[str, dict[int, tuple[Run, dict[str, Any]]]] = {}
     for folder in folders:
         if not (folder / "metrics.jsonl").exists():
             raise UserError(f"{folder}: is no run folder, it has no metrics.jsonl")
@@ -63,12 +63,15 @@ def arms_of(folders: list[Path]) -> list[Arm]:
         run = read_run(
             config["algo"]["name"], schedule_name(config["sync"]), config["seed"], folder
         )
-        groups.setdefault(repr(_without_seed(config)), []).append((run, config))
-    firsts = [group[0] for group in groups.values()]
+        if not run.rows:
+            raise UserError(f"{folder}: holds no row of a run yet")
+        groups.setdefault(repr(_without_seed(config)), {}).setdefault(run.seed, (run, config))
+    arms_by_seed = [list(group.values()) for group in groups.values()]
+    firsts = [group[0] for group in arms_by_seed]
     arms = [
         Arm(name=name, section=run.column, runs=[each for each, _ in group], config=flat(config))
         for name, (run, config), group in zip(
-            names([config for _, config in firsts]), firsts, groups.values(), strict=True
+            names([config for _, config in firsts]), firsts, arms_by_seed, strict=True
         )
     ]
     sections = list(dict.fromkeys(arm.section for arm in arms))

@@ -13,6 +13,7 @@ import yaml
 from rec_experiments.errors import UserError
 from rec_experiments.regime.arms import Arm, Config
 from rec_experiments.regime.quantities import PARTS, Lags, lag, measure
+from rec_experiments.results.runs import is_finite
 
 FOLDER = Path(__file__).parent
 REFERENCE_VALUES, TARGETS = FOLDER / "reference_values.yaml", FOLDER / "targets.yaml"
@@ -110,7 +111,7 @@ def load(file: Path, kind: type[Kind]) -> list[Kind]:
     """The entries of a file. Raises UserError for one that is not of this kind."""
     try:
         entries = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file}: cannot be read ({error})") from error
     if not isinstance(entries, list):
         raise UserError(f"{file}: must be a list of entries")
@@ -123,11 +124,21 @@ def _entry(entry: Any, kind: type[Kind], where: str) -> Kind:
         raise UserError(f"{where}: must have the keys {', '.join(names)}")
     for key in sorted(map(str, set(names) ^ entry.keys())):
         raise UserError(f"{where}: {key} is {'missing' if key in names else 'no key of it'}")
+    for key in ("name", "quantity"):
+        if not isinstance(entry[key], str):
+            raise UserError(f"{where}: {key}={entry[key]}: must be a text")
+    if not isinstance(entry["arms"], dict | None):
+        raise UserError(f"{where}: arms={entry['arms']}: must be keys and values, or null for all")
+    if not isinstance(entry.get("wish", False), bool):
+        raise UserError(f"{where}: wish={entry['wish']}: must be true or false")
     if entry["part"] not in (None, *PARTS):
         raise UserError(f"{where}: part={entry['part']}: must be {', '.join(PARTS)}, or null")
     for key in ("low", "high"):
-        if not isinstance(entry[key], int | float | None):
+        if entry[key] is not None and (isinstance(entry[key], bool) or not is_finite(entry[key])):
             raise UserError(f"{where}: {key}={entry[key]}: must be a number, or null for no end")
+    ends = [entry[key] for key in ("low", "high") if entry[key] is not None]
+    if not ends or ends != sorted(ends):
+        raise UserError(f"{where}: low={entry['low']}, high={entry['high']}: must be a range")
     lags = entry["lags"]
     if lags is not None:
         kinds = [type(each) for each in lags] if isinstance(lags, list) else []

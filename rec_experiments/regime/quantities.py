@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 
-from rec_experiments.results.runs import Row, points
+from rec_experiments.results.runs import Row, is_finite, points
 
 Lags = tuple[int, int | None]  # from, to, both included; None for no end
 PARTS = ("start", "middle", "end")
@@ -18,7 +18,9 @@ PERCENT = ("clip_fraction", "live_groups", "distinct_responses")  # shown in per
 def lag(row: Row) -> int | None:
     """Gradient steps since the batch was drawn; None where its responses are of several lags."""
     mean = row.get("train/staleness")
-    if mean is None or row.get("train/staleness_min", mean) != row.get("train/staleness_max", mean):
+    if not is_finite(mean):
+        return None
+    if row.get("train/staleness_min", mean) != row.get("train/staleness_max", mean):
         return None
     return int(mean)
 

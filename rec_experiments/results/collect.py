@@ -43,7 +43,9 @@ def collect(
         runs=[
             best_of(
                 [
-                    read_or_leave_out(job.label, job.heading, job.config["seed"], path)
+                    read_or_leave_out(
+                        job.label, job.heading, job.config["seed"], path, job.config["steps"]
+                    )
                     for path in places(job.path, folders)
                 ]
             )

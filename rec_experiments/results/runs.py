@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from rec_experiments.errors import UserError, printable
-from rec_experiments.records.reading import Stamp, read_object, stamp
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.records.reading import Stamp, read_object, stamp, unreadable
+from rec_experiments.records.run_folder import CONFIG, OF_EVERY_RUN, RunFolder
 from rec_experiments.sweeps import Panel
 
 Row = dict[str, Any]
@@ -117,10 +117,19 @@ def _contents(path: Path, now: Stamp) -> tuple[str, list[Row]]:
     return state, folder.metrics() if state != "missing" else []
 
 
-def read_or_leave_out(arm: str, column: str, seed: int, path: Path) -> Run:
-    """As `read_run`; one that cannot be read has no rows and is named on stderr, once."""
+def read_or_leave_out(
+    arm: str, column: str, seed: int, path: Path, steps: int | None = None
+) -> Run:
+    """As `read_run`; one that cannot be read has no rows and is named on stderr, once.
+
+    steps: that the run has when it is done, if known; one that says it is done and has others has
+    lost rows, or is another run.
+    """
     try:
-        return read_run(arm, column, seed, path)
+        run = read_run(arm, column, seed, path)
+        if run.done and steps not in (None, run.last_step):
+            raise unreadable(path / "metrics.jsonl", f"it ends at step {run.last_step} of {steps}")
+        return run
     except UserError as error:
         leave_out(str(error))
         return Run(
@@ -157,17 +166,20 @@ def left_out_within() -> Iterator[list[str]]:
 
 def read_config(path: Path) -> dict[str, Any]:
     """A run's resolved configuration. Raises UserError if the folder has no readable one."""
-    config = read_object(path / "config.yaml")
+    config = read_object(path / CONFIG)
     if not config:
-        raise UserError(f"run folder {path}: has no config.yaml")
+        raise UserError(f"run folder {path}: has no {CONFIG}")
+    if not config.keys() >= OF_EVERY_RUN:
+        raise UserError(f"run folder {path}: its {CONFIG} is not that of a run")
     return config
 
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
     """Steps and values where the metric was measured and finite."""
-    found = [
-        (row["step"], value)
-        for row in rows
-        if isinstance(value := row.get(metric), NUMBER) and math.isfinite(value)
-    ]
+    found = [(row["step"], value) for row in rows if is_finite(value := row.get(metric))]
     return [step for step, _ in found], [value for _, value in found]
+
+
+def is_finite(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number, and no NaN or infinity."""
+    return isinstance(value, NUMBER) and math.isfinite(value)

@@ -149,7 +149,8 @@ def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
     for noise and slopes. A synchronisation beside a period of zeros counts 0.
     """
     stale = dict(zip(*points(rows, "train/staleness"), strict=True))
-    pairs = [(stale[step], value) for step, value in zip(*measured(rows, metric), strict=True)]
+    values = zip(*measured(rows, metric), strict=True)
+    pairs = [(stale[step], value) for step, value in values if step in stale]
     starts = [at for at in range(1, len(pairs)) if pairs[at][0] < pairs[at - 1][0]]
     if not starts:
         raise NoValue("nothing was synchronised")

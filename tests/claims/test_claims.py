@@ -483,7 +483,7 @@ def fig5_runs(tmp_path, monkeypatch):
     jobs = []
     for number, run in enumerate(data.runs):
         path = write_run(tmp_path / "runs" / str(number), run.rows)
-        config = {"seed": run.seed}
+        config = {"seed": run.seed, "steps": run.last_step}
         jobs.append(SimpleNamespace(label=run.arm, heading=run.column, config=config, path=path))
 
     absent = SimpleNamespace(**{**vars(jobs[0]), "path": tmp_path / "none"})

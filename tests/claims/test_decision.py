@@ -49,6 +49,15 @@ def test_the_end_of_a_range_is_outside():
     assert decide(10, 1e-6, 0.0, a_range(low=0), 1) is SUPPORTED
 
 
+@pytest.mark.parametrize("mean", [-1e-17, 0.0, 1e-17])
+@pytest.mark.parametrize("spread", [0.0, 3e-17])
+def test_what_rounding_adds_to_no_difference_decides_nothing(mean, spread):
+    """A mean of three points may differ in its last digit from one of the same in another order."""
+    assert decide(10, mean, spread, a_range(low=0), 1) is CONTRADICTED
+    assert decide(10, mean, spread, a_range(high=0), 1) is CONTRADICTED
+    assert decide(10, mean, spread, a_range(low=-0.05, high=0.05), 1) is SUPPORTED
+
+
 @pytest.mark.parametrize("parts", [1, 10])
 def test_a_true_claim_is_contradicted_in_a_twentieth_of_cases_at_most(parts):
     """Ten seeds, every part's true mean just inside its range: what would contradict most often."""

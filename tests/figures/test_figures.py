@@ -303,7 +303,7 @@ def two_sweeps(tmp_path, monkeypatch):
 
     def jobs(figure, overrides):
         name = "one" if figure.title == "fig3" else "none"
-        config = {"seed": 0}
+        config = {"seed": 0, "steps": STEPS}
         return [SimpleNamespace(label=STABLE, heading="offline", config=config, path=root / name)]
 
     fake = SimpleNamespace(

@@ -193,6 +193,34 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path, configs):
         arms_of([tmp_path])
 
 
+def test_the_same_run_in_two_folders_counts_once(tmp_path, configs):
+    """The first does: two copies would weigh twice in a mean over seeds."""
+    folders = [
+        write_run(tmp_path / name, {**configs["grpo"], "seed": seed}, rows_of(EVERY_20, steps))
+        for name, seed, steps in (("a", 0, 40), ("copy", 0, 60), ("b", 1, 40))
+    ]
+    [arm] = arms_of([*folders, folders[0]])
+    assert [run.path for run in arm.runs] == [folders[0], folders[2]]
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path, configs):
+    """A run that has just begun, one whose state is lost, and something else."""
+    begun = write_run(tmp_path / "begun", configs["grpo"], [])
+    with pytest.raises(UserError, match="begun: holds no row of a run yet"):
+        arms_of([begun])
+    lost = write_run(tmp_path / "lost", configs["grpo"], rows_of(EVERY_20, 3))
+    (lost / "status.json").unlink()
+    with pytest.raises(UserError, match="lost: holds no row of a run yet"):
+        arms_of([lost])
+    with pytest.raises(UserError, match=r"other: its config\.yaml is not that of a run"):
+        arms_of([write_run(tmp_path / "other", {"a": 1}, rows_of(EVERY_20, 3))])
+
+
+@pytest.mark.parametrize("staleness", ["x", float("nan"), None])
+def test_a_lag_that_is_no_number_is_none(staleness):
+    assert quantities.lag({"step": 1, "train/staleness": staleness}) is None
+
+
 def arm(config: dict, made: Schedule, steps: int = 60, section: str = "", **metrics) -> Arm:
     run = Run(
         arm="", column="", seed=0, path=Path(), state="done", rows=rows_of(made, steps, **metrics)
@@ -505,6 +533,12 @@ ENTRY = {
         (["check", "RUN"], {"lags": [1]}, "entry 1: lags=[1]: must be two whole numbers"),
         (["check", "RUN"], {"part": "late"}, "entry 1: part=late: must be start, middle, end"),
         (["check", "RUN"], {"wise": 1}, "entry 1: wise is no key of it"),
+        (["check", "RUN"], {"quantity": 3}, "entry 1: quantity=3: must be a text"),
+        (["check", "RUN"], {"arms": [1]}, "entry 1: arms=[1]: must be keys and values"),
+        (["check", "RUN"], {"wish": "no"}, "entry 1: wish=no: must be true or false"),
+        (["check", "RUN"], {"low": float("nan")}, "entry 1: low=nan: must be a number"),
+        (["check", "RUN"], {"high": None}, "entry 1: low=None, high=None: must be a range"),
+        (["check", "RUN"], {"low": 2}, "entry 1: low=2, high=1: must be a range"),
     ],
 )
 def test_bad_input(arguments, entry, said, tmp_path, configs, monkeypatch, capfd):
@@ -518,9 +552,9 @@ def test_bad_input(arguments, entry, said, tmp_path, configs, monkeypatch, capfd
     assert sorted(path.name for path in Path().iterdir()) == ["RUN", "targets.yaml"]
 
 
-@pytest.mark.parametrize("text", ["{a: 1}", "- 3", "[", "- {name: x}"])
+@pytest.mark.parametrize("text", ["{a: 1}", "- 3", "[", "- {name: x}", "- \xff"])
 def test_what_is_no_list_of_entries(text, tmp_path):
-    (tmp_path / "targets.yaml").write_text(text)
+    (tmp_path / "targets.yaml").write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=r"targets\.yaml"):
         load(tmp_path / "targets.yaml", Target)
 

@@ -58,6 +58,18 @@ def test_one_that_cannot_be_read_is_named_once_and_does_not_count(tmp_path, caps
     assert f"run folder {path}: status.json cannot be read" in said
 
 
+def test_a_finished_run_that_has_lost_rows_does_not_count(tmp_path, capsys):
+    """A copy that was cut off between two lines looks whole."""
+    path = write_run(tmp_path / "run", rows_of(STABLE, 0, STEPS - 1), "done")
+    assert read_or_leave_out(STABLE, "", 0, path, STEPS - 1).done
+    run = read_or_leave_out(STABLE, "", 0, path, STEPS)
+    assert (run.state, run.rows, run.done) == ("unreadable", [], False)
+    said = capsys.readouterr().err
+    assert f"{path}: metrics.jsonl cannot be read (it ends at step {STEPS - 1} of {STEPS})" in said
+    unfinished = write_run(tmp_path / "other", rows_of(STABLE, 0, STEPS - 1), "running")
+    assert read_or_leave_out(STABLE, "", 0, unfinished, STEPS).last_step == STEPS - 1
+
+
 def test_a_run_in_several_folders_counts_once(tmp_path):
     """Done before not done, then the furthest; and the notes say so."""
     folders = [tmp_path / name for name in ("a", "b", "c")]
@@ -159,6 +171,12 @@ def test_a_drop_is_told_from_a_slope_from_noise_and_from_another_period():
     first = [{"step": 1, "train/staleness": 0, "m": 1.0}]
     with pytest.raises(statistics.NoValue, match="nothing was synchronised"):
         statistics.drop_at_synchronisation(first, "m")
+
+
+def test_a_step_of_unknown_staleness_is_left_out_of_the_drop():
+    rows = [{"step": n, "m": n % 4, "train/staleness": n % 4} for n in range(12)]
+    drop = statistics.DROP_AT_SYNCHRONISATION.of
+    assert drop([*rows, {"step": 12, "m": 9.0}], "m") == drop(rows, "m") == 1
 
 
 def test_drawing_counts_as_far_as_training_waited_for_it():
