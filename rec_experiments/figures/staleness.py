@@ -23,12 +23,13 @@ LABELS = {
 
 
 def draw(data: FigureData) -> Drawing:
-    """A column of panels for each form that has two ages or more, a row for each few methods."""
-    forms = [form for form in staleness.FORMS if len(staleness.ages(data, form)) > 1]
+    """A column of panels for each form that has several ages, a row for each few methods."""
+    count = {form: len(staleness.ages(data, form)) for form in staleness.FORMS}
+    forms = [form for form, ages in count.items() if ages > 1] or list(count)
     found = {form: {line.arm: line for line in staleness.lines(data, form)} for form in forms}
     arms = [arm for arm in data.arms if any(arm in lines for lines in found.values())]
     # As even as they go: nine methods are five and four, not eight and one.
-    rows = [list(row) for row in np.array_split(arms, -(-len(arms) // METHODS_A_ROW))]
+    rows = [list(row) for row in np.array_split(arms, max(1, -(-len(arms) // METHODS_A_ROW)))]
     summary = staleness.summary(data)
     seeds = len(summary["seeds"])
     caption = [
@@ -48,7 +49,8 @@ def draw(data: FigureData) -> Drawing:
                 ages = [age for age, _ in staleness.ages(data, form)]
                 chosen = [found[form][arm] for arm in of_row if arm in found[form]]
                 _draw_panel(axes, chosen, ages, looks)
-                axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
+                if arms:
+                    axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
                 axes.set_xlabel(LABELS[form])
             axes_of_row[0].set_ylabel("final accuracy")
         grid[0, 0].set_ylim(bottom=0)

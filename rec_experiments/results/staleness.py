@@ -59,8 +59,8 @@ class Line:
 
     @property
     def survived(self) -> float | None:
-        """The largest age up to which all that were run are survived; None where the first is not.
-        Raises nothing; with one seed it is None."""
+        """The largest age up to which all that were run are survived; None where the first is not,
+        as with one seed."""
         ages = [point.age for point in takewhile(lambda point: point.survives, self.points)]
         return ages[-1] if ages else None
 
@@ -187,12 +187,20 @@ def _written(age: float) -> int | str:
     return "offline" if math.isinf(age) else int(age)
 
 
+def age_name(form: str, age: int | str) -> str:
+    """As in `interval 20`."""
+    return str(age) if age == "offline" else f"{form} {age}"
+
+
 def table(found: dict[str, Any], form: str) -> list[list[str]]:
     """Head and one row a method, the largest area first."""
     columns = found["ages"][form]
-    head = ["method", *(f"{form} {age}" if age != "offline" else age for age in columns)]
+    head = ["method", *(age_name(form, age) for age in columns)]
     rows = [
-        (each[form]["area"] or 0.0, [arm, *_cells(each[form], columns), *_ends(each, form)])
+        (
+            each[form]["area"] or 0.0,
+            [arm, *_cells(each[form], columns, len(found["seeds"])), *_ends(each, form)],
+        )
         for arm, each in found["methods"].items()
         if form in each
     ]
@@ -200,17 +208,23 @@ def table(found: dict[str, Any], form: str) -> list[list[str]]:
     return [[*head, "survives", "area", "ms a step"], *(cells for _, cells in rows)]
 
 
-def _cells(line: dict[str, Any], columns: list[int | str]) -> list[str]:
+def _cells(line: dict[str, Any], columns: list[int | str], seeds: int) -> list[str]:
     by_age = {point["age"]: point for point in line["points"]}
-    return [_cell(by_age[age]) if age in by_age else "–" for age in columns]
+    return [_cell(by_age[age], seeds) if age in by_age else "–" for age in columns]
 
 
-def _cell(point: dict[str, Any]) -> str:
-    """Mean ± half of its interval; a method that does not survive there is in brackets."""
-    text = f"{point['mean']:.3f}"
-    if point["interval"]:
-        text += f" ± {(point['interval'][1] - point['interval'][0]) / 2:.3f}"
-    return text if point["survives"] else f"({text})"
+def _cell(point: dict[str, Any], seeds: int) -> str:
+    """The accuracy, in brackets where the method does not survive; its seeds if these are fewer."""
+    text = accuracy(point) if point["survives"] else f"({accuracy(point)})"
+    return text if point["seeds"] == seeds else f"{text} n={point['seeds']}"
+
+
+def accuracy(point: dict[str, Any]) -> str:
+    """Mean ± half of its interval."""
+    interval = point["interval"]
+    return f"{point['mean']:.3f}" + (
+        f" ± {(interval[1] - interval[0]) / 2:.3f}" if interval else ""
+    )
 
 
 def _ends(method: dict[str, Any], form: str) -> list[str]:
@@ -250,7 +264,7 @@ def text(found: dict[str, Any]) -> str:
         f"{found['finished']} finished runs, seeds {', '.join(map(str, found['seeds']))}; "
         f"claims need {found['claim_seeds']}.",
         "accuracy ± half of its 95 % t interval; in brackets where final − initial is not above 0 "
-        "by its interval over seeds",
+        "by its interval over seeds; n= where seeds are missing",
         "survives   the largest age up to which the method survives every age that was run",
         "area       mean accuracy over the ages, on the logarithm of 1 + offset or of the interval",
         "ms a step  median over runs, drawing and evaluation included, on the machine they ran on",
