@@ -18,7 +18,7 @@ OUT = "figures"
 USAGE = """\
 usage: python -m rec_experiments.figures NAME [out=FOLDER] [runs=FOLDER,…] [smooth=STEPS] [KEY=…]
 
-NAME    {names}, or all
+NAME    {names}, or all but staleness and its kind
 out     folder for NAME.png, .pdf, .csv (the data), .json and .txt (statistics); default: {out}
 runs    folders that hold the run folders; default: where the sweep puts them
 smooth  steps in the running average of the training reward; default: {smooth}
@@ -51,7 +51,7 @@ def parse(arguments: list[str]) -> Request:
         key = line.overrides[0].partition("=")[0]
         raise UserError(f"{key}: {name} is computed, it takes only out=FOLDER")
     return Request(
-        names=catalogue.names() if name == "all" else [name],
+        names=catalogue.usual() if name == "all" else [name],
         out=Path(line.values.get("out", OUT)),
         runs=line.runs,
         smooth=int(smooth),

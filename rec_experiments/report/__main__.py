@@ -20,7 +20,7 @@ usage: python -m rec_experiments.report [figures=NAME,…] [runs=FOLDER,…] [ou
 
 Writes one HTML page that needs no network, or creates a W&B Report of runs logged there.
 
-figures  {names}; default: all, and the runs that belong to none
+figures  {names}; default: all but staleness and its kind, and the runs that belong to none
 runs     folders that hold the run folders; default: where the sweeps put them
 out      the page; default: {out}
 KEY      chooses the runs as on the sweeps' own command line: scale=paper, seed=0, …"""
@@ -71,7 +71,7 @@ def _target(text: str = "") -> tuple[str, str]:
 def write_page(request: Request) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
     contents = gather(
-        request.names or catalogue.names(),
+        request.names or catalogue.usual(),
         request.runs,
         request.overrides,
         every_run=not request.names,
@@ -92,7 +92,8 @@ def run(arguments: list[str]) -> None:
     """Raises UserError as `parse` and `write_page` do, and for what W&B refuses."""
     request = parse(arguments)
     if request.wandb:
-        sections = wandb_report.sections(request.names or sweeps.names(), request.overrides)
+        usual = [name for name in sweeps.names() if name in catalogue.usual()]
+        sections = wandb_report.sections(request.names or usual, request.overrides)
         print(wandb_report.save(wandb_report.build(*request.wandb, sections)))
     else:
         write_page(request)
