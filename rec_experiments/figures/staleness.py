@@ -5,6 +5,7 @@ import math
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.optimize import isotonic_regression
 
 from rec_experiments.figures import style
 from rec_experiments.figures.render import Drawing, page
@@ -96,7 +97,7 @@ def _write_names(axes: Axes) -> None:
     }
     low, high = axes.get_ylim()
     share = {name: (float(y) - low) / (high - low) for name, (y, _) in ends.items()}
-    for name, at in _apart(share).items():
+    for name, at in _apart(share).items() if share else ():
         axes.annotate(
             name,
             (1.0, share[name]),
@@ -106,20 +107,18 @@ def _write_names(axes: Axes) -> None:
             fontsize=7.5,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": ends[name][1], "lw": 0.5},
-        )
+            arrowprops={
+                "arrowstyle": "-", "color": ends[name][1], "lw": 0.5, "relpos": (0, 0.5),
+                "shrinkA": 1, "shrinkB": 0,
+            },
+        )  # fmt: skip
 
 
 def _apart(wanted: dict[str, float]) -> dict[str, float]:
-    """Heights at least LINE apart, in the order that is wanted, and as near to it as one pass up
-    and one pass down bring them."""
+    """Heights at least LINE apart, in the order that is wanted and as near to it as can be, none
+    above the panel."""
     names = sorted(wanted, key=lambda name: wanted[name])
-    heights = [wanted[name] for name in names]
-    for i in range(1, len(heights)):
-        heights[i] = max(heights[i], heights[i - 1] + LINE)
-    excess = max(0.0, heights[-1] - 1.0) if heights else 0.0
-    if excess:
-        heights[-1] -= excess
-        for i in range(len(heights) - 2, -1, -1):
-            heights[i] = min(heights[i], heights[i + 1] - LINE)
-    return dict(zip(names, heights, strict=True))
+    steps = LINE * np.arange(len(names))
+    heights = isotonic_regression(np.array([wanted[name] for name in names]) - steps).x + steps
+    highest = 1.0 - steps[::-1]
+    return dict(zip(names, np.minimum(heights, highest).tolist(), strict=True))

@@ -7,6 +7,7 @@ sampler's weights are renewed every m batches, so that ages run from 0 to m − 
 A method *survives* an age if its final accuracy lies above its first evaluation: each seed gives
 one difference, and the lower end of their t interval is above 0. How much it survives is the
 largest age up to which it survives all that were run, so that a lucky old age counts for nothing.
+One seed has no interval, and decides nothing.
 """
 
 import math
@@ -25,7 +26,7 @@ from rec_experiments.results.statistics import (
     final,
     seconds,
 )
-from rec_experiments.results.tables import columns_of_text
+from rec_experiments.results.tables import columns_of_text, makers
 
 METRIC = "eval/accuracy"
 OFFLINE = math.inf
@@ -59,10 +60,15 @@ class Line:
 
     @property
     def survived(self) -> float | None:
-        """The largest age up to which all that were run are survived; None where the first is not,
-        as with one seed."""
-        ages = [point.age for point in takewhile(lambda point: point.survives, self.points)]
+        """The largest age up to which all that were run are survived; None where the first is not.
+        Ages with a single seed say nothing and are passed over."""
+        ages = [point.age for point in takewhile(lambda point: point.survives, self.decided)]
         return ages[-1] if ages else None
+
+    @property
+    def decided(self) -> list[Point]:
+        """The points of two seeds or more."""
+        return [point for point in self.points if point.gain_interval is not None]
 
     @property
     def area(self) -> float | None:
@@ -143,6 +149,7 @@ def summary(data: FigureData) -> dict[str, Any]:
         "start": start(data),
         "final": LAST_POINTS,
         "finished": sum(run.done for run in data.runs),
+        "makers": makers(data.runs),
         "ages": {form: [_written(age) for age, _ in ages(data, form)] for form in FORMS},
         "methods": {
             arm: {
@@ -167,6 +174,7 @@ def _by_arm(data: FigureData) -> Mapping[str, list[Line]]:
 def _plain(line: Line) -> dict[str, Any]:
     return {
         "survives": None if line.survived is None else _written(line.survived),
+        "decided": bool(line.decided),
         "area": line.area,
         "points": [
             {
@@ -215,7 +223,8 @@ def _cells(line: dict[str, Any], columns: list[int | str], seeds: int) -> list[s
 
 def _cell(point: dict[str, Any], seeds: int) -> str:
     """The accuracy, in brackets where the method does not survive; its seeds if these are fewer."""
-    text = accuracy(point) if point["survives"] else f"({accuracy(point)})"
+    fails = point["gain_interval"] is not None and not point["survives"]
+    text = f"({accuracy(point)})" if fails else accuracy(point)
     return text if point["seeds"] == seeds else f"{text} n={point['seeds']}"
 
 
@@ -230,8 +239,9 @@ def accuracy(point: dict[str, Any]) -> str:
 def _ends(method: dict[str, Any], form: str) -> list[str]:
     survives, area = method[form]["survives"], method[form]["area"]
     cost = method["milliseconds_a_step"]
+    nothing = "none" if method[form]["decided"] else "–"
     return [
-        "none" if survives is None else str(survives),
+        nothing if survives is None else str(survives),
         "–" if area is None else f"{area:.3f}",
         "–" if cost is None else f"{cost:.0f}",
     ]

@@ -74,7 +74,9 @@ def test_the_interval_over_seeds_decides_and_one_seed_does_not():
     wide = by_arm(figure(spread=(-0.3, 0.0, 0.3)), "offset")["GRPO"]
     assert [point.mean for point in wide.points] == pytest.approx([0.6, 0.6, 0.7])
     assert wide.survived is None  # the mean gain is 0.2, its interval holds 0
-    assert by_arm(figure(spread=(0.0,)), "offset")["GRPO"].survived is None
+    single = by_arm(figure(spread=(0.0,)), "offset")["GRPO"]
+    assert single.survived is None
+    assert not single.decided
 
 
 def test_the_area_is_a_mean_on_a_logarithmic_axis():
