@@ -64,30 +64,19 @@ def benchmark() -> dict[str, list[str]]:
 
 def measured(result: dict[str, Any], method: dict[str, Any]) -> str:
     """Final accuracy at every age that was run, and the largest that is survived."""
+    forms = [form for form in method if len(result["ages"].get(form, ())) > 1]
     ages = [
-        f"{form} {point['age']} {_number(point)}" if point["age"] != "offline"
-        else f"offline {_number(point)}"
-        for form in staleness.FORMS
-        if form in method and len(result["ages"][form]) > 1
+        f"{staleness.age_name(form, point['age'])} {staleness.accuracy(point)}"
+        for form in forms
         for point in method[form]["points"]
-    ]  # fmt: skip
-    ends = [
-        f"{form} {method[form]['survives']}"
-        for form in staleness.FORMS
-        if form in method and len(result["ages"][form]) > 1 and method[form]["survives"] is not None
     ]
+    survived = [(form, method[form]["survives"]) for form in forms]
+    ends = [staleness.age_name(form, age) for form, age in survived if age is not None]
     return (
         f"[Staleness](staleness.md), `scale={result['scale']}`, {len(result['seeds'])} of "
         f"{result['claim_seeds']} seeds, from {result['start']:.3f}: {', '.join(ages)}; survives "
         f"{' and '.join(ends) or 'none'}."
     )
-
-
-def _number(point: dict[str, Any]) -> str:
-    if not point["interval"]:
-        return f"{point['mean']:.3f}"
-    low, high = point["interval"]
-    return f"{point['mean']:.3f} ± {(high - low) / 2:.3f}"
 
 
 def comparison(peer: str, found: dict[str, Any]) -> str:

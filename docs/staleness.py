@@ -30,7 +30,7 @@ def section(file: Path) -> str:
         "",
         f"`scale={found['scale']}`{whole}: {found['finished']} finished runs, seeds "
         f"{', '.join(map(str, found['seeds']))}, {len(found['methods'])} methods. Accuracy before "
-        f"training: {found['start']:.3f}.",
+        f"training: {found['start']:.3f}. {' '.join(found['makers'])}".rstrip(),
         "",
         f"![{found['title']}](figures/{file.stem}.png)",
     ]

@@ -43,7 +43,7 @@ def parse(arguments: list[str]) -> Request:
         key = line.overrides[0].partition("=")[0]
         raise UserError(f"{key}: {name} is computed, it takes only out=FOLDER")
     return Request(
-        names=catalogue.names() if name == "all" else [name],
+        names=catalogue.usual() if name == "all" else [name],
         out=Path(line.values.get("out", OUT)),
         runs=line.runs,
         smooth=int(smooth),
@@ -100,7 +100,7 @@ def page() -> help.Page:
         usage=("NAME [out=FOLDER] [runs=FOLDER,…] [smooth=STEPS] [KEY=VALUE …]",),
         about="Draws a figure from its runs, as far as they went.",
         entries={
-            "NAME": f"{_allowed()}, or all",
+            "NAME": f"{_allowed()}, or all, which is all but staleness and its kind",
             "out=FOLDER": "for NAME.png, .pdf, .csv (the data), .json and .txt (statistics); "
             f"default: {OUT}",
             "runs=FOLDER,…": help.RUNS,

@@ -13,6 +13,7 @@ PICTURES: dict[str, Callable[[FigureData, int], Drawing]] = {
     "curves": render.draw,
     "staleness": lambda data, window: staleness.draw(data),
 }
+BENCHMARK = "staleness"  # how the names of its sweeps begin
 assert set(PICTURES) == set(sweeps.PICTURES)
 
 
@@ -21,6 +22,12 @@ def names() -> list[str]:
     numbered = [name for name in COMPUTED if name.startswith("fig")] + sweeps.names()
     others = [name for name in COMPUTED if name not in numbered]
     return sorted(numbered, key=lambda name: (len(name), name)) + others
+
+
+def usual() -> list[str]:
+    """Those that are made where none is named: a benchmark of thousands of jobs, which take minutes
+    to compose, is not among them."""
+    return [name for name in names() if not name.startswith(BENCHMARK)]
 
 
 def draw(data: FigureData, window: int) -> Drawing:

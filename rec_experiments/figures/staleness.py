@@ -5,6 +5,7 @@ import math
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.optimize import isotonic_regression
 
 from rec_experiments.figures import style
 from rec_experiments.figures.render import Drawing, page
@@ -23,12 +24,13 @@ LABELS = {
 
 
 def draw(data: FigureData) -> Drawing:
-    """A column of panels for each form that has two ages or more, a row for each few methods."""
-    forms = [form for form in staleness.FORMS if len(staleness.ages(data, form)) > 1]
+    """A column of panels for each form that has several ages, a row for each few methods."""
+    count = {form: len(staleness.ages(data, form)) for form in staleness.FORMS}
+    forms = [form for form, ages in count.items() if ages > 1] or list(count)
     found = {form: {line.arm: line for line in staleness.lines(data, form)} for form in forms}
     arms = [arm for arm in data.arms if any(arm in lines for lines in found.values())]
     # As even as they go: nine methods are five and four, not eight and one.
-    rows = [list(row) for row in np.array_split(arms, -(-len(arms) // METHODS_A_ROW))]
+    rows = [list(row) for row in np.array_split(arms, max(1, -(-len(arms) // METHODS_A_ROW)))]
     summary = staleness.summary(data)
     seeds = len(summary["seeds"])
     caption = [
@@ -48,7 +50,8 @@ def draw(data: FigureData) -> Drawing:
                 ages = [age for age, _ in staleness.ages(data, form)]
                 chosen = [found[form][arm] for arm in of_row if arm in found[form]]
                 _draw_panel(axes, chosen, ages, looks)
-                axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
+                if arms:
+                    axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
                 axes.set_xlabel(LABELS[form])
             axes_of_row[0].set_ylabel("final accuracy")
         grid[0, 0].set_ylim(bottom=0)
@@ -94,7 +97,7 @@ def _write_names(axes: Axes) -> None:
     }
     low, high = axes.get_ylim()
     share = {name: (float(y) - low) / (high - low) for name, (y, _) in ends.items()}
-    for name, at in _apart(share).items():
+    for name, at in _apart(share).items() if share else ():
         axes.annotate(
             name,
             (1.0, share[name]),
@@ -104,20 +107,18 @@ def _write_names(axes: Axes) -> None:
             fontsize=7.5,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": ends[name][1], "lw": 0.5},
-        )
+            arrowprops={
+                "arrowstyle": "-", "color": ends[name][1], "lw": 0.5, "relpos": (0, 0.5),
+                "shrinkA": 1, "shrinkB": 0,
+            },
+        )  # fmt: skip
 
 
 def _apart(wanted: dict[str, float]) -> dict[str, float]:
-    """Heights at least LINE apart, in the order that is wanted, and as near to it as one pass up
-    and one pass down bring them."""
+    """Heights at least LINE apart, in the order that is wanted and as near to it as can be, none
+    above the panel."""
     names = sorted(wanted, key=lambda name: wanted[name])
-    heights = [wanted[name] for name in names]
-    for i in range(1, len(heights)):
-        heights[i] = max(heights[i], heights[i - 1] + LINE)
-    excess = max(0.0, heights[-1] - 1.0) if heights else 0.0
-    if excess:
-        heights[-1] -= excess
-        for i in range(len(heights) - 2, -1, -1):
-            heights[i] = min(heights[i], heights[i + 1] - LINE)
-    return dict(zip(names, heights, strict=True))
+    steps = LINE * np.arange(len(names))
+    heights = isotonic_regression(np.array([wanted[name] for name in names]) - steps).x + steps
+    highest = 1.0 - steps[::-1]
+    return dict(zip(names, np.minimum(heights, highest).tolist(), strict=True))

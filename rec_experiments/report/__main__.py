@@ -57,7 +57,7 @@ def _target(text: str) -> tuple[str, str]:
 def write_page(request: Request) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
     contents = remember(
-        request.names or catalogue.names(),
+        request.names or catalogue.usual(),
         request.runs,
         request.overrides,
         every_run=not request.names,
@@ -79,7 +79,8 @@ def run(arguments: list[str]) -> None:
     """Raises UserError as `parse` and `write_page` do, and for what W&B refuses."""
     request = parse(arguments)
     if request.wandb:
-        sections = wandb_report.sections(request.names or sweeps.names(), request.overrides)
+        usual = [name for name in sweeps.names() if name in catalogue.usual()]
+        sections = wandb_report.sections(request.names or usual, request.overrides)
         print(wandb_report.save(wandb_report.build(*request.wandb, sections)))
     else:
         write_page(request)
@@ -94,8 +95,8 @@ def page() -> help.Page:
         ),
         about="Writes one HTML page that needs no network, or creates a W&B Report of runs there.",
         entries={
-            "figures=NAME,…": f"{', '.join(catalogue.names())}; default: all, and the runs that "
-            "belong to none",
+            "figures=NAME,…": f"{', '.join(catalogue.names())}; default: all but staleness and "
+            "its kind, and the runs that belong to none",
             "runs=FOLDER,…": help.RUNS,
             "out=FILE": f"the page; default: {OUT}",
             "wandb=ENTITY/PROJECT": "where a W&B Report is made, in place of the page",

@@ -7,6 +7,7 @@ sampler's weights are renewed every m batches, so that ages run from 0 to m − 
 A method *survives* an age if its final accuracy lies above its first evaluation: each seed gives
 one difference, and the lower end of their t interval is above 0. How much it survives is the
 largest age up to which it survives all that were run, so that a lucky old age counts for nothing.
+One seed has no interval, and decides nothing.
 """
 
 import math
@@ -25,7 +26,7 @@ from rec_experiments.results.statistics import (
     final,
     seconds,
 )
-from rec_experiments.results.tables import columns_of_text
+from rec_experiments.results.tables import columns_of_text, makers
 
 METRIC = "eval/accuracy"
 OFFLINE = math.inf
@@ -60,9 +61,14 @@ class Line:
     @property
     def survived(self) -> float | None:
         """The largest age up to which all that were run are survived; None where the first is not.
-        Raises nothing; with one seed it is None."""
-        ages = [point.age for point in takewhile(lambda point: point.survives, self.points)]
+        Ages with a single seed say nothing and are passed over."""
+        ages = [point.age for point in takewhile(lambda point: point.survives, self.decided)]
         return ages[-1] if ages else None
+
+    @property
+    def decided(self) -> list[Point]:
+        """The points of two seeds or more."""
+        return [point for point in self.points if point.gain_interval is not None]
 
     @property
     def area(self) -> float | None:
@@ -143,6 +149,7 @@ def summary(data: FigureData) -> dict[str, Any]:
         "start": start(data),
         "final": LAST_POINTS,
         "finished": sum(run.done for run in data.runs),
+        "makers": makers(data.runs),
         "ages": {form: [_written(age) for age, _ in ages(data, form)] for form in FORMS},
         "methods": {
             arm: {
@@ -167,6 +174,7 @@ def _by_arm(data: FigureData) -> Mapping[str, list[Line]]:
 def _plain(line: Line) -> dict[str, Any]:
     return {
         "survives": None if line.survived is None else _written(line.survived),
+        "decided": bool(line.decided),
         "area": line.area,
         "points": [
             {
@@ -187,12 +195,20 @@ def _written(age: float) -> int | str:
     return "offline" if math.isinf(age) else int(age)
 
 
+def age_name(form: str, age: int | str) -> str:
+    """As in `interval 20`."""
+    return str(age) if age == "offline" else f"{form} {age}"
+
+
 def table(found: dict[str, Any], form: str) -> list[list[str]]:
     """Head and one row a method, the largest area first."""
     columns = found["ages"][form]
-    head = ["method", *(f"{form} {age}" if age != "offline" else age for age in columns)]
+    head = ["method", *(age_name(form, age) for age in columns)]
     rows = [
-        (each[form]["area"] or 0.0, [arm, *_cells(each[form], columns), *_ends(each, form)])
+        (
+            each[form]["area"] or 0.0,
+            [arm, *_cells(each[form], columns, len(found["seeds"])), *_ends(each, form)],
+        )
         for arm, each in found["methods"].items()
         if form in each
     ]
@@ -200,24 +216,32 @@ def table(found: dict[str, Any], form: str) -> list[list[str]]:
     return [[*head, "survives", "area", "ms a step"], *(cells for _, cells in rows)]
 
 
-def _cells(line: dict[str, Any], columns: list[int | str]) -> list[str]:
+def _cells(line: dict[str, Any], columns: list[int | str], seeds: int) -> list[str]:
     by_age = {point["age"]: point for point in line["points"]}
-    return [_cell(by_age[age]) if age in by_age else "–" for age in columns]
+    return [_cell(by_age[age], seeds) if age in by_age else "–" for age in columns]
 
 
-def _cell(point: dict[str, Any]) -> str:
-    """Mean ± half of its interval; a method that does not survive there is in brackets."""
-    text = f"{point['mean']:.3f}"
-    if point["interval"]:
-        text += f" ± {(point['interval'][1] - point['interval'][0]) / 2:.3f}"
-    return text if point["survives"] else f"({text})"
+def _cell(point: dict[str, Any], seeds: int) -> str:
+    """The accuracy, in brackets where the method does not survive; its seeds if these are fewer."""
+    fails = point["gain_interval"] is not None and not point["survives"]
+    text = f"({accuracy(point)})" if fails else accuracy(point)
+    return text if point["seeds"] == seeds else f"{text} n={point['seeds']}"
+
+
+def accuracy(point: dict[str, Any]) -> str:
+    """Mean ± half of its interval."""
+    interval = point["interval"]
+    return f"{point['mean']:.3f}" + (
+        f" ± {(interval[1] - interval[0]) / 2:.3f}" if interval else ""
+    )
 
 
 def _ends(method: dict[str, Any], form: str) -> list[str]:
     survives, area = method[form]["survives"], method[form]["area"]
     cost = method["milliseconds_a_step"]
+    nothing = "none" if method[form]["decided"] else "–"
     return [
-        "none" if survives is None else str(survives),
+        nothing if survives is None else str(survives),
         "–" if area is None else f"{area:.3f}",
         "–" if cost is None else f"{cost:.0f}",
     ]
@@ -250,7 +274,7 @@ def text(found: dict[str, Any]) -> str:
         f"{found['finished']} finished runs, seeds {', '.join(map(str, found['seeds']))}; "
         f"claims need {found['claim_seeds']}.",
         "accuracy ± half of its 95 % t interval; in brackets where final − initial is not above 0 "
-        "by its interval over seeds",
+        "by its interval over seeds; n= where seeds are missing",
         "survives   the largest age up to which the method survives every age that was run",
         "area       mean accuracy over the ages, on the logarithm of 1 + offset or of the interval",
         "ms a step  median over runs, drawing and evaluation included, on the machine they ran on",

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import yaml
 
+from rec_experiments import tune
 from rec_experiments.figures import staleness as picture
-from rec_experiments.results import staleness, tuning
+from rec_experiments.results import staleness
 from rec_experiments.results.runs import FigureData, Run
 
 COLUMNS = {
@@ -74,7 +75,9 @@ def test_the_interval_over_seeds_decides_and_one_seed_does_not():
     wide = by_arm(figure(spread=(-0.3, 0.0, 0.3)), "offset")["GRPO"]
     assert [point.mean for point in wide.points] == pytest.approx([0.6, 0.6, 0.7])
     assert wide.survived is None  # the mean gain is 0.2, its interval holds 0
-    assert by_arm(figure(spread=(0.0,)), "offset")["GRPO"].survived is None
+    single = by_arm(figure(spread=(0.0,)), "offset")["GRPO"]
+    assert single.survived is None
+    assert not single.decided
 
 
 def test_the_area_is_a_mean_on_a_logarithmic_axis():
@@ -118,8 +121,8 @@ def test_names_keep_their_order_and_distance():
 
 
 def test_the_best_rate_is_that_of_the_mean_and_the_lower_of_equals():
-    assert tuning.best_rate({1e-5: {0: 0.2, 1: 0.6}, 3e-5: {0: 0.3, 1: 0.6}}) == 3e-5
-    assert tuning.best_rate({3e-5: {0: 0.5}, 1e-5: {0: 0.5}}) == 1e-5
+    assert tune.best_rate({1e-5: {0: 0.2, 1: 0.6}, 3e-5: {0: 0.3, 1: 0.6}}) == 3e-5
+    assert tune.best_rate({3e-5: {0: 0.5}, 1e-5: {0: 0.5}}) == 1e-5
 
 
 def test_only_a_whole_budget_tunes():
@@ -135,8 +138,8 @@ def test_only_a_whole_budget_tunes():
         (job("RLOO", 3e-5), partial),
     ]
     arms = {"GRPO": ["algo=grpo"], "RLOO": ["algo=rloo"]}
-    found = tuning.tuned_arms(tuning.by_arm(runs), arms)
+    found = tune.tuned_arms(tune.by_arm(runs), arms)
     assert found == {"GRPO, tuned lr 3e-05": ["algo=grpo", "optimizer.learning_rate=3e-05"]}
-    node = yaml.safe_load(tuning.sweep({"mini": found}))
+    node = yaml.safe_load(tune.sweep({"mini": found}))
     assert node["at"]["mini"]["arms"] == found
     assert node["defaults"][0] == "staleness"
