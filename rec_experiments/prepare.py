@@ -22,7 +22,7 @@ from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool, i
 from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.training.loop import TrainingContext, forward_pass, pass_limits
 from rec_experiments.training.policies import Policies
-from rec_experiments.types import MultiTurnTask, Problem, Task
+from rec_experiments.types import MultiTurnTask, Problem, SlowlyJudgedTask, Task
 
 TOKEN_BYTES = 40  # of a drawn token and its log-probability, as they wait in a batch
 
@@ -128,7 +128,8 @@ def verifier_for(task: Task) -> BatchVerifier:
     """In this process, or in killable workers where the task asks for them."""
     if not task.verifier_workers:
         return inline_verifier(task.verify)
-    return VerifierPool(task.verify, task.verifier_workers, task.verifier_timeout)
+    imports = task.slow_imports() if isinstance(task, SlowlyJudgedTask) else []
+    return VerifierPool(task.verify, task.verifier_workers, task.verifier_timeout, imports)
 
 
 def pick_device(name: str, world: World) -> torch.device:

@@ -389,6 +389,14 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class SlowlyJudgedTask(Task, Protocol):
+    """A data set whose verifier needs modules that are slow to load."""
+
+    def slow_imports(self) -> list[str]:
+        """Their names: they are loaded before a deadline counts."""
+
+
+@runtime_checkable
 class DemonstratedTask(Task, Protocol):
     """A data set that a model which starts from nothing can learn from before its run."""
 

@@ -49,17 +49,18 @@ class VerifierPool:
     block or of the interpreter; if this process is killed, they die with it.
 
     `verify` must be importable in another process: a function or method of a module, no lambda.
+    imports: modules that it needs and that are slow to load; no item pays for them.
     Raises ValueError for a number out of range; a call raises RuntimeError if no worker starts.
     """
 
-    def __init__(self, verify: Verify, workers: int, timeout: float):
+    def __init__(self, verify: Verify, workers: int, timeout: float, imports: Sequence[str] = ()):
         if workers < 1:
             raise ValueError(f"workers={workers}: must be at least 1")
         if not timeout > 0:
             raise ValueError(f"timeout={timeout}: must be above 0 seconds")
         self.workers, self.timeout = workers, timeout
         self._pickled = pickle.dumps(verify)
-        self._module = verify.__module__
+        self._module, self._imports = verify.__module__, [*SLOW_IMPORTS, *imports]
         self._pool: ProcessPool | None = None
 
     def __call__(self, items: Sequence[Item]) -> list[Verdict]:
@@ -119,9 +120,12 @@ class VerifierPool:
         # A fork server imports once and forks a replacement in milliseconds. Unlike a fork of this
         # process it is safe next to the threads of torch.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["__main__", self._module, *SLOW_IMPORTS])
+        context.set_forkserver_preload(["__main__", self._module, *self._imports])
         self._pool = ProcessPool(
-            self.workers, initializer=_prepare, initargs=(self._pickled,), context=context
+            self.workers,
+            initializer=_prepare,
+            initargs=(self._pickled, self._imports),
+            context=context,
         )
         error = self._pool.schedule(_ready).exception(timeout=STARTUP)
         if error is not None:
@@ -146,10 +150,10 @@ class _Worker:
     verify: ClassVar[Verify]
 
 
-def _prepare(pickled: bytes) -> None:
+def _prepare(pickled: bytes, imports: Sequence[str]) -> None:
     """Make this worker mortal and load the verifier, before any deadline counts."""
     _Worker.verify = pickle.loads(pickled)
-    for name in SLOW_IMPORTS:  # done already, unless the fork server could not find them
+    for name in imports:  # done already, unless the fork server could not find them
         importlib.import_module(name)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # C code never returns to a Python handler
     if sys.platform == "linux":

@@ -69,6 +69,9 @@ class OwnData(TextTask):
     def verify(self, response: str, answer: str) -> Verdict:
         return verdict(function(self.verifier)(response, answer))
 
+    def slow_imports(self) -> list[str]:
+        return [self.verifier.rpartition(".")[0]]
+
     def describe(self) -> str:
         hubs = dict.fromkeys([self.train.hub, self.evaluation.hub])
         return f"{self.path or ' and '.join(map(str, hubs))}, judged by {self.verifier}"

@@ -91,6 +91,9 @@ class ReasoningGym(TextTask):
         score = float(self._dataset(place["stage"]).score_answer(given, entry))
         return Verdict(reward=score, accuracy=float(score >= 1))
 
+    def slow_imports(self) -> list[str]:
+        return ["reasoning_gym"]
+
     def describe(self) -> str:
         names = dict.fromkeys(stage.name for stage in self._stages())
         return f"{', '.join(names)} of reasoning-gym"

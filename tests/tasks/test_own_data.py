@@ -20,7 +20,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rec_experiments import cache
 from rec_experiments.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
-from rec_experiments.prepare import prepare
+from rec_experiments.prepare import prepare, verifier_for
 from rec_experiments.tasks.own_data import function, verdict
 from rec_experiments.types import Verdict
 
@@ -140,6 +140,13 @@ def test_what_a_verifier_may_say(said, expected):
 def test_what_it_may_not_say_is_an_error_of_that_response(said):
     with pytest.raises((TypeError, ValueError)):
         verdict(said)
+
+
+def test_the_verifiers_module_loads_before_a_deadline_counts(place):
+    (place / "slow_verifier.py").write_text(f"import time; time.sleep(2)\n{JUDGE}")
+    overrides = ("dataset.verifier=slow_verifier.judge", "dataset.verifier_timeout=1")
+    with verifier_for(experiment(*FEW, *overrides).dataset) as verify:
+        assert verify([("2", "2"), ("3", "2")]) == [Verdict(1.0, 1.0), Verdict(0.0, 0.0)]
 
 
 def test_a_function_of_a_class_has_a_dotted_name_too():
