@@ -33,7 +33,7 @@ from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.training import loop
-from rec_experiments.training.update import GradientPass, MiniBatch
+from rec_experiments.training.update import GradientPass
 from rec_experiments.types import Rollouts
 
 ALONE = (
@@ -53,7 +53,6 @@ class Counted(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations = self.bytes = self.calls = 0
-        self.by_name: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -63,7 +62,6 @@ class Counted(TorchDispatchMode):
             return parts
         out = func(*args, **kwargs)
         self.calls += 1
-        self.by_name[str(func.overloadpacket)] += 1
         if func.overloadpacket in flop_registry:
             self.operations += flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
         if not func.is_view:
@@ -112,8 +110,8 @@ class Stages:
         if self.open:  # the outer one sees all of it as well
             self.found[self.open[-1]].add(mine, -1)
 
-    def around(self, owner: Any, attribute: str, name: str) -> None:
-        """Let calls of this function be a stage."""
+    def around(self, patched: contextlib.ExitStack, owner: Any, attribute: str, name: str) -> None:
+        """Calls of this function are a stage, until `patched` is closed."""
         function: Callable = getattr(owner, attribute)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -121,58 +119,52 @@ class Stages:
                 return function(*args, **kwargs)
 
         setattr(owner, attribute, call)
+        patched.callback(setattr, owner, attribute, function)
 
 
 class Enough(Exception):
     """All steps that were wanted are made."""
 
 
-def steps_of(overrides: list[str], warm: int, steps: int, counting: bool) -> tuple[Stages, list]:
-    """The stages of some steps of a run, after others to warm up; and the batches trained on."""
+def steps_of(
+    overrides: list[str], warm: int, steps: int, counting: bool
+) -> tuple[Stages, Any, list[Rollouts]]:
+    """The stages of some steps of a run, after others to warm up; its model and batches."""
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*ALONE, *overrides]), Experiment)
     context = prepare(experiment)
     stages, batches = Stages(counting), []
-    kept = {
-        owner: {name: getattr(owner, name) for name in names}
-        for owner, names in ((MiniBatch, ("of",)), (GradientPass, ("_score", "accumulate")),
-                             (torch.Tensor, ("backward",)), (LocalWorker, ("draw",)))
-    }  # fmt: skip
-    try:
-        optimizer = type(experiment.optimizer)
-        kept[optimizer] = {"step": optimizer.step}
-        stages.around(context.worker.sampler, "sample", "drawing: decoding")
-        stages.around(LocalWorker, "draw", "drawing: text, rewards")
-        stages.around(GradientPass, "_score", "training: forward")
-        stages.around(torch.Tensor, "backward", "training: backward")
-        stages.around(GradientPass, "accumulate", "training: loss, log")
-        stages.around(optimizer, "step", "training: optimizer")
+
+    def on_row(row: dict[str, Any]) -> None:
+        if row["step"] == warm:
+            stages.found.clear()
+            batches.clear()
+        if row["step"] == warm + steps:
+            raise Enough
+
+    with contextlib.ExitStack() as patched:
+        for owner, attribute, name in (
+            (context.worker.sampler, "sample", "drawing: decoding"),
+            (LocalWorker, "draw", "drawing: text, rewards"),
+            (GradientPass, "_score", "training: forward"),
+            (torch.Tensor, "backward", "training: backward"),
+            (GradientPass, "accumulate", "training: loss, log"),
+            (type(experiment.optimizer), "step", "training: optimizer"),
+            (loop, "update", "training: metrics, rest"),
+        ):
+            stages.around(patched, owner, attribute, name)
         update = loop.update
-        kept[loop] = {"update": update}
 
-        def counted_update(experiment: Any, context: Any, optimizer: Any, batch: Rollouts, tick):
+        def update_of(experiment: Any, context: Any, optimizer: Any, batch: Rollouts, tick: Any):
             batches.append(batch)
-            with stages.stage("training: metrics, rest"):
-                return update(experiment, context, optimizer, batch, tick)
+            return update(experiment, context, optimizer, batch, tick)
 
-        loop.update = counted_update
-
-        def on_row(row: dict) -> None:
-            if row["step"] == warm:
-                stages.found.clear()
-                batches.clear()
-            if row["step"] == warm + steps:
-                raise Enough
-
-        with tempfile.TemporaryDirectory() as name, contextlib.suppress(Enough):
-            folder = RunFolder(Path(name))
-            folder.start({}, {})
+        loop.update = update_of
+        folder = RunFolder(Path(patched.enter_context(tempfile.TemporaryDirectory())))
+        folder.start({}, {})
+        with contextlib.suppress(Enough):
             loop.train(experiment, context, folder, on_row)
-    finally:
-        for owner, functions in kept.items():
-            for attribute, function in functions.items():
-                setattr(owner, attribute, function)
-    return stages, [context.model, *batches]
+    return stages, context.model, batches
 
 
 def per_token(config: Any, attended: int) -> int:
@@ -243,8 +235,8 @@ def main() -> None:
         ("every response different, every group live", list(WORST), 1),
     ):
         steps = max(period, options.steps // 20 * period)
-        timed, [model, *batches] = steps_of(overrides, period, max(steps, 4), counting=False)
-        counted, _ = steps_of(overrides, period, period, counting=True)
+        timed, model, batches = steps_of(overrides, period, max(steps, 4), counting=False)
+        counted, _, _ = steps_of(overrides, period, period, counting=True)
         need = least(model, batches)
         can = machine(model, round(need["tokens of distinct responses"]) // 2)
         print(f"\n{title}, one step")

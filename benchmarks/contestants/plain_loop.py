@@ -54,7 +54,7 @@ class Drawer:
 
     def draw(self, number: int) -> list[Batch]:
         work, K = self.work, self.work.group_size
-        count = work.prompts * work.interval
+        count = work.per_version
         chosen = [self.problems[(number * count + i) % len(self.problems)] for i in range(count)]
         texts = [problem["prompt"] for problem in chosen]
         prompts = self.tokenizer(texts, add_special_tokens=False)["input_ids"]

@@ -4,6 +4,7 @@ its own or the one that another has made.
 `this_project.py prepare FOLDER HASHED [OVERRIDE …]` writes the model, the problems and work.json.
 """
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -58,12 +59,13 @@ def make(folder: Path, hashed: bool, overrides: list[str]) -> None:
 
 
 class Watched:
-    """A sampler that tells the pace what it has drawn for training, and whose first draw is kept,
-    or taken from who drew first."""
+    """A sampler that tells the pace what it has drawn for training. What it draws from the first
+    version, maybe in several calls, is kept, or taken from who was first."""
 
     def __init__(self, sampler: Sampler, work: Work, pace: Pace, first: bool):
         self.sampler, self.work, self.pace, self.first = sampler, work, pace, first
-        self.begun = False
+        self.prompts: list[list[int]] = []  # drawn so far
+        self.rows: list[list[dict]] = []
         self.load = sampler.load
 
     def sample(
@@ -71,17 +73,19 @@ class Watched:
     ) -> list[list[Response]]:
         if draws[0][0].stream != rng.TRAIN:
             return self.sampler.sample(prompts, draws, temperature)
-        begun, self.begun = self.begun, True
-        if not begun and not self.first:
-            given = iter(self.work.first_draw(prompts))
+        start = len(self.prompts)
+        is_first_version = start < self.work.per_version
+        if is_first_version:
+            self.prompts += prompts
+        if is_first_version and not self.first:
+            given = iter(self.work.first_draw(prompts, start))
             return [[Response(**next(given)) for _ in named] for named in draws]
         with self.pace.sampling():
             responses = self.sampler.sample(prompts, draws, temperature)
         self.pace.tokens += sum(r.length for of_prompt in responses for r in of_prompt)
-        if not begun:
-            fields = Response.__slots__
-            rows = [[{f: getattr(r, f) for f in fields} for r in each] for each in responses]
-            self.work.write_first_draw(prompts, rows)
+        if is_first_version:
+            self.rows += [[dataclasses.asdict(response) for response in each] for each in responses]
+            self.work.write_first_draw(self.prompts, self.rows)
         return responses
 
 

@@ -67,18 +67,25 @@ class Work:
 
         return float(is_reduction(response, *read(answer), self.modulus))
 
+    @property
+    def per_version(self) -> int:
+        """Prompts that are drawn from one version."""
+        return self.prompts * self.interval
+
     def write_first_draw(self, prompts: list[list[int]], responses: list[list[dict]]) -> None:
-        """What this project drew first. All others get it as their own first draw, so that their
-        first gradients can be compared."""
+        """What this project drew from the first version. All others get it as their own, so that
+        their first gradients can be compared."""
         draw = {"prompts": prompts, "responses": responses}
         Path(self.folder, "first_draw.json").write_text(json.dumps(draw))
 
-    def first_draw(self, prompts: list[list[int]]) -> list[dict]:
-        """The responses of that draw, row by row. Raises ValueError for other prompts."""
+    def first_draw(self, prompts: list[list[int]], start: int = 0) -> list[dict]:
+        """The responses to its prompts from number `start` on, row by row. Raises ValueError if
+        these are others."""
         draw = json.loads(Path(self.folder, "first_draw.json").read_text())
-        if prompts != draw["prompts"]:
+        rows = slice(start, start + len(prompts))
+        if prompts != draw["prompts"][rows]:
             raise ValueError("the contestants do not train on the same prompts in the same order")
-        return [response for of_prompt in draw["responses"] for response in of_prompt]
+        return [response for of_prompt in draw["responses"][rows] for response in of_prompt]
 
 
 def keep_first_gradient(work: Work, name: str, model: Any) -> None:

@@ -70,14 +70,8 @@ def _fitted(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve:
     kept, points = _kept(), repr((steps, values))
     key = hashlib.sha256(points.encode()).hexdigest()
     if key not in kept.values:
-        try:
-            kept.add(key, list(astuple(_least_squares(steps, values))))
-        except NoValue as reason:
-            kept.add(key, str(reason))
-    found = kept.values[key]
-    if isinstance(found, str):
-        raise NoValue(found)
-    return Curve(*found)
+        kept.add(key, list(astuple(_least_squares(steps, values))))
+    return Curve(*kept.values[key])
 
 
 @functools.cache
