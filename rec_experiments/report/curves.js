@@ -4,6 +4,7 @@
 const explorer = JSON.parse(document.getElementById("explorer-data").textContent);
 const LABELLED = 6; // lines of a panel that are few enough to be named at their ends
 const WIDE = 440; // pixels of a panel that has room for such names
+const GROWING = ["step", "tokens", "seconds"]; // along these an interval is an area
 const NEAR = 40; // pixels from the pointer to a point that it means
 const MARGIN = { left: 58, right: 14, top: 10, bottom: 42 };
 const INK = "#333333";
@@ -63,7 +64,8 @@ function meanOf(lines) {
 function linesOf(scope, column, on, steps, xs, ys) {
   return scope.arms.flatMap((arm, number) => {
     const runs = scope.lines
-      .filter((line) => line[0] === number && line[1] === column && on.seeds.has(explorer.runs[line[2]].seed))
+      .filter((line) => line[0] === number && line[1] === column)
+      .filter((line) => on.seeds.has(explorer.runs[line[2]].seed))
       .map((line) => ({ arm, runs: [line[2]], points: pointsOf(line[2], steps, xs, ys) }))
       .filter((line) => on.arms.has(arm.name) && line.points.length);
     if (runs.length < 2) return runs.map((line) => ({ ...line, thick: true }));
@@ -74,8 +76,9 @@ function linesOf(scope, column, on, steps, xs, ys) {
 }
 
 function nameOf(line) {
-  const [first] = line.runs;
-  return `${line.arm.name}, ${line.runs.length > 1 ? `mean of ${line.runs.length} runs` : `seed ${explorer.runs[first].seed}`}`;
+  const [first, ...others] = line.runs;
+  const which = others.length ? `mean of ${line.runs.length} runs` : `seed ${explorer.runs[first].seed}`;
+  return `${line.arm.name}, ${which}`;
 }
 
 // Scales, ticks and numbers as text.
@@ -112,7 +115,8 @@ function ticksOf(first, last, log) {
 
 function text(value) {
   const size = Math.abs(value);
-  return size && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  if (size && (size < 1e-3 || size >= 1e5)) return value.toExponential(2);
+  return String(Number(value.toPrecision(4)));
 }
 
 function described(metric) {
@@ -142,8 +146,8 @@ function drawPanel(panel, titles, ranges, logs) {
   const main = thick.length ? thick : lines;
   const named = main.length <= LABELLED && width >= WIDE ? main : [];
   const labels = new Map(named.map((line) => [line, thick.length ? line.arm.name : nameOf(line)]));
-  const room = Math.max(MARGIN.right, ...[...labels.values()].map((name) => pen.measureText(name).width + 14));
-  panel.right = width - Math.min(room, 0.45 * width);
+  const widths = [...labels.values()].map((name) => pen.measureText(name).width + 14);
+  panel.right = width - Math.min(Math.max(MARGIN.right, ...widths), 0.45 * width);
   panel.bottom = height - MARGIN.bottom;
   panel.scaleX = scaleOf(ranges[0], logs[0], MARGIN.left, panel.right);
   panel.scaleY = scaleOf(ranges[1], logs[1], panel.bottom, MARGIN.top);
@@ -152,8 +156,10 @@ function drawPanel(panel, titles, ranges, logs) {
   pen.beginPath();
   pen.rect(MARGIN.left, MARGIN.top, panel.right - MARGIN.left, panel.bottom - MARGIN.top);
   pen.clip();
-  for (const line of lines.filter((each) => each.runs.length > 1)) drawBand(pen, panel, line);
-  for (const line of lines.filter((each) => !each.thick)) drawLine(pen, panel, line, 0.8, thick.length ? 0.45 : 0.9);
+  const means = lines.filter((line) => line.runs.length > 1 && GROWING.includes(titles[0]));
+  for (const line of means) drawBand(pen, panel, line);
+  const alpha = thick.length ? 0.45 : 0.9;
+  for (const line of lines.filter((each) => !each.thick)) drawLine(pen, panel, line, 0.8, alpha);
   for (const line of thick) drawLine(pen, panel, line, 2, 1);
   pen.restore();
   nameEnds(pen, panel, labels);
@@ -192,19 +198,21 @@ function drawLine(pen, { scaleX, scaleY }, line, width, alpha) {
   pen.lineWidth = width;
   pen.setLineDash(line.arm.dash);
   pen.beginPath();
-  for (const point of line.points) pen.lineTo(scaleX.at(point.x), scaleY.at(point.y)); // skips what has no place
+  // A point without a place, as 0 on a logarithmic axis, is left out.
+  for (const point of line.points) pen.lineTo(scaleX.at(point.x), scaleY.at(point.y));
   pen.stroke();
   pen.setLineDash([]);
   pen.globalAlpha = 1;
 }
 
 function drawBand(pen, { scaleX, scaleY, bottom }, line) {
-  const foot = (y) => (Number.isFinite(y) ? y : bottom); // below a logarithmic axis
+  const foot = (y) => (Number.isFinite(y) ? y : bottom); // of what lies below a logarithmic axis
+  const back = [...line.points].reverse();
   pen.globalAlpha = 0.15;
   pen.fillStyle = line.arm.color;
   pen.beginPath();
   for (const point of line.points) pen.lineTo(scaleX.at(point.x), scaleY.at(point.high));
-  for (const point of [...line.points].reverse()) pen.lineTo(scaleX.at(point.x), foot(scaleY.at(point.low)));
+  for (const point of back) pen.lineTo(scaleX.at(point.x), foot(scaleY.at(point.low)));
   pen.fill();
   pen.globalAlpha = 1;
 }

@@ -8,7 +8,8 @@ function listen(panel, titles) {
   panel.frame.append(tip);
   over.canvas.tabIndex = 0;
   over.canvas.setAttribute("role", "img");
-  over.canvas.setAttribute("aria-label", `${titles[1]} against ${titles[0]}, ${panel.name}: ${panel.lines.length} lines`);
+  const said = `${titles[1]} against ${titles[0]}, ${panel.name}: ${panel.lines.length} lines`;
+  over.canvas.setAttribute("aria-label", said);
   let chosen = null;
 
   function show(mark) {
@@ -28,11 +29,12 @@ function listen(panel, titles) {
     tip.style.top = `${Math.max(0, mark.y - tip.offsetHeight - 8)}px`;
   }
 
-  over.canvas.addEventListener("pointermove", (event) => show(nearest(panel.marks, event.offsetX, event.offsetY)));
+  const under = (event) => nearest(panel.marks, event.offsetX, event.offsetY);
+  over.canvas.addEventListener("pointermove", (event) => show(under(event)));
   over.canvas.addEventListener("pointerleave", () => show(null));
   over.canvas.addEventListener("blur", () => show(null));
   over.canvas.addEventListener("click", (event) => {
-    show(nearest(panel.marks, event.offsetX, event.offsetY));
+    show(under(event));
     if (chosen) showRun(chosen, panel, titles);
   });
   over.canvas.addEventListener("keydown", (event) => {
@@ -83,7 +85,8 @@ function showRun(mark, panel, titles) {
   const { differs } = explorer.runs[mark.line.runs[0]];
   const rows = Object.entries(differs).map(([key, value]) => [key, value, explorer.usual[key]]);
   const box = element("div", "", { class: "scroll" });
-  box.append(tableOf("Configuration, where it is not that of most runs", ["key", "here", "most runs"], rows));
+  const caption = "Configuration, where it is not that of most runs";
+  box.append(tableOf(caption, ["key", "here", "most runs"], rows));
   control("run").replaceChildren(...parts, box);
 }
 
@@ -128,9 +131,11 @@ function switches(name, values, looks = []) {
 }
 
 function swatch({ color, dash }) {
-  const [svg, line] = ["svg", "line"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
-  const looks = { x1: 0, x2: 30, y1: 5, y2: 5, stroke: color, "stroke-width": 3, "stroke-dasharray": dash.join(" ") };
-  for (const [key, value] of Object.entries(looks)) line.setAttribute(key, value);
+  const made = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
+  const [svg, line] = [made("svg"), made("line")];
+  const place = { x1: 0, x2: 30, y1: 5, y2: 5 };
+  const looks = { stroke: color, "stroke-width": 3, "stroke-dasharray": dash.join(" ") };
+  for (const [key, value] of Object.entries({ ...place, ...looks })) line.setAttribute(key, value);
   svg.setAttribute("class", "swatch");
   svg.append(line);
   return svg;
@@ -162,7 +167,7 @@ async function draw() {
     .map((panel) => ({ ...panel, lines: linesOf(scope, panel.column, on, steps, xs, ys) }));
   const logs = [control("log-x").checked, control("log-y").checked];
   const points = panels.flatMap((panel) => panel.lines.flatMap((line) => line.points));
-  const ranges = [rangeOf(points.map((point) => point.x), logs[0]), rangeOf(points.map((point) => point.y), logs[1])];
+  const ranges = ["x", "y"].map((axis, i) => rangeOf(points.map((point) => point[axis]), logs[i]));
   control("panels").replaceChildren(...panels.map(framed));
   for (const panel of panels) {
     panel.width = panel.frame.clientWidth;
@@ -176,8 +181,9 @@ async function draw() {
 }
 
 const READING =
-  `Thick lines and areas: mean over runs and its ${explorer.confidence} t interval, at the steps that all of them ` +
-  "have; thin lines: single runs. What is to the right counts as last measured. A zero lies below a logarithmic axis.";
+  `Thick lines and areas: mean over runs and its ${explorer.confidence} t interval, at the steps ` +
+  "that all of them have; areas over steps, tokens and seconds alone. Thin lines: single runs. " +
+  "What is to the right counts as last measured. A zero lies below a logarithmic axis.";
 
 function framed(panel) {
   const box = element("figure", "", { class: "panel" });
@@ -194,7 +200,7 @@ function lastPoints(panels, [x, y]) {
       return [panel.name, nameOf(line), String(step), text(right), text(up), interval];
     })
   );
-  return tableOf("", ["column", "line", "step", x, y, "interval"], rows);
+  return tableOf("As drawn above", ["column", "line", "step", x, y, "interval"], rows);
 }
 
 if (explorer.scopes.length) {

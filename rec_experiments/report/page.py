@@ -5,24 +5,20 @@ page's policy lets no script run but its own.
 """
 
 import base64
-import math
 import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from rec_experiments.claims.decision import Outcome
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.claims.tables import HEAD, READING, VERDICT_HEAD, cells, heading, remarks
-from rec_experiments.report import explorer
+from rec_experiments.report import explorer, responses
 from rec_experiments.report.contents import (
     Contents,
     Differences,
-    Evaluation,
     FigurePart,
-    Place,
     RunPart,
 )
 from rec_experiments.report.html import (
@@ -39,9 +35,7 @@ from rec_experiments.report.html import (
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("page.js", "curves.js", "explore.js")  # in this order, as one
-SAMPLE_CHARACTERS = 1500  # of a text among the samples, so that the page stays small
 COMMIT_CHARACTERS = 12
-NO_FIGURE = "no figure"
 TONES = {
     Outcome.supported: "good",
     Outcome.contradicted: "bad",
@@ -61,7 +55,7 @@ def render(contents: Contents, written: str, home: Path) -> str:
         "Claims": _claims(contents.claims),
         "Runs": _runs(contents.runs, home) + _left_out(contents.left_out),
         "Differences between arms": _differences(contents.figures),
-        "Responses": _samples(contents.runs),
+        "Responses": responses.section(contents.runs),
         "Provenance": _provenance(contents),
     }
     shown = {name: body for name, body in sections.items() if body}
@@ -77,44 +71,9 @@ def render(contents: Contents, written: str, home: Path) -> str:
             f'<section id="{_id(name)}"><h2>{name}</h2>{body}</section>'
             for name, body in shown.items()
         ),
-        samples=script_json(sample_data(contents.runs)),
+        samples=script_json(responses.script_data(contents.runs)),
         explorer=script_json(explorer.script_data(contents, home)),
     )
-
-
-def sample_data(runs: Sequence[RunPart]) -> dict[str, Any]:
-    """What the samples' script reads: places (figure, arm, column, seed, run) and texts, cut."""
-    return {
-        "places": [
-            [place.figure, place.arm, place.column, f"seed {run.seed}", number]
-            for number, run in enumerate(runs)
-            if run.samples
-            for place in run.places or [Place(figure=NO_FIGURE, arm=run.name, column=run.schedule)]
-        ],
-        "runs": [[_cut_evaluation(each) for each in run.samples] for run in runs],
-    }
-
-
-def _cut_evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    return {
-        "step": evaluation.step,
-        "responses": [
-            {key: _shown(value) for key, value in row.items()} for row in evaluation.responses
-        ],
-    }
-
-
-def _shown(value: Any) -> Any:
-    """A value of samples.jsonl, as JSON can have it."""
-    if isinstance(value, int | float | None) and math.isfinite(value or 0):
-        return value
-    return cut(str(value))
-
-
-def cut(text: str) -> str:
-    """The text's beginning, with a word on what was left out."""
-    more = len(text) - SAMPLE_CHARACTERS
-    return f"{text[:SAMPLE_CHARACTERS]}… ({more} more characters)" if more > 0 else text
 
 
 def _figures(contents: Contents) -> str:
@@ -227,7 +186,8 @@ def _run_cells(run: RunPart, home: Path) -> list[str]:
 
 def _filter_values(run: RunPart) -> dict[str, list[str]]:
     return {
-        "figure": list(dict.fromkeys(place.figure for place in run.places)) or [NO_FIGURE],
+        "figure": list(dict.fromkeys(place.figure for place in run.places))
+        or [responses.NO_FIGURE],
         "algorithm": [run.algorithm],
         "schedule": [run.schedule],
         "seed": [str(run.seed)],
@@ -281,20 +241,6 @@ def _difference_table(found: Differences, title: str) -> str:
         for key, *values in found.table
     ]
     return scroll(table(["key", *found.arms], rows), f"Differences, {title}")
-
-
-def _samples(runs: Sequence[RunPart]) -> str:
-    if not any(run.samples for run in runs):
-        return ""
-    pickers = "".join(
-        f"<label>{name}<select></select></label>" for name in ("figure", "arm", "column", "seed")
-    )
-    return (
-        "<p>Responses to the same held-out problems at the first, a middle and the last "
-        "evaluation of a run.</p>"
-        f'<form class="controls" id="sample-pickers">{pickers}</form>'
-        f"{scroll('<noscript>Needs JavaScript.</noscript>', 'Responses', name='sample-view')}"
-    )
 
 
 def _provenance(contents: Contents) -> str:

@@ -47,12 +47,12 @@ TONES = {"running": "bold", "failed": "red", "silent": "red", "interrupted": "ye
 def screen(views: Sequence[View], left_out: Sequence[str], missing: int) -> RenderableType:
     """missing: how many runs of a sweep have not begun."""
     ordered = sorted(views, key=lambda view: (_place(view.state), view.name))
-    shown: list[RenderableType] = (
+    runs: list[RenderableType] = (
         [block(view) for view in ordered] if len(ordered) <= FEW else [table(ordered)]
     )
     return Group(
         Text(count(views, missing)),
-        *shown,
+        *runs,
         *(Text(warning(view), style="yellow") for view in ordered if view.alarms and view.active),
         *(Text(f"left out: {printable(reason)}", style="dim") for reason in left_out),
     )
@@ -81,7 +81,7 @@ def warning(view: View) -> str:
 
 def alarm(sounded: Sounding) -> str:
     """In words."""
-    value, should_be = number(sounded.value), span(sounded.alarm)
+    value, should_be = shown(sounded.value), span(sounded.alarm)
     return f"{sounded.alarm.name} {value} since step {sounded.since}, should be {should_be}"
 
 
@@ -90,7 +90,7 @@ def block(view: View) -> RenderableType:
     curves = Table(box=None, pad_edge=False, show_header=False)
     for metric, name, share in CURVES:
         if values := view.curve(metric):
-            ends = f"{number(values[0])} → {number(values[-1])}"
+            ends = f"{shown(values[0])} → {shown(values[-1])}"
             curves.add_row(f"  {name}", curve(values, WIDTH, share), ends)
     sounded = [] if view.active else [Text(f"  {alarm(each)}") for each in view.alarms]
     facts = [f"step {view.step}/{view.steps}", *_facts(view)]
@@ -113,10 +113,10 @@ def _numbers(view: View) -> list[str]:
     stale, clipped = view.recent("train/staleness"), view.recent("train/clip_fraction")
     speed, left = view.tokens_a_second, view.seconds_left
     return [
-        "" if stale is None else number(round(stale, 1)),
-        "" if clipped is None else f"{number(100 * clipped)} %",
+        "" if stale is None else shown(round(stale, 1)),
+        "" if clipped is None else f"{shown(100 * clipped)} %",
         "" if speed is None else f"{speed:,.0f}",
-        "" if left is None else duration(left),
+        "" if left is None or not view.active else duration(left),
     ]
 
 
@@ -135,7 +135,7 @@ def table(views: Sequence[View]) -> Table:
             Text(printable(view.state), style=TONES.get(view.state, "")),
             f"{view.step}/{view.steps}",
             curve(values, WIDTH // 3, True),
-            number(values[-1]) if values else "",
+            shown(values[-1]) if values else "",
             *_numbers(view),
             str(len(view.alarms) or ""),
         )
@@ -146,14 +146,22 @@ def curve(values: Sequence[float], width: int, share: bool) -> str:
     """At most `width` block characters, each the mean of its part of the values. share: from 0 to 1
     whatever the values are."""
     parts = np.array_split(np.array(values), min(width, len(values))) if values else []
-    means = np.array([part.mean() for part in parts])
-    low, high = (0.0, 1.0) if share or not values else (means.min(), means.max())
-    room = high - low if high > low else 1.0
-    return sparkline(((means - low) / room).tolist())
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = np.array([part.mean() for part in parts])
+        low, high = (0.0, 1.0) if share or not values else (means.min(), means.max())
+        heights = (means - low) / (high - low if high > low else 1.0)
+    return sparkline(np.nan_to_num(heights).tolist())
+
+
+def shown(value: float) -> str:
+    """With two or three digits that count; of a file that is nobody's it may be no number."""
+    return number(value) if math.isfinite(value) else "?"
 
 
 def duration(seconds: float) -> str:
     """In the unit that fits."""
+    if not math.isfinite(seconds):
+        return "?"
     minutes = math.ceil(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"

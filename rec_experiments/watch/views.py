@@ -1,5 +1,6 @@
 """From run folders to what is shown of them. A folder that cannot be read is named."""
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -25,14 +26,17 @@ Stamp = tuple[int, int]  # of a file: when it was written in ns, and its bytes
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
     """A run as it stands. state: that of status.json, or `silent` for one that says that it is
-    running and is not. reason: why it ended, if it says so. rows: of metrics.jsonl. alarms: those
-    that it gives now."""
+    running and is not. reason: why it ended, if it says so. rows: of metrics.jsonl. seconds_a_step:
+    of the last steps; seconds_left: what is left to do at that speed; None where that is not known.
+    alarms: those that it gives now."""
 
     name: str
     state: str
     reason: str
     steps: int
     rows: list[Row]
+    seconds_a_step: float | None
+    seconds_left: float | None
     alarms: list[Sounding]
 
     @property
@@ -52,20 +56,10 @@ class View:
         return float(np.mean(values)) if values else None
 
     @property
-    def seconds_a_step(self) -> float | None:
-        last = [row for row in self.rows[-RECENT:] if row["step"]]
-        return seconds(last) / len(last) if last else None
-
-    @property
     def tokens_a_second(self) -> float | None:
         """Response tokens trained on, by all that the steps took."""
         tokens, step = self.recent("tokens/response"), self.seconds_a_step
         return tokens / step if tokens and step else None
-
-    @property
-    def seconds_left(self) -> float | None:
-        step = self.seconds_a_step
-        return step * (self.steps - self.step) if step and self.active else None
 
 
 class Watched:
@@ -99,12 +93,15 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
     """Raises UserError for a folder that is no run's, or holds something else than a run writes."""
     config, run = read_config(folder), read_run("", "", 0, folder)
     try:
+        steps, speed = int(config["steps"]), _seconds_a_step(run.rows)
         return View(
             name=folder.name,
             state=_state(folder),
             reason=str(RunFolder(folder).status().get("reason", "")),
-            steps=int(config["steps"]),
+            steps=steps,
             rows=run.rows,
+            seconds_a_step=speed,
+            seconds_left=speed * (steps - run.last_step) if speed else None,
             alarms=sounding(run.rows, [each for each in alarms if each.is_for(flat(config))]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -112,6 +109,12 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
             f"run folder {folder}: holds something else than a run writes there "
             f"({type(error).__name__}: {first_line(error)})"
         ) from error
+
+
+def _seconds_a_step(rows: list[Row]) -> float | None:
+    last = [row for row in rows[-RECENT:] if row["step"]]
+    mean = seconds(last) / len(last) if last else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def _state(folder: Path) -> str:

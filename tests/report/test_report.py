@@ -28,7 +28,7 @@ from rec_experiments import claims, command, sweeps
 from rec_experiments.errors import UserError
 from rec_experiments.report import __main__ as cli
 from rec_experiments.report import contents as reading
-from rec_experiments.report import page, wandb_report
+from rec_experiments.report import page, responses, wandb_report
 from rec_experiments.results.collect import NoRuns
 from rec_experiments.results.runs import FigureData, read_run
 
@@ -240,9 +240,9 @@ def test_a_figure_is_drawn_without_its_damaged_runs(data):
 
 
 def test_long_responses_are_cut_and_short_ones_are_not():
-    long = "x" * (page.SAMPLE_CHARACTERS + 17)
-    assert page.cut(long) == "x" * page.SAMPLE_CHARACTERS + "… (17 more characters)"
-    assert page.cut("x" * page.SAMPLE_CHARACTERS) == "x" * page.SAMPLE_CHARACTERS
+    long = "x" * (responses.SAMPLE_CHARACTERS + 17)
+    assert responses.cut(long) == "x" * responses.SAMPLE_CHARACTERS + "… (17 more characters)"
+    assert responses.cut("x" * responses.SAMPLE_CHARACTERS) == "x" * responses.SAMPLE_CHARACTERS
 
 
 def test_text_of_runs_is_never_markup(html):

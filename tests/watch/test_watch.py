@@ -68,7 +68,7 @@ def test_numbers_are_those_of_the_rows(tmp_path):
     assert found.recent("train/staleness") == 1.5  # of steps 31 to 40
     assert found.seconds_a_step == 2.0
     assert found.tokens_a_second == 250.0
-    assert found.seconds_left == 120.0
+    assert found.seconds_left == 60 * found.seconds_a_step
     assert found.recent("train/unheard") is None
     fresh = view(write_run(tmp_path / "b", "running", rows=[]), ALARMS_OF_PACKAGE)
     assert (fresh.step, fresh.tokens_a_second, fresh.seconds_left) == (0, None, None)
@@ -124,6 +124,8 @@ def test_folders_are_found_and_strangers_named(tmp_path):
         ("status.json", ""),
         ("metrics.jsonl", "x\n{}\n"),
         ("metrics.jsonl", '{"step": 1, "train/ess": 1' + "0" * 400 + "}\n"),
+        ("metrics.jsonl", '{"step": 1, "time/train": "long"}\n'),
+        ("metrics.jsonl", '{"step": 1' + "0" * 400 + ', "time/train": 1}\n'),
     ],
 )
 def test_a_damaged_run_is_named_and_left_out(name, text, tmp_path):
@@ -134,6 +136,15 @@ def test_a_damaged_run_is_named_and_left_out(name, text, tmp_path):
     [reason] = left_out
     assert reason.startswith(f"run folder {bad}: ")
     assert "left out: run folder" in shown(bad, good)
+
+
+def test_numbers_beyond_all_measure_stop_nothing(tmp_path):
+    huge = dict.fromkeys(CALM, 1e308) | {"train/clip_fraction": 1e308, "time/train": 1e308}
+    rows = [row | huge for row in rows_of(40)]
+    rows[30]["eval/accuracy"] = float("nan")
+    text = shown(write_run(tmp_path / "a", "running", rows))
+    assert "step 40/100, staleness 1.5, clipped ? %" in text
+    assert "1 run: 1 running" in shown(write_run(tmp_path / "b", "running", rows[:2]))
 
 
 def test_nothing_of_a_run_steers_the_terminal(tmp_path):
