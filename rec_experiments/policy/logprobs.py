@@ -39,10 +39,14 @@ class TokenBatch(NamedTuple):
     input_ids: Tensor  # B x (P + T)
     attention_mask: Tensor  # B x (P + T)
     response_length: int  # T
+    live_N: Tensor  # places of the N response tokens that are no padding, in B x T read by rows
 
     def to(self, device: torch.device) -> "TokenBatch":
         return TokenBatch(
-            self.input_ids.to(device), self.attention_mask.to(device), self.response_length
+            self.input_ids.to(device),
+            self.attention_mask.to(device),
+            self.response_length,
+            self.live_N.to(device),
         )
 
 
@@ -58,7 +62,8 @@ def collate(
     ]
     ids = [[pad_id] * left + tokens + [pad_id] * right for left, tokens, right in rows]
     attended = [[0] * left + [1] * len(tokens) + [0] * right for left, tokens, right in rows]
-    return TokenBatch(torch.tensor(ids), torch.tensor(attended), T)
+    live = [b * T + t for b, response in enumerate(responses) for t in range(len(response))]
+    return TokenBatch(torch.tensor(ids), torch.tensor(attended), T, torch.tensor(live).long())
 
 
 def head_output(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
@@ -136,7 +141,10 @@ class ForwardPass:
         batch = collate([s.prompt for s in sequences], [s.response for s in sequences], self.pad_id)
         device = next(model.parameters()).device
         low = self.compute_dtype != torch.float32
-        with torch.autocast(device.type, dtype=self.compute_dtype, enabled=low):
+        # Without a cache, since a pass needs each weight once: its copies would outlast the layer.
+        with torch.autocast(
+            device.type, dtype=self.compute_dtype, enabled=low, cache_enabled=False
+        ):
             return compute_logprobs(
                 model,
                 batch.to(device),
@@ -232,22 +240,24 @@ def _in_chunks(
     It runs inside the model's forward on purpose: only there are the weights whole if they are
     sharded over ranks (FSDP), and only there does the gradient find its way back to the shards.
     """
-    live_BT = batch.attention_mask[:, -batch.response_length :].bool()
-    target_N = batch.input_ids[:, -batch.response_length :][live_BT]
-    heads = {role: _other_head(other, batch, live_BT) for role, other in others.items()}
+    live_N = batch.live_N
+    target_BT = batch.input_ids[:, -batch.response_length :]
+    target_N = target_BT.flatten()[live_N]
+    heads = {role: _other_head(other, batch) for role, other in others.items()}
 
     def scores_of(hidden_BTD: Tensor) -> Tensor:
         """What the library takes for logits: B x T x (2, 3 with KL, and 1 for each other policy).
         0 at padding."""
-        head = Head(hidden_BTD[live_BT], model.lm_head.weight, model.lm_head.bias)
+        head = Head(hidden_BTD.flatten(0, 1)[live_N], model.lm_head.weight, model.lm_head.bias)
         scores = token_scores(
             head, heads, target_N, temperature, kl=kl, differentiable=differentiable
         )
         columns = [scores.logp_N, scores.entropy_N]
         columns += [] if scores.kl_N is None else [scores.kl_N]
         scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
-        shape = (*live_BT.shape, scores_NX.shape[1])
-        return scores_NX.new_zeros(shape).index_put((live_BT,), scores_NX)
+        shape = (*target_BT.shape, scores_NX.shape[1])
+        padded = scores_NX.new_zeros(shape).flatten(0, 1)
+        return padded.index_put((live_N,), scores_NX).view(shape)
 
     with _head_forward(model, scores_of):
         logp_BT, entropy_BT, *rest = head_output(model, batch).unbind(-1)
@@ -261,10 +271,10 @@ def _in_chunks(
 
 
 @torch.no_grad()
-def _other_head(other: PreTrainedModel, batch: TokenBatch, live_BT: Tensor) -> Head:
+def _other_head(other: PreTrainedModel, batch: TokenBatch) -> Head:
     """The head of another policy, whole, and what it reads at the live tokens."""
     with _head_forward(other, lambda hidden_BTD: hidden_BTD):
-        hidden_ND = head_output(other, batch)[live_BT]
+        hidden_ND = head_output(other, batch).flatten(0, 1)[batch.live_N]
     weight_VD, bias_V = other.lm_head.weight, other.lm_head.bias
     return Head(hidden_ND, whole(weight_VD), None if bias_V is None else whole(bias_V))
 

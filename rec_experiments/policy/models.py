@@ -1,6 +1,7 @@
 """The models that a configuration can name. They load when they are asked for, and transformers
 with them: whoever only reads a configuration does not wait for it."""
 
+import contextlib
 import math
 import sys
 from dataclasses import dataclass
@@ -154,6 +155,18 @@ class Pretrained(Piece):
             ) from error
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
+        return model
+
+    def skeleton(self) -> "PreTrainedModel":
+        """The model without values: names, shapes and dtypes of its weights, on the meta device."""
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+        config = self._load(AutoConfig)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, self.dtype))
+        with contextlib.suppress(OSError):  # not every model has one
+            model.generation_config = GenerationConfig.from_pretrained(self.path)
         return model
 
     def _load(self, auto: Any, **options: Any) -> Any:

@@ -272,7 +272,8 @@ def update(
     rollouts = batch.of_groups(groups)
     gradient = gradient_pass(experiment, context, tick)
     mini_batch = MiniBatch.of(rollouts, gradient.algorithm, tick, experiment.seed, context.model)
-    log = gradient.accumulate(context.model, mini_batch)
+    with context.policies.at_hand(gradient.others, context.world.device):
+        log = gradient.accumulate(context.model, mini_batch)
     log = TokenLog.joined(context.world.gather(log.cpu()))
     row = {
         **rollout_metrics(rollouts, tick),
@@ -280,7 +281,7 @@ def update(
         **log.reduce(),
     }
     before = copied(context.model) if gradient.kl else None
-    norm = experiment.optimizer.step(optimizer, context.model, tick.update)
+    norm = float(experiment.optimizer.step(optimizer, context.model, tick.update))
     if not math.isfinite(norm):  # and no more are the weights
         raise FloatingPointError(f"norm of the gradient: {norm}")
     row["train/grad_norm"] = norm

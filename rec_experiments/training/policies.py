@@ -5,12 +5,15 @@ A policy is there only if a piece of the algorithm, or a metric, asks for it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rec_experiments.types import LossInput, Piece, Tick
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
@@ -135,6 +138,29 @@ class StagedReference(Reference):
         return super(StagedReference, self).describe() + ", where the optimizer starts anew"
 
 
+@contextlib.contextmanager
+def on_device(model: nn.Module, device: torch.device | str) -> Iterator[None]:
+    """Within, a frozen model that waits on the host computes on `device`; its weights stay on the
+    host as well, so that nothing need be brought back."""
+    import torch
+
+    waiting = model.state_dict()
+    where = next(iter(waiting.values())).device
+    if where.type == torch.device(device).type:
+        yield
+        return
+    copies: dict[Any, Tensor] = {}  # tied weights are one
+    for weight in waiting.values():
+        copies.setdefault(weight.untyped_storage()._cdata, weight.to(device))
+    model.load_state_dict(
+        {name: copies[w.untyped_storage()._cdata] for name, w in waiting.items()}, assign=True
+    )
+    try:
+        yield
+    finally:
+        model.load_state_dict(waiting, assign=True)
+
+
 @dataclass(kw_only=True)
 class Policies:
     """The models beside the one that is trained, by role, each moved as its rule says.
@@ -149,6 +175,14 @@ class Policies:
     def begin_batch(self, tick: Tick, policy: nn.Module) -> None:
         if "reference" in self.models and self.reference.is_due(tick.batch):
             self.models["reference"].load_state_dict(policy.state_dict())
+
+    @contextlib.contextmanager
+    def at_hand(self, roles: Iterable[str], device: torch.device | str) -> Iterator[None]:
+        """Within, the models of these roles compute on `device`, wherever they wait."""
+        with contextlib.ExitStack() as hands:
+            for role in roles:
+                hands.enter_context(on_device(self.models[role], device))
+            yield
 
     def after_update(self, policy: nn.Module) -> None:
         if "proximal" in self.models:

@@ -40,11 +40,13 @@ DRAWS = [[SampleKey(0, TRAIN, 4, group, k) for k in range(4)] for group in range
 OPTIONS = {
     "temperature": 1.0,
     "eval_temperature": 1.0,
+    "dtype": None,
     "tensor_parallel_size": 1,
     "max_num_seqs": 64,
     "gpu_memory_utilization": 0.4,
     "kv_cache_memory_bytes": 64 << 20,
     "enforce_eager": True,
+    "sleep": False,
 }
 
 
