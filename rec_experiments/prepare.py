@@ -23,6 +23,7 @@ from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool, inline_verifier
 from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.tasks.text_task import LongPrompts, TextTask
 from rec_experiments.training.loop import TrainingContext, forward_pass, pass_limits
 from rec_experiments.training.policies import Policies
 from rec_experiments.types import MultiTurnTask, Problem, Task
@@ -58,7 +59,9 @@ def prepare(
         )
     model = experiment.model.model()
     chat = ChatTemplate(experiment.model.tokenizer(), model)
-    check_lengths(experiment, chat, train_problems + eval_problems)
+    check_context(experiment, chat)
+    train_problems = short_enough(experiment, chat, train_problems, "training", note)
+    eval_problems = short_enough(experiment, chat, eval_problems, "evaluation", note)
     if isinstance(experiment.dataset, MultiTurnTask):
         chat.encode_reply("")  # a template that cannot is refused now, not in the midst of a run
     if isinstance(experiment.model, Tiny):
@@ -231,8 +234,8 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def check_lengths(experiment: Experiment, chat: ChatTemplate, problems: list[Problem]) -> None:
-    """Raise UserError if a prompt and a longest response do not fit the model's context.
+def check_context(experiment: Experiment, chat: ChatTemplate) -> None:
+    """Raise UserError if a longest prompt and a longest response do not fit the model's context.
 
     Where there are several turns, the last may start at the end of a longest response and is
     sampled to that length again before it is cut.
@@ -245,10 +248,37 @@ def check_lengths(experiment: Experiment, chat: ChatTemplate, problems: list[Pro
             f"dataset.max_response_tokens={response} it exceeds the model's context of "
             f"{chat.context} tokens"
         )
+
+
+def short_enough(
+    experiment: Experiment,
+    chat: ChatTemplate,
+    problems: list[Problem],
+    what: str,
+    note: Callable[[str], None],
+) -> list[Problem]:
+    """The problems without those whose prompts are too long, which `note` is told of.
+
+    Raises UserError that shows the first of them, unless the data set says that they are dropped,
+    and if none is left.
+    """
+    limit, task = experiment.dataset.max_prompt_tokens, experiment.dataset
     prompts = chat.encode_all([problem.messages for problem in problems])
+    kept = [p for p, prompt in zip(problems, prompts, strict=True) if len(prompt) <= limit]
+    if len(kept) == len(problems):
+        return problems
+    of_text = isinstance(task, TextTask)
+    if of_text and task.long_prompts is LongPrompts.drop and kept:
+        note(
+            f"{len(problems) - len(kept)} of {len(problems)} {what} prompts are longer than "
+            f"dataset.max_prompt_tokens={limit}, and left out"
+        )
+        return kept
     for problem, prompt in zip(problems, prompts, strict=True):
         if len(prompt) > limit:
             raise UserError(
                 f"dataset.max_prompt_tokens={limit}: a prompt has {len(prompt)} tokens "
                 f"({problem.messages[-1]['content'][:60]!r} …); raise the limit or filter the data"
+                + (", or use dataset.long_prompts=drop" if of_text else "")
             )
+    raise AssertionError(what)

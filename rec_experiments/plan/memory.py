@@ -31,7 +31,7 @@ from rec_experiments.training.movement import copied
 from rec_experiments.training.update import MiniBatch, begin_gradient
 from rec_experiments.types import Response, Rollouts, Tick, Verdict
 
-LAYERS = (3, 5)  # of the models that are run
+LAYERS = (2, 4)  # of the models that are run
 DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host
 
 
@@ -66,17 +66,22 @@ def training_memory(
     return {phase: use.at(more[phase], shape["num_hidden_layers"]) for phase, use in few.items()}
 
 
-def _counted(
-    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int
-) -> dict[str, Use]:
+def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> int:
+    """Of the model's weights, in their own dtype."""
+    with FakeTensorMode():
+        return bytes_of(model_of(experiment, shape).state_dict())
+
+
+def _counted(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) -> dict[str, Use]:
     batch = batch_of(experiment, full_pass(experiment, prompt_tokens))
     with (
         pretended(experiment.ranks) as world,
         mock.patch.object(distributed, "HOST", WAITING),
         mock.patch.object(PreTrainedModel, "to", moved),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        Meter() as meter,
     ):
-        with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
-            return Phases(experiment, world, meter).run(model_of(experiment, shape), batch)
+        return Phases(experiment, world, meter).run(model_of(experiment, shape), batch)
 
 
 def model_of(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
@@ -114,7 +119,7 @@ def configuration(shape: dict[str, Any]) -> PretrainedConfig:
 
 @contextlib.contextmanager
 def pretended(ranks: int) -> Iterator[World]:
-    """A world of so many ranks, of which this one alone is there and hears nothing of the others."""
+    """A world of so many ranks, of which this one alone is there: it hears nothing of others."""
     if ranks == 1:
         yield World(device=DEVICE)
         return
@@ -189,15 +194,15 @@ class Phases:
         )
         gradient = gradient_pass(experiment, context, batch.tick)
         part = Pass(batch.sequences, needs_gradient=True, chunked=True)
-        for _ in range(2):  # the first makes the optimizer's state; the second is as all others
-            with self.phase("train"), policies.at_hand(gradient.others, world.device):
-                begin_gradient(model)
-                for _ in range(2):
-                    gradient.compute(model, part, batch)
-            with self.phase("step"):
-                before = copied(model) if gradient.kl else None
-                experiment.optimizer.step(optimizer, model, batch.tick.update)
-                del before
+        begin_gradient(model)
+        experiment.optimizer.step(optimizer, model, batch.tick.update)  # makes its state
+        with self.phase("train"), policies.at_hand(gradient.others, world.device, compute):
+            begin_gradient(model)
+            gradient.compute(model, part, batch)
+        with self.phase("step"):
+            before = copied(model) if gradient.kl else None
+            experiment.optimizer.step(optimizer, model, batch.tick.update)
+            del before
         with self.phase("sample"):  # what is there while the sampler works
             pass
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "held": held}
@@ -205,6 +210,7 @@ class Phases:
             packed = distributed.pack(state)
         with self.phase("resume"):  # read onto the host, then each rank's part to its device
             packed = tree_map_only(Tensor, lambda x: x.to(WAITING, copy=True), packed)
+            optimizer.state.clear()
             state = world.unpack(packed)
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])

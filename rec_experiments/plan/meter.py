@@ -21,7 +21,7 @@ class Meter(TorchDispatchMode):
         super().__init__()
         self.now: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
-        self._sizes: dict[int, int] = {}  # by the storage's identity
+        self._alive: dict[int, tuple[str, int]] = {}  # device and bytes, by the storage's identity
 
     def reset(self) -> None:
         """Begin to look for the most anew."""
@@ -33,19 +33,24 @@ class Meter(TorchDispatchMode):
             parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
             tree_map_only(Tensor, self.see, list(parts))  # a mesh of devices may be among them
             return
-        storage, kind = tensor.untyped_storage(), tensor.device.type
-        key, size = id(storage), storage.nbytes()
-        if key not in self._sizes:
-            weakref.finalize(storage, self._forget, key, kind).atexit = False
-        self._count(key, kind, size)
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key not in self._alive:
+            self._alive[key] = tensor.device.type, 0
+            weakref.finalize(storage, self._forget, key).atexit = False
+        self._count(key, storage.nbytes())
 
-    def _count(self, key: int, kind: str, size: int) -> None:
-        self.now[kind] += size - self._sizes.get(key, 0)
-        self._sizes[key] = size
+    def _count(self, key: int, size: int) -> None:
+        """A storage has now this size. Its device is that of its tensor: those of tensors without
+        values are all on another one."""
+        kind, before = self._alive[key]
+        self._alive[key] = kind, size
+        self.now[kind] += size - before
         self.most[kind] = max(self.most[kind], self.now[kind])
 
-    def _forget(self, key: int, kind: str) -> None:
-        self.now[kind] -= self._sizes.pop(key)
+    def _forget(self, key: int) -> None:
+        self._count(key, 0)
+        del self._alive[key]
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -59,8 +64,8 @@ class Meter(TorchDispatchMode):
 
         def counted(storage: torch.UntypedStorage, size: int) -> Any:  # as FSDP frees and takes
             result = resize(storage, size)
-            if (key := id(storage)) in self._sizes:
-                self._count(key, storage.device.type, size)
+            if id(storage) in self._alive:
+                self._count(id(storage), size)
             return result
 
         self._resizing = mock.patch.object(torch.UntypedStorage, "resize_", counted)

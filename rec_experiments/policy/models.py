@@ -158,13 +158,16 @@ class Pretrained(Piece):
         return model
 
     def skeleton(self) -> "PreTrainedModel":
-        """The model without values: names, shapes and dtypes of its weights, on the meta device."""
+        """The model with weights that nobody wrote: memory that is not touched is not taken."""
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+        from transformers.initialization import no_init_weights
 
         config = self._load(AutoConfig)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, self.dtype))
+        with no_init_weights():
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention
+            )
         with contextlib.suppress(OSError):  # not every model has one
             model.generation_config = GenerationConfig.from_pretrained(self.path)
         return model

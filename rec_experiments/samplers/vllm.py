@@ -174,6 +174,7 @@ class VllmSampler:
                 ) from error
         if self.devices > 1:
             self.engine.init_weight_transfer_engine({"init_info": {"packed": False}})
+        self._rest()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Replace the engine's weights in place, and forget what it cached of the old ones. Weights

@@ -2,10 +2,18 @@
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
 from rec_experiments.types import Message, Piece
 
 MOST_WORKERS = 1024  # more processes than a machine has cores
+
+
+class LongPrompts(Enum):
+    """What becomes of prompts that are too long."""
+
+    refuse = "refuse"  # the whole data set is refused, and the prompt shown
+    drop = "drop"  # they are left out, and counted
 
 
 @dataclass(kw_only=True, slots=True)
@@ -13,6 +21,7 @@ class TextTask(Piece):
     """Raises ValueError for a number out of range.
 
     path: local data, in place of the hub; null for the hub. system_prompt: opens every prompt.
+    long_prompts: what becomes of a problem whose prompt is longer than max_prompt_tokens.
     verifier_workers, verifier_timeout: processes that judge, and seconds that one response may take
     there.
     """
@@ -20,6 +29,7 @@ class TextTask(Piece):
     path: str | None
     system_prompt: str
     max_prompt_tokens: int
+    long_prompts: LongPrompts
     max_response_tokens: int
     verifier_workers: int
     verifier_timeout: float

@@ -272,7 +272,8 @@ def update(
     rollouts = batch.of_groups(groups)
     gradient = gradient_pass(experiment, context, tick)
     mini_batch = MiniBatch.of(rollouts, gradient.algorithm, tick, experiment.seed, context.model)
-    with context.policies.at_hand(gradient.others, context.world.device):
+    forward = gradient.forward
+    with context.policies.at_hand(gradient.others, context.world.device, forward.compute_dtype):
         log = gradient.accumulate(context.model, mini_batch)
     log = TokenLog.joined(context.world.gather(log.cpu()))
     row = {
@@ -301,21 +302,7 @@ def update(
 
 def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder, step: int) -> Row:
     """Score the weights after `step` gradient steps on the held-out problems."""
-    keys = [
-        [
-            SampleKey(experiment.seed, rng.EVAL, step, group, k)
-            for k in range(experiment.eval_samples)
-        ]
-        for group in range(len(context.eval_problems))
-    ]
-    mine = context.world.share(len(context.eval_problems))
-    share = context.worker.answer(
-        Snapshot.of(context.model, step),
-        RolloutRequest(
-            context.eval_problems[mine], keys[mine], experiment.sampler.eval_temperature
-        ),
-    )
-    answered = Rollouts.joined(context.world.gather(share), step)
+    answered = answer(experiment, context, step)
     shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))
     folder.append(
         "samples.jsonl",
@@ -334,3 +321,22 @@ def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder
         **response_metrics("eval", answered.responses, answered.verdicts),
         "time/eval": sum(answered.seconds.values()),
     }
+
+
+def answer(experiment: Experiment, context: TrainingContext, step: int) -> Rollouts:
+    """What the model answers to the held-out problems after `step` gradient steps, judged."""
+    keys = [
+        [
+            SampleKey(experiment.seed, rng.EVAL, step, group, k)
+            for k in range(experiment.eval_samples)
+        ]
+        for group in range(len(context.eval_problems))
+    ]
+    mine = context.world.share(len(context.eval_problems))
+    share = context.worker.answer(
+        Snapshot.of(context.model, step),
+        RolloutRequest(
+            context.eval_problems[mine], keys[mine], experiment.sampler.eval_temperature
+        ),
+    )
+    return Rollouts.joined(context.world.gather(share), step)

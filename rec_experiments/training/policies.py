@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rec_experiments.distributed import memory_of
 from rec_experiments.types import LossInput, Piece, Tick
 
 if TYPE_CHECKING:
@@ -139,22 +140,35 @@ class StagedReference(Reference):
 
 
 @contextlib.contextmanager
-def on_device(model: nn.Module, device: torch.device | str) -> Iterator[None]:
+def on_device(
+    model: nn.Module, device: torch.device | str, compute_dtype: torch.dtype
+) -> Iterator[None]:
     """Within, a frozen model that waits on the host computes on `device`; its weights stay on the
-    host as well, so that nothing need be brought back."""
+    host as well, so that nothing need be brought back.
+
+    Those of linear layers come in the dtype that these compute in, which autocast would give them
+    anyway: the same bits in less memory.
+    """
     import torch
+    from torch import nn
 
     waiting = model.state_dict()
-    where = next(iter(waiting.values())).device
-    if where.type == torch.device(device).type:
+    if next(iter(waiting.values())).device.type == torch.device(device).type:
         yield
         return
+    linear = {
+        f"{name}.weight": compute_dtype
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+    }
     copies: dict[Any, Tensor] = {}  # tied weights are one
-    for weight in waiting.values():
-        copies.setdefault(weight.untyped_storage()._cdata, weight.to(device))
-    model.load_state_dict(
-        {name: copies[w.untyped_storage()._cdata] for name, w in waiting.items()}, assign=True
-    )
+    for name, weight in waiting.items():
+        if (memory := memory_of(weight)) not in copies:
+            copies[memory] = weight.to(linear.get(name, weight.dtype)).to(device)
+    there = {name: copies[memory_of(weight)] for name, weight in waiting.items()}
+    del copies
+    model.load_state_dict(there, assign=True)
+    del there
     try:
         yield
     finally:
@@ -177,11 +191,13 @@ class Policies:
             self.models["reference"].load_state_dict(policy.state_dict())
 
     @contextlib.contextmanager
-    def at_hand(self, roles: Iterable[str], device: torch.device | str) -> Iterator[None]:
+    def at_hand(
+        self, roles: Iterable[str], device: torch.device | str, compute_dtype: torch.dtype
+    ) -> Iterator[None]:
         """Within, the models of these roles compute on `device`, wherever they wait."""
         with contextlib.ExitStack() as hands:
             for role in roles:
-                hands.enter_context(on_device(self.models[role], device))
+                hands.enter_context(on_device(self.models[role], device, compute_dtype))
             yield
 
     def after_update(self, policy: nn.Module) -> None:
