@@ -52,15 +52,16 @@ class Use:
 
 
 def training_memory(
-    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int
+    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, host: str = WAITING
 ) -> dict[str, Use]:
     """Of each phase what training holds on each of its devices, the sampler apart.
 
     shape: the model's configuration. prompt_tokens: of the rows of a pass, whose responses are of
-    full length and which is as large as the limits of a pass allow.
+    full length and which is as large as the limits of a pass allow. host: DEVICE for a run on a
+    CPU, where both share one memory.
     """
     few, more = (
-        _counted(experiment, {**shape, "num_hidden_layers": layers}, prompt_tokens)
+        _counted(experiment, {**shape, "num_hidden_layers": layers}, prompt_tokens, host)
         for layers in LAYERS
     )
     return {phase: use.at(more[phase], shape["num_hidden_layers"]) for phase, use in few.items()}
@@ -69,14 +70,20 @@ def training_memory(
 def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> int:
     """Of the model's weights, in their own dtype."""
     with FakeTensorMode():
-        return bytes_of(model_of(experiment, shape).state_dict())
+        one, two = (
+            bytes_of(model_of(experiment, {**shape, "num_hidden_layers": n}).state_dict())
+            for n in (1, 2)
+        )
+    return one + (shape["num_hidden_layers"] - 1) * (two - one)
 
 
-def _counted(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) -> dict[str, Use]:
+def _counted(
+    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, host: str
+) -> dict[str, Use]:
     batch = batch_of(experiment, full_pass(experiment, prompt_tokens))
     with (
         pretended(experiment.ranks) as world,
-        mock.patch.object(distributed, "HOST", WAITING),
+        mock.patch.object(distributed, "HOST", host),
         mock.patch.object(PreTrainedModel, "to", moved),
         FakeTensorMode(allow_non_fake_inputs=True),
         Meter() as meter,
@@ -209,7 +216,7 @@ class Phases:
         with self.phase("save"):  # as it is written, a tensor at a time
             packed = distributed.pack(state)
         with self.phase("resume"):  # read onto the host, then each rank's part to its device
-            packed = tree_map_only(Tensor, lambda x: x.to(WAITING, copy=True), packed)
+            packed = tree_map_only(Tensor, lambda x: x.to(distributed.HOST, copy=True), packed)
             optimizer.state.clear()
             state = world.unpack(packed)
             model.load_state_dict(state["model"])
