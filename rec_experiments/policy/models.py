@@ -114,6 +114,7 @@ class Pretrained(Piece):
     dtype: of weights, gradients and sampling. compute_dtype: of the trainer's forward and backward
     pass, under autocast; float32 for that of the weights. attention: implementation, as
     transformers names it. gradient_checkpointing: recompute activations in the backward pass.
+    packed: sequences go through the trainer's model in one row, without padding.
     """
 
     path: str
@@ -121,6 +122,7 @@ class Pretrained(Piece):
     compute_dtype: str
     attention: str
     gradient_checkpointing: bool
+    packed: bool
 
     def __post_init__(self) -> None:
         for name, allowed in (

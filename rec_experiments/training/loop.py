@@ -17,6 +17,7 @@ from rec_experiments.experiment import Experiment
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.models import Pretrained
 from rec_experiments.records.checkpoints import foreign
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.feed import RolloutFeed
@@ -217,12 +218,22 @@ def forward_pass(experiment: Experiment, chat: ChatTemplate) -> ForwardPass:
         pad_id=chat.pad_id,
         temperature=experiment.sampler.temperature,
         compute_dtype=getattr(torch, experiment.model.compute_dtype),
+        packed=is_packed(experiment),
     )
 
 
 def pass_limits(experiment: Experiment) -> Limits:
     """Of one forward pass."""
-    return Limits(sequences=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens)
+    return Limits(
+        sequences=experiment.micro_batch_size,
+        tokens=experiment.micro_batch_tokens,
+        packed=is_packed(experiment),
+    )
+
+
+def is_packed(experiment: Experiment) -> bool:
+    """Whether sequences go through the model in one row."""
+    return isinstance(experiment.model, Pretrained) and experiment.model.packed
 
 
 def measures_kl(every: int, update: int) -> bool:
