@@ -37,13 +37,11 @@ def model(config, attention="sdpa", seed=0):
 
 def sequences(lengths):
     numbers = iter(range(10_000))
-    return [
-        TokenSequence(
-            [3 + next(numbers) % 58 for _ in range(p)], [3 + next(numbers) * 7 % 58 for _ in range(r)],
-            [n],
-        )
-        for n, (p, r) in enumerate(lengths)
-    ]  # fmt: skip
+
+    def tokens(count):
+        return [3 + next(numbers) * 7 % 58 for _ in range(count)]
+
+    return [TokenSequence(tokens(p), tokens(r), [n]) for n, (p, r) in enumerate(lengths)]
 
 
 def forward(is_packed):
