@@ -5,6 +5,7 @@ each adds the same. What waits on the host is counted apart (`distributed.HOST`)
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -85,6 +86,7 @@ def _counted(
         pretended(experiment.ranks) as world,
         mock.patch.object(distributed, "HOST", host),
         mock.patch.object(PreTrainedModel, "to", moved),
+        warnings.catch_warnings(action="ignore"),  # of torch, to itself: they have no data pointer
         FakeTensorMode(allow_non_fake_inputs=True),
         Meter() as meter,
     ):

@@ -31,6 +31,8 @@ LEFT_OUT = {
     "__main__, cli, command, composition": "choose a configuration, which is in a run's identity",
     "sweeps": "chooses configurations, and the machines that run them",
     "claims, figures, regime, report, results": "read what runs have written",
+    "evaluate, export, runs, records.joining": "read what runs have saved",
+    "plan": "says what a run would need",
     "api, check_data, composed": "choose a configuration, or no run goes through them",
     "display": "words and pictures",
     "errors": "words and exit codes",
