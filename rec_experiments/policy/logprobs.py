@@ -219,9 +219,10 @@ def _in_chunks(
         columns = [scores.logp_N, scores.entropy_N]
         columns += [] if scores.kl_N is None else [scores.kl_N]
         scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
-        shape = (*batch.shape, scores_NX.shape[1])
-        padded = scores_NX.new_zeros(shape).flatten(0, 1)
-        return padded.index_put((batch.live_N,), scores_NX).view(shape)
+        B, T = batch.shape
+        row_N, column_N = batch.live_N // T, batch.live_N % T
+        zeros = scores_NX.new_zeros(B, T, scores_NX.shape[1])
+        return zeros.index_put((row_N, column_N), scores_NX)  # no view: FSDP2 warns of one
 
     with _head_forward(model, scores_of):
         logp_BT, entropy_BT, *rest = head_output(model, batch).unbind(-1)
