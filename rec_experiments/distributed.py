@@ -212,7 +212,7 @@ def kept(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: copies[memory_of(tensor)] for name, tensor in weights.items()}
 
 
-def memory_of(tensor: Tensor) -> tuple[int, int, Any]:
+def memory_of(tensor: Tensor) -> tuple[Any, ...]:
     """What weights have in common that are tied."""
     local = tensor.to_local() if _is_split(tensor) else tensor
     return local.untyped_storage()._cdata, local.storage_offset(), local.shape

@@ -93,16 +93,16 @@ def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
 def context_of(experiment: Experiment, model: torch.nn.Module) -> TrainingContext:
     """What answering needs, in this process, of a model alone."""
     device = pick_device(experiment.device, ALONE)
-    chat = ChatTemplate(experiment.model.tokenizer(), model)  # type: ignore[arg-type]
+    chat = ChatTemplate(experiment.model.tokenizer(), model)
     _, problems = experiment.dataset.load()
     problems = problems[: experiment.eval_problems]
     problems = short_enough(experiment, chat, problems, "evaluation", print)
     model.to(device)
     return TrainingContext(
-        model=model,  # type: ignore[arg-type]
+        model=model,
         policies=policies_of(experiment, {}),
         chat=chat,
-        worker=make_worker(experiment, model, chat),  # type: ignore[arg-type]
+        worker=make_worker(experiment, model, chat),
         train_problems=[],
         eval_problems=problems,
         world=dataclasses.replace(ALONE, device=device),

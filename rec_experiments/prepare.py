@@ -268,7 +268,7 @@ def short_enough(
     if len(kept) == len(problems):
         return problems
     of_text = isinstance(task, TextTask)
-    if of_text and task.long_prompts is LongPrompts.drop and kept:
+    if isinstance(task, TextTask) and task.long_prompts is LongPrompts.drop and kept:
         note(
             f"{len(problems) - len(kept)} of {len(problems)} {what} prompts are longer than "
             f"dataset.max_prompt_tokens={limit}, and left out"

@@ -193,7 +193,7 @@ class Phases:
         with self.phase("start"):
             models, model = place(model, extra_roles(experiment), world, compute)
             shared = 2 * bytes_of(model.state_dict()) if overlaps else 0
-            model = world.split(model, compute)  # type: ignore[assignment]
+            model = world.split(model, compute)
             optimizer = experiment.optimizer.build(model)
         policies = policies_of(experiment, models)
         with self.phase("hold"):  # in overlap they are held in shared memory

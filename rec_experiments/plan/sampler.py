@@ -33,14 +33,14 @@ def sampler_memory(
     """Of the experiment's sampler. weight_bytes: of the model in its own dtype. card: bytes of a
     device. values: those of assumptions.yaml."""
     sampler, source = experiment.sampler, experiment.model
-    own: Any = getattr(source, "dtype", "float32")
+    own: str = getattr(source, "dtype", "float32")
     if not isinstance(sampler, Vllm):
         return SamplerMemory(weight_bytes, CACHE_AT_ONCE, values["engine_gb"] * 1e9, None)
     share = ITEMSIZE[sampler.dtype or own] / ITEMSIZE[own] / sampler.tensor_parallel_size
     weights, engine = weight_bytes * share, values["engine_gb"] * 1e9
-    cache = sampler.kv_cache_memory_bytes
-    if cache is None:
-        cache = sampler.gpu_memory_utilization * card - weights - engine
+    named = sampler.kv_cache_memory_bytes
+    left = sampler.gpu_memory_utilization * card - weights - engine
+    cache = left if named is None else float(named)
     asleep = values["asleep_gb"] * 1e9 if sampler.sleep else None
     return SamplerMemory(weights, cache, engine, asleep)
 
@@ -48,7 +48,8 @@ def sampler_memory(
 def cache_bytes_per_token(experiment: Experiment, config: PretrainedConfig) -> float:
     """Keys and values of one token, on a device."""
     sampler: Any = experiment.sampler
-    dtype = getattr(sampler, "dtype", None) or getattr(experiment.model, "dtype", "float32")
+    source: Any = experiment.model
+    dtype: str = getattr(sampler, "dtype", None) or source.dtype
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     parallel = getattr(sampler, "tensor_parallel_size", 1)
     a_layer = 2 * config.num_key_value_heads * width * ITEMSIZE[dtype]

@@ -63,7 +63,14 @@ class PackedBatch(NamedTuple):
     shape: tuple[int, int]  # B and T
 
     def to(self, device: torch.device) -> "PackedBatch":
-        return PackedBatch(*(x.to(device) for x in self[:-1]), self.shape)
+        return PackedBatch(
+            self.input_ids.to(device),
+            self.position_ids.to(device),
+            self.keep_N.to(device),
+            self.target_N.to(device),
+            self.live_N.to(device),
+            self.shape,
+        )
 
     def inputs(self) -> dict[str, Any]:
         """Of the model. Its head sees what comes before each response token, 1 x N."""

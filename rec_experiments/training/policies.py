@@ -141,7 +141,7 @@ class StagedReference(Reference):
 
 @contextlib.contextmanager
 def on_device(
-    model: nn.Module, device: torch.device | str, compute_dtype: torch.dtype
+    model: PreTrainedModel, device: torch.device | str, compute_dtype: torch.dtype
 ) -> Iterator[None]:
     """Within, a frozen model that waits on the host computes on `device`; its weights stay on the
     host as well, so that nothing need be brought back.
