@@ -160,6 +160,7 @@ def on_device(
         f"{name}.weight": compute_dtype
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+        if compute_dtype.itemsize < module.weight.dtype.itemsize  # float32 leaves any dtype
     }
     copies: dict[Any, Tensor] = {}  # tied weights are one
     for name, weight in waiting.items():

@@ -54,6 +54,12 @@ def test_a_model_comes_to_the_device_and_goes_back(tied):
     assert all(back[name].data_ptr() == weight.data_ptr() for name, weight in waiting.items())
 
 
+def test_a_model_in_a_smaller_dtype_keeps_it():
+    reference = model().bfloat16()
+    with on_device(reference, "meta", torch.float32):
+        assert {w.dtype for w in reference.state_dict().values()} == {torch.bfloat16}
+
+
 def test_weights_in_the_dtype_of_the_products_change_no_bit():
     reference, lower = model(), model()
     for module in lower.modules():
