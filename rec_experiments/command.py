@@ -139,6 +139,14 @@ def parse(arguments: list[str], *keys: str) -> CommandLine:
     )
 
 
+def whole_number(line: CommandLine, key: str) -> int | None:
+    """The value of a command's own key, None if it is not given. Raises UserError for no number."""
+    text = line.values.get(key)
+    if text is not None and not text.isdecimal():
+        raise UserError(f"{key}={text}: must be a whole number")
+    return None if text is None else int(text)
+
+
 def plain_main(command: Callable[[list[str]], None], page: Page, arguments: list[str]) -> None:
     """Run a command or print its page; a user's mistake is one line and exit code 2."""
     if {"-h", "--help"} & set(arguments):

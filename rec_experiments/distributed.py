@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # How long a rank waits for the others before it gives up: longer than an evaluation may take.
 PATIENCE = timedelta(hours=1)
+HOST = "cpu"  # where weights wait that nothing computes with; the plan of memory counts it apart
 SHARD = "shard"  # marks a rank's part of a tensor in a packed state
 
 T = TypeVar("T")
@@ -92,24 +93,31 @@ class World:
             return True
         return self.store.compare_set("failed first", "", str(self.rank)) == str(self.rank).encode()
 
-    def split(self, model: nn.Module) -> nn.Module:
+    def split(self, model: nn.Module, compute_dtype: torch.dtype | None = None) -> nn.Module:
         """The model on this rank's device, its parameters split among the ranks.
 
         Gradients come out as sums over the ranks: a loss is divided by the denominators of the
-        whole mini-batch on each of them, so nothing is left to average.
+        whole mini-batch on each of them, so nothing is left to average. compute_dtype: what
+        parameters are gathered in, if it is smaller than their own; gradients are summed in their
+        own. None for their own.
         """
         model.to(self.device)
         if self.size == 1:
             return model
         from torch import nn
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+        own = next(model.parameters()).dtype
+        precision = MixedPrecisionPolicy()
+        if compute_dtype is not None and compute_dtype.itemsize < own.itemsize:
+            precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=own)
 
         # The first list of modules is that of the decoder layers. Parameters go back to their
         # shards after each forward pass, also those of the root: one without a backward pass
         # would leave them whole, and the next pass would not see the optimizer's step.
         lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
         for module in (*next(lists, nn.ModuleList()), model):
-            fully_shard(module, mesh=self.mesh, reshard_after_forward=True)
+            fully_shard(module, mesh=self.mesh, reshard_after_forward=True, mp_policy=precision)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
@@ -192,6 +200,26 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that may be split among the ranks. Every rank must call it."""
     return tensor.full_tensor() if _is_split(tensor) else tensor
+
+
+def kept(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A copy of the weights that waits: on the host, or, of weights that are split, each rank's
+    part where it is. Weights that are tied stay so."""
+    copies: dict[Any, Tensor] = {}
+    for tensor in weights.values():
+        if (memory := memory_of(tensor)) not in copies:
+            copies[memory] = _kept(tensor)
+    return {name: copies[memory_of(tensor)] for name, tensor in weights.items()}
+
+
+def memory_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What weights have in common that are tied."""
+    local = tensor.to_local() if _is_split(tensor) else tensor
+    return local.untyped_storage()._cdata, local.storage_offset(), local.shape
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone() if _is_split(tensor) else tensor.detach().to(HOST, copy=True)
 
 
 def pack(tree: Any) -> Any:

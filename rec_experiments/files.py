@@ -5,22 +5,26 @@ import hashlib
 import os
 import secrets
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 PARTIAL = ".*.partial"  # pattern of names of files that are being written
 PRIVATE = 0o600  # mode of a file for its owner alone
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write to a temporary name beside `path`, sync, rename. mode: before the umask.
+@contextlib.contextmanager
+def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file that is there, under its name and synced, once the block has ended without an error.
 
-    The name cannot be guessed and is always a new file: nobody can lay a link there.
+    It is written beside `path`, under a name that cannot be guessed and is always a new file:
+    nobody can lay a link there. mode: before the umask.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(temporary, flags, mode), "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -31,10 +35,47 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o666) -> None:
     sync_folder(path.parent)
 
 
+def write_atomic(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write to a temporary name beside `path`, sync, rename. mode: before the umask."""
+    with atomic(path, mode) as file:
+        file.write(data)
+
+
 def write_with_digest(path: Path, data: bytes) -> None:
-    """As `write_atomic`, with a digest beside it for `read_whole`."""
-    write_atomic(path, data)
-    write_atomic(_digest_file(path), hashlib.sha256(data).hexdigest().encode())
+    """As `write_atomic`, with a digest beside it for `read_whole` and `is_whole`."""
+    stream_with_digest(path, lambda file: file.write(data))
+
+
+def stream_with_digest(path: Path, write: Callable[[Any], object]) -> None:
+    """As `write_with_digest`, of what `write` writes into the file that it is given, piece by
+    piece, so that the whole is never in memory."""
+    with atomic(path) as file:
+        counted = _Digesting(file)
+        write(counted)
+        if counted.error:
+            raise counted.error
+    write_atomic(_digest_file(path), counted.digest.hexdigest().encode())
+
+
+class _Digesting:
+    """A file that takes the digest of what is written. An error is kept for the end: torch, which
+    writes on until then, would replace it by one of its own."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.digest = file, hashlib.sha256()
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        if self.error is None:
+            try:
+                self.file.write(data)
+                self.digest.update(data)
+            except OSError as error:
+                self.error = error
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """The file is flushed at its end."""
 
 
 def read_whole(path: Path) -> bytes | None:
@@ -44,6 +85,16 @@ def read_whole(path: Path) -> bytes | None:
     except OSError:
         return None
     return data if hashlib.sha256(data).hexdigest().encode() == digest else None
+
+
+def is_whole(path: Path) -> bool:
+    """Whether `read_whole` would return it. Reads it piece by piece."""
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest().encode()
+        return found == _digest_file(path).read_bytes()
+    except OSError:
+        return False
 
 
 def _digest_file(path: Path) -> Path:

@@ -10,16 +10,20 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
+from rec_experiments import distributed
 from rec_experiments.determinism import secure
 from rec_experiments.distributed import ALONE, World, check_ranks
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.models import Tiny
+from rec_experiments.policy.head import REFERENCE
+from rec_experiments.policy.models import Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool, inline_verifier
 from rec_experiments.rollout.worker import LocalWorker
+from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.tasks.text_task import LongPrompts, TextTask
 from rec_experiments.training.loop import TrainingContext, forward_pass, pass_limits
 from rec_experiments.training.policies import Policies
 from rec_experiments.types import MultiTurnTask, Problem, SlowlyJudgedTask, Task
@@ -55,7 +59,9 @@ def prepare(
         )
     model = experiment.model.model()
     chat = ChatTemplate(experiment.model.tokenizer(), model)
-    check_lengths(experiment, chat, train_problems + eval_problems)
+    check_context(experiment, chat)
+    train_problems = short_enough(experiment, chat, train_problems, "training", note)
+    eval_problems = short_enough(experiment, chat, eval_problems, "evaluation", note)
     if isinstance(experiment.dataset, MultiTurnTask):
         chat.encode_reply("")  # a template that cannot is refused now, not in the midst of a run
     if isinstance(experiment.model, Tiny):
@@ -68,14 +74,8 @@ def prepare(
             note,
             on_warm_step,
         )
-    algorithm = experiment.algorithm()
-    proximal = experiment.proximal if "proximal" in algorithm.needs.logps else None
-    copied = {
-        "reference": bool(experiment.kl_every) or algorithm.needs_reference,
-        "proximal": proximal is not None and proximal.has_weights,
-    }
-    models = {role: world.split(_frozen_copy(model)) for role, wanted in copied.items() if wanted}
-    model.to(world.device)  # whole, for the sampler; what is trained is split afterwards
+    compute = compute_dtype(experiment)
+    models, model = place(model, extra_roles(experiment), world, compute)
     worker = experiment.pipeline.start(
         here=lambda: make_worker(experiment, model, chat),
         elsewhere=functools.partial(load_worker, experiment),
@@ -83,8 +83,8 @@ def prepare(
         ranks=world.size,
     )
     return TrainingContext(
-        model=world.split(model),
-        policies=Policies(proximal=proximal, reference=experiment.reference, models=models),
+        model=world.split(model, compute),
+        policies=policies_of(experiment, models),
         chat=chat,
         worker=worker,
         train_problems=train_problems,
@@ -93,13 +93,72 @@ def prepare(
     )
 
 
+def extra_roles(experiment: Experiment) -> list[str]:
+    """The policies beside the one that is trained that are models of their own."""
+    algorithm = experiment.algorithm()
+    wanted = {
+        REFERENCE: bool(experiment.kl_every) or algorithm.needs_reference,
+        "proximal": "proximal" in algorithm.needs.logps and experiment.proximal.has_weights,
+    }
+    return [role for role, is_wanted in wanted.items() if is_wanted]
+
+
+def policies_of(experiment: Experiment, models: dict[str, PreTrainedModel]) -> Policies:
+    reads = "proximal" in experiment.algorithm().needs.logps
+    proximal = experiment.proximal if reads else None
+    return Policies(proximal=proximal, reference=experiment.reference, models=models)
+
+
+def place(
+    model: PreTrainedModel, roles: list[str], world: World, compute: torch.dtype
+) -> tuple[dict[str, PreTrainedModel], PreTrainedModel]:
+    """Frozen copies of the model for these roles, and the model itself, whole on its device for the
+    sampler: what is trained is split afterwards.
+
+    A reference that nothing shares the memory of waits on the host, until an update measures KL.
+    """
+    waits = [role for role in roles if role == REFERENCE and world.size == 1]
+    models = {role: waiting(_frozen_copy(model), world.device) for role in waits}
+    model.to(world.device)  # before the other copies: each is made whole, and then split
+    for role in roles:
+        if role not in models:
+            models[role] = world.split(_frozen_copy(model), compute)
+    return models, model
+
+
+def waiting(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
+    """The model with its weights on the host, and what is no weight on the device."""
+    model.to(distributed.HOST)
+    for module in model.modules():
+        for name in module._non_persistent_buffers_set:
+            buffer = getattr(module, name)
+            if buffer is not None:
+                setattr(module, name, buffer.to(device))
+    return model
+
+
+def compute_dtype(experiment: Experiment) -> torch.dtype:
+    """Of the forward and backward pass."""
+    dtype: torch.dtype = getattr(torch, experiment.model.compute_dtype)
+    return dtype
+
+
 def load_worker(experiment: Experiment) -> LocalWorker:
     """The worker for a process of its own. Its weights are the ones it is given before it draws."""
     secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)
-    model = experiment.model.model()
-    chat = ChatTemplate(experiment.model.tokenizer(), model)
-    return make_worker(experiment, model.to(pick_device(experiment.device, ALONE)), chat)
+    if isinstance(experiment.model, Pretrained) and _reads_names_only(experiment):
+        model = experiment.model.skeleton()
+    else:
+        model = experiment.model.model().to(pick_device(experiment.device, ALONE))
+    return make_worker(experiment, model, ChatTemplate(experiment.model.tokenizer(), model))
+
+
+def _reads_names_only(experiment: Experiment) -> bool:
+    """Whether what draws needs of a model the names of its weights alone: vLLM has weights of its
+    own, and these would be in their way."""
+    recomputes = "sampler" in experiment.algorithm().needs.logps
+    return isinstance(experiment.sampler, Vllm) and not recomputes
 
 
 def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTemplate) -> LocalWorker:
@@ -176,8 +235,8 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def check_lengths(experiment: Experiment, chat: ChatTemplate, problems: list[Problem]) -> None:
-    """Raise UserError if a prompt and a longest response do not fit the model's context.
+def check_context(experiment: Experiment, chat: ChatTemplate) -> None:
+    """Raise UserError if a longest prompt and a longest response do not fit the model's context.
 
     Where there are several turns, the last may start at the end of a longest response and is
     sampled to that length again before it is cut.
@@ -190,10 +249,37 @@ def check_lengths(experiment: Experiment, chat: ChatTemplate, problems: list[Pro
             f"dataset.max_response_tokens={response} it exceeds the model's context of "
             f"{chat.context} tokens"
         )
+
+
+def short_enough(
+    experiment: Experiment,
+    chat: ChatTemplate,
+    problems: list[Problem],
+    what: str,
+    note: Callable[[str], None],
+) -> list[Problem]:
+    """The problems without those whose prompts are too long, which `note` is told of.
+
+    Raises UserError that shows the first of them, unless the data set says that they are dropped,
+    and if none is left.
+    """
+    limit, task = experiment.dataset.max_prompt_tokens, experiment.dataset
     prompts = chat.encode_all([problem.messages for problem in problems])
+    kept = [p for p, prompt in zip(problems, prompts, strict=True) if len(prompt) <= limit]
+    if len(kept) == len(problems):
+        return problems
+    of_text = isinstance(task, TextTask)
+    if isinstance(task, TextTask) and task.long_prompts is LongPrompts.drop and kept:
+        note(
+            f"{len(problems) - len(kept)} of {len(problems)} {what} prompts are longer than "
+            f"dataset.max_prompt_tokens={limit}, and left out"
+        )
+        return kept
     for problem, prompt in zip(problems, prompts, strict=True):
         if len(prompt) > limit:
             raise UserError(
                 f"dataset.max_prompt_tokens={limit}: a prompt has {len(prompt)} tokens "
                 f"({problem.messages[-1]['content'][:60]!r} …); raise the limit or filter the data"
+                + (", or use dataset.long_prompts=drop" if of_text else "")
             )
+    raise AssertionError(what)

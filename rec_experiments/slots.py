@@ -14,7 +14,7 @@ from rec_experiments.types import Sampler
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from rec_experiments.rollout.worker import LocalWorker, RolloutWorker, Weights
@@ -79,7 +79,7 @@ class Optimizer(Protocol):
     def rate(self, step: int) -> float:
         """Learning rate of gradient step number `step`, counted from 0."""
 
-    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float:
+    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float | Tensor:
         """Take it and clear the gradient. Returns the gradient's norm before clipping."""
 
     def describe(self) -> str:

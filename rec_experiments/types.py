@@ -355,7 +355,7 @@ class SampleKey:
 class Sampler(Protocol):
     """Draws responses from a policy. The caller says which weights; the sampler never guesses."""
 
-    def load(self, weights: dict[str, Tensor]) -> None:
+    def load(self, weights: Mapping[str, Tensor]) -> None:
         """Sample from these weights from now on."""
 
     def sample(

@@ -17,7 +17,7 @@ import pytest
 from conftest import SMALL, experiment, resolve
 from omegaconf import OmegaConf
 
-from rec_experiments import schema
+from rec_experiments import schema, sweeps
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment, Pieces
 from rec_experiments.prepare import prepare
@@ -45,6 +45,17 @@ UNFINISHED = {
     "own": ["dataset.path=x", "dataset.verifier=my_module.judge"],
     "reasoning_gym": ["dataset.name=chain_sum"],
 }
+# The paper's settings as they are laid out on GPUs of 80 GB; where a model does not fit, no file.
+LAYOUTS = {
+    f"{setting}_{gpus}": (f"setting=paper/{setting}", f"gpus={gpus}")
+    for setting, layouts in {
+        "gsm8k": ("1x80gb", "2x80gb", "8x80gb"),
+        "toolace": ("1x80gb", "2x80gb", "8x80gb"),
+        "guru": ("8x80gb",),
+        "math": ("8x80gb",),
+    }.items()
+    for gpus in layouts
+}
 ALGORITHM_GROUPS = [field.name for field in dataclasses.fields(Pieces)]
 
 
@@ -61,6 +72,22 @@ def test_resolved_preset_is_the_one_on_file(preset):
 
 def test_resolved_default_is_the_one_on_file():
     assert resolve() == OmegaConf.to_container(OmegaConf.load(GOLDEN / "default.yaml"))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_resolved_paper_setting_is_the_one_on_file(name):
+    golden = OmegaConf.to_container(OmegaConf.load(GOLDEN / "paper" / f"{name}.yaml"))
+    assert of_run(resolve(*LAYOUTS[name])) == golden
+
+
+def of_run(config):
+    """What is not of the method, which has golden files of its own."""
+    return {key: value for key, value in config.items() if key not in ALGORITHM_GROUPS}
+
+
+def test_a_paper_setting_has_the_gpus_that_its_model_fits_on():
+    for setting, gpus in {"gsm8k": 1, "toolace": 1, "guru": 8, "math": 8}.items():
+        assert sweeps.gpus_of(resolve(f"setting=paper/{setting}")) == gpus
 
 
 @pytest.mark.parametrize("sync", SCHEDULES)

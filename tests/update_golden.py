@@ -2,7 +2,7 @@
 
 from conftest import resolve
 from omegaconf import OmegaConf
-from test_config import ALGORITHM_GROUPS, GOLDEN, PRESETS
+from test_config import ALGORITHM_GROUPS, GOLDEN, LAYOUTS, PRESETS, of_run
 
 from rec_experiments import schema
 
@@ -11,3 +11,5 @@ OmegaConf.save(OmegaConf.create(resolve()), GOLDEN / "default.yaml")
 for preset in PRESETS:
     config = resolve(f"algo={preset}")
     OmegaConf.save({group: config[group] for group in ALGORITHM_GROUPS}, GOLDEN / f"{preset}.yaml")
+for name, overrides in LAYOUTS.items():
+    OmegaConf.save(OmegaConf.create(of_run(resolve(*overrides))), GOLDEN / "paper" / f"{name}.yaml")

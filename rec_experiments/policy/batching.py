@@ -37,16 +37,25 @@ def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[Token
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one pass: most sequences, and most tokens with padding. None for no limit."""
+    """Of one pass: most sequences, and most tokens, with padding unless they are packed. None for
+    no limit."""
 
     sequences: int | None
     tokens: int | None
+    packed: bool = False
 
-    def admit(self, sequences: int, width: int) -> bool:
-        """Whether so many sequences, padded to `width` tokens, fit into one pass."""
-        return (self.sequences is None or sequences <= self.sequences) and (
-            self.tokens is None or sequences * width <= self.tokens
+    def admit(self, part: list[TokenSequence]) -> bool:
+        """Whether these sequences fit into one pass."""
+        return (self.sequences is None or len(part) <= self.sequences) and (
+            self.tokens is None or self.computed(part) <= self.tokens
         )
+
+    def computed(self, part: list[TokenSequence]) -> int:
+        """Tokens of one pass, padding included."""
+        if self.packed:
+            return sum(sequence.length for sequence in part)
+        width = max(len(s.prompt) for s in part) + max(len(s.response) for s in part)
+        return len(part) * width
 
 
 class Pass(NamedTuple):
@@ -101,13 +110,10 @@ def micro_batches(sequences: list[TokenSequence], limits: Limits) -> Iterator[li
     Sorted sequences save padding.
     """
     part: list[TokenSequence] = []
-    prompt = response = 0  # the longest in `part`
     for sequence in sequences:
-        longest = max(prompt, len(sequence.prompt)), max(response, len(sequence.response))
-        if part and not limits.admit(len(part) + 1, sum(longest)):
+        if part and not limits.admit([*part, sequence]):
             yield part
-            part, longest = [], (len(sequence.prompt), len(sequence.response))
+            part = []
         part.append(sequence)
-        prompt, response = longest
     if part:
         yield part

@@ -27,53 +27,19 @@ from rec_experiments.policy.head import (
     tempered_logp,
     token_scores,
 )
+from rec_experiments.policy.token_batch import PackedBatch, TokenBatch, collate, packed
 
 # Families whose logits are `lm_head` of the hidden states and nothing after it.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 Models = Mapping[str, PreTrainedModel]
 
-
-class TokenBatch(NamedTuple):
-    """B sequences of P prompt tokens, padded left, and T response tokens, padded right."""
-
-    input_ids: Tensor  # B x (P + T)
-    attention_mask: Tensor  # B x (P + T)
-    response_length: int  # T
-
-    def to(self, device: torch.device) -> "TokenBatch":
-        return TokenBatch(
-            self.input_ids.to(device), self.attention_mask.to(device), self.response_length
-        )
+__all__ = ["ForwardPass", "Logprobs", "Models", "TokenBatch", "collate", "compute_logprobs"]
 
 
-def collate(
-    prompts: list[list[int]], responses: list[list[int]], pad_id: int, response_width: int = 0
-) -> TokenBatch:
-    """A batch with the responses aligned at one column. `response_width` is a least T."""
-    P = max(len(prompt) for prompt in prompts)
-    T = max(response_width, *(len(response) for response in responses))
-    rows = [
-        (P - len(prompt), prompt + response, T - len(response))  # padding left, tokens, right
-        for prompt, response in zip(prompts, responses, strict=True)
-    ]
-    ids = [[pad_id] * left + tokens + [pad_id] * right for left, tokens, right in rows]
-    attended = [[0] * left + [1] * len(tokens) + [0] * right for left, tokens, right in rows]
-    return TokenBatch(torch.tensor(ids), torch.tensor(attended), T)
-
-
-def head_output(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
-    """What the head makes of the hidden state before each response token: logits, B x T x V.
-
-    The last token is not read: nothing comes after it.
-    """
-    mask = batch.attention_mask[:, :-1]
-    return model(
-        input_ids=batch.input_ids[:, :-1],
-        attention_mask=mask,
-        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-        use_cache=False,
-        logits_to_keep=batch.response_length,
-    ).logits
+def head_output(model: PreTrainedModel, batch: TokenBatch | PackedBatch) -> Tensor:
+    """What the head makes of the hidden state before each response token: logits, B x T x V, or
+    1 x N x V of a packed batch."""
+    return model(**batch.inputs(), use_cache=False).logits
 
 
 class Logprobs(NamedTuple):
@@ -116,11 +82,13 @@ class Logprobs(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardPass:
     """How sequences go through a model. compute_dtype: below float32, under autocast; float32
-    leaves the dtype of the weights."""
+    leaves the dtype of the weights. packed: in one row without padding, where the head allows it.
+    """
 
     pad_id: int
     temperature: float
     compute_dtype: torch.dtype
+    packed: bool = False
 
     def __call__(
         self,
@@ -133,10 +101,18 @@ class ForwardPass:
         chunked: bool | None = None,
     ) -> Logprobs:
         """As `compute_logprobs`, of these sequences in order."""
-        batch = collate([s.prompt for s in sequences], [s.response for s in sequences], self.pad_id)
+        prompts, responses = [s.prompt for s in sequences], [s.response for s in sequences]
+        batch: TokenBatch | PackedBatch
+        if self.packed and all(map(has_plain_head, [model, *(others or {}).values()])):
+            batch, chunked = packed(prompts, responses), True
+        else:
+            batch = collate(prompts, responses, self.pad_id)
         device = next(model.parameters()).device
         low = self.compute_dtype != torch.float32
-        with torch.autocast(device.type, dtype=self.compute_dtype, enabled=low):
+        # Without a cache, since a pass needs each weight once: its copies would outlast the layer.
+        with torch.autocast(
+            device.type, dtype=self.compute_dtype, enabled=low, cache_enabled=False
+        ):
             return compute_logprobs(
                 model,
                 batch.to(device),
@@ -155,7 +131,7 @@ def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:
 
 def compute_logprobs(
     model: PreTrainedModel,
-    batch: TokenBatch,
+    batch: TokenBatch | PackedBatch,
     temperature: float,
     *,
     others: Models | None = None,
@@ -175,12 +151,11 @@ def compute_logprobs(
     """
     others = others or {}
     if chunked is None:
-        rows, T = batch.input_ids.shape[0], batch.response_length
-        chunked = is_large(rows, T, model.config.vocab_size)
-    compute = (
-        _in_chunks if chunked and all(map(has_plain_head, [model, *others.values()])) else _whole
-    )
-    return compute(model, batch, temperature, others, kl, differentiable)
+        chunked = is_large(*batch.shape, model.config.vocab_size)
+    if chunked and all(map(has_plain_head, [model, *others.values()])):
+        return _in_chunks(model, batch, temperature, others, kl, differentiable)
+    assert isinstance(batch, TokenBatch), "all logits at once are made of padded rows only"
+    return _whole(model, batch, temperature, others, kl, differentiable)
 
 
 def _whole(
@@ -221,7 +196,7 @@ def has_plain_head(model: nn.Module) -> bool:
 
 def _in_chunks(
     model: PreTrainedModel,
-    batch: TokenBatch,
+    batch: TokenBatch | PackedBatch,
     temperature: float,
     others: Models,
     kl: bool,
@@ -232,22 +207,22 @@ def _in_chunks(
     It runs inside the model's forward on purpose: only there are the weights whole if they are
     sharded over ranks (FSDP), and only there does the gradient find its way back to the shards.
     """
-    live_BT = batch.attention_mask[:, -batch.response_length :].bool()
-    target_N = batch.input_ids[:, -batch.response_length :][live_BT]
-    heads = {role: _other_head(other, batch, live_BT) for role, other in others.items()}
+    heads = {role: _other_head(other, batch) for role, other in others.items()}
 
-    def scores_of(hidden_BTD: Tensor) -> Tensor:
+    def scores_of(hidden_XXD: Tensor) -> Tensor:
         """What the library takes for logits: B x T x (2, 3 with KL, and 1 for each other policy).
         0 at padding."""
-        head = Head(hidden_BTD[live_BT], model.lm_head.weight, model.lm_head.bias)
+        head = Head(batch.live(hidden_XXD), model.lm_head.weight, model.lm_head.bias)
         scores = token_scores(
-            head, heads, target_N, temperature, kl=kl, differentiable=differentiable
+            head, heads, batch.target_N, temperature, kl=kl, differentiable=differentiable
         )
         columns = [scores.logp_N, scores.entropy_N]
         columns += [] if scores.kl_N is None else [scores.kl_N]
         scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
-        shape = (*live_BT.shape, scores_NX.shape[1])
-        return scores_NX.new_zeros(shape).index_put((live_BT,), scores_NX)
+        B, T = batch.shape
+        row_N, column_N = batch.live_N // T, batch.live_N % T
+        zeros = scores_NX.new_zeros(B, T, scores_NX.shape[1])
+        return zeros.index_put((row_N, column_N), scores_NX)  # no view: FSDP2 warns of one
 
     with _head_forward(model, scores_of):
         logp_BT, entropy_BT, *rest = head_output(model, batch).unbind(-1)
@@ -261,10 +236,10 @@ def _in_chunks(
 
 
 @torch.no_grad()
-def _other_head(other: PreTrainedModel, batch: TokenBatch, live_BT: Tensor) -> Head:
+def _other_head(other: PreTrainedModel, batch: TokenBatch | PackedBatch) -> Head:
     """The head of another policy, whole, and what it reads at the live tokens."""
-    with _head_forward(other, lambda hidden_BTD: hidden_BTD):
-        hidden_ND = head_output(other, batch)[live_BT]
+    with _head_forward(other, lambda hidden: hidden):
+        hidden_ND = batch.live(head_output(other, batch))
     weight_VD, bias_V = other.lm_head.weight, other.lm_head.bias
     return Head(hidden_ND, whole(weight_VD), None if bias_V is None else whole(bias_V))
 

@@ -1,6 +1,7 @@
 """The models that a configuration can name. They load when they are asked for, and transformers
 with them: whoever only reads a configuration does not wait for it."""
 
+import contextlib
 import math
 import sys
 from dataclasses import dataclass
@@ -113,6 +114,7 @@ class Pretrained(Piece):
     dtype: of weights, gradients and sampling. compute_dtype: of the trainer's forward and backward
     pass, under autocast; float32 for that of the weights. attention: implementation, as
     transformers names it. gradient_checkpointing: recompute activations in the backward pass.
+    packed: sequences go through the trainer's model in one row, without padding.
     """
 
     path: str
@@ -120,6 +122,7 @@ class Pretrained(Piece):
     compute_dtype: str
     attention: str
     gradient_checkpointing: bool
+    packed: bool
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -154,6 +157,21 @@ class Pretrained(Piece):
             ) from error
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
+        return model
+
+    def skeleton(self) -> "PreTrainedModel":
+        """The model with weights that nobody wrote: memory that is not touched is not taken."""
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+        from transformers.initialization import no_init_weights
+
+        config = self._load(AutoConfig)
+        with no_init_weights():
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention
+            )
+        with contextlib.suppress(OSError):  # not every model has one
+            model.generation_config = GenerationConfig.from_pretrained(self.path)
         return model
 
     def _load(self, auto: Any, **options: Any) -> Any:

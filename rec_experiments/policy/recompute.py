@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ class LogprobRecomputer:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.forward, self.limits = forward, limits
 
-    def load(self, weights: dict[str, Tensor]) -> None:
+    def load(self, weights: Mapping[str, Tensor]) -> None:
         """Compute with these weights from now on."""
         self.model.load_state_dict(weights)
 

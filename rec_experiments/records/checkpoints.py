@@ -4,7 +4,6 @@ A state is a folder with one file for each rank, and its digest. It counts if it
 It carries the identity of its run: under another one it is refused. Other names are not touched.
 """
 
-import io
 import os
 import pickle
 import re
@@ -13,7 +12,7 @@ from typing import Any
 
 from rec_experiments.distributed import World
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import read_whole, remove, sync_folder, write_with_digest
+from rec_experiments.files import is_whole, remove, stream_with_digest, sync_folder
 from rec_experiments.records.identity import refuse_other
 
 KEPT = 2
@@ -46,9 +45,8 @@ class Checkpoints:
             remove(temporary)
             temporary.mkdir()
         self.world.barrier()
-        buffer = io.BytesIO()
-        torch.save({**state, IDENTITY: identity}, buffer)
-        write_with_digest(self._file(temporary), buffer.getvalue())
+        whole = {**state, IDENTITY: identity}
+        stream_with_digest(self._file(temporary), lambda file: torch.save(whole, file))
         self.world.barrier()
         if self.world.leads:
             remove(target)
@@ -66,23 +64,30 @@ class Checkpoints:
         damaged: list[str] = []
         for step in self.world.gather(self.steps())[0]:
             folder = self.of(step)
-            data = read_whole(self._file(folder))
-            if all(self.world.gather(data is not None)):
-                assert data is not None
-                return self._checked(folder, data, identity), damaged
+            if all(self.world.gather(is_whole(self._file(folder)))):
+                return self._checked(folder, identity), damaged
             damaged.append(folder.name)
         return None, damaged
+
+    def read(self, step: int) -> State | None:
+        """This rank's part of the state after so many gradient steps, whosever it is; None if it is
+        not there or damaged."""
+        folder = self.of(step)
+        return self._checked(folder, None) if is_whole(self._file(folder)) else None
 
     def clear(self) -> None:
         """Remove all states."""
         for step in self.steps():
             remove(self.of(step))
 
-    def _checked(self, folder: Path, data: bytes, identity: dict[str, Any] | None) -> State:
+    def _checked(self, folder: Path, identity: dict[str, Any] | None) -> State:
+        """The state. Its tensors are read from the file when they are used."""
         import torch
 
         try:
-            state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            state: State = torch.load(
+                self._file(folder), map_location="cpu", mmap=True, weights_only=True
+            )
             found = state.pop(IDENTITY, None)
         except (pickle.UnpicklingError, RuntimeError, AttributeError, TypeError, KeyError) as error:
             raise foreign(folder, first_line(error)) from error

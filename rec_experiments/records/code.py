@@ -34,6 +34,8 @@ LEFT_OUT = {
     "algorithms, help, new": "words, and packages to begin with",
     "sweeps": "chooses configurations, and the machines that run them",
     "claims, figures, regime, report, results, tune, watch": "read what runs have written",
+    "evaluate, evaluation, export, runs, records.joining": "read what runs have saved",
+    "plan": "says what a run would need",
     "api, check_data, composed": "choose a configuration, or no run goes through them",
     "display": "words and pictures",
     "errors": "words and exit codes",

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rec_experiments.distributed import whole
+from rec_experiments.distributed import memory_of, whole
 from rec_experiments.errors import STOPPING, UserError
 from rec_experiments.rewards.verifier_pool import die_with_parent
 from rec_experiments.rollout.worker import (
@@ -66,6 +66,23 @@ class Order:
     training: bool
 
 
+Places = dict[str, tuple[torch.dtype, int, tuple[int, ...]]]
+
+
+def layout(weights: Mapping[str, Tensor]) -> tuple[dict[torch.dtype, int], Places]:
+    """How many elements of each dtype the weights have, and the place of each among them; those
+    that are tied share one."""
+    sizes: dict[torch.dtype, int] = {}
+    places: Places = {}
+    first: dict[Any, int] = {}
+    for name, tensor in weights.items():
+        shape, end = tuple(tensor.shape), sizes.get(tensor.dtype, 0)
+        start = first.setdefault(memory_of(tensor), end)
+        places[name] = (tensor.dtype, start, shape)
+        sizes[tensor.dtype] = max(end, start + tensor.numel())
+    return sizes, places
+
+
 @dataclass(frozen=True, slots=True)
 class SharedWeights:
     """Room for weights in shared memory that has no name, so nothing can be left behind.
@@ -75,19 +92,12 @@ class SharedWeights:
     """
 
     blocks: dict[torch.dtype, Tensor]
-    places: dict[str, tuple[torch.dtype, int, tuple[int, ...]]]
+    places: Places
 
     @classmethod
     def like(cls, weights: Weights) -> "SharedWeights":
         """Raises UserError if there is too little shared memory."""
-        sizes: dict[torch.dtype, int] = {}
-        places = {}
-        first: dict[tuple[int, tuple[int, ...]], int] = {}
-        for name, tensor in weights.items():
-            shape, end = tuple(tensor.shape), sizes.get(tensor.dtype, 0)
-            start = first.setdefault((tensor.data_ptr(), shape), end)  # tied weights share a place
-            places[name] = (tensor.dtype, start, shape)
-            sizes[tensor.dtype] = max(end, start + tensor.numel())
+        sizes, places = layout(weights)
         try:
             blocks = {d: torch.empty(size, dtype=d).share_memory_() for d, size in sizes.items()}
         except RuntimeError as error:

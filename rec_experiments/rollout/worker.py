@@ -1,7 +1,7 @@
 """Drawing batches: prompts in, judged responses out, each batch from the version it is due from."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rec_experiments.distributed import whole
+from rec_experiments.distributed import kept, whole
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.rewards.adjustments import RewardAdjustment
@@ -41,9 +41,30 @@ class Snapshot:
         """Not a copy: the next gradient step changes it. `RolloutWorker.hold` copies."""
         return cls(version, model.state_dict())
 
-    def full(self) -> Weights:
-        """All weights as plain tensors. Every rank must call it."""
-        return {name: whole(tensor) for name, tensor in self.weights.items()}
+    def kept(self) -> "Snapshot":
+        """A copy, which training does not change."""
+        return Snapshot(self.version, kept(self.weights))
+
+    def full(self) -> Mapping[str, Tensor]:
+        """All weights as plain tensors, each made whole when it is read. Every rank must read the
+        same ones in the same order."""
+        return WholeWeights(self.weights)
+
+
+class WholeWeights(Mapping[str, Tensor]):
+    """Weights that may be split among the ranks, whole one at a time."""
+
+    def __init__(self, weights: Weights):
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> Tensor:
+        return whole(self._weights[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +144,7 @@ class LocalWorker:
         self._loaded: int | None = None
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
-        weights = {name: tensor.clone() for name, tensor in snapshot.weights.items()}
-        return replace(snapshot, weights=weights)
+        return snapshot.kept()
 
     def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
         return [given(rollouts) for rollouts in self.draw(snapshot, requests)]

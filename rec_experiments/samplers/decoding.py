@@ -9,7 +9,7 @@ The B rows are the responses in flight, the U prefixes those in the cache.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 
 import numpy as np
@@ -25,6 +25,9 @@ from rec_experiments.types import Response, SampleKey
 # exp(logit - max) is counted in units of 2^-44: finer than float32 needs, and the integer sum over
 # up to 2^18 entries stays below 2^63.
 CDF_UNIT = 2.0**44
+# Bytes of keys and values in the cache at once, where `max_rows` says nothing: without a bound an
+# evaluation of GSM8K on a model of 1.5B parameters would take 96 GB.
+CACHE_AT_ONCE = 2**33
 
 
 def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -67,7 +70,7 @@ class NativeSampler:
         self.limit = max_response_tokens
         self.max_rows = max_rows
 
-    def load(self, weights: dict[str, Tensor]) -> None:
+    def load(self, weights: Mapping[str, Tensor]) -> None:
         """Copy `weights` into the model, in place. A tied parameter may appear under any name.
 
         Raises ValueError if a parameter is missing or unknown.
@@ -90,13 +93,22 @@ class NativeSampler:
         Raises FloatingPointError if the policy's logits are not finite.
         """
         rows = [(n, draw) for n, named in enumerate(draws) for draw in named]
-        size = self.max_rows or max(1, len(rows))
+        size = self.max_rows or self._rows_at_once(max(map(len, prompts), default=0))
         responses: Iterator[Response] = (
             response
             for start in range(0, len(rows), size)
             for response in self._decode(prompts, rows[start : start + size], temperature)
         )
         return [[next(responses) for _ in named] for named in draws]
+
+    def _rows_at_once(self, prompt_tokens: int) -> int:
+        """Responses whose keys and values fit into CACHE_AT_ONCE, though no two begin alike."""
+        config = self.model.config.get_text_config()
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = config.hidden_size // config.num_attention_heads
+        width = getattr(config, "head_dim", None) or width
+        a_token = 2 * config.num_hidden_layers * heads * width * self.model.dtype.itemsize
+        return max(1, CACHE_AT_ONCE // ((prompt_tokens + self.limit) * a_token))
 
     def _decode(
         self, prompts: list[list[int]], rows: list[tuple[int, SampleKey]], temperature: float

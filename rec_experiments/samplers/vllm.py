@@ -4,10 +4,10 @@ The engine runs inside this process (one device) or drives one worker process pe
 parallelism). It starts with dummy weights and samples from what `load` gives it; no weight goes
 through the disk.
 
-What was run: vLLM 0.32 on CPU, with one and with two processes. On one GPU the same code pushes
-tensors that are there already. The push to tensor-parallel workers on GPUs (`_push_ipc`) is written
-against the interface of vLLM 0.32 and was not run. Nor was VLLM_BATCH_INVARIANT, which a process
-that only draws on a GPU has in its environment (`determinism.drawing_environment`).
+What was run: vLLM 0.32 on CPU, with one and with two processes. Sleeping and the push to
+tensor-parallel workers on GPUs (`_push_ipc`) are written against the interface of vLLM 0.32, which
+the tests hold them to, and were not run. Nor was VLLM_BATCH_INVARIANT, which a process that only
+draws on a GPU has in its environment (`determinism.drawing_environment`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,30 @@ import os
 import random
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from rec_experiments import distributed
 from rec_experiments.errors import UserError
 from rec_experiments.rng import integer
+from rec_experiments.samplers.weight_push import (
+    PUSHED_AT_ONCE,
+    check_devices,
+    chunks,
+    dtype_name,
+    update_info,
+)
 from rec_experiments.types import Piece, Response, SampleKey
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+DTYPES = ("float32", "bfloat16")
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
 # Read by vLLM when it is imported. The engine belongs in this process: tensors are then handed to
 # it, not copied. Its log lines would bury the run's own; VLLM_LOGGING_LEVEL brings them back.
@@ -54,11 +65,13 @@ class Vllm(Piece):
 
     temperature: float
     eval_temperature: float
+    dtype: str | None
     tensor_parallel_size: int
     max_num_seqs: int
     gpu_memory_utilization: float
     kv_cache_memory_bytes: int | None
     enforce_eager: bool
+    sleep: bool
 
     def __post_init__(self) -> None:
         if not LEAST_TEMPERATURE <= self.temperature < math.inf:
@@ -67,6 +80,8 @@ class Vllm(Piece):
             raise ValueError(
                 f"eval_temperature={self.eval_temperature}: must be 0 (greedy) or at least 0.01"
             )
+        if self.dtype not in (None, *DTYPES):
+            raise ValueError(f"dtype={self.dtype}: must be {', '.join(DTYPES)}, or null")
         for name in ("tensor_parallel_size", "max_num_seqs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
@@ -120,7 +135,12 @@ class VllmSampler:
         self.eos_ids = eos_ids
         self.limit = max_response_tokens
         self.names = set(model.state_dict())
+        self.dtype = getattr(torch, config.dtype) if config.dtype else model.dtype
+        self.sleeps, self.asleep = config.sleep, False
+        self.in_process: Any = iter if config.tensor_parallel_size == 1 else list
         self.devices = config.tensor_parallel_size if current_platform.is_cuda() else 0
+        if self.devices:
+            check_devices(self.devices, torch.cuda.device_count(), distributed.current().size)
         with _undisturbed(), tempfile.TemporaryDirectory() as folder:
             _save_config(model, folder)
             try:
@@ -130,7 +150,7 @@ class VllmSampler:
                     skip_tokenizer_init=True,
                     generation_config="vllm",  # not the sampling defaults that come with a model
                     logprobs_mode="processed_logprobs",  # at the sampling temperature
-                    dtype=str(model.dtype).removeprefix("torch."),
+                    dtype=dtype_name(self.dtype),
                     max_model_len=max_prompt_tokens + max_response_tokens,
                     worker_extension_cls=f"{__name__}.WeightReceiver",
                     tensor_parallel_size=config.tensor_parallel_size,
@@ -138,6 +158,7 @@ class VllmSampler:
                     gpu_memory_utilization=config.gpu_memory_utilization,
                     kv_cache_memory_bytes=config.kv_cache_memory_bytes,
                     enforce_eager=config.enforce_eager,
+                    enable_sleep_mode=config.sleep,
                     # On a CPU a seeded request fails when its prompt is computed in chunks.
                     enable_chunked_prefill=False if current_platform.is_cpu() else None,
                     **({"weight_transfer_config": {"backend": "ipc"}} if self.devices > 1 else {}),
@@ -153,44 +174,52 @@ class VllmSampler:
                 ) from error
         if self.devices > 1:
             self.engine.init_weight_transfer_engine({"init_info": {"packed": False}})
+        self._rest()
 
-    def load(self, weights: dict[str, Tensor]) -> None:
-        """Replace the engine's weights in place, and forget what it cached of the old ones.
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace the engine's weights in place, and forget what it cached of the old ones. Weights
+        are read one after the other, so that those of a model in parts are never whole at once.
 
         Raises ValueError if a parameter is missing or unknown.
         """
         if weights.keys() != self.names:
             missing, unknown = self.names - weights.keys(), weights.keys() - self.names
             raise ValueError(f"weights do not fit: missing {missing}, unknown {unknown}")
+        self._wake()
+        cast = ((name, weights[name].detach().to(self.dtype)) for name in weights)
         if self.devices > 1:
-            self._push_ipc(weights)
-        else:
-            self.engine.collective_rpc("receive_weights", args=(list(weights.items()),))
+            self._push_ipc(cast)
+        else:  # only within a process can weights be handed over one by one
+            self.engine.collective_rpc("receive_weights", args=(self.in_process(cast),))
         if not self.engine.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache: it would mix two policies")
 
-    def _push_ipc(self, weights: dict[str, Tensor]) -> None:
-        """Weights to the workers through CUDA memory of their own device, all on this machine."""
-        import torch
+    def _push_ipc(self, weights: Iterator[tuple[str, Tensor]]) -> None:
+        """Weights to the workers through CUDA memory of their own device, all on this machine, a
+        chunk at a time: torch keeps a chunk's memory until the workers have let go of it."""
         from torch.multiprocessing.reductions import reduce_tensor
 
-        self.engine.start_weight_update()
-        copies = [[w.to(f"cuda:{i}") for i in range(self.devices)] for w in weights.values()]
         uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(self.devices)]
-        self.engine.update_weights(
-            {
-                "update_info": {
-                    "names": list(weights),
-                    "dtype_names": [str(w.dtype).removeprefix("torch.") for w in weights.values()],
-                    "shapes": [list(w.shape) for w in weights.values()],
-                    "ipc_handles": [
-                        {uuid: reduce_tensor(w)[1] for uuid, w in zip(uuids, row, strict=True)}
-                        for row in copies
-                    ],
-                }
-            }
-        )
-        self.engine.finish_weight_update()  # until here the copies must live
+        self.engine.start_weight_update()
+        for part in chunks(weights, PUSHED_AT_ONCE):
+            copies = [[w.to(f"cuda:{i}") for i in range(self.devices)] for _, w in part]
+            self.engine.update_weights(
+                {"update_info": update_info(part, copies, uuids, reduce_tensor)}
+            )
+        self.engine.finish_weight_update()
+
+    def _wake(self) -> None:
+        """Take back the memory that was given up."""
+        if self.asleep:
+            torch.cuda.empty_cache()  # what training no longer needs, but torch still holds
+            self.engine.wake_up()
+            self.asleep = False
+
+    def _rest(self) -> None:
+        """Give up the device's memory until the next draw: the weights go to the host."""
+        if self.sleeps:
+            self.engine.sleep(level=1)
+            self.asleep = True
 
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
@@ -204,11 +233,13 @@ class VllmSampler:
         rows = [
             (prompt, draw) for prompt, named in zip(prompts, draws, strict=True) for draw in named
         ]
+        self._wake()
         outputs = self.engine.generate(
             [{"prompt_token_ids": prompt} for prompt, _ in rows],
             [self._parameters(draw, temperature) for _, draw in rows],
             use_tqdm=False,
         )
+        self._rest()
         responses = iter([self._response(output.outputs[0]) for output in outputs])
         return [[next(responses) for _ in named] for named in draws]
 
@@ -233,7 +264,7 @@ class VllmSampler:
 class WeightReceiver:
     """What vLLM adds to its worker class, in each worker process."""
 
-    def receive_weights(self: Any, weights: list[tuple[str, Tensor]]) -> None:
+    def receive_weights(self: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Load all parameters, named as in the transformers model, into the engine's tensors."""
         self.reload_weights(weights_iterator=iter(weights))
         head: Any = getattr(self.model_runner.get_model(), "lm_head", None)
@@ -268,7 +299,6 @@ def _save_config(model: PreTrainedModel, folder: str) -> None:
 def _undisturbed() -> Iterator[None]:
     """Starting vLLM reseeds python, numpy and torch and disables torch.set_num_threads; undo it."""
     import numpy as np
-    import torch
 
     python, arrays = random.getstate(), np.random.get_state()
     threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads

@@ -55,7 +55,7 @@ def show_jobs(name: str, overrides: list[str]) -> None:
     runs = _runs(name, overrides)
     for job in runs:
         print(shlex.join(job.overrides))
-    print(summary(load_figure(name, overrides), len(runs)), file=sys.stderr)
+    print(summary(load_figure(name, overrides), runs), file=sys.stderr)
 
 
 def show_states(name: str, overrides: list[str]) -> None:

@@ -87,20 +87,13 @@ class Panel:
     log: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What one job asks of a cluster, an estimate. hours: of wall-clock time."""
-
-    gpus: int
-    hours: float
-
-
 @dataclass(kw_only=True, frozen=True, slots=True)
 class Figure(Sweep):
     """A figure of the paper that is drawn from runs (sweeps/NAME.yaml).
 
     columns: the key of the grid that makes columns. headings: its values to the columns' titles.
     panels: the rows. scale: mini or paper. picture: what is drawn of the runs, one of PICTURES.
+    hours: that a run takes, an estimate.
     """
 
     name: str
@@ -111,7 +104,7 @@ class Figure(Sweep):
     headings: dict[str, str]
     panels: list[Panel]
     picture: str
-    resources: Resources
+    hours: float
 
     def heading(self, point: "Point") -> str:
         """Title of the column that a point belongs to."""
@@ -217,7 +210,7 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         headings=node["headings"],
         panels=[Panel(metric, **node["axes"][metric]) for metric in node["panels"]],
         picture=node["picture"],
-        resources=Resources(**node["resources"][node["setting"]]),
+        hours=node["hours"][node["setting"]],
     )
 
 
@@ -360,12 +353,21 @@ def _lines(override: Override) -> list[str]:
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
 
 
-def summary(figure: Figure, runs: int) -> str:
-    """What `runs` jobs of the figure would ask of a machine."""
-    asks = figure.resources
-    if not asks.gpus:
-        return f"{runs} runs, no GPU, about {runs * asks.hours:.1f} hours on one core"
+def gpus_of(config: dict[str, Any]) -> int:
+    """GPUs that a run is laid out for, on one machine: one a rank, and another for what draws
+    beside it. 0 where the run takes whatever device there is."""
+    if config["device"] != "cuda":
+        return 0
+    beside = config["pipeline"]["kind"] == "overlap"
+    return config["ranks"] * (2 if beside else 1)
+
+
+def summary(figure: Figure, runs: list[Job]) -> str:
+    """What the figure's runs would ask of a machine."""
+    number, gpus = len(runs), max((gpus_of(job.config) for job in runs), default=0)
+    if not gpus:
+        return f"{number} runs, no GPU, about {number * figure.hours:.1f} hours on one core"
     return (
-        f"{runs} runs, each asking for {asks.gpus} GPU for {asks.hours:g} h (an estimate): "
-        f"{runs * asks.gpus} GPUs to run all at once, {runs * asks.gpus * asks.hours:g} GPU-hours"
+        f"{number} runs, each asking for {gpus} GPU for {figure.hours:g} h (an estimate): "
+        f"{number * gpus} GPUs to run all at once, {number * gpus * figure.hours:g} GPU-hours"
     )

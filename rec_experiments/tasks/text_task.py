@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
 from rec_experiments import rng
 from rec_experiments.types import Message, Piece, Problem
@@ -9,16 +10,25 @@ from rec_experiments.types import Message, Piece, Problem
 MOST_WORKERS = 1024  # more processes than a machine has cores
 
 
+class LongPrompts(Enum):
+    """What becomes of prompts that are too long."""
+
+    refuse = "refuse"  # the whole data set is refused, and the prompt shown
+    drop = "drop"  # they are left out, and counted
+
+
 @dataclass(kw_only=True, slots=True)
 class TextTask(Piece):
     """Raises ValueError for a number out of range.
 
-    system_prompt: opens every prompt. verifier_workers, verifier_timeout: processes that judge, and
-    seconds that one response may take there.
+    system_prompt: opens every prompt. long_prompts: what becomes of a problem with a longer prompt
+    than max_prompt_tokens. verifier_workers, verifier_timeout: processes that judge, and seconds
+    that one response may take there.
     """
 
     system_prompt: str
     max_prompt_tokens: int
+    long_prompts: LongPrompts
     max_response_tokens: int
     verifier_workers: int
     verifier_timeout: float

@@ -17,6 +17,7 @@ from rec_experiments.experiment import Experiment
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.models import Pretrained
 from rec_experiments.records.checkpoints import foreign
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout import packed
@@ -218,12 +219,22 @@ def forward_pass(experiment: Experiment, chat: ChatTemplate) -> ForwardPass:
         pad_id=chat.pad_id,
         temperature=experiment.sampler.temperature,
         compute_dtype=getattr(torch, experiment.model.compute_dtype),
+        packed=is_packed(experiment),
     )
 
 
 def pass_limits(experiment: Experiment) -> Limits:
     """Of one forward pass."""
-    return Limits(sequences=experiment.micro_batch_size, tokens=experiment.micro_batch_tokens)
+    return Limits(
+        sequences=experiment.micro_batch_size,
+        tokens=experiment.micro_batch_tokens,
+        packed=is_packed(experiment),
+    )
+
+
+def is_packed(experiment: Experiment) -> bool:
+    """Whether sequences go through the model in one row."""
+    return isinstance(experiment.model, Pretrained) and experiment.model.packed
 
 
 def measures_kl(every: int, update: int) -> bool:
@@ -273,7 +284,9 @@ def update(
     rollouts = batch.of_groups(groups)
     gradient = gradient_pass(experiment, context, tick)
     mini_batch = MiniBatch.of(rollouts, gradient.algorithm, tick, experiment.seed, context.model)
-    log = gradient.accumulate(context.model, mini_batch)
+    forward = gradient.forward
+    with context.policies.at_hand(gradient.others, context.world.device, forward.compute_dtype):
+        log = gradient.accumulate(context.model, mini_batch)
     log = TokenLog.joined(context.world.gather(log.cpu()))
     row = {
         **rollout_metrics(rollouts, tick),
@@ -281,7 +294,7 @@ def update(
         **log.reduce(),
     }
     before = copied(context.model) if gradient.kl else None
-    norm = experiment.optimizer.step(optimizer, context.model, tick.update)
+    norm = float(experiment.optimizer.step(optimizer, context.model, tick.update))
     if not math.isfinite(norm):  # and no more are the weights
         raise FloatingPointError(f"norm of the gradient: {norm}")
     row["train/grad_norm"] = norm
@@ -301,21 +314,7 @@ def update(
 
 def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder, step: int) -> Row:
     """Score the weights after `step` gradient steps on the held-out problems."""
-    keys = [
-        [
-            SampleKey(experiment.seed, rng.EVAL, step, group, k)
-            for k in range(experiment.eval_samples)
-        ]
-        for group in range(len(context.eval_problems))
-    ]
-    mine = context.world.share(len(context.eval_problems))
-    share = context.worker.answer(
-        Snapshot.of(context.model, step),
-        RolloutRequest(
-            context.eval_problems[mine], keys[mine], experiment.sampler.eval_temperature
-        ),
-    )
-    answered = Rollouts.joined(context.world.gather(share), step)
+    answered = answer(experiment, context, step)
     shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))
     folder.append(
         "samples.jsonl",
@@ -334,3 +333,22 @@ def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder
         **response_metrics("eval", answered.responses, answered.verdicts),
         "time/eval": sum(answered.seconds.values()),
     }
+
+
+def answer(experiment: Experiment, context: TrainingContext, step: int) -> Rollouts:
+    """What the model answers to the held-out problems after `step` gradient steps, judged."""
+    keys = [
+        [
+            SampleKey(experiment.seed, rng.EVAL, step, group, k)
+            for k in range(experiment.eval_samples)
+        ]
+        for group in range(len(context.eval_problems))
+    ]
+    mine = context.world.share(len(context.eval_problems))
+    share = context.worker.answer(
+        Snapshot.of(context.model, step),
+        RolloutRequest(
+            context.eval_problems[mine], keys[mine], experiment.sampler.eval_temperature
+        ),
+    )
+    return Rollouts.joined(context.world.gather(share), step)

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from rec_experiments.distributed import World
+from rec_experiments.distributed import World, kept
 
 Weights = dict[str, Tensor]
 
 
 def copied(model: nn.Module) -> Weights:
     """The parameters as they are now, each rank's part of them."""
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    return kept(dict(model.named_parameters()))
 
 
 @torch.no_grad()

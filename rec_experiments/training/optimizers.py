@@ -11,7 +11,7 @@ from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,8 +45,10 @@ class AdamW(Piece):
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         import torch
 
+        on_gpu = next(model.parameters()).device.type == "cuda"
         return torch.optim.AdamW(
             model.parameters(),
+            fused=on_gpu or None,  # the others make temporary copies there
             lr=self.learning_rate,
             betas=(self.betas[0], self.betas[1]),
             weight_decay=self.weight_decay,
@@ -56,7 +58,7 @@ class AdamW(Piece):
         """Learning rate of gradient step number `step`, counted from 0."""
         return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
 
-    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float:
+    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> Tensor:
         """Clip, set the rate, step, clear. Returns the gradient norm before clipping."""
         from torch import nn
 
@@ -64,8 +66,8 @@ class AdamW(Piece):
         for group in optimizer.param_groups:
             group["lr"] = self.rate(step)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-        return float(whole(norm))
+        optimizer.zero_grad()  # and give back its memory, until the next gradient
+        return whole(norm)
 
     def describe(self) -> str:
         warm = f", {self.warmup_steps} warm-up steps" if self.warmup_steps else ""

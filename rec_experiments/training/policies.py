@@ -5,12 +5,16 @@ A policy is there only if a piece of the algorithm, or a metric, asks for it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rec_experiments.distributed import memory_of
 from rec_experiments.types import LossInput, Piece, Tick
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
@@ -135,6 +139,43 @@ class StagedReference(Reference):
         return super(StagedReference, self).describe() + ", where the optimizer starts anew"
 
 
+@contextlib.contextmanager
+def on_device(
+    model: PreTrainedModel, device: torch.device | str, compute_dtype: torch.dtype
+) -> Iterator[None]:
+    """Within, a frozen model that waits on the host computes on `device`; its weights stay on the
+    host as well, so that nothing need be brought back.
+
+    Those of linear layers come in the dtype that these compute in, which autocast would give them
+    anyway: the same bits in less memory.
+    """
+    import torch
+    from torch import nn
+
+    waiting = model.state_dict()
+    if next(iter(waiting.values())).device.type == torch.device(device).type:
+        yield
+        return
+    linear = {
+        f"{name}.weight": compute_dtype
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+        if compute_dtype.itemsize < module.weight.dtype.itemsize  # float32 leaves any dtype
+    }
+    copies: dict[Any, Tensor] = {}  # tied weights are one
+    for name, weight in waiting.items():
+        if (memory := memory_of(weight)) not in copies:
+            copies[memory] = weight.to(linear.get(name, weight.dtype)).to(device)
+    there = {name: copies[memory_of(weight)] for name, weight in waiting.items()}
+    del copies
+    model.load_state_dict(there, assign=True)
+    del there
+    try:
+        yield
+    finally:
+        model.load_state_dict(waiting, assign=True)
+
+
 @dataclass(kw_only=True)
 class Policies:
     """The models beside the one that is trained, by role, each moved as its rule says.
@@ -149,6 +190,16 @@ class Policies:
     def begin_batch(self, tick: Tick, policy: nn.Module) -> None:
         if "reference" in self.models and self.reference.is_due(tick.batch):
             self.models["reference"].load_state_dict(policy.state_dict())
+
+    @contextlib.contextmanager
+    def at_hand(
+        self, roles: Iterable[str], device: torch.device | str, compute_dtype: torch.dtype
+    ) -> Iterator[None]:
+        """Within, the models of these roles compute on `device`, wherever they wait."""
+        with contextlib.ExitStack() as hands:
+            for role in roles:
+                hands.enter_context(on_device(self.models[role], device, compute_dtype))
+            yield
 
     def after_update(self, policy: nn.Module) -> None:
         if "proximal" in self.models:

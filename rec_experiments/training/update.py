@@ -126,32 +126,40 @@ class GradientPass:
         changes rounding only; so does computing a sequence once that several rows are. Returns what
         this rank has seen of the tokens.
         """
-        model.train()
-        for parameter in model.parameters():  # a batch without gradient still is a step of AdamW
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        begin_gradient(model)
         if self.algorithm.needs.whole_batch:
             return self._from_all_rows(model, batch)
         return self._pass_by_pass(model, batch)
 
     def _pass_by_pass(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
         """Every row's loss depends on that row alone: forward and backward in one go."""
-        log, dense = TokenLog(), self.algorithm.needs.dense
+        log = TokenLog()
         has_gradient_B = self.algorithm.has_gradient(batch.advantages).tolist()
         for part in self._plan(model, batch, has_gradient_B):
-            index_B, place_B = _rows(part, batch.written_BT.device)
-            with torch.set_grad_enabled(part.needs_gradient):
-                scored = self._score(model, part, self.others, dense).rows(place_B)
-                loss_input = batch.input(index_B, scored, self.proximal, dense)
-                if part.blank:
-                    loss_input = _without_live_tokens(loss_input)
-                out = self.algorithm.loss(loss_input)
-            if part.needs_gradient:
-                out.loss.backward()
+            index_B, scored, loss_input, out = self.compute(model, part, batch)
             if not part.blank:
                 written_BT = batch.written_BT[index_B, : scored.logp_BT.shape[1]]
                 _log(log, written_BT, scored, loss_input, out)
         return log
+
+    def compute(
+        self, model: PreTrainedModel, part: Pass, batch: MiniBatch
+    ) -> tuple[Tensor, Logprobs, LossInput, LossOutput]:
+        """One pass, forward and, where it has a gradient, backward: the most memory of a step.
+
+        Its rows, their scores, what the loss read and what it said. No shape depends on values.
+        """
+        dense = self.algorithm.needs.dense
+        index_B, place_B = _rows(part, batch.written_BT.device)
+        with torch.set_grad_enabled(part.needs_gradient):
+            scored = self._score(model, part, self.others, dense).rows(place_B)
+            loss_input = batch.input(index_B, scored, self.proximal, dense)
+            if part.blank:
+                loss_input = _without_live_tokens(loss_input)
+            out = self.algorithm.loss(loss_input)
+        if part.needs_gradient:
+            out.loss.backward()
+        return index_B, scored, loss_input, out
 
     def _from_all_rows(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
         """A piece must see all rows: score them without gradient, let the algorithm say what each
@@ -228,6 +236,14 @@ class GradientPass:
             differentiable=differentiable,
             chunked=part.chunked,
         )
+
+
+def begin_gradient(model: PreTrainedModel) -> None:
+    """Ready for passes that add to the gradient."""
+    model.train()
+    for parameter in model.parameters():  # a batch without gradient still is a step of AdamW
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def _rows(part: Pass, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from rec_experiments.rng import TRAIN, uniforms
+from rec_experiments.samplers import decoding
 from rec_experiments.samplers.decoding import NativeSampler, choose
 from rec_experiments.samplers.native import Native
 from rec_experiments.types import Response, SampleKey
@@ -155,6 +156,22 @@ def test_no_more_than_max_rows_are_decoded_at_once():
     embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
     sampler.sample(PROMPTS, DRAWS, 1.0)
     assert max(widths) == 4
+
+
+def test_no_more_are_decoded_at_once_than_have_room_in_the_cache(monkeypatch):
+    """A token's keys and values in two layers: 2 heads of 8 numbers each, 4 bytes a number."""
+    model = build("qwen2")
+    whole = sampler_of(model).sample(PROMPTS, DRAWS, 1.0)
+    a_row = (max(map(len, PROMPTS)) + LIMIT) * 2 * 2 * 2 * 8 * 4
+    monkeypatch.setattr(decoding, "CACHE_AT_ONCE", 5 * a_row - 1)
+    sampler, widths = sampler_of(model), []
+    embeddings = sampler.model.get_input_embeddings()
+    embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
+    found = sampler.sample(PROMPTS, DRAWS, 1.0)
+    assert max(widths) == 4
+    assert [[r.tokens for r in group] for group in found] == [
+        [r.tokens for r in group] for group in whole
+    ]
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma2"])

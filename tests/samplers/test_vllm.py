@@ -12,6 +12,8 @@ Skipped where vLLM is not installed; `make test-vllm` makes an environment that 
 
 import contextlib
 import copy
+import dataclasses
+import inspect
 import json
 import os
 import random
@@ -40,11 +42,13 @@ DRAWS = [[SampleKey(0, TRAIN, 4, group, k) for k in range(4)] for group in range
 OPTIONS = {
     "temperature": 1.0,
     "eval_temperature": 1.0,
+    "dtype": None,
     "tensor_parallel_size": 1,
     "max_num_seqs": 64,
     "gpu_memory_utilization": 0.4,
     "kv_cache_memory_bytes": 64 << 20,
     "enforce_eager": True,
+    "sleep": False,
 }
 
 
@@ -150,6 +154,19 @@ def test_the_callers_weights_and_the_samplers_stay_apart(pair):
         for parameter in trained.parameters():
             parameter.mul_(-2)
     assert tokens(sampler.sample(PROMPTS, DRAWS, 1.0)) == tokens(before)
+
+
+def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
+    """Sleeping and the push to tensor-parallel workers, held to this version's signatures."""
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
+
+    fields = {field.name for field in dataclasses.fields(EngineArgs)}
+    assert {"enable_sleep_mode", "weight_transfer_config", "kv_cache_memory_bytes"} <= fields
+    inspect.signature(LLM.sleep).bind(None, level=1)
+    for call in (LLM.wake_up, LLM.start_weight_update, LLM.finish_weight_update):
+        inspect.signature(call).bind(None)
+    inspect.signature(LLM.update_weights).bind(None, {"update_info": {}})
 
 
 def test_weights_that_do_not_fit_are_refused(sampler):

@@ -356,11 +356,17 @@ def test_sigterm_saves_the_state_and_the_same_command_resumes(tmp_path):
 SUPERVISE = """
 import sys
 from hydra_plugins.rec_arm_sweeper._job import supervise
-supervise([sys.executable, "-c", sys.argv[1]], sys.argv[2])
+supervise([sys.executable, "-c", sys.argv[1]], sys.argv[2], float(sys.argv[3]))
 """
 STOPS = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("ready", flush=True)
+time.sleep(100)
+"""
+BUSY = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 time.sleep(100)
 """
@@ -376,9 +382,9 @@ def supervised(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "6")
     started = []
 
-    def start(script):
+    def start(script, notice=60):
         process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISE, script, str(tmp_path / "log.txt")],
+            [sys.executable, "-c", SUPERVISE, script, str(tmp_path / "log.txt"), str(notice)],
             start_new_session=True,
         )
         started.append(process)
@@ -409,6 +415,14 @@ def test_a_preempted_job_goes_back_into_the_queue(supervised, tmp_path, script):
     assert requeued(tmp_path) == ["requeue 6"]
 
 
+def test_a_run_that_outlasts_the_notice_is_killed_and_queued_again(supervised, tmp_path):
+    """As one in the midst of a long step or save, where SLURM would count a time-out."""
+    process = supervised(BUSY, notice=2)
+    os.killpg(process.pid, signal.SIGUSR2)
+    assert process.wait(20) == 137
+    assert requeued(tmp_path) == ["requeue 6"]
+
+
 def test_a_job_of_an_array_requeues_itself_alone(supervised, tmp_path, monkeypatch):
     """The id 6 would be the whole array's."""
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "6")
@@ -431,3 +445,35 @@ def test_a_terminated_job_waits_for_the_schedulers_decision(supervised, tmp_path
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)
     assert requeued(tmp_path) == []
+
+
+SLURM = {"gpus_per_node": 1, "cpus_per_task": 8, "mem": "128GB", "signal_delay_s": 600}
+
+
+@pytest.mark.parametrize(
+    ("given", "needed", "asked"),
+    [
+        (SLURM, 0, SLURM),
+        (SLURM, 1, SLURM),
+        (SLURM, 8, SLURM | {"gpus_per_node": 8, "cpus_per_task": 64, "mem": "1024GB"}),
+        ({"gpus_per_node": 8, "mem": 0}, 8, {"gpus_per_node": 8, "mem": 0}),
+        ({"cpus_per_task": 1, "mem": "4GB"}, 0, {"cpus_per_task": 1, "mem": "4GB"}),
+    ],
+)
+def test_a_job_asks_for_the_gpus_that_its_run_is_laid_out_for(given, needed, asked):
+    launcher = slurm_launcher(**given)
+    assert launcher._for_gpus(needed) == asked
+
+
+@pytest.mark.parametrize("given", [{"gpus_per_node": 4}, {"cpus_per_task": 1}])
+def test_a_launcher_with_too_few_gpus_is_refused(given):
+    with pytest.raises(UserError, match=r"hydra/launcher=test: gives a job \d GPUs"):
+        slurm_launcher(**given)._for_gpus(8)
+
+
+def slurm_launcher(**resources):
+    from hydra_plugins.rec_arm_sweeper.slurm import SlurmLauncher
+
+    launcher = SlurmLauncher(site={}, setup=[], container=None, options={}, **resources)
+    launcher.choice = "test"
+    return launcher

@@ -515,8 +515,12 @@ def test_list_prints_each_run_once_and_what_it_would_ask_for(capsys):
 
 
 def test_gpu_hours_add_up():
-    figure = sweeps.load_figure("fig6", ["scale=paper"])
-    assert sweeps.summary(figure, 3).endswith(
-        f"{3 * figure.resources.gpus} GPUs to run all at once, "
-        f"{3 * figure.resources.gpus * figure.resources.hours:g} GPU-hours"
-    )
+    """A job asks for the GPUs that its run is laid out for."""
+    for words, gpus in (((), 8), (("gpus=1x80gb",), 1), (("gpus=2x80gb",), 2)):
+        overrides = ["scale=paper", *words]
+        figure = sweeps.load_figure("fig6", overrides)
+        runs = sweeps.jobs(figure, overrides)
+        assert {sweeps.gpus_of(job.config) for job in runs} == {gpus}
+        assert sweeps.summary(figure, runs).endswith(
+            f"{3 * gpus} GPUs to run all at once, {3 * gpus * figure.hours:g} GPU-hours"
+        )

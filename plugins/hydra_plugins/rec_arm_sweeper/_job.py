@@ -4,6 +4,7 @@ Nothing heavy is imported here. SLURM sends its signals to every process of the 
 comes while a run still imports would kill it; so this process alone listens for SIGUSR2.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -14,14 +15,16 @@ from types import FrameType
 
 PREEMPTED = signal.SIGUSR2  # what submitit asks SLURM to send before a time limit or preemption
 POLL = 0.5  # seconds
+MARGIN = 15.0  # seconds before the end of the notice, for the scheduler to hear of it
 DEAF = ("sh", "-c", 'trap "" USR2; exec "$@"', "sh")  # starts a command that SIGUSR2 cannot kill
 
 
-def supervise(command: list[str], log: str) -> None:
+def supervise(command: list[str], log: str, notice: float) -> None:
     """Run `command` with its output in `log`, and see to it that a stopped run goes on later.
 
     On SIGUSR2 the run is told to stop (SIGTERM) and, once it has saved its state, the job goes back
-    into the queue. A run that does not stop in time is killed by SLURM at the end of the job. After
+    into the queue. One that has not ended shortly before the `notice`, seconds, is over is killed,
+    and goes back as well: it goes on from its last state. After
     a SIGTERM from SLURM itself (scancel, or a preemption without SIGUSR2) SLURM decides what comes
     next. Exits with the run's code if it failed.
     """
@@ -35,18 +38,20 @@ def supervise(command: list[str], log: str) -> None:
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as file:
         run = subprocess.Popen([*DEAF, *command], stdout=file, stderr=file)
-    told = False
+    end = math.inf  # of its patience
     while run.poll() is None:
-        if PREEMPTED in received and not told:
+        if PREEMPTED in received and end == math.inf:
             run.terminate()
-            told = True
+            end = time.monotonic() + max(notice - MARGIN, notice / 2)
+        if time.monotonic() >= end:
+            run.kill()
         time.sleep(POLL)
     code = run.returncode
     if not code:
         return
     killer = signal.Signals(-code).name if code < 0 else ""
     print(f"the run {f'was killed by {killer}' if killer else f'ended with exit code {code}'}")
-    if told:
+    if PREEMPTED in received:
         subprocess.run(["scontrol", "requeue", _job_id()], check=False)
     elif signal.SIGTERM in received:
         while True:  # until SLURM ends the job: were it to end by itself, it would count as failed

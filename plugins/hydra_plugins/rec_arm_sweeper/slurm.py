@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import shlex
 import shutil
 import sys
@@ -57,6 +58,7 @@ class SlurmLauncher(Launcher):
 
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise UserError(f"hydra/launcher={self.choice}: no sbatch here; use a login node")
+        resources = self._for_gpus(max(sweeps.gpus_of(job.config) for job in jobs))
         submission = sweeps.prepare(title, jobs)
         python = shlex.join([*DEAF, sys.executable])  # until submitit listens to SIGUSR2
         executor = submitit.SlurmExecutor(submission.folder, python=python)
@@ -66,19 +68,40 @@ class SlurmLauncher(Launcher):
                 setup=[*self.lines, *self._environment(submission)],
                 stderr_to_stdout=True,
                 additional_parameters={"requeue": True, **self.options},
-                **self.resources,
+                **resources,
             )
             with contextlib.redirect_stderr(io.StringIO()):  # the error has it too
                 executor.map_array(
                     supervise,
                     [self._command(submission, number) for number in range(len(jobs))],
                     [str(job.path / "log.txt") for job in submission.jobs],
+                    [self.resources["signal_delay_s"]] * len(jobs),
                 )
         except (ValueError, submitit.core.utils.FailedJobError) as error:
             shutil.rmtree(submission.folder)
             reason = first_line(error).removeprefix("sbatch: error: ")
             raise UserError(f"hydra/launcher={self.choice}: {reason}") from error
         return submission
+
+    def _for_gpus(self, needed: int) -> dict[str, Any]:
+        """What to ask for, for a run that is laid out for so many GPUs: those of one GPU as often
+        as there are some, or a whole node. Raises UserError for a launcher with too few."""
+        from rec_experiments.errors import UserError
+
+        given = self.resources.get("gpus_per_node", 0)
+        if given == 1 and needed > 1:
+            asks = {"gpus_per_node": needed}
+            if "cpus_per_task" in self.resources:
+                asks["cpus_per_task"] = needed * self.resources["cpus_per_task"]
+            if found := re.fullmatch(r"(\d+)([KMGT]B?)", str(self.resources.get("mem"))):
+                asks["mem"] = f"{needed * int(found[1])}{found[2]}"
+            return {**self.resources, **asks}
+        if given < needed:
+            raise UserError(
+                f"hydra/launcher={self.choice}: gives a job {given} GPUs, and a run is laid out "
+                f"for {needed}; use hydra/launcher=slurm, or another gpus=…"
+            )
+        return self.resources
 
     def _environment(self, submission: "sweeps.Submission") -> list[str]:
         """Lines of the job's script: its Python sees the copied code before any other."""

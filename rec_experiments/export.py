@@ -1,0 +1,64 @@
+"""`python -m rec_experiments export RUN OUT [step=N]`: a run's model as a transformers folder."""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from rec_experiments import command, help, schema
+from rec_experiments.command import writing
+from rec_experiments.errors import UserError
+from rec_experiments.files import remove, sync_folder
+
+PAGE = help.Page(
+    command="export",
+    usage=("RUN OUT [step=N]",),
+    about="Writes the model of a run with its tokenizer, as a folder for transformers and vLLM.",
+    entries={
+        "RUN": "a run folder, of one or several ranks",
+        "OUT": "the folder to be; it must not be there yet",
+        "step=N": "gradient steps after which there is a checkpoint; default: the newest",
+    },
+)
+
+
+def export(run: Path, out: Path, step: int | None) -> int:
+    """Write the folder, whole or not at all. Returns the gradient steps of its model."""
+    from rec_experiments.runs import experiment_of, model_of  # torch loads only for a real export
+
+    if out.exists():
+        raise UserError(f"{out}: is there already; choose another folder")
+    experiment = experiment_of(run, [])
+    model, step = model_of(run, experiment, step)
+    partial = out.with_name(f".{secrets.token_hex(8)}.partial")
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            model.save_pretrained(partial)
+            experiment.model.tokenizer().save_pretrained(partial)
+            os.replace(partial, out)
+        finally:
+            remove(partial)
+        sync_folder(out.parent)
+    return step
+
+
+def run(arguments: list[str]) -> None:
+    line = command.parse(arguments, "step")
+    for override in line.overrides:
+        raise UserError(f"{override}: is not understood; allowed: step=N")
+    if len(line.words) != 2:
+        raise UserError("give two folders: the run's, and the one to be written")
+    schema.register()
+    folder, out = map(Path, line.words)
+    step = export(folder, out, command.whole_number(line, "step"))
+    print(f"{out}: the model of {folder} after {step} gradient steps")
+
+
+def main(arguments: list[str]) -> None:
+    command.plain_main(run, PAGE, arguments)
+
+
+if __name__ == "__main__":
+    with command.told_once():
+        main(sys.argv[1:])

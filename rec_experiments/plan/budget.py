@@ -1,0 +1,161 @@
+"""Whether a run fits: memory of each phase on each kind of device and on the host."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import AutoConfig
+
+from rec_experiments import schema
+from rec_experiments.composed import Experiment as Composed
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.experiment import Experiment
+from rec_experiments.plan.assumed import assumptions
+from rec_experiments.plan.cost import Cost, step_cost
+from rec_experiments.plan.memory import Use, configuration, model_bytes, training_memory
+from rec_experiments.plan.sampler import ITEMSIZE, SamplerMemory, sampler_memory
+from rec_experiments.policy.models import Pretrained
+from rec_experiments.rollout.pipeline import Overlap
+from rec_experiments.sweeps import gpus_of
+
+FOLDER = Path(__file__).parent
+GB = 1e9
+HOST = "host"
+TRAINS, DRAWS = "trains", "draws"  # kinds of device
+
+
+def shape_of(experiment: Experiment) -> dict[str, Any]:
+    """The model's configuration: from shapes.yaml, or the folder or hub name it is loaded from."""
+    source = experiment.model
+    if not isinstance(source, Pretrained):
+        raise UserError(
+            "model: a plan is for a model of transformers, as model=qwen2.5-7b-instruct"
+        )
+    shapes: dict[str, Any] = yaml.safe_load((FOLDER / "shapes.yaml").read_text())
+    if source.path in shapes:
+        return dict(shapes[source.path])
+    try:
+        found = AutoConfig.from_pretrained(source.path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.path={source.path}: its configuration cannot be read ({first_line(error)}); "
+            f"known without it: {', '.join(shapes)}"
+        ) from error
+    return {"model_type": found.model_type, **found.to_diff_dict(), "layer_types": None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Of one run. memory: bytes by place (a device that trains, one that draws, or the host of all)
+    and phase. limits: of each place. parameters: of the model."""
+
+    experiment: Experiment
+    gpus: int
+    parameters: float
+    memory: dict[str, dict[str, float]]
+    limits: dict[str, float]
+    cost: Cost
+
+    def worst(self) -> tuple[str, str, float]:
+        """Place, phase, and by how many times its limit it is filled, where that is most."""
+        return max(
+            (
+                (place, phase, used / self.limits[place])
+                for place, phases in self.memory.items()
+                for phase, used in phases.items()
+            ),
+            key=lambda found: found[2],
+        )
+
+    @property
+    def fits(self) -> bool:
+        return self.worst()[2] <= 1
+
+
+def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
+    """gpu: a name in assumptions.yaml. values: those of its `values`."""
+    shape = shape_of(experiment)
+    config = configuration(shape)
+    card = assumptions()["gpus"][gpu]
+    weights = model_bytes(experiment, shape)
+    training = training_memory(experiment, shape, int(values["prompt_tokens"]))
+    sampler = sampler_memory(experiment, weights, card["memory"], values)
+    gpus = gpus_of(experiment.config()) or experiment.ranks
+    source: Any = experiment.model
+    parameters = weights / ITEMSIZE[source.dtype]
+    largest = config.vocab_size * config.hidden_size * (ITEMSIZE[source.dtype] + 2)
+    held = training["sample"].device * experiment.ranks
+    return Plan(
+        experiment=experiment,
+        gpus=gpus,
+        parameters=parameters,
+        memory=places(experiment, training, sampler, largest, values),
+        limits={
+            TRAINS: card["memory"] - values["margin_gb"] * GB,
+            DRAWS: card["memory"] - values["margin_gb"] * GB,
+            HOST: values["host_gb_per_gpu"] * GB * gpus,
+        },
+        cost=step_cost(experiment, config, sampler, card, values, parameters, held),
+    )
+
+
+def places(
+    experiment: Experiment,
+    training: dict[str, Use],
+    sampler: SamplerMemory,
+    largest: float,
+    values: dict[str, float],
+) -> dict[str, dict[str, float]]:
+    """Memory by place and phase. largest: of a weight and of its copy on its way to a sampler."""
+    beside, ranks = isinstance(experiment.pipeline, Overlap), experiment.ranks
+    process = values["context_gb"] * GB
+    nccl = values["nccl_gb"] * GB if ranks > 1 else 0.0
+    lost = 1 + values["fragmentation"]
+    device = {phase: use.device * lost + process + nccl for phase, use in training.items()}
+    device["push"] = device["sample"] + largest
+    host = {phase: use.host for phase, use in training.items()}
+    host["push"] = host["sample"]
+    host["save"] += largest
+    found = {}
+    if beside:
+        found[DRAWS] = {"draw": sampler.drawing + process}
+    else:
+        stays = sampler.drawing if sampler.asleep is None else sampler.asleep
+        awake = ("start", "sample", "push")
+        for phase in device:
+            device[phase] += sampler.drawing if phase in awake else stays
+            if sampler.asleep is not None and phase not in awake:
+                host[phase] += sampler.weights
+    processes = ranks * (2 if beside else 1)
+    each = processes * values["process_gb"] * GB
+    order = ("start", "hold", "sample", "push", "train", "step", "save", "resume")
+    found[TRAINS] = {phase: device[phase] for phase in order}
+    found[HOST] = {phase: ranks * host[phase] + each for phase in order}
+    return found
+
+
+def alternatives(experiment: Experiment, gpus: str) -> Iterator[list[str]]:
+    """Overrides that take less memory, the least change first. gpus: the layout now, if any."""
+    budget = experiment.micro_batch_tokens
+    longest = experiment.dataset.max_prompt_tokens + experiment.dataset.max_response_tokens
+    while budget is not None and budget // 2 >= longest:
+        budget //= 2
+        yield [f"micro_batch_tokens={budget}"]
+    layouts = sorted(file.stem for file in (schema.CONF / "gpus").glob("*.yaml"))
+    yield from ([f"gpus={name}"] for name in layouts if int(name[0]) > int((gpus or "0")[0]))
+
+
+def what_fits(
+    overrides: list[str], gpu: str, values: dict[str, float], experiment: Experiment
+) -> str | None:
+    """The first alternative that fits, for people."""
+    chosen = next((o.partition("=")[2] for o in overrides if o.startswith("gpus=")), "")
+    chosen = chosen or f"{gpus_of(experiment.config())}x"
+    for extra in alternatives(experiment, chosen):
+        kept = [o for o in overrides if o.partition("=")[0] != extra[0].partition("=")[0]]
+        other = Composed.compose(*kept, *extra).settings
+        if plan(other, gpu, values).fits:
+            return " ".join(extra)
+    return None

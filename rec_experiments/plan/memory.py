@@ -1,0 +1,232 @@
+"""Memory of each phase of a run, counted from the code that trains on tensors without values.
+
+Every phase runs twice, on models of a few layers, and the rest follows: layers are alike, so that
+each adds the same. What waits on the host is counted apart (`distributed.HOST`).
+"""
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from rec_experiments import distributed
+from rec_experiments.distributed import World
+from rec_experiments.experiment import Experiment
+from rec_experiments.plan.meter import Meter
+from rec_experiments.policy.batching import Pass
+from rec_experiments.prepare import compute_dtype, extra_roles, place, policies_of
+from rec_experiments.rollout.pipeline import Overlap
+from rec_experiments.rollout.remote import layout
+from rec_experiments.rollout.worker import Snapshot
+from rec_experiments.training.loop import gradient_pass, measures_kl
+from rec_experiments.training.movement import copied
+from rec_experiments.training.update import MiniBatch, begin_gradient
+from rec_experiments.types import Response, Rollouts, Tick, Verdict
+
+LAYERS = (2, 4)  # of the models that are run
+DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes: the most on a device, and on the host for the process of that device."""
+
+    device: float
+    host: float
+
+    def at(self, other: "Use", layers: int) -> "Use":
+        """Of so many layers, if this is of LAYERS[0] and `other` of LAYERS[1]."""
+        share = (layers - LAYERS[0]) / (LAYERS[1] - LAYERS[0])
+        return Use(
+            self.device + share * (other.device - self.device),
+            self.host + share * (other.host - self.host),
+        )
+
+
+def training_memory(
+    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, host: str = WAITING
+) -> dict[str, Use]:
+    """Of each phase what training holds on each of its devices, the sampler apart.
+
+    shape: the model's configuration. prompt_tokens: of the rows of a pass, whose responses are of
+    full length and which is as large as the limits of a pass allow. host: DEVICE for a run on a
+    CPU, where both share one memory.
+    """
+    few, more = (
+        _counted(experiment, {**shape, "num_hidden_layers": layers}, prompt_tokens, host)
+        for layers in LAYERS
+    )
+    return {phase: use.at(more[phase], shape["num_hidden_layers"]) for phase, use in few.items()}
+
+
+def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> int:
+    """Of the model's weights, in their own dtype."""
+    with FakeTensorMode():
+        one, two = (
+            bytes_of(model_of(experiment, {**shape, "num_hidden_layers": n}).state_dict())
+            for n in (1, 2)
+        )
+    return one + (shape["num_hidden_layers"] - 1) * (two - one)
+
+
+def _counted(
+    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, host: str
+) -> dict[str, Use]:
+    batch = batch_of(experiment, full_pass(experiment, prompt_tokens))
+    with (
+        pretended(experiment.ranks) as world,
+        mock.patch.object(distributed, "HOST", host),
+        mock.patch.object(PreTrainedModel, "to", moved),
+        warnings.catch_warnings(action="ignore"),  # of torch, to itself: they have no data pointer
+        FakeTensorMode(allow_non_fake_inputs=True),
+        Meter() as meter,
+    ):
+        return Phases(experiment, world, meter).run(model_of(experiment, shape), batch)
+
+
+def model_of(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
+    """On the host, as it is loaded."""
+    source: Any = experiment.model
+    with torch.device(distributed.HOST):
+        model = AutoModelForCausalLM.from_config(
+            configuration(shape),
+            dtype=getattr(torch, source.dtype),
+            attn_implementation=source.attention,
+        )
+    if source.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def moved(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
+    """`Module.to`, which refuses tensors without values."""
+    if next(model.parameters()).device.type == torch.device(device).type:
+        return model
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                there = weight.detach().to(device)
+                module._parameters[name] = torch.nn.Parameter(there, weight.requires_grad)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.to(device)
+    model.tie_weights()
+    return model
+
+
+def configuration(shape: dict[str, Any]) -> PretrainedConfig:
+    return AutoConfig.for_model(**shape)
+
+
+@contextlib.contextmanager
+def pretended(ranks: int) -> Iterator[World]:
+    """A world of so many ranks, of which this one alone is there: it hears nothing of others."""
+    if ranks == 1:
+        yield World(device=DEVICE)
+        return
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        world = World(0, ranks, DEVICE)
+        assert world.mesh  # made now, of tensors with values
+        yield world
+    finally:
+        dist.destroy_process_group()
+        distributed._mesh.cache_clear()
+
+
+def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
+    """The rows of one pass that is as large as the limits allow."""
+    task = experiment.dataset
+    P, T = min(prompt_tokens, task.max_prompt_tokens), task.max_response_tokens
+    rows = experiment.micro_batch_size or experiment.batch_size * experiment.group_size
+    if experiment.micro_batch_tokens:
+        rows = max(1, min(rows, experiment.micro_batch_tokens // (P + T)))
+    logp = [[-1.0] * T for _ in range(rows)]
+    return Rollouts(
+        index=0,
+        prompts=[[0] * P for _ in range(rows)],
+        responses=[Response([i] * T, logp[i], True, [True] * T) for i in range(rows)],
+        verdicts=[Verdict(reward=float(i % 2), accuracy=float(i % 2)) for i in range(rows)],
+        groups=[0] * rows,
+        versions=[0] * rows,
+        logps={"behavior": logp} if "sampler" in experiment.algorithm().needs.logps else {},
+    )
+
+
+def batch_of(experiment: Experiment, rollouts: Rollouts) -> MiniBatch:
+    """The rows as an update gets them that measures KL, if any does."""
+    update = next(n for n in range(1 << 20) if measures_kl(experiment.kl_every or 1, n))
+    tick = Tick(batch=0, epoch=0, part=0, update=update)
+    source: Any = experiment.model
+    like: Any = torch.nn.Linear(1, 1, dtype=getattr(torch, source.dtype))
+    return MiniBatch.of(rollouts, experiment.algorithm(), tick, experiment.seed, like)
+
+
+class Phases:
+    """Runs the phases one after the other and notes what each holds at most."""
+
+    def __init__(self, experiment: Experiment, world: World, meter: Meter):
+        self.experiment, self.world, self.meter = experiment, world, meter
+        self.found: dict[str, Use] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self.meter.reset()
+        yield
+        self.found[name] = Use(self.meter.most[DEVICE], self.meter.most[WAITING])
+
+    def run(self, model: PreTrainedModel, batch: MiniBatch) -> dict[str, Use]:
+        experiment, world = self.experiment, self.world
+        compute = compute_dtype(experiment)
+        overlaps = isinstance(experiment.pipeline, Overlap)
+        with self.phase("start"):
+            models, model = place(model, extra_roles(experiment), world, compute)
+            shared = 2 * bytes_of(model.state_dict()) if overlaps else 0
+            model = world.split(model, compute)
+            optimizer = experiment.optimizer.build(model)
+        policies = policies_of(experiment, models)
+        with self.phase("hold"):  # in overlap they are held in shared memory
+            held = {} if overlaps else Snapshot.of(model, 0).kept().weights
+        context: Any = SimpleNamespace(
+            policies=policies, chat=SimpleNamespace(pad_id=0), world=world
+        )
+        gradient = gradient_pass(experiment, context, batch.tick)
+        part = Pass(batch.sequences, needs_gradient=True, chunked=True)
+        begin_gradient(model)
+        experiment.optimizer.step(optimizer, model, batch.tick.update)  # makes its state
+        with self.phase("train"), policies.at_hand(gradient.others, world.device, compute):
+            begin_gradient(model)
+            gradient.compute(model, part, batch)
+        with self.phase("step"):
+            before = copied(model) if gradient.kl else None
+            experiment.optimizer.step(optimizer, model, batch.tick.update)
+            del before
+        with self.phase("sample"):  # what is there while the sampler works
+            pass
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "held": held}
+        with self.phase("save"):  # as it is written, a tensor at a time
+            packed = distributed.pack(state)
+        with self.phase("resume"):  # read onto the host, then each rank's part to its device
+            packed = tree_map_only(Tensor, lambda x: x.to(distributed.HOST, copy=True), packed)
+            optimizer.state.clear()
+            state = world.unpack(packed)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        return {name: Use(use.device, use.host + shared) for name, use in self.found.items()}
+
+
+def bytes_of(weights: Mapping[str, Tensor]) -> int:
+    """Of the weights, those that are tied once."""
+    sizes, _ = layout(weights)
+    return sum(n * dtype.itemsize for dtype, n in sizes.items())

@@ -1,0 +1,62 @@
+"""Weights on their way into vLLM: on which devices, and a chunk at a time."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rec_experiments.errors import UserError
+
+PUSHED_AT_ONCE = 1 << 30  # bytes of weights on their way to each device
+
+
+def check_devices(engine: int, seen: int, ranks: int) -> None:
+    """Raise UserError unless an engine of so many GPUs has them for itself. seen: GPUs that this
+    process sees. ranks: processes that train, and would each start an engine in their midst."""
+    if ranks > 1:
+        raise UserError(
+            f"sampler=vllm: with ranks={ranks} every engine would start on the first GPU; "
+            "pipeline=overlap gives each a GPU of its own, as gpus=8x80gb does"
+        )
+    if engine > seen:
+        raise UserError(
+            f"sampler.tensor_parallel_size={engine}: the process that draws sees {seen} GPU; "
+            "pipeline=overlap gives it one, pipeline=sequential all"
+        )
+
+
+def chunks(weights: Iterable[tuple[str, Tensor]], most: int) -> Iterator[list[tuple[str, Tensor]]]:
+    """The weights in order, at most so many bytes together, but at least one."""
+    part: list[tuple[str, Tensor]] = []
+    held = 0
+    for name, weight in weights:
+        if part and held + weight.nbytes > most:
+            yield part
+            part, held = [], 0
+        part.append((name, weight))
+        held += weight.nbytes
+    if part:
+        yield part
+
+
+def update_info(
+    part: list[tuple[str, Tensor]],
+    copies: list[list[Tensor]],
+    uuids: list[str],
+    share: Callable[[Tensor], tuple[Any, Any]],
+) -> dict[str, Any]:
+    """What vLLM's IPC engine is told of a chunk. copies: of each weight one on each device of
+    `uuids`. share: makes a handle of one, as torch's `reduce_tensor`."""
+    return {
+        "names": [name for name, _ in part],
+        "dtype_names": [dtype_name(w.dtype) for _, w in part],
+        "shapes": [list(w.shape) for _, w in part],
+        "ipc_handles": [
+            {uuid: share(w)[1] for uuid, w in zip(uuids, row, strict=True)} for row in copies
+        ],
+    }
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

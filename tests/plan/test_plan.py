@@ -1,0 +1,160 @@
+"""What a run needs, before it runs.
+
+1. Each setting of the paper fits each of its layouts with 5 GB of 80 to spare, counted from the
+   code that trains; one more copy of the weights does not.
+2. The count is what tensors with values take; layers beyond those that are run follow from them.
+3. Weights that are split among ranks count once each.
+4. A run that does not fit is refused in one line that says what would.
+"""
+
+import functools
+
+import pytest
+import torch
+from conftest import experiment, refused
+from test_config import LAYOUTS
+from torch import nn
+
+from rec_experiments.plan import __main__ as command
+from rec_experiments.plan import budget, memory
+from rec_experiments.plan.assumed import assumptions
+from rec_experiments.plan.meter import Meter
+from rec_experiments.plan.sampler import SamplerMemory
+
+VALUES = assumptions()["values"]
+SMALL = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 9,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
+    "max_position_embeddings": 8192, "tie_word_embeddings": False,
+}  # fmt: skip
+GUARDED = ("model=pretrained", "model.path=x", "micro_batch_tokens=4096", "micro_batch_size=null")
+
+
+@functools.cache
+def planned(name: str) -> budget.Plan:
+    return budget.plan(experiment(*LAYOUTS[name]), "h100-80", VALUES)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_setting_of_the_paper_fits_its_layouts(name):
+    found = planned(name)
+    assert found.gpus == int(name.partition("_")[2][0])
+    for place in (budget.TRAINS, budget.DRAWS):
+        for phase, used in found.memory.get(place, {}).items():
+            assert used < 75e9, (place, phase, used / 1e9)
+    assert found.fits, found.worst()
+
+
+def test_one_more_copy_of_the_weights_does_not_fit(monkeypatch):
+    """As a copy for a metric that stays on the device while the gradient is computed."""
+    begin = memory.begin_gradient
+
+    def holding(model):
+        begin(model)
+        model.copy = [parameter.detach().clone() for parameter in model.parameters()]
+
+    before = planned("toolace_1x80gb").memory[budget.TRAINS]["train"]
+    monkeypatch.setattr(memory, "begin_gradient", holding)
+    found = budget.plan(experiment(*LAYOUTS["toolace_1x80gb"]), "h100-80", VALUES)
+    more = found.memory[budget.TRAINS]["train"] - before
+    assert more == pytest.approx(3.21e9 * 4 * (1 + VALUES["fragmentation"]), rel=0.01)
+    assert not found.fits
+
+
+def test_layers_beyond_those_that_are_run_follow_from_them(monkeypatch):
+    exp = experiment(*GUARDED)
+    followed = memory.training_memory(exp, SMALL, 100)
+    monkeypatch.setattr(memory, "LAYERS", (8, 9))
+    counted = memory.training_memory(exp, SMALL, 100)
+    for phase, use in followed.items():
+        assert use.device == pytest.approx(counted[phase].device, rel=1e-3), phase
+        assert use.host == pytest.approx(counted[phase].host, rel=1e-3), phase
+
+
+def test_what_is_held_is_weights_gradient_moments_reference_and_passes(monkeypatch):
+    """The parts of the count that a pencil gives."""
+    exp = experiment(*GUARDED, "kl_every=1")
+    found = memory.training_memory(exp, SMALL, 100)
+    weights = memory.model_bytes(exp, SMALL)
+    assert found["sample"].device == pytest.approx(3 * weights, rel=0.02)  # and two moments
+    assert found["sample"].host == pytest.approx(2 * weights, rel=0.02)  # reference, and held
+    assert found["train"].device > 5 * weights  # and gradient, and the reference at hand
+    without = memory.training_memory(experiment(*GUARDED, "kl_every=0"), SMALL, 100)
+    assert found["train"].device - without["train"].device == pytest.approx(weights, rel=0.2)
+    assert without["sample"].host == pytest.approx(weights, rel=0.02)
+
+
+def test_ranks_share_weights_and_moments():
+    alone = memory.training_memory(experiment(*GUARDED, "kl_every=0"), SMALL, 100)
+    shared = memory.training_memory(experiment(*GUARDED, "kl_every=0", "ranks=4"), SMALL, 100)
+    weights = memory.model_bytes(experiment(*GUARDED), SMALL)
+    assert alone["step"].device > 3.9 * weights
+    # Two moments, the weights, and the held ones, a fourth of each.
+    assert shared["sample"].device == pytest.approx(weights, rel=0.05)
+
+
+def test_the_meter_counts_what_is_alive():
+    with Meter() as meter:
+        one = torch.zeros(1000)
+        view = one[10:].view(-1)
+        two = one + 1
+        del two
+        most, now = meter.most["cpu"], meter.now["cpu"]
+        meter.reset()
+        one.untyped_storage().resize_(400)
+        del one
+        assert meter.now["cpu"] == 400
+        del view
+    assert (most, now) == (8000, 4000)
+    assert meter.now["cpu"] == 0
+
+
+def test_a_gradient_is_forgotten_with_its_graph():
+    layer = nn.Linear(100, 100, bias=False)
+    with Meter() as meter:
+        loss = layer(torch.ones(7, 100)).square().sum()
+        loss.backward()
+        del loss
+        assert meter.now["cpu"] == 40_000
+        layer.zero_grad()
+        assert meter.now["cpu"] == 0
+
+
+def test_a_sampler_that_sleeps_leaves_the_device():
+    found = [
+        budget.sampler_memory(experiment("setting=paper/gsm8k", *extra), 6.2e9, 80e9, VALUES)
+        for extra in ((), ("gpus=2x80gb",), ("sampler=native",))
+    ]
+    asleep, beside, native = found
+    assert asleep == SamplerMemory(3.1e9, 12 * 2**30, 3e9, 1e9)
+    assert beside.drawing == pytest.approx(0.85 * 80e9)
+    assert beside.asleep is None
+    assert native.weights == 6.2e9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["gpu=h100"], "gpu=h100: is not known; allowed: h100-80, a100-80, h200-141, a100-40"),
+        (["gpus=8"], "gpus=8: names no layout; gpus=8x80gb is written so"),
+        (["margin_gb=x"], "margin_gb=x: must be a number above 0"),
+        (["setting=mini/gsm8k"], "model: a plan is for a model of transformers"),
+        (["setting=paper/guru", "word"], "word: is not understood; allowed: key=value"),
+        (["setting=paper/gruu"], "setting=paper/gruu: no such choice"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, line, monkeypatch, capfd):
+    said = refused(arguments, monkeypatch, capfd, lambda: command.main(arguments))
+    assert line in said
+
+
+def test_a_run_that_does_not_fit_is_refused_with_what_would(monkeypatch, capsys):
+    """7B does not fit one GPU; nothing of the plan is hidden by the refusal."""
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["setting=paper/guru", "gpus=1x80gb"])
+    out, err = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert "does not fit" in out
+    assert "assumed, not measured: margin_gb 5" in out
+    assert len(err.splitlines()) == 1
+    assert "what fits is gpus=8x80gb" in err

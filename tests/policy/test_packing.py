@@ -1,0 +1,125 @@
+"""Sequences in one row say what they say in rows of their own.
+
+1. Loss and gradient are those of padded rows, to float64's rounding, whatever the lengths, with a
+   reference and with exact entropy in the loss.
+2. No padding is computed; what is saved on sequences like GSM8K's is counted.
+3. Heads that are not plain take the padded way.
+"""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
+
+from rec_experiments.policy.batching import Limits, TokenSequence, micro_batches
+from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.token_batch import collate, packed
+
+STYLE = {
+    "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+CONFIGS = {
+    "qwen2": Qwen2Config(**STYLE, tie_word_embeddings=True),
+    "llama": LlamaConfig(**STYLE, tie_word_embeddings=False),
+}
+
+
+def model(config, attention="sdpa", seed=0):
+    torch.manual_seed(seed)
+    built = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    return built.double().eval()
+
+
+def sequences(lengths):
+    numbers = iter(range(10_000))
+
+    def tokens(count):
+        return [3 + next(numbers) * 7 % 58 for _ in range(count)]
+
+    return [TokenSequence(tokens(p), tokens(r), [n]) for n, (p, r) in enumerate(lengths)]
+
+
+def forward(is_packed):
+    return ForwardPass(
+        pad_id=0, temperature=0.7, compute_dtype=torch.float32, packed=is_packed
+    )  # float32 leaves the weights' float64
+
+
+def loss_and_gradient(policy, reference, rows, is_packed):
+    policy.zero_grad()
+    scored = forward(is_packed)(
+        policy, rows, others={"reference": reference}, kl=True,
+        differentiable={"entropy", "kl"}, chunked=True,
+    )  # fmt: skip
+    loss = torch.zeros((), dtype=torch.float64)
+    for b, row in enumerate(rows):
+        live = slice(len(row.response))
+        worth = torch.linspace(-1, 2, len(row.response), dtype=torch.float64)
+        loss = loss + (worth * scored.logp_BT[b, live]).sum()
+        loss = loss + 0.3 * scored.kl_BT[b, live].sum() - 0.2 * scored.entropy_BT[b, live].sum()
+        loss = loss + scored.others["reference"][b, live].sum()
+    loss.backward()
+    return loss.detach(), torch.cat([p.grad.flatten() for p in policy.parameters()])
+
+
+LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7)), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"), [("qwen2", "sdpa"), ("llama", "sdpa"), ("llama", "eager")]
+)
+@settings(max_examples=8, deadline=None)
+@given(lengths=LENGTHS)
+def test_loss_and_gradient_are_those_of_padded_rows(name, attention, lengths):
+    policy, reference = (model(CONFIGS[name], attention, seed) for seed in (0, 1))
+    rows = sequences(lengths)
+    one = loss_and_gradient(policy, reference, rows, is_packed=False)
+    other = loss_and_gradient(policy, reference, rows, is_packed=True)
+    torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
+    assert one[1].abs().max() > 1e-3
+
+
+@given(lengths=LENGTHS)
+def test_a_row_holds_every_token_that_is_read_and_no_other(lengths):
+    rows = sequences(lengths)
+    batch = packed([s.prompt for s in rows], [s.response for s in rows])
+    assert batch.input_ids.numel() == sum(s.length - 1 for s in rows)
+    read = [token for s in rows for token in (s.prompt + s.response)[:-1]]
+    assert batch.input_ids[0].tolist() == read
+    assert (batch.position_ids[0] == 0).sum() == sum(s.length > 1 for s in rows)
+    padded = collate([s.prompt for s in rows], [s.response for s in rows], 0)
+    assert torch.equal(batch.target_N, padded.target_N)
+    assert torch.equal(batch.live_N, padded.live_N)
+    assert tuple(batch.shape) == tuple(padded.shape)
+
+
+def test_heads_that_are_not_plain_take_the_padded_way():
+    config = Gemma2Config(**STYLE, head_dim=8)
+    policy, rows = model(config), sequences([(3, 4), (5, 2)])
+    one, other = (forward(is_packed)(policy, rows).logp_BT for is_packed in (False, True))
+    assert torch.equal(one, other)
+
+
+def test_padding_that_gsm8k_would_compute(data_folder):
+    """Questions and solutions of GSM8K, four bytes a token, in an order as they are drawn."""
+    lines = (data_folder / "gsm8k" / "train.jsonl").read_text().splitlines()[:768]
+    texts = [json.loads(line) for line in lines]
+    rows = [
+        TokenSequence([0] * (60 + len(t["question"]) // 4), [0] * (1 + len(t["answer"]) // 4), [n])
+        for n, t in enumerate(texts)
+    ]
+    rows.sort(key=lambda s: -s.length)  # as training sorts them
+    tokens = sum(s.length for s in rows)
+    computed = {}
+    for is_packed in (False, True):
+        limits = Limits(sequences=None, tokens=16_384, packed=is_packed)
+        parts = list(micro_batches(rows, limits))
+        computed[is_packed] = sum(limits.computed(part) for part in parts)
+        assert all(limits.computed(part) <= 16_384 for part in parts)
+    assert computed[True] == tokens
+    assert 1.1 < computed[False] / tokens < 2

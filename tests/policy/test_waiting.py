@@ -1,0 +1,72 @@
+"""Weights that wait on the host.
+
+1. A copy that is kept is independent of the model; tied weights stay one.
+2. A frozen model comes to the device in as little memory as changes no bit, and goes back.
+3. A step is the same whether the reference waits or not.
+"""
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rec_experiments.distributed import kept
+from rec_experiments.policy.batching import TokenSequence
+from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.training.movement import copied
+from rec_experiments.training.policies import on_device
+
+
+def model(tied=True):
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=tied, bos_token_id=None,
+        eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_copy_is_independent_and_tied_as_the_model(tied):
+    policy = model(tied)
+    held = kept(policy.state_dict())
+    before = {name: weight.clone() for name, weight in held.items()}
+    for parameter in policy.parameters():
+        parameter.mul_(2)
+    assert all(torch.equal(held[name], before[name]) for name in held)
+    one, other = held["lm_head.weight"], held["model.embed_tokens.weight"]
+    assert (one.data_ptr() == other.data_ptr()) is tied
+    assert len(copied(policy)) == len(list(policy.named_parameters()))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_comes_to_the_device_and_goes_back(tied):
+    """The device is one without values: what is on it shows by its dtype."""
+    reference = model(tied)
+    waiting = reference.state_dict()
+    with on_device(reference, "meta", torch.bfloat16):
+        there = reference.state_dict()
+        assert {weight.device.type for weight in there.values()} == {"meta"}
+        low = {name for name, weight in there.items() if weight.dtype == torch.bfloat16}
+        assert low == {name for name in there if "_proj.weight" in name}
+        assert not any(parameter.requires_grad for parameter in reference.parameters())
+    back = reference.state_dict()
+    assert all(back[name].data_ptr() == weight.data_ptr() for name, weight in waiting.items())
+
+
+def test_a_model_in_a_smaller_dtype_keeps_it():
+    reference = model().bfloat16()
+    with on_device(reference, "meta", torch.float32):
+        assert {w.dtype for w in reference.state_dict().values()} == {torch.bfloat16}
+
+
+def test_weights_in_the_dtype_of_the_products_change_no_bit():
+    reference, lower = model(), model()
+    for module in lower.modules():
+        if isinstance(module, torch.nn.Linear) and module is not lower.lm_head:
+            module.weight = torch.nn.Parameter(module.weight.bfloat16(), requires_grad=False)
+    forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.bfloat16)
+    rows = [TokenSequence([1, 2, 3], [4, 5], [0]), TokenSequence([6], [7, 8, 9], [1])]
+    one, other = forward(reference, rows).logp_BT, forward(lower, rows).logp_BT
+    assert torch.equal(one, other)
+    assert not torch.equal(one, forward(reference, rows[:1]).logp_BT[:, :1])

@@ -1,0 +1,92 @@
+"""A run's model as a folder, and its scores.
+
+1. The exported folder, loaded by transformers, has the checkpoint's weights and scores as the run
+   said, at the newest checkpoint and at an earlier one.
+2. Ranks' parts become whole tensors.
+3. Intervals are those of the books.
+4. What cannot be exported is one line, and leaves nothing behind.
+"""
+
+import pytest
+import torch
+from conftest import SMALL, refused, run
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from rec_experiments import evaluate, evaluation, export, runs
+from rec_experiments.distributed import SHARD
+from rec_experiments.errors import UserError
+from rec_experiments.records.joining import joined
+
+DATA = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("run") / "run", *SMALL, "eval_every=1")
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_the_exported_folder_scores_as_the_run_said(done, tmp_path, step):
+    out = tmp_path / "model"
+    assert export.export(done.path, out, step if step == 2 else None) == step
+    loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    state = runs.model_of(done.path, runs.experiment_of(done.path, []), step)[0].state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in state.items())
+    said = {k: v for k, v in done.metrics()[step].items() if k.startswith("eval/")}
+    assert said["eval/response_length"] > 1
+    assert evaluation.evaluate(str(done.path), step, []).metrics == said
+    assert evaluation.evaluate(str(out), step, DATA).metrics == said
+
+
+def test_a_value_of_the_run_can_be_changed(done):
+    found = evaluation.evaluate(str(done.path), None, ["eval_samples=2", "eval_problems=4"])
+    assert found.problems == 4
+    assert 0 <= found.low <= found.metrics["eval/accuracy"] <= found.high <= 1
+
+
+@given(st.integers(1, 5), st.integers(1, 17))
+def test_ranks_parts_become_whole(ranks, rows):
+    whole = torch.arange(3.0 * rows).view(rows, 3)
+    size = -(-rows // ranks)
+    parts = [
+        {"w": {SHARD: whole[r * size : (r + 1) * size], "shape": (rows, 3), "stride": (3, 1)},
+         "plain": torch.ones(2)}
+        for r in range(ranks)
+    ]  # fmt: skip
+    found = joined(parts)
+    assert torch.equal(found["w"], whole)
+    assert torch.equal(found["plain"], torch.ones(2))
+    if size < rows:
+        with pytest.raises(UserError, match="a rank is missing"):
+            joined(parts[:1])
+
+
+def test_intervals():
+    """Wilson's of 8 of 10 (Wilson 1927); Student's of four means by hand: t = 3.1824."""
+    assert evaluation.interval([1.0] * 8 + [0.0] * 2) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    low, high = evaluation.interval([0.25, 0.5, 0.5, 0.75])
+    assert (low, high) == pytest.approx(
+        (0.5 - 3.1824 * 0.2041 / 2, 0.5 + 3.1824 * 0.2041 / 2), abs=1e-3
+    )
+    assert evaluation.interval([0.0] * 5)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "line"),
+    [
+        (export, ["{run}"], "give two folders"),
+        (export, ["{run}", "{tmp}/out", "step=7"], "step=7: has no checkpoint; allowed: 3, 2"),
+        (export, ["{run}", "{tmp}"], "is there already"),
+        (export, ["{tmp}", "{tmp}/out"], "is no run folder"),
+        (export, ["{run}", "{tmp}/out", "steps=7"], "steps=7: is not understood"),
+        (evaluate, ["{run}", "step=x"], "step=x: must be a whole number"),
+        (evaluate, ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
+        (evaluate, [], "give one run folder"),
+    ],
+)
+def test_bad_input_is_one_line(done, tmp_path, entry, arguments, line, monkeypatch, capfd):
+    words = [word.format(run=done.path, tmp=tmp_path) for word in arguments]
+    assert line in refused(words, monkeypatch, capfd, lambda: entry.main(words))
+    assert list(tmp_path.iterdir()) == []
