@@ -133,6 +133,7 @@ def test_kept_outputs_name_no_place_and_no_machine(kept):
 def test_prints_what_it_should(path, executed, kept):
     expected = {
         "bandit_and_masks": text(kept),
+        "own_algorithm": "9 done, 0 failed",
         "figures": "2 runs done, 0 partial, 0 missing",  # of its own sweep
         "tour": "over 3 steps",
     }
