@@ -7,10 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from rec_experiments import schema
 from rec_experiments.results import staleness
 
 HERE = Path(__file__).parent
 PAGE = HERE / "staleness.md"
+SWEEP = schema.CONF / "sweep" / "staleness.yaml"
 
 
 def page() -> str:
@@ -24,13 +28,15 @@ def section(file: Path) -> str:
     """The runs of one scale: how many they are, the picture, a table for each form of age."""
     found: dict[str, Any] = json.loads(file.read_text())
     seeds, claims = len(found["seeds"]), found["claim_seeds"]
-    whole = "" if seeds >= claims else f", {seeds} of {claims} seeds, **a subset**"
+    methods, every = len(found["methods"]), len(yaml.safe_load(SWEEP.read_text())["arms"])
+    subset = "" if (seeds, methods) == (claims, every) else ", **a subset**"
     lines = [
         f"### {found['title']}",
         "",
-        f"`scale={found['scale']}`{whole}: {found['finished']} finished runs, seeds "
-        f"{', '.join(map(str, found['seeds']))}, {len(found['methods'])} methods. Accuracy before "
-        f"training: {found['start']:.3f}. {' '.join(found['makers'])}".rstrip(),
+        f"`scale={found['scale']}`{subset}: {seeds} of {claims} seeds, {methods} of {every} "
+        f"methods, {found['finished']} finished runs. "
+        f"Accuracy before training: {found['start']:.3f}. "
+        f"{' '.join(found['makers'])}".rstrip(),
         "",
         f"![{found['title']}](figures/{file.stem}.png)",
     ]
