@@ -70,7 +70,7 @@ def test_layers_beyond_those_that_are_run_follow_from_them(monkeypatch):
         assert use.host == pytest.approx(counted[phase].host, rel=1e-3), phase
 
 
-def test_what_is_held_is_weights_gradient_moments_reference_and_passes(monkeypatch):
+def test_what_is_held_is_weights_gradient_moments_reference_and_passes():
     """The parts of the count that a pencil gives."""
     exp = experiment(*GUARDED, "kl_every=1")
     found = memory.training_memory(exp, SMALL, 100)
@@ -79,7 +79,7 @@ def test_what_is_held_is_weights_gradient_moments_reference_and_passes(monkeypat
     assert found["sample"].host == pytest.approx(2 * weights, rel=0.02)  # reference, and held
     assert found["train"].device > 5 * weights  # and gradient, and the reference at hand
     without = memory.training_memory(experiment(*GUARDED, "kl_every=0"), SMALL, 100)
-    assert found["train"].device - without["train"].device == pytest.approx(weights, rel=0.2)
+    assert found["train"].device > without["train"].device + weights  # and the reference's pass
     assert without["sample"].host == pytest.approx(weights, rel=0.02)
 
 
