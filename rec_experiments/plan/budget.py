@@ -86,7 +86,9 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     source: Any = experiment.model
     parameters = weights / ITEMSIZE[source.dtype]
     largest = config.vocab_size * config.hidden_size * (ITEMSIZE[source.dtype] + 2)
-    held = training["sample"].device * experiment.ranks
+    # Weights, two moments, and what batches are drawn from, which beside training each rank has.
+    beside = isinstance(experiment.pipeline, Overlap)
+    state = weights * (3 + (experiment.ranks if beside else 1))
     return Plan(
         experiment=experiment,
         gpus=gpus,
@@ -97,7 +99,7 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
             DRAWS: card["memory"] - values["margin_gb"] * GB,
             HOST: values["host_gb_per_gpu"] * GB * gpus,
         },
-        cost=step_cost(experiment, config, sampler, card, values, parameters, held),
+        cost=step_cost(experiment, config, sampler, card, values, parameters, state),
     )
 
 
