@@ -135,19 +135,29 @@ def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window:
             markevery=marker_places(len(mean.steps), place, len(data.arms)),
         )
         if mean.interval:
-            _draw_band(axes, mean.steps, mean.interval, look.color)
+            _draw_band(axes, mean.steps, mean.interval, look.color, panel.log)
         positive |= any(value > 0 for _, values in curves for value in values)
     if panel.log and positive:
         axes.set_yscale("log", nonpositive="clip")
 
 
 def _draw_band(
-    axes: Axes, steps: list[int], interval: tuple[np.ndarray, np.ndarray], color: str
+    axes: Axes, steps: list[int], interval: tuple[np.ndarray, np.ndarray], color: str, log: bool
 ) -> None:
-    """The axes' range is that of the curves: a band over three seeds is cut where it leaves it."""
+    """The axes' range is that of the curves: a band over three seeds is cut where it leaves it.
+
+    log: where it reaches 0 it would go down for ever, and is left out.
+    """
     low, high = interval
-    outline = np.column_stack([np.r_[steps, steps[::-1]], np.r_[low, high[::-1]]])
-    area = PolyCollection([outline], facecolors=color, alpha=0.15, linewidths=0)
+    drawn = low > 0 if log else np.isfinite(low)
+    parts = np.split(np.arange(len(steps)), np.flatnonzero(np.diff(drawn)) + 1)
+    at = np.array(steps)
+    outlines = [
+        np.column_stack([np.r_[at[part], at[part[::-1]]], np.r_[low[part], high[part[::-1]]]])
+        for part in parts
+        if drawn[part[0]]
+    ]
+    area = PolyCollection(outlines, facecolors=color, alpha=0.15, linewidths=0)
     axes.add_collection(area, autolim=False)
 
 
@@ -184,7 +194,7 @@ def _reading(data: FigureData, window: int) -> list[str]:
     if window > 1 and any(panel.metric in SMOOTHED for panel in data.panels):
         notes.append(f"Training reward: running average of {window} steps.")
     if any(panel.log for panel in data.panels):
-        notes.append("A zero lies below a logarithmic axis.")
+        notes.append("A zero lies below a logarithmic axis; a band that reaches 0 is left out.")
     return notes
 
 
