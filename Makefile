@@ -16,7 +16,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-docs test-slurm test-vllm check format bench bench-peers \
+.PHONY: help install run figures claim-runs claims report test test-fast test-docs test-slurm test-vllm check format bench bench-peers bench-memory gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -108,6 +108,13 @@ $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 
 bench-peers: $(PEERS_STAMP) ## speed and memory beside TRL, a plain loop and, after make test-vllm, vLLM; half an hour
 	$(PEERS_VENV)/bin/python benchmarks/peers.py --out docs/peers.json $(ARGS)
+
+bench-memory: $(STAMP) ## the plan's memory against that of real steps, and the host's while a state is saved
+	$(BIN)/python benchmarks/plan_reality.py $(ARGS)
+	$(BIN)/python benchmarks/state_memory.py
+
+gpu-day: $(STAMP) ## on a machine with GPUs: run every path that no CPU can prove
+	$(BIN)/python benchmarks/gpu_day.py $(ARGS)
 
 kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20

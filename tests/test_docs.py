@@ -33,6 +33,7 @@ EMPTY = (
     "WANDB_API_KEY",
     "launcher=slurm: ",
     "my_verifier.judge",
+    "holds no model",
 )
 
 
