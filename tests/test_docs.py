@@ -25,7 +25,14 @@ ELSEWHERE = ("slurm", "--wandb", "FOLDER", "scale=paper", "make test")  # not he
 
 
 # What a command may say in an empty folder of a machine without a cluster.
-EMPTY = ("no run", "no such folder", "has no train.jsonl", "WANDB_API_KEY", "launcher=slurm: ", "holds no model")
+EMPTY = (
+    "no run",
+    "no such folder",
+    "has no train.jsonl",
+    "WANDB_API_KEY",
+    "launcher=slurm: ",
+    "holds no model",
+)
 
 
 def commands() -> list[str]:
