@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from rec_experiments import distributed
 from rec_experiments.errors import UserError
 from rec_experiments.rng import integer
@@ -130,6 +128,7 @@ class VllmSampler:
         max_response_tokens: int,
     ) -> None:
         self.vllm = vllm = _import_vllm()
+        import torch
         from vllm.platforms import current_platform
 
         self.eos_ids = eos_ids
@@ -197,6 +196,7 @@ class VllmSampler:
     def _push_ipc(self, weights: Iterator[tuple[str, Tensor]]) -> None:
         """Weights to the workers through CUDA memory of their own device, all on this machine, a
         chunk at a time: torch keeps a chunk's memory until the workers have let go of it."""
+        import torch
         from torch.multiprocessing.reductions import reduce_tensor
 
         uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(self.devices)]
@@ -211,6 +211,8 @@ class VllmSampler:
     def _wake(self) -> None:
         """Take back the memory that was given up."""
         if self.asleep:
+            import torch
+
             torch.cuda.empty_cache()  # what training no longer needs, but torch still holds
             self.engine.wake_up()
             self.asleep = False
@@ -299,6 +301,7 @@ def _save_config(model: PreTrainedModel, folder: str) -> None:
 def _undisturbed() -> Iterator[None]:
     """Starting vLLM reseeds python, numpy and torch and disables torch.set_num_threads; undo it."""
     import numpy as np
+    import torch
 
     python, arrays = random.getstate(), np.random.get_state()
     threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads

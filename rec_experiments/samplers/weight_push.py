@@ -1,12 +1,15 @@
 """Weights on their way into vLLM: on which devices, and a chunk at a time."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from rec_experiments.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 PUSHED_AT_ONCE = 1 << 30  # bytes of weights on their way to each device
 

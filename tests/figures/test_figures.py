@@ -309,7 +309,13 @@ def two_sweeps(tmp_path, monkeypatch):
     fake = SimpleNamespace(
         names=lambda: ["fig3", "fig4"],
         load_figure=lambda name, overrides: SimpleNamespace(
-            title=name, caption="", scale="mini", panels=[panel], grid={}
+            title=name,
+            caption="",
+            scale="mini",
+            panels=[panel],
+            grid={},
+            picture="curves",
+            columns="",
         ),
         jobs=jobs,
     )
