@@ -171,4 +171,4 @@ def test_every_scale_has_titles_captions_and_resources(name, scale):
     assert figure.title
     assert figure.caption
     assert points
-    assert figure.resources.hours > 0
+    assert figure.hours > 0
