@@ -1,5 +1,7 @@
 """A plan as lines for people, and what would fit where a run does not."""
 
+import math
+
 from rec_experiments import command
 from rec_experiments.composed import Experiment as Composed
 from rec_experiments.errors import UserError
@@ -45,8 +47,8 @@ def number(key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not value > 0:
-        raise UserError(f"{key}={text}: must be a number above 0")
+    if not 0 < value < math.inf:
+        raise UserError(f"{key}={text}: must be a number above 0, and finite")
     return value
 
 

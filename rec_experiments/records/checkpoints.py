@@ -88,11 +88,11 @@ class Checkpoints:
             state: State = torch.load(
                 self._file(folder), map_location="cpu", mmap=True, weights_only=True
             )
-            found = state.pop(IDENTITY, None)
+            found, step = state.pop(IDENTITY, None), state["step"]
         except (pickle.UnpicklingError, RuntimeError, AttributeError, TypeError, KeyError) as error:
             raise foreign(folder, first_line(error)) from error
-        if self.of(state["step"]) != folder:
-            raise foreign(folder, f"it is of step {state['step']}")
+        if step != _step(folder):
+            raise foreign(folder, f"it is of step {step}")
         if found is not None and identity is not None:
             refuse_other(found, identity, f"checkpoint {folder}: belongs to")
         return state
@@ -104,6 +104,10 @@ class Checkpoints:
     def _file(self, folder: Path) -> Path:
         """This rank's state."""
         return folder / f"rank_{self.world.rank}.pt"
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step_"))
 
 
 def foreign(folder: Path, reason: str) -> UserError:

@@ -30,6 +30,7 @@ from rec_experiments.training.metrics import (
     rollout_metrics,
 )
 from rec_experiments.training.movement import copied, relative_distance
+from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.update import GradientPass, MiniBatch
 from rec_experiments.types import Problem, Rollouts, SampleKey, Tick
@@ -80,7 +81,7 @@ def train(
         with fitting(folder, state, experiment.steps):
             step = state["step"]
             model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
+            restore(optimizer, state["optimizer"])
             context.policies.restore(state["policies"])
             feed.restore(state["feed"])
             batch = packed.unpack(state["batch"]) if state["batch"] else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rec_experiments.distributed import whole
 from rec_experiments.types import Piece
@@ -74,3 +74,15 @@ class AdamW(Piece):
         return (
             f"AdamW, learning rate {self.learning_rate:g}{warm}, weight decay {self.weight_decay:g}"
         )
+
+
+def restore(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """`load_state_dict` with tensors of the optimizer's own. It would keep those of the state that
+    are on its device already, and a checkpoint's lie in its file: no file system lets go of one
+    that is in use, and a change to it would change the run."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_map_only
+
+    optimizer.load_state_dict(state)
+    for parameter, of_parameter in optimizer.state.items():
+        optimizer.state[parameter] = tree_map_only(Tensor, Tensor.clone, of_parameter)

@@ -138,6 +138,7 @@ def test_a_sampler_that_sleeps_leaves_the_device():
         (["gpu=h100"], "gpu=h100: is not known; allowed: h100-80, a100-80, h200-141, a100-40"),
         (["gpus=8"], "gpus=8: names no layout; gpus=8x80gb is written so"),
         (["margin_gb=x"], "margin_gb=x: must be a number above 0"),
+        (["prompt_tokens=inf"], "prompt_tokens=inf: must be a number above 0, and finite"),
         (["setting=mini/gsm8k"], "model: a plan is for a model of transformers"),
         (["setting=paper/guru", "word"], "word: is not understood; allowed: key=value"),
         (["setting=paper/gruu"], "Could not find 'setting/paper/gruu'"),

@@ -456,6 +456,13 @@ SLURM = {"gpus_per_node": 1, "cpus_per_task": 8, "mem": "128GB", "signal_delay_s
         (SLURM, 0, SLURM),
         (SLURM, 1, SLURM),
         (SLURM, 8, SLURM | {"gpus_per_node": 8, "cpus_per_task": 64, "mem": "1024GB"}),
+        (
+            {"gpus_per_node": "a100:1", "mem": 64000},
+            2,
+            {"gpus_per_node": "a100:2", "mem": "128000"},
+        ),
+        ({"gpus_per_node": 1, "mem": "64g"}, 2, {"gpus_per_node": 2, "mem": "128g"}),
+        ({"gpus_per_node": "a100:8"}, 8, {"gpus_per_node": "a100:8"}),
         ({"gpus_per_node": 8, "mem": 0}, 8, {"gpus_per_node": 8, "mem": 0}),
         ({"cpus_per_task": 1, "mem": "4GB"}, 0, {"cpus_per_task": 1, "mem": "4GB"}),
     ],
@@ -465,7 +472,9 @@ def test_a_job_asks_for_the_gpus_that_its_run_is_laid_out_for(given, needed, ask
     assert launcher._for_gpus(needed) == asked
 
 
-@pytest.mark.parametrize("given", [{"gpus_per_node": 4}, {"cpus_per_task": 1}])
+@pytest.mark.parametrize(
+    "given", [{"gpus_per_node": 4}, {"gpus_per_node": "a100:4"}, {"cpus_per_task": 1}]
+)
 def test_a_launcher_with_too_few_gpus_is_refused(given):
     with pytest.raises(UserError, match=r"hydra/launcher=test: gives a job \d GPUs"):
         slurm_launcher(**given)._for_gpus(8)

@@ -88,12 +88,13 @@ class SlurmLauncher(Launcher):
         as there are some, or a whole node. Raises UserError for a launcher with too few."""
         from rec_experiments.errors import UserError
 
-        given = self.resources.get("gpus_per_node", 0)
+        kind, _, number = str(self.resources.get("gpus_per_node", 0)).rpartition(":")
+        given = int(number) if number.isdecimal() else needed  # sbatch says what it is not
         if given == 1 and needed > 1:
-            asks = {"gpus_per_node": needed}
+            asks: dict[str, Any] = {"gpus_per_node": f"{kind}:{needed}" if kind else needed}
             if "cpus_per_task" in self.resources:
                 asks["cpus_per_task"] = needed * self.resources["cpus_per_task"]
-            if found := re.fullmatch(r"(\d+)([KMGT]B?)", str(self.resources.get("mem"))):
+            if found := re.fullmatch(r"(?i)(\d+)([KMGT]?B?)", str(self.resources.get("mem"))):
                 asks["mem"] = f"{needed * int(found[1])}{found[2]}"
             return {**self.resources, **asks}
         if given < needed:
