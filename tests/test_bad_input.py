@@ -17,7 +17,7 @@ CASES = {
     # choices and keys
     "unknown preset": (["algo=foo"], ["algo=foo", "no such choice", "rec_ring"]),
     "unknown clip": (["clip=broad"], ["clip=broad", "narrow, none, reciprocal"]),
-    "unknown schedule": (["sync=interval7"], ["sync=interval7", "offline, offset10, on_policy"]),
+    "unknown schedule": (["sync=interval7"], ["sync=interval7", "offset50, on_policy"]),
     "unknown model": (["model=gpt9"], ["model=gpt9", "tiny"]),
     "unknown data set": (["dataset=mnist"], ["dataset=mnist", "arithmetic", "gsm8k"]),
     "unknown region": (["region=four_side"], ["region=four_side", "one_side, ring, second_moment"]),
