@@ -243,7 +243,7 @@ DATA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", [cli.main, check_data.main])
+@pytest.mark.parametrize("entry", [cli.main, lambda: check_data.main(sys.argv[1:])])
 @pytest.mark.parametrize("name", DATA)
 def test_bad_data_is_one_line(name, entry, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
