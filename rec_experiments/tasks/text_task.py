@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from rec_experiments import rng
 from rec_experiments.types import Message, Piece, Problem
@@ -10,7 +10,7 @@ from rec_experiments.types import Message, Piece, Problem
 MOST_WORKERS = 1024  # more processes than a machine has cores
 
 
-class LongPrompts(Enum):
+class LongPrompts(StrEnum):
     """What becomes of prompts that are too long."""
 
     refuse = "refuse"  # the whole data set is refused, and the prompt shown

@@ -493,11 +493,11 @@ def test_keys_of_others_choose_runs(tmp_path):
 def test_command_writes_the_page(capsys, monkeypatch, tmp_path, found):
     asked = {}
 
-    def gather(names, folders, overrides, every_run):
+    def remember(names, folders, overrides, every_run):
         asked.update(names=names, folders=folders, overrides=overrides, every_run=every_run)
         return found
 
-    monkeypatch.setattr(cli, "gather", gather)
+    monkeypatch.setattr(cli, "remember", remember)
     out = tmp_path / "new" / "page.html"
     cli.main([f"out={out}", f"runs={tmp_path}", "scale=paper", "figures=fig3,fig8"])
     assert asked == {

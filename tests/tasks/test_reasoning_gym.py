@@ -69,8 +69,9 @@ import json, reasoning_gym
 from reasoning_gym.factory import DATASETS
 made = {name: reasoning_gym.create_dataset(name, seed=0, size=20) for name in DATASETS
         if name != "composite"}
-print(json.dumps({name: [(data[i]["question"], str(data[i]["answer"])) for i in (0, 7)]
-                  for name, data in made.items()}))
+shown = {name: [(data[i]["question"], str(data[i]["answer"])) for i in (0, 7)]
+         for name, data in made.items()}
+print("\\n" + json.dumps(shown))  # some speak while they are made, and do not end their line
 """
 
 
@@ -81,7 +82,7 @@ def test_the_data_sets_that_are_refused_are_those_that_differ_between_processes(
             subprocess.run(
                 [sys.executable, "-c", EVERY], env={**os.environ, "PYTHONHASHSEED": seed},
                 capture_output=True, text=True, check=True,
-            ).stdout.splitlines()[-1]  # some speak while they are made
+            ).stdout.splitlines()[-1]
         )
         for seed in ("1", "2")
     )  # fmt: skip
