@@ -212,6 +212,22 @@ def kept(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: copies[memory_of(tensor)] for name, tensor in weights.items()}
 
 
+def copied_to_host(tree: Any) -> Any:
+    """A tree of dicts and lists with a copy of each tensor on the host; those that are tied stay
+    so."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_map_only
+
+    copies: dict[Any, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        if (memory := memory_of(tensor)) not in copies:
+            copies[memory] = tensor.detach().to(HOST, copy=True)
+        return copies[memory]
+
+    return tree_map_only(Tensor, copied, tree)
+
+
 def memory_of(tensor: Tensor) -> tuple[Any, ...]:
     """What weights have in common that are tied."""
     local = tensor.to_local() if _is_split(tensor) else tensor

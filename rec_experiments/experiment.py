@@ -87,6 +87,7 @@ class Experiment(Pieces):
     eval_problems: int | None
     eval_samples: int
     checkpoint_every: int
+    async_checkpoints: bool
     kl_every: int
     ranks: int
     device: str

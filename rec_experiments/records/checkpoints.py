@@ -2,15 +2,22 @@
 
 A state is a folder with one file for each rank, and its digest. It counts if it is whole for all.
 It carries the identity of its run: under another one it is refused. Other names are not touched.
+
+It can be written in a thread while training goes on. The thread writes this rank's file alone; what
+the ranks do together, they do where they all are: when the next state is saved, when training ends,
+and between gradient steps once all are done.
 """
 
 import os
 import pickle
 import re
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.distributed import World
+from rec_experiments.distributed import World, copied_to_host
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import is_whole, remove, stream_with_digest, sync_folder
 from rec_experiments.records.identity import refuse_other
@@ -22,11 +29,22 @@ IDENTITY = "identity"  # key of a state; None where the run is not known
 State = dict[str, Any]
 
 
+@dataclass(slots=True)
+class Writing:
+    """A state that a thread writes."""
+
+    step: int
+    given_up: threading.Event = field(default_factory=threading.Event)
+    done: Future[None] = field(default_factory=Future)
+
+
 class Checkpoints:
     """Of one run, by the ranks of `world`. Every rank must call what saves or loads."""
 
     def __init__(self, folder: Path, world: World):
         self.folder, self.world = folder, world
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Writing | None = None
 
     def steps(self) -> list[int]:
         """Gradient steps after which there is a state, newest first."""
@@ -35,22 +53,57 @@ class Checkpoints:
         found = (NAME.fullmatch(each.name) for each in self.folder.iterdir() if _is_folder(each))
         return sorted((int(name[1]) for name in found if name), reverse=True)
 
-    def save(self, step: int, state: State, identity: dict[str, Any] | None) -> None:
-        """Each rank's state first, each with its digest; the folder is renamed last."""
-        import torch
+    def save(
+        self, step: int, state: State, identity: dict[str, Any] | None, beside: bool = False
+    ) -> None:
+        """Each rank's state first, each with its digest; the folder is renamed last.
 
-        target = self.of(step)
-        temporary = self.folder / f".{target.name}.partial"
+        beside: it is written in a thread, from a copy on the host, and `settle` ends it. An earlier
+        one is settled first.
+        """
+        self.settle()
+        temporary = self._partial(step)
         if self.world.leads:
             remove(temporary)
             temporary.mkdir()
         self.world.barrier()
         whole = {**state, IDENTITY: identity}
-        stream_with_digest(self._file(temporary), lambda file: torch.save(whole, file))
+        if beside:
+            self._writing = Writing(step)
+            self._writing.done = self._thread.submit(
+                _write, self._file(temporary), copied_to_host(whole), self._writing.given_up
+            )
+        else:
+            _write(self._file(temporary), whole, threading.Event())
+            self._name(step)
+
+    def settle(self, wait: bool = True) -> None:
+        """End what a thread writes, if one does; with wait=False only if every rank's has ended.
+
+        Raises what that thread has raised, as OSError for a full disk.
+        """
+        if self._writing is None:
+            return
+        if not wait and not all(self.world.gather(self._writing.done.done())):
+            return
+        self._writing.done.result()
+        step, self._writing = self._writing.step, None
+        self._name(step)
+
+    def give_up(self) -> None:
+        """Leave what a thread writes undone; the state before it counts."""
+        if self._writing is not None:
+            self._writing.given_up.set()
+            wait([self._writing.done])
+            self._writing = None
+
+    def _name(self, step: int) -> None:
+        """A state that every rank has written gets its name, and the oldest one goes."""
+        target = self.of(step)
         self.world.barrier()
         if self.world.leads:
             remove(target)
-            os.replace(temporary, target)
+            os.replace(self._partial(step), target)
             sync_folder(self.folder)
             for old in [each for each in self.steps() if each < step][KEPT - 1 :]:
                 remove(self.of(old))
@@ -101,9 +154,19 @@ class Checkpoints:
         """The folder of a state."""
         return self.folder / f"step_{step:08d}"
 
+    def _partial(self, step: int) -> Path:
+        """The folder of a state that is being written."""
+        return self.folder / f".{self.of(step).name}.partial"
+
     def _file(self, folder: Path) -> Path:
         """This rank's state."""
         return folder / f"rank_{self.world.rank}.pt"
+
+
+def _write(file: Path, state: State, given_up: threading.Event) -> None:
+    import torch
+
+    stream_with_digest(file, lambda stream: torch.save(state, stream), given_up.is_set)
 
 
 def _step(folder: Path) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 from rec_experiments.errors import UserError
 
 # Keys that say where and how a run goes or what a method is called, not what is computed.
-NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir", "remake")
+NOT_IDENTITY = (
+    "algo", "pipeline", "tracking", "async_checkpoints", "output_dir", "run_dir", "remake",
+)  # fmt: skip
 
 ON_POLICY = {"interval": 1, "offset": 0}  # keys of `sync`: a synchronisation before every batch
 

@@ -16,11 +16,13 @@ interrupted   stopped from outside: by SIGTERM, SIGHUP or SIGUSR1, as when a job
 A folder without config.yaml is a run's only if it holds nothing but what comes before it.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -185,13 +187,28 @@ class RunFolder:
         row = last_row(self.path / "metrics.jsonl", TAIL)
         return row["step"] if row else 0
 
-    def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
-        """Save each rank's state, once all rows are on disk. Every rank must call it."""
+    def save_checkpoint(self, step: int, state: dict[str, Any], beside: bool = False) -> None:
+        """Save each rank's state, once all rows are on disk. Every rank must call it.
+
+        beside: while training goes on, within `writing`.
+        """
         if self.world.leads:
             for name in ROWS:
                 with open(self.path / name, "ab") as rows:
                     os.fsync(rows.fileno())
-        self._states.save(step, state, self._identity)
+        self._states.save(step, state, self._identity, beside)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Callable[[], None]]:
+        """Within, states can be written beside training. The last one is waited for at the end; an
+        error gives it up. What it yields is called now and then, by every rank: it ends what has
+        been written meanwhile, and raises what went wrong."""
+        try:
+            yield lambda: self._states.settle(wait=False)
+            self._states.settle()
+        except BaseException:
+            self._states.give_up()
+            raise
 
     def load_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
         """As `Checkpoints.load`, for the run that has started here."""
