@@ -33,7 +33,7 @@ from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import UserError
 from rec_experiments.files import PARTIAL, PRIVATE, remove, sync_folder, write_atomic
 from rec_experiments.records import code, provenance
-from rec_experiments.records.checkpoints import Checkpoints
+from rec_experiments.records.checkpoints import Checkpoints, Resplit
 from rec_experiments.records.identity import identity, refuse_other
 from rec_experiments.records.reading import last_row, read_object, read_rows
 from rec_experiments.records.tracking import ID_FILE
@@ -95,7 +95,10 @@ class RunFolder:
             raise UserError(
                 f"run_dir={self.path}: its {CONFIG} is not that of a run; choose another run_dir"
             )
-        refuse_other(identity(found), identity(config), f"run_dir={self.path}: holds")
+        wanted = identity(config)
+        if config.get("resplit"):
+            wanted["ranks"] = found.get("ranks")
+        refuse_other(identity(found), wanted, f"run_dir={self.path}: holds")
 
     def _refuse_a_strangers_folder(self) -> None:
         """Raise UserError for a folder without config.yaml that holds anything else."""
@@ -210,9 +213,11 @@ class RunFolder:
             self._states.give_up()
             raise
 
-    def load_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
+    def load_checkpoint(
+        self, resplit: Resplit | None = None
+    ) -> tuple[dict[str, Any] | None, list[str]]:
         """As `Checkpoints.load`, for the run that has started here."""
-        return self._states.load(self._identity)
+        return self._states.load(self._identity, resplit)
 
     def step_folder(self, step: int) -> Path:
         """Of the state after so many gradient steps."""

@@ -16,6 +16,7 @@ from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import Pretrained
+from rec_experiments.records.checkpoints import State
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
@@ -71,7 +72,15 @@ def train(
         model=model, optimizer=optimizer, policies=context.policies, feed=feed, world=context.world
     )
     step, batch = 0, None  # gradient steps taken, and what the next one trains on
-    state, damaged = folder.load_checkpoint()
+
+    def split_anew(parts: list[State]) -> State:
+        note(
+            f"a state of {len(parts)} ranks is split among {context.world.size}: from here on the "
+            "run is not bit for bit what it would have been"
+        )
+        return trained.resplit(parts)
+
+    state, damaged = folder.load_checkpoint(split_anew if experiment.resplit else None)
     for name in damaged:
         note(f"checkpoint {name} is damaged and was passed over")
     resumed = state is not None

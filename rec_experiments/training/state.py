@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from rec_experiments.distributed import World, pack
+from rec_experiments.distributed import World, is_split, pack
 from rec_experiments.errors import first_line
 from rec_experiments.records.checkpoints import State, foreign
 from rec_experiments.rollout import packed
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
+from rec_experiments.training.resplit import resplit
 from rec_experiments.types import Rollouts
 
 
@@ -50,6 +51,11 @@ class Trained:
         self.policies.restore(state["policies"])
         self.feed.restore(state["feed"])
         return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
+
+    def resplit(self, parts: list[State]) -> State:
+        """This rank's part of a state that another number of ranks wrote."""
+        split = {name for name, weight in self.model.state_dict().items() if is_split(weight)}
+        return resplit(parts, self.world, split)
 
 
 @contextlib.contextmanager

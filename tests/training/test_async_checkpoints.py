@@ -40,7 +40,7 @@ PATIENCE = 60  # seconds until a thread counts as hung
 def states(folder):
     """The two that are kept, by step."""
     found = Checkpoints(folder.checkpoints, ALONE)
-    return {step: found.read(step) for step in found.steps()}
+    return {step: found.parts(step)[0] for step in found.steps()}
 
 
 @pytest.mark.parametrize(
