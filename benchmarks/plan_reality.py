@@ -47,6 +47,7 @@ RUN = (
 TOKENS = {"20M": 2048, "100M": 2048, "500M": 512}  # of a pass
 KEYS = ("model.packed", "model.gradient_checkpointing", "kl_every")
 VARIANTS = list(itertools.product(("false", "true"), ("false", "true"), ("0", "1")))
+WHAT = ("predicted", "measured")
 MMAP = str(1 << 16)  # bytes from which a block is the system's
 
 
@@ -78,15 +79,27 @@ def predict(shape: dict, overrides: list[str]) -> int:
     return int(max(use.device for use in found.values()))
 
 
+def found(what: str, *words: str) -> int:
+    """Bytes, from a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--of", what, *words],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(done.stderr or f"{what}: ended with code {done.returncode}")
+    return int(done.stdout.split()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--large", action="store_true", help="500M too: 14 GB, half an hour")
     parser.add_argument("--only", choices=SHAPES)
-    parser.add_argument("--measure", nargs="+", metavar=("SHAPE", "OVERRIDE"))
+    parser.add_argument("--of", nargs="+", metavar=("WHAT", "OVERRIDE"))
     options = parser.parse_args()
-    if options.measure:
-        name, *overrides = options.measure
-        print(measure(SHAPES[name], overrides))
+    if options.of:
+        what, name, *overrides = options.of
+        print({"predicted": predict, "measured": measure}[what](SHAPES[name], overrides))
         return
     print(f"{datetime.date.today()}, CPU, torch {torch.__version__}")
     print("model  packed  checkpointing  reference  predicted MB  measured MB  predicted/measured")
@@ -95,14 +108,7 @@ def main() -> None:
         for variant in VARIANTS:
             chosen = [f"{key}={value}" for key, value in zip(KEYS, variant, strict=True)]
             overrides = [*RUN, f"micro_batch_tokens={TOKENS[name]}", *chosen]
-            done = subprocess.run(
-                [sys.executable, __file__, "--measure", name, *overrides],
-                env={**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP},
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                sys.exit(done.stderr)
-            measured, predicted = int(done.stdout.split()[-1]), predict(SHAPES[name], overrides)
+            predicted, measured = (found(what, name, *overrides) for what in WHAT)
             packed, checkpointing, kl = variant
             reference = "true" if kl != "0" else "false"
             print(
