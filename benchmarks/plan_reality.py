@@ -1,15 +1,16 @@
 """The plan's peak of memory against the measured one, on a CPU.
 
 Run `python benchmarks/plan_reality.py [--large]`. For models of random weights, with and without
-checkpointing of activations and a reference, a fresh process goes through the phases of a run:
-start, hold, gradient, optimizer step, resume. Printed are the most memory that the plan counts
-(weights and what is computed, without values) and the growth of the process's resident memory,
-which holds what Python and torch allocate besides. glibc is told to give back what is freed
+packing, checkpointing of activations and a reference, a fresh process goes through the phases of a
+run: start, hold, gradient, optimizer step, save, resume. Printed are the most memory that the plan
+counts (weights and what is computed, without values) and the growth of the process's resident
+memory, which holds what Python and torch allocate besides. glibc is told to give back what is freed
 (MALLOC_MMAP_THRESHOLD_), as the plan assumes.
 """
 
 import argparse
 import datetime
+import itertools
 import os
 import resource
 import subprocess
@@ -41,13 +42,12 @@ SHAPES = {
 PROMPT_TOKENS = 64
 RUN = (
     "model=pretrained", "model.path=none", "dataset=gsm8k", "dataset.max_response_tokens=192",
-    "micro_batch_size=null", "micro_batch_tokens=2048",
+    "micro_batch_size=null",
 )  # fmt: skip
-VARIANTS = [
-    ("model.gradient_checkpointing=true", "kl_every=1"),
-    ("model.gradient_checkpointing=true", "kl_every=0"),
-    ("model.gradient_checkpointing=false", "kl_every=0"),
-]
+TOKENS = {"20M": 2048, "100M": 2048, "500M": 512}  # of a pass
+KEYS = ("model.packed", "model.gradient_checkpointing", "kl_every")
+VARIANTS = list(itertools.product(("false", "true"), ("false", "true"), ("0", "1")))
+WHAT = ("predicted", "measured")
 MMAP = str(1 << 16)  # bytes from which a block is the system's
 
 
@@ -79,35 +79,41 @@ def predict(shape: dict, overrides: list[str]) -> int:
     return int(max(use.device for use in found.values()))
 
 
+def found(what: str, *words: str) -> int:
+    """Bytes, from a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--of", what, *words],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(done.stderr or f"{what}: ended with code {done.returncode}")
+    return int(done.stdout.split()[-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--large", action="store_true", help="500M too: 14 GB of memory")
+    parser.add_argument("--large", action="store_true", help="500M too: 14 GB, half an hour")
     parser.add_argument("--only", choices=SHAPES)
-    parser.add_argument("--measure", nargs="+", metavar=("SHAPE", "OVERRIDE"))
+    parser.add_argument("--of", nargs="+", metavar=("WHAT", "OVERRIDE"))
     options = parser.parse_args()
-    if options.measure:
-        name, *overrides = options.measure
-        print(measure(SHAPES[name], overrides))
+    if options.of:
+        what, name, *overrides = options.of
+        print({"predicted": predict, "measured": measure}[what](SHAPES[name], overrides))
         return
     print(f"{datetime.date.today()}, CPU, torch {torch.__version__}")
-    print("model  checkpointing  reference  predicted MB  measured MB  predicted/measured")
+    print("model  packed  checkpointing  reference  predicted MB  measured MB  predicted/measured")
     names = [options.only] if options.only else list(SHAPES)[: 3 if options.large else 2]
     for name in names:
         for variant in VARIANTS:
-            overrides = [*RUN, *variant]
-            done = subprocess.run(
-                [sys.executable, __file__, "--measure", name, *overrides],
-                env={**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP},
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode:
-                sys.exit(done.stderr)
-            measured, predicted = int(done.stdout.split()[-1]), predict(SHAPES[name], overrides)
-            checkpointing, kl = (each.partition("=")[2] for each in variant)
-            reference = "yes" if kl != "0" else "no"
+            chosen = [f"{key}={value}" for key, value in zip(KEYS, variant, strict=True)]
+            overrides = [*RUN, f"micro_batch_tokens={TOKENS[name]}", *chosen]
+            predicted, measured = (found(what, name, *overrides) for what in WHAT)
+            packed, checkpointing, kl = variant
+            reference = "true" if kl != "0" else "false"
             print(
-                f"{name:5}  {checkpointing:13}  {reference:9}  {predicted / 1e6:12.0f}  "
-                f"{measured / 1e6:11.0f}  {predicted / measured:18.3f}",
+                f"{name:5}  {packed:6}  {checkpointing:13}  {reference:9}  "
+                f"{predicted / 1e6:12.0f}  {measured / 1e6:11.0f}  {predicted / measured:18.3f}",
                 flush=True,
             )
 

@@ -1,9 +1,11 @@
-"""Memory of the host while a state of 2 GB is saved, and while it is read again.
+"""Memory of the host while a state of 2 GB is saved, in turn with training and beside it, and while
+it is read again.
 
 Run `python benchmarks/state_memory.py [--gigabytes N] [--folder FOLDER]`. Each in a process of its
 own, with a state like that of a run: weights and two moments. Printed is the most anonymous memory
 (not that of files, which the system takes back when it needs it) over the size of the state, and
-the time. Resuming copies the state into a model that is there, which is once the state.
+the time. Resuming copies the state into a model that is there, which is once the state. One that is
+saved beside training is copied first; `stands` is for how long training stands still.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from rec_experiments.distributed import ALONE
 from rec_experiments.records.checkpoints import Checkpoints
 
 TENSOR = 1 << 24  # elements of one, 64 MiB
+WHAT = ("save", "save beside", "resume")
 
 
 def anonymous() -> int:
@@ -69,6 +72,10 @@ def measured(what: str, tensors: int, folder: Path) -> None:
     with Watch() as watch:
         if what == "save":
             states.save(1, state, None)
+        elif what == "save beside":
+            states.save(1, state, None, beside=True)
+            stands = time.perf_counter() - started
+            states.settle()
         else:
             found, _ = states.load(None)
             assert found
@@ -79,23 +86,25 @@ def measured(what: str, tensors: int, folder: Path) -> None:
                 for key, tensor in ours.items():
                     assert torch.equal(tensor[:9], theirs[key][:9])
                     tensor.copy_(theirs[key])
-    print((watch.most - before) / size, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    stands = stands if what == "save beside" else seconds
+    print((watch.most - before) / size, seconds, stands)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--folder", type=Path, help="on the disk to try; default: a temporary one")
-    parser.add_argument("--measure", choices=("save", "resume"))
+    parser.add_argument("--measure", choices=WHAT)
     options = parser.parse_args()
     tensors = 3 * max(1, round(options.gigabytes * 1e9 / (12 * TENSOR)))
     if options.measure:
         measured(options.measure, tensors, options.folder)
         return
     print(f"{datetime.date.today()}, a state of {tensors * TENSOR * 4 / 1e9:.2f} GB")
-    print("what    most memory / state  seconds")
+    print("what         most memory / state  seconds  stands")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for what in ("save", "resume"):
+        for what in WHAT:
             command = [sys.executable, __file__, "--measure", what, "--folder", folder]
             done = subprocess.run(
                 [*command, "--gigabytes", str(options.gigabytes)],
@@ -103,8 +112,8 @@ def main() -> None:
             )  # fmt: skip
             if done.returncode:
                 sys.exit(done.stderr)
-            share, seconds = map(float, done.stdout.split())
-            print(f"{what:6}  {share:19.2f}  {seconds:7.1f}", flush=True)
+            share, seconds, stands = map(float, done.stdout.split())
+            print(f"{what:11}  {share:19.2f}  {seconds:7.1f}  {stands:6.1f}", flush=True)
 
 
 if __name__ == "__main__":

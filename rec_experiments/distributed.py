@@ -60,15 +60,19 @@ class World:
         """Which of n things this rank does. The shares are consecutive and differ by at most 1."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
+    def rows(self, n: int) -> slice:
+        """Which of the n rows of a tensor this rank has, if it is split."""
+        most = -(-n // self.size)
+        return slice(min(n, self.rank * most), min(n, (self.rank + 1) * most))
+
     def part(self, tensor: Tensor) -> Tensor:
         """This rank's part of a tensor: of one that is split, or of one that every rank has whole,
         the rows that would be this rank's if it were split."""
-        if _is_split(tensor):
+        if is_split(tensor):
             return tensor.to_local()
         if self.size == 1:
             return tensor
-        rows = -(-len(tensor) // self.size)
-        return tensor[self.rank * rows : (self.rank + 1) * rows]
+        return tensor[self.rows(len(tensor))]
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in the order of ranks, on every rank. Tensors must be on the CPU."""
@@ -199,7 +203,7 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that may be split among the ranks. Every rank must call it."""
-    return tensor.full_tensor() if _is_split(tensor) else tensor
+    return tensor.full_tensor() if is_split(tensor) else tensor
 
 
 def kept(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -212,26 +216,42 @@ def kept(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: copies[memory_of(tensor)] for name, tensor in weights.items()}
 
 
+def copied_to_host(tree: Any) -> Any:
+    """A tree of dicts and lists with a copy of each tensor on the host; those that are tied stay
+    so."""
+    from torch import Tensor
+    from torch.utils._pytree import tree_map_only
+
+    copies: dict[Any, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        if (memory := memory_of(tensor)) not in copies:
+            copies[memory] = tensor.detach().to(HOST, copy=True)
+        return copies[memory]
+
+    return tree_map_only(Tensor, copied, tree)
+
+
 def memory_of(tensor: Tensor) -> tuple[Any, ...]:
     """What weights have in common that are tied."""
-    local = tensor.to_local() if _is_split(tensor) else tensor
+    local = tensor.to_local() if is_split(tensor) else tensor
     return local.untyped_storage()._cdata, local.storage_offset(), local.shape
 
 
 def _kept(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone() if _is_split(tensor) else tensor.detach().to(HOST, copy=True)
+    return tensor.detach().clone() if is_split(tensor) else tensor.detach().to(HOST, copy=True)
 
 
 def pack(tree: Any) -> Any:
     """A tree of dicts with every split tensor replaced by this rank's part of it, to be saved."""
-    if _is_split(tree):
+    if is_split(tree):
         return {SHARD: tree.to_local(), "shape": tuple(tree.shape), "stride": tree.stride()}
     if isinstance(tree, dict):
         return {key: pack(value) for key, value in tree.items()}
     return tree
 
 
-def _is_split(value: Any) -> TypeGuard[DTensor]:
+def is_split(value: Any) -> TypeGuard[DTensor]:
     from torch.distributed.tensor import DTensor  # slow to import; what reads no run needs it not
 
     return isinstance(value, DTensor)

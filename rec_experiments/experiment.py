@@ -87,6 +87,7 @@ class Experiment(Pieces):
     eval_problems: int | None
     eval_samples: int
     checkpoint_every: int
+    async_checkpoints: bool
     kl_every: int
     ranks: int
     device: str
@@ -94,6 +95,7 @@ class Experiment(Pieces):
     deterministic: bool
     output_dir: str
     run_dir: str | None
+    resplit: bool
     remake: bool
 
     def __post_init__(self) -> None:
@@ -129,6 +131,8 @@ class Experiment(Pieces):
                 f"updates.mini_batches={self.updates.mini_batches}: must be at most the {fresh} "
                 f"prompts that are drawn for a batch of batch_size={self.batch_size}"
             )
+        if self.resplit and not self.run_dir:
+            raise ValueError("resplit=true: needs run_dir, the folder of the run to go on with")
         if self.device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={self.device}: must be auto, cpu or cuda")
 

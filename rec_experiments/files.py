@@ -1,6 +1,7 @@
 """Writing files that are whole or absent, and telling whether they still are."""
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -46,11 +47,14 @@ def write_with_digest(path: Path, data: bytes) -> None:
     stream_with_digest(path, lambda file: file.write(data))
 
 
-def stream_with_digest(path: Path, write: Callable[[Any], object]) -> None:
+def stream_with_digest(
+    path: Path, write: Callable[[Any], object], given_up: Callable[[], bool] = lambda: False
+) -> None:
     """As `write_with_digest`, of what `write` writes into the file that it is given, piece by
-    piece, so that the whole is never in memory."""
+    piece, so that the whole is never in memory. Once `given_up` says so, no more is written, and
+    OSError is raised."""
     with atomic(path) as file:
-        counted = _Digesting(file)
+        counted = _Digesting(file, given_up)
         write(counted)
         if counted.error:
             raise counted.error
@@ -61,13 +65,15 @@ class _Digesting:
     """A file that takes the digest of what is written. An error is kept for the end: torch, which
     writes on until then, would replace it by one of its own."""
 
-    def __init__(self, file: BinaryIO):
-        self.file, self.digest = file, hashlib.sha256()
+    def __init__(self, file: BinaryIO, given_up: Callable[[], bool]):
+        self.file, self.given_up, self.digest = file, given_up, hashlib.sha256()
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
         if self.error is None:
             try:
+                if self.given_up():
+                    raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
                 self.file.write(data)
                 self.digest.update(data)
             except OSError as error:

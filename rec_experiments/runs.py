@@ -1,5 +1,6 @@
 """A run on disk as an experiment, and its model at a checkpoint."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +41,11 @@ def experiment_of(run: Path, overrides: list[str]) -> Experiment:
 
 
 def model_of(run: Path, experiment: Experiment, step: int | None) -> tuple["PreTrainedModel", int]:
-    """The model of a run at its newest checkpoint, or at the one after `step` gradient steps, on
-    the host; and that number of steps."""
-    state = read_joined(run / STATES, experiment.ranks, step)
+    """The model of a run at its newest checkpoint that is whole, or at the one after `step` steps,
+    on the host; and that number of steps. Newer ones that are damaged are named on stderr."""
+    state, damaged = read_joined(run / STATES, step)
+    for name in damaged:
+        print(f"checkpoint {name} is damaged and was passed over", file=sys.stderr)
     source = experiment.model
     model = source.skeleton() if isinstance(source, Pretrained) else source.model()
     model.load_state_dict(state["model"], assign=True)

@@ -34,6 +34,7 @@ from rec_experiments.algo import (
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment, Pieces, Preset
 from rec_experiments.policy.models import Pretrained, Tiny
+from rec_experiments.records.identity import NOT_IDENTITY
 from rec_experiments.records.local_tracking import TensorBoard, Trackio
 from rec_experiments.records.tracking import NoTracking, Wandb
 from rec_experiments.rewards import adjustments
@@ -264,12 +265,15 @@ def register() -> None:
 
 
 def restore(resolved: dict[str, Any]) -> DictConfig:
-    """The typed configuration of an experiment from its resolved one, as run folders hold it.
+    """The typed configuration of an experiment from its resolved one, as run folders hold it. What
+    decides no number, and was not there yet when the run was made, is as in conf/config.yaml.
 
     Raises UserError for a kind that nothing installed has.
     """
     config = OmegaConf.structured(Experiment)
-    for key, value in resolved.items():
+    usual: Any = OmegaConf.load(CONF / "config.yaml")
+    newer = {key: usual[key] for key in NOT_IDENTITY if key in usual}
+    for key, value in {**newer, **resolved}.items():
         if isinstance(value, dict):
             classes = registry()[key]
             kind = value.get("kind", next(iter(classes)))

@@ -3,9 +3,12 @@
 1. The exported folder, loaded by transformers, has the checkpoint's weights and scores as the run
    said, at the newest checkpoint and at an earlier one.
 2. Ranks' parts become whole tensors.
-3. Intervals are those of the books.
-4. What cannot be exported is one line, and leaves nothing behind.
+3. A damaged state is passed over for the one before, as a run that resumes does, and is named.
+4. Intervals are those of the books.
+5. What cannot be exported is one line, and leaves nothing behind.
 """
+
+import shutil
 
 import pytest
 import torch
@@ -38,6 +41,42 @@ def test_the_exported_folder_scores_as_the_run_said(done, tmp_path, step):
     assert said["eval/response_length"] > 1
     assert evaluation.evaluate(str(done.path), step, []).metrics == said
     assert evaluation.evaluate(str(out), step, DATA).metrics == said
+
+
+@pytest.fixture
+def damaged(done, tmp_path):
+    """A copy of the run whose newest state is cut short."""
+    shutil.copytree(done.path, tmp_path / "damaged")
+    file = tmp_path / "damaged" / "checkpoints" / "step_00000003" / "rank_0.pt"
+    file.write_bytes(file.read_bytes()[:-1])
+    return tmp_path / "damaged"
+
+
+PASSED_OVER = "checkpoint step_00000003 is damaged and was passed over\n"
+
+
+def test_a_damaged_state_is_passed_over(done, damaged, tmp_path, capsys):
+    assert export.export(damaged, tmp_path / "model", None) == 2
+    assert capsys.readouterr().err == PASSED_OVER
+    found = evaluation.evaluate(str(damaged), None, [])
+    assert capsys.readouterr().err == PASSED_OVER
+    assert found == evaluation.evaluate(str(done.path), 2, [])
+
+
+def test_a_damaged_state_that_is_asked_for_is_refused(damaged, tmp_path):
+    with pytest.raises(UserError, match=r"checkpoints: step_00000003: damaged"):
+        export.export(damaged, tmp_path / "model", 3)
+    (damaged / "checkpoints" / "step_00000002" / "rank_0.sha256").unlink()
+    with pytest.raises(UserError, match=r"checkpoints: step_00000003, step_00000002: damaged"):
+        export.export(damaged, tmp_path / "model", None)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_from_before_a_choice_that_decides_no_number_is_read(damaged):
+    config = (damaged / "config.yaml").read_text()
+    (damaged / "config.yaml").write_text(config.replace("async_checkpoints: false\n", ""))
+    assert runs.experiment_of(damaged, []).async_checkpoints is False
+    assert "async_checkpoints: false\n" in config
 
 
 def test_a_value_of_the_run_can_be_changed(done):

@@ -43,7 +43,17 @@ def shape_of(experiment: Experiment) -> dict[str, Any]:
             f"model.path={source.path}: its configuration cannot be read ({first_line(error)}); "
             f"known without it: {', '.join(shapes)}"
         ) from error
-    return {"model_type": found.model_type, **found.to_diff_dict(), "layer_types": None}
+    layers = getattr(found, "num_hidden_layers", None)
+    if layers is None:
+        raise UserError(
+            f"model.path={source.path}: a plan is for a model of layers that are alike, and the "
+            f"configuration of {found.model_type} has no num_hidden_layers"
+        )
+    shape = {"model_type": found.model_type, **found.to_diff_dict(), "layer_types": None}
+    for usual, own in found.attribute_map.items():  # as n_layer of num_hidden_layers
+        if own in shape:
+            shape[usual] = shape.pop(own)
+    return {**shape, "num_hidden_layers": layers}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

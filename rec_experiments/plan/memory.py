@@ -15,7 +15,6 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rec_experiments import distributed
@@ -29,6 +28,7 @@ from rec_experiments.rollout.remote import layout
 from rec_experiments.rollout.worker import Snapshot
 from rec_experiments.training.loop import gradient_pass, measures_kl
 from rec_experiments.training.movement import copied
+from rec_experiments.training.optimizers import restore
 from rec_experiments.training.update import MiniBatch, begin_gradient
 from rec_experiments.types import Response, Rollouts, Tick, Verdict
 
@@ -217,13 +217,30 @@ class Phases:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "held": held}
         with self.phase("save"):  # as it is written, a tensor at a time
             packed = distributed.pack(state)
-        with self.phase("resume"):  # read onto the host, then each rank's part to its device
-            packed = tree_map_only(Tensor, lambda x: x.to(distributed.HOST, copy=True), packed)
+        if experiment.async_checkpoints:
+            self.found |= self.beside_a_write(packed)
+        del held
+        state.clear()
+        with self.phase("resume"):  # files on the host, then each rank's part to its device
+            packed = distributed.copied_to_host(packed)
             optimizer.state.clear()
             state = world.unpack(packed)
             model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
+            restore(optimizer, state["optimizer"])
+            state["held"] = Snapshot(0, state["held"]).kept().weights
         return {name: Use(use.device, use.host + shared) for name, use in self.found.items()}
+
+    def beside_a_write(self, packed: Any) -> dict[str, Use]:
+        """The phases that a state may be written in, with its copy."""
+        before = Use(self.meter.now[DEVICE], self.meter.now[WAITING])
+        copy = distributed.copied_to_host(packed)
+        device = self.meter.now[DEVICE] - before.device  # where a run's host is its device
+        host = self.meter.now[WAITING] - before.host
+        del copy
+        return {
+            name: Use(self.found[name].device + device, self.found[name].host + host)
+            for name in ("sample", "train", "step", "save")
+        }
 
 
 def bytes_of(weights: Mapping[str, Tensor]) -> int:

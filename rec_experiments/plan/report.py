@@ -8,6 +8,10 @@ from rec_experiments.errors import UserError
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.budget import DRAWS, GB, HOST, TRAINS, Plan, plan, what_fits
 
+# What is set aside, and may be nothing.
+RESERVES = {
+    "margin_gb", "context_gb", "nccl_gb", "fragmentation", "engine_gb", "asleep_gb", "process_gb",
+}  # fmt: skip
 HEADINGS = {
     TRAINS: "each GPU that trains",
     DRAWS: "each GPU that draws",
@@ -46,9 +50,12 @@ def number(key: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
+        value = -1.0
+    if key in RESERVES and value == 0:
+        return value
     if not 0 < value < math.inf:
-        raise UserError(f"{key}={text}: must be a number above 0, and finite")
+        least = "of at least 0" if key in RESERVES else "above 0"
+        raise UserError(f"{key}={text}: must be a number {least}, and finite")
     return value
 
 

@@ -52,5 +52,6 @@ def cache_bytes_per_token(experiment: Experiment, config: PretrainedConfig) -> f
     dtype: str = getattr(sampler, "dtype", None) or source.dtype
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     parallel = getattr(sampler, "tensor_parallel_size", 1)
-    a_layer = 2 * config.num_key_value_heads * width * ITEMSIZE[dtype]
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    a_layer = 2 * heads * width * ITEMSIZE[dtype]
     return config.num_hidden_layers * a_layer / parallel

@@ -8,7 +8,10 @@ from typing import Any
 from rec_experiments.errors import UserError
 
 # Keys that say where and how a run goes or what a method is called, not what is computed.
-NOT_IDENTITY = ("algo", "pipeline", "tracking", "output_dir", "run_dir", "remake")
+NOT_IDENTITY = (
+    "algo", "pipeline", "tracking", "async_checkpoints", "output_dir", "run_dir", "resplit",
+    "remake",
+)  # fmt: skip
 
 ON_POLICY = {"interval": 1, "offset": 0}  # keys of `sync`: a synchronisation before every batch
 
@@ -48,9 +51,10 @@ def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> N
     before, now = flat(found), flat(wanted)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
+            way_out = ", or resplit=true, which is no longer bit for bit" if key == "ranks" else ""
             raise UserError(
                 f"{place} another experiment, {key} is {before.get(key)} there and "
-                f"{now.get(key)} here; choose another run_dir"
+                f"{now.get(key)} here; choose another run_dir{way_out}"
             )
 
 

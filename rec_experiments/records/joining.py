@@ -9,25 +9,26 @@ from rec_experiments.errors import UserError
 from rec_experiments.records.checkpoints import Checkpoints, State
 
 
-def read_joined(folder: Path, ranks: int, step: int | None) -> State:
-    """The model's weights and the step of a run's newest state, or of the one after `step` gradient
-    steps, whole, on the host. folder: the run's checkpoints. ranks: that wrote them.
+def read_joined(folder: Path, step: int | None) -> tuple[State, list[str]]:
+    """The model's weights and the step of a run's newest state that is whole, or of the one after
+    `step` gradient steps, in one piece, on the host; and the names of newer ones that are damaged.
+    folder: the run's checkpoints.
 
-    Raises UserError if there is none, or it is damaged on a rank.
+    Raises UserError if there is none, or the one that was asked for is damaged.
     """
-    there = Checkpoints(folder, World()).steps()
+    states = Checkpoints(folder, World())
+    there = states.steps()
     if not there:
         raise UserError(f"{folder}: holds no checkpoint")
-    wanted = there[0] if step is None else step
-    if wanted not in there:
-        raise UserError(f"step={wanted}: has no checkpoint; allowed: {', '.join(map(str, there))}")
-    parts = []
-    for rank in range(ranks):
-        state = Checkpoints(folder, World(rank, ranks)).read(wanted)
-        if state is None:
-            raise UserError(f"{folder}: the state after step {wanted} is damaged on rank {rank}")
-        parts.append(state["model"])
-    return {"step": wanted, "model": joined(parts)}
+    if step is not None and step not in there:
+        raise UserError(f"step={step}: has no checkpoint; allowed: {', '.join(map(str, there))}")
+    damaged: list[str] = []
+    for wanted in there if step is None else [step]:
+        if parts := states.parts(wanted):
+            return {"step": wanted, "model": joined([part["model"] for part in parts])}, damaged
+        damaged.append(states.of(wanted).name)
+    other = "there is no other one" if step is None else "was asked for"
+    raise UserError(f"{folder}: {', '.join(damaged)}: damaged, and {other}")
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -22,6 +22,7 @@ SOURCE = "source.json"  # beside a copy of the package: the commit and the diff 
 # What is kept of every start of a run; of the newest one provenance.json has all.
 OF_A_START = (
     "time", "command", "commit", "diff", "left_out", "copy", "code", "device", "cpu_capability",
+    "ranks",
 )  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
     """Commit, uncommitted diff, code, package versions, device and command of this process.
 
     config: the resolved configuration of its run. cpu_capability: the instructions that torch
-    uses; with others it rounds otherwise.
+    uses; with others it rounds otherwise, and so it does with another number of ranks.
     """
     import torch
 
@@ -43,6 +44,7 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
+        "ranks": config.get("ranks"),
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in outside.packages()},
     }
@@ -60,14 +62,28 @@ def remarks(origin: dict[str, Any]) -> list[str]:
     lines = []
     if now.get("left_out"):
         lines.append(f"not in provenance.json, since it looks secret: {', '.join(now['left_out'])}")
-    capabilities = [start["cpu_capability"] for start in before if start.get("cpu_capability")]
-    was, here = (capabilities or [None])[-1], now.get("cpu_capability")
-    if now["from_step"] and was and here and was != here:
+    was, here = _changed(before, now, "cpu_capability")
+    if was != here:
         lines.append(
             f"begun with {was} instructions and goes on with {here}, which round differently: the "
             "result is not that of one machine, bit for bit (ATEN_CPU_CAPABILITY chooses)"
         )
+    was, here = _changed(before, now, "ranks")
+    if was != here:
+        lines.append(
+            f"begun with ranks={was} and goes on with ranks={here}, which rounds differently: the "
+            "result is not that of one number of ranks, bit for bit"
+        )
     return lines
+
+
+def _changed(before: list[Any], now: dict[str, Any], key: str) -> tuple[Any, Any]:
+    """A value of the starts before and of this one; None for both if one is not known, or nothing
+    is left of what was computed with the other."""
+    known = [start[key] for start in before if start.get(key)]
+    if not (now["from_step"] and known and now.get(key)):
+        return None, None
+    return known[-1], now[key]
 
 
 def source() -> dict[str, Any]:

@@ -16,11 +16,13 @@ interrupted   stopped from outside: by SIGTERM, SIGHUP or SIGUSR1, as when a job
 A folder without config.yaml is a run's only if it holds nothing but what comes before it.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +33,7 @@ from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import UserError
 from rec_experiments.files import PARTIAL, PRIVATE, remove, sync_folder, write_atomic
 from rec_experiments.records import code, provenance
-from rec_experiments.records.checkpoints import Checkpoints
+from rec_experiments.records.checkpoints import Checkpoints, Resplit
 from rec_experiments.records.identity import identity, refuse_other
 from rec_experiments.records.reading import last_row, read_object, read_rows
 from rec_experiments.records.tracking import ID_FILE
@@ -93,7 +95,10 @@ class RunFolder:
             raise UserError(
                 f"run_dir={self.path}: its {CONFIG} is not that of a run; choose another run_dir"
             )
-        refuse_other(identity(found), identity(config), f"run_dir={self.path}: holds")
+        wanted = identity(config)
+        if config.get("resplit"):
+            wanted["ranks"] = found.get("ranks")
+        refuse_other(identity(found), wanted, f"run_dir={self.path}: holds")
 
     def _refuse_a_strangers_folder(self) -> None:
         """Raise UserError for a folder without config.yaml that holds anything else."""
@@ -185,17 +190,34 @@ class RunFolder:
         row = last_row(self.path / "metrics.jsonl", TAIL)
         return row["step"] if row else 0
 
-    def save_checkpoint(self, step: int, state: dict[str, Any]) -> None:
-        """Save each rank's state, once all rows are on disk. Every rank must call it."""
+    def save_checkpoint(self, step: int, state: dict[str, Any], beside: bool = False) -> None:
+        """Save each rank's state, once all rows are on disk. Every rank must call it.
+
+        beside: while training goes on, within `writing`.
+        """
         if self.world.leads:
             for name in ROWS:
                 with open(self.path / name, "ab") as rows:
                     os.fsync(rows.fileno())
-        self._states.save(step, state, self._identity)
+        self._states.save(step, state, self._identity, beside)
 
-    def load_checkpoint(self) -> tuple[dict[str, Any] | None, list[str]]:
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Callable[[], None]]:
+        """Within, states can be written beside training. The last one is waited for at the end; an
+        error gives it up. What it yields is called now and then, by every rank: it ends what has
+        been written meanwhile, and raises what went wrong."""
+        try:
+            yield lambda: self._states.settle(wait=False)
+            self._states.settle()
+        except BaseException:
+            self._states.give_up()
+            raise
+
+    def load_checkpoint(
+        self, resplit: Resplit | None = None
+    ) -> tuple[dict[str, Any] | None, list[str]]:
         """As `Checkpoints.load`, for the run that has started here."""
-        return self._states.load(self._identity)
+        return self._states.load(self._identity, resplit)
 
     def step_folder(self, step: int) -> Path:
         """Of the state after so many gradient steps."""

@@ -23,6 +23,8 @@ ENDING = re.compile(
     r"CANCELLED AT [^*\n]*\w|.*oom.kill.*|the run (was killed|ended) .*|srun: error: .*", re.I
 )
 
+STUCK = "and has no new checkpoint since"  # of a job that was not queued again
+
 Place = tuple[Submission, int]  # where a job was submitted, and its number there
 Queue = dict[tuple[str, int], tuple[str, str]]  # submission, number: SLURM's state and its reason
 
@@ -73,7 +75,9 @@ def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
         return State("queued", step, in_queue[1])
     if in_queue or folder.is_held():
         return State("running", step, ends=_ends(job, status, step))
-    if claim in ("done", "interrupted") or (claim == "failed" and not _is_older(job.path, record)):
+    stuck = STUCK in _log(record)
+    last_word = claim == "failed" and not _is_older(job.path, record)
+    if not stuck and (claim in ("done", "interrupted") or last_word):
         name = "outdated" if claim == "done" else claim
         return State(name, step, str(status.get("reason") or f"by {folder.made_by()}"))
     if claim != "missing" or _log(record):  # a dead process cannot take back that it is running

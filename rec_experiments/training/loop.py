@@ -1,9 +1,8 @@
 """The training loop."""
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,16 +10,14 @@ import torch
 from transformers import PreTrainedModel
 
 from rec_experiments import rng
-from rec_experiments.distributed import ALONE, World, pack
-from rec_experiments.errors import first_line
+from rec_experiments.distributed import ALONE, World
 from rec_experiments.experiment import Experiment
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import Pretrained
-from rec_experiments.records.checkpoints import foreign
+from rec_experiments.records.checkpoints import State
 from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.rollout import packed
 from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
 from rec_experiments.training.metrics import (
@@ -30,8 +27,8 @@ from rec_experiments.training.metrics import (
     rollout_metrics,
 )
 from rec_experiments.training.movement import copied, relative_distance
-from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
+from rec_experiments.training.state import Trained, fitting
 from rec_experiments.training.update import GradientPass, MiniBatch
 from rec_experiments.types import Problem, Rollouts, SampleKey, Tick
 
@@ -71,20 +68,25 @@ def train(
     model, updates = context.model, experiment.updates
     optimizer = experiment.optimizer.build(model)
     feed = make_feed(experiment, context)
+    trained = Trained(
+        model=model, optimizer=optimizer, policies=context.policies, feed=feed, world=context.world
+    )
     step, batch = 0, None  # gradient steps taken, and what the next one trains on
-    state, damaged = folder.load_checkpoint()
+
+    def split_anew(parts: list[State]) -> State:
+        note(
+            f"a state of {len(parts)} ranks is split among {context.world.size}: from here on the "
+            "run is not bit for bit what it would have been"
+        )
+        return trained.resplit(parts)
+
+    state, damaged = folder.load_checkpoint(split_anew if experiment.resplit else None)
     for name in damaged:
         note(f"checkpoint {name} is damaged and was passed over")
     resumed = state is not None
     if state is not None:
-        state = context.world.unpack(state)
-        with fitting(folder, state, experiment.steps):
-            step = state["step"]
-            model.load_state_dict(state["model"])
-            restore(optimizer, state["optimizer"])
-            context.policies.restore(state["policies"])
-            feed.restore(state["feed"])
-            batch = packed.unpack(state["batch"]) if state["batch"] else None
+        with fitting(folder.step_folder(state.get("step", 0)), state, experiment.steps):
+            step, batch = trained.restore(state)
         note(f"resumed after gradient step {step}")
         del state
     folder.rewind(step if resumed else -1)
@@ -94,54 +96,34 @@ def train(
         on_row(row)
 
     def save() -> None:
-        state = {
-            "step": step,
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "policies": context.policies.state(),
-            "feed": feed.state(),
-            "batch": packed.pack(batch) if batch else None,
-        }
-        folder.save_checkpoint(step, pack(state))
+        folder.save_checkpoint(step, trained.state(step, batch), experiment.async_checkpoints)
 
     if not resumed:
         record({"step": 0, **evaluate(experiment, context, folder, 0)})
         feed.reach(0, model)
     saved = step
-    while step < experiment.steps and not any(context.world.gather(stop())):
-        tick = updates.tick(step)
-        if batch is None:
-            batch = begin_batch(experiment, context, optimizer, feed.take(tick.batch), tick)
-        lag = weight_lag(experiment, context, feed.behavior, batch, tick)
-        row = update(experiment, context, optimizer, batch, tick) | lag
-        step += 1
-        if step % updates.per_batch == 0:
-            batch = None
-        if step % experiment.eval_every == 0 or step == experiment.steps:
-            row |= evaluate(experiment, context, folder, step)
-        record({"step": step, **row})
-        if batch is None:
-            feed.reach(tick.batch + 1, model)
-        if step % experiment.checkpoint_every == 0 or step == experiment.steps:
+    with folder.writing() as settle:
+        while step < experiment.steps and not any(context.world.gather(stop())):
+            tick = updates.tick(step)
+            if batch is None:
+                batch = begin_batch(experiment, context, optimizer, feed.take(tick.batch), tick)
+            lag = weight_lag(experiment, context, feed.behavior, batch, tick)
+            row = update(experiment, context, optimizer, batch, tick) | lag
+            step += 1
+            if step % updates.per_batch == 0:
+                batch = None
+            if step % experiment.eval_every == 0 or step == experiment.steps:
+                row |= evaluate(experiment, context, folder, step)
+            record({"step": step, **row})
+            if batch is None:
+                feed.reach(tick.batch + 1, model)
+            settle()
+            if step % experiment.checkpoint_every == 0 or step == experiment.steps:
+                save()
+                saved = step
+        if saved < step:
             save()
-            saved = step
-    if saved < step:
-        save()
     return step == experiment.steps
-
-
-@contextlib.contextmanager
-def fitting(folder: RunFolder, state: dict[str, Any], steps: int) -> Iterator[None]:
-    """Within, a state that is not one of this run's is a UserError that names its folder."""
-    step = state.get("step", 0)
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise foreign(folder.step_folder(step), first_line(error)) from error
-    if step > steps:
-        raise foreign(folder.step_folder(step), f"the run ends after step {steps}")
 
 
 def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:

@@ -79,10 +79,12 @@ class AdamW(Piece):
 def restore(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """`load_state_dict` with tensors of the optimizer's own. It would keep those of the state that
     are on its device already, and a checkpoint's lie in its file: no file system lets go of one
-    that is in use, and a change to it would change the run."""
+    that is in use, and a change to it would change the run. The state is emptied, so that no more
+    than one of its tensors is there twice."""
     from torch import Tensor
     from torch.utils._pytree import tree_map_only
 
     optimizer.load_state_dict(state)
+    state["state"].clear()
     for parameter, of_parameter in optimizer.state.items():
         optimizer.state[parameter] = tree_map_only(Tensor, Tensor.clone, of_parameter)

@@ -14,7 +14,9 @@ import torch
 from conftest import experiment, refused
 from test_config import LAYOUTS
 from torch import nn
+from transformers import Gemma3Config, GPT2Config, LlamaConfig
 
+from rec_experiments.errors import UserError
 from rec_experiments.plan import __main__ as command
 from rec_experiments.plan import budget, memory
 from rec_experiments.plan.assumed import assumptions
@@ -93,6 +95,56 @@ def test_ranks_share_weights_and_moments():
     assert shared["sample"].device == pytest.approx(weights, rel=0.05)
 
 
+def test_a_state_written_beside_training_is_a_copy_on_the_host():
+    weights = memory.model_bytes(experiment(*GUARDED), SMALL)
+    for extra in ((), ("ranks=4",)):
+        overrides = (*GUARDED, "kl_every=0", *extra)
+        waits = memory.training_memory(experiment(*overrides), SMALL, 100)
+        goes_on = memory.training_memory(
+            experiment(*overrides, "async_checkpoints=true"), SMALL, 100
+        )
+        share = weights / (4 if extra else 1)
+        for phase in ("sample", "train", "step", "save"):
+            more = goes_on[phase].host - waits[phase].host
+            assert more == pytest.approx(4 * share, rel=0.02), phase  # moments, and held weights
+            assert goes_on[phase].device == waits[phase].device
+        assert goes_on["resume"] == waits["resume"]
+
+
+def test_a_resume_is_counted_with_the_code_that_restores(monkeypatch):
+    """One that keeps what it was given beside its own copies would hold the moments twice."""
+    exp = experiment(*GUARDED, "kl_every=0", "ranks=4")
+    counted = memory.training_memory(exp, SMALL, 100)["resume"].device
+    restore, kept = memory.restore, []
+
+    def keeping(optimizer, state):
+        kept.append(dict(state["state"]))
+        restore(optimizer, state)
+
+    monkeypatch.setattr(memory, "restore", keeping)
+    twice = memory.training_memory(exp, SMALL, 100)["resume"].device
+    assert twice - counted == pytest.approx(2 * memory.model_bytes(exp, SMALL) / 4, rel=0.1)
+
+
+def test_a_configuration_with_names_of_its_own(tmp_path):
+    """GPT-2's n_layer, and one whose number of layers is its class's default."""
+    GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=512).save_pretrained(tmp_path / "gpt2")
+    shape = budget.shape_of(experiment("model=pretrained", f"model.path={tmp_path}/gpt2"))
+    assert shape["num_hidden_layers"] == 3
+    exp = experiment(*GUARDED, f"model.path={tmp_path}/gpt2")
+    few = memory.model_bytes(exp, {**shape, "num_hidden_layers": 2})
+    assert memory.model_bytes(exp, shape) - few == pytest.approx(12 * 64 * 64 * 4, rel=0.03)
+    LlamaConfig(hidden_size=64, vocab_size=512).save_pretrained(tmp_path / "llama")
+    shape = budget.shape_of(experiment("model=pretrained", f"model.path={tmp_path}/llama"))
+    assert shape["num_hidden_layers"] == LlamaConfig().num_hidden_layers
+
+
+def test_a_configuration_without_a_number_of_layers_is_one_line(tmp_path):
+    Gemma3Config().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"model\.path=.*gemma3 has no num_hidden_layers"):
+        budget.shape_of(experiment("model=pretrained", f"model.path={tmp_path}"))
+
+
 def test_the_meter_counts_what_is_alive():
     with Meter() as meter:
         one = torch.zeros(1000)
@@ -137,7 +189,9 @@ def test_a_sampler_that_sleeps_leaves_the_device():
     [
         (["gpu=h100"], "gpu=h100: is not known; allowed: h100-80, a100-80, h200-141, a100-40"),
         (["gpus=8"], "gpus=8: names no layout; gpus=8x80gb is written so"),
-        (["margin_gb=x"], "margin_gb=x: must be a number above 0"),
+        (["margin_gb=x"], "margin_gb=x: must be a number of at least 0, and finite"),
+        (["margin_gb=-1"], "margin_gb=-1: must be a number of at least 0, and finite"),
+        (["train_efficiency=0"], "train_efficiency=0: must be a number above 0, and finite"),
         (["prompt_tokens=inf"], "prompt_tokens=inf: must be a number above 0, and finite"),
         (["setting=mini/gsm8k"], "model: a plan is for a model of transformers"),
         (["setting=paper/guru", "word"], "word: is not understood; allowed: key=value"),

@@ -96,6 +96,20 @@ def test_a_row_holds_every_token_that_is_read_and_no_other(lengths):
     assert tuple(batch.shape) == tuple(padded.shape)
 
 
+@given(lengths=LENGTHS)
+@settings(max_examples=8, deadline=None)
+def test_the_model_computes_every_token_and_no_padding(lengths):
+    """Counted where tokens enter it."""
+    policy, rows, seen = model(CONFIGS["qwen2"]), sequences(lengths), []
+    policy.model.embed_tokens.register_forward_hook(lambda _, args, out: seen.append(args[0]))
+    forward(True)(policy, rows)
+    forward(False)(policy, rows)
+    one_row, padded = seen
+    assert one_row.numel() == sum(row.length - 1 for row in rows)
+    width = max(len(row.prompt) for row in rows) + max(len(row.response) for row in rows)
+    assert padded.numel() == len(rows) * (width - 1)
+
+
 def test_heads_that_are_not_plain_take_the_padded_way():
     config = Gemma2Config(**STYLE, head_dim=8)
     policy, rows = model(config), sequences([(3, 4), (5, 2)])

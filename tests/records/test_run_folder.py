@@ -19,7 +19,7 @@ from conftest import SMALL, refused, resolve, run
 from rec_experiments.errors import UserError
 from rec_experiments.files import read_whole, write_atomic, write_with_digest
 from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.training.loop import fitting
+from rec_experiments.training.state import fitting
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_state_that_does_not_fit_is_one_line(folder):
     for state in ({"step": 1}, {"step": 1, "model": torch.nn.Linear(3, 3).state_dict()}):
         with (
             pytest.raises(UserError, match="step_00000001: does not fit this run or this code"),
-            fitting(folder, state, steps=3),
+            fitting(folder.step_folder(1), state, steps=3),
         ):
             model.load_state_dict(state["model"])
 

@@ -3,7 +3,7 @@
 1. The state of a job follows from its run folder, its lock and the queue, not from a dead claim.
 2. A submission keeps the resolved configurations and a copy of the code, once for each content.
 3. A run told to stop by SIGTERM saves its state, says so, and resumes bit for bit.
-4. The supervisor passes SIGUSR2 on, requeues what stopped and nothing else.
+4. The supervisor passes SIGUSR2 on, requeues what stopped and has moved on, and nothing else.
 """
 
 import fcntl
@@ -356,7 +356,7 @@ def test_sigterm_saves_the_state_and_the_same_command_resumes(tmp_path):
 SUPERVISE = """
 import sys
 from hydra_plugins.rec_arm_sweeper._job import supervise
-supervise([sys.executable, "-c", sys.argv[1]], sys.argv[2], float(sys.argv[3]))
+supervise([sys.executable, "-c", sys.argv[1]], sys.argv[2], float(sys.argv[3]), sys.argv[4])
 """
 STOPS = """
 import signal, sys, time
@@ -384,9 +384,12 @@ def supervised(tmp_path, monkeypatch):
 
     def start(script, notice=60):
         process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISE, script, str(tmp_path / "log.txt"), str(notice)],
-            start_new_session=True,
-        )
+            [
+                sys.executable, "-c", SUPERVISE, script, str(tmp_path / "log.txt"), str(notice),
+                str(tmp_path / "went_back_0"),
+            ],
+            start_new_session=True, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         started.append(process)
         while "ready" not in (
             (tmp_path / "log.txt").read_text() if (tmp_path / "log.txt").exists() else ""
@@ -421,6 +424,43 @@ def test_a_run_that_outlasts_the_notice_is_killed_and_queued_again(supervised, t
     os.killpg(process.pid, signal.SIGUSR2)
     assert process.wait(20) == 137
     assert requeued(tmp_path) == ["requeue 6"]
+
+
+def again(supervised, tmp_path, script, notice=60):
+    """A life of the job that ends with a notice: its exit code, and what it says."""
+    (tmp_path / "log.txt").unlink(missing_ok=True)
+    process = supervised(script, notice)
+    os.killpg(process.pid, signal.SIGUSR2)
+    return process.wait(20), process.stdout.read()
+
+
+@pytest.mark.parametrize(("script", "code"), [(STOPS, 143), (BUSY, 137)])
+def test_a_job_without_a_new_checkpoint_does_not_come_back_for_ever(
+    supervised, tmp_path, script, code
+):
+    state = tmp_path / "checkpoints" / "step_00000004"
+    assert again(supervised, tmp_path, script, 2)[0] == code
+    state.mkdir(parents=True)
+    assert again(supervised, tmp_path, script, 2)[0] == code
+    assert requeued(tmp_path) == ["requeue 6"] * 2
+    ended, said = again(supervised, tmp_path, script, 2)  # and no newer state
+    assert ended == code
+    assert "no new checkpoint since it last went back into the queue, so it does not again" in said
+    assert len(said.splitlines()) == 1
+    assert requeued(tmp_path) == ["requeue 6"] * 2
+
+
+@pytest.mark.parametrize("claim", ["running", "interrupted"])
+def test_a_job_that_does_not_come_back_is_failed(jobs, squeue, claim):
+    from hydra_plugins.rec_arm_sweeper._job import STUCK
+
+    sent = sweeps.prepare("fig3", jobs)
+    squeue()
+    start(jobs[0], claim, reason="SIGTERM after step 40")
+    line = f"the run ended with exit code 143, {STUCK}"
+    log = f"Starting with JobEnvironment\n{line}\nsubmitit: error\n"
+    (sent.folder / "7_0_0_log.out").write_text(log)
+    assert state_of(jobs[0]) == sweeps.State("failed", 40, line)
 
 
 def test_a_job_of_an_array_requeues_itself_alone(supervised, tmp_path, monkeypatch):

@@ -23,8 +23,10 @@ cp -r disk/run run
 """
 
 
-def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", ["false", "true"])
+def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path: Path, beside: str) -> None:
     command = [sys.executable, "-m", "rec_experiments", *SMALL, "steps=6"]
+    command.append(f"async_checkpoints={beside}")
     (tmp_path / "disk").mkdir()
     try:
         shell = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]

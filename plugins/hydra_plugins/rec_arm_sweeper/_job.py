@@ -16,16 +16,21 @@ from types import FrameType
 PREEMPTED = signal.SIGUSR2  # what submitit asks SLURM to send before a time limit or preemption
 POLL = 0.5  # seconds
 MARGIN = 15.0  # seconds before the end of the notice, for the scheduler to hear of it
+STUCK = (
+    "and has no new checkpoint since it last went back into the queue, so it does not again: it "
+    "needs more time, or a smaller checkpoint_every"
+)
 DEAF = ("sh", "-c", 'trap "" USR2; exec "$@"', "sh")  # starts a command that SIGUSR2 cannot kill
 
 
-def supervise(command: list[str], log: str, notice: float) -> None:
+def supervise(command: list[str], log: str, notice: float, record: str) -> None:
     """Run `command` with its output in `log`, and see to it that a stopped run goes on later.
 
     On SIGUSR2 the run is told to stop (SIGTERM) and, once it has saved its state, the job goes back
     into the queue. One that has not ended shortly before the `notice`, seconds, is over is killed,
-    and goes back as well: it goes on from its last state. After
-    a SIGTERM from SLURM itself (scancel, or a preemption without SIGUSR2) SLURM decides what comes
+    and goes back as well: it goes on from its last state. One without a new state since it last
+    went back does not: it would come back for ever. `record` is the file that says so. After a
+    SIGTERM from SLURM itself (scancel, or a preemption without SIGUSR2) SLURM decides what comes
     next. Exits with the run's code if it failed.
     """
     received: set[int] = set()
@@ -50,13 +55,23 @@ def supervise(command: list[str], log: str, notice: float) -> None:
     if not code:
         return
     killer = signal.Signals(-code).name if code < 0 else ""
-    print(f"the run {f'was killed by {killer}' if killer else f'ended with exit code {code}'}")
-    if PREEMPTED in received:
+    ended = f"the run {f'was killed by {killer}' if killer else f'ended with exit code {code}'}"
+    goes_back = PREEMPTED in received and _has_moved_on(Path(log).parent, Path(record))
+    print(ended if goes_back or PREEMPTED not in received else f"{ended}, {STUCK}")
+    if goes_back:
         subprocess.run(["scontrol", "requeue", _job_id()], check=False)
-    elif signal.SIGTERM in received:
+    elif signal.SIGTERM in received and PREEMPTED not in received:
         while True:  # until SLURM ends the job: were it to end by itself, it would count as failed
             signal.pause()
     sys.exit(code if code > 0 else 128 - code)
+
+
+def _has_moved_on(run: Path, record: Path) -> bool:
+    """Whether the run has another newest state than `record` says, which says it from now on."""
+    newest = max((state.name for state in run.glob("checkpoints/step_*")), default="none")
+    before = record.read_text() if record.exists() else ""
+    record.write_text(newest)
+    return newest != before
 
 
 def _job_id() -> str:

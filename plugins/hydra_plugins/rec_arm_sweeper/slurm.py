@@ -76,6 +76,7 @@ class SlurmLauncher(Launcher):
                     [self._command(submission, number) for number in range(len(jobs))],
                     [str(job.path / "log.txt") for job in submission.jobs],
                     [self.resources["signal_delay_s"]] * len(jobs),
+                    [str(submission.folder / f"went_back_{n}") for n in range(len(jobs))],
                 )
         except (ValueError, submitit.core.utils.FailedJobError) as error:
             shutil.rmtree(submission.folder)

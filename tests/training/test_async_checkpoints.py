@@ -1,0 +1,250 @@
+"""Checkpoints that are written while training goes on.
+
+1. Rows and states are those of a run that waits for each, bit for bit, on one rank and on two.
+2. Training goes on during a write; one is under way at most; what is written is the state of its
+   step, whatever training changes meanwhile.
+3. A kill in a write loses nothing earlier, and the resumed run is the uninterrupted one.
+4. What goes wrong in a write ends the run, by the next checkpoint or its end at the latest.
+5. A signal waits for the write under way and saves the last state; an error gives the write up.
+"""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from conftest import SMALL, assert_equal, assert_same_result, experiment, resolve, run
+from test_distributed import OFF_POLICY, assert_same, run_on
+
+from rec_experiments.distributed import ALONE, copied_to_host, memory_of
+from rec_experiments.prepare import prepare
+from rec_experiments.records import checkpoints
+from rec_experiments.records.checkpoints import Checkpoints
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.training.loop import train
+
+BESIDE = "async_checkpoints=true"
+MOVING = (*SMALL, "algo=asymre", "steps=6", "sync.interval=2", "sync.offset=1")
+KEEPS = (
+    "updates.epochs=2", "updates.mini_batches=2", "ratio=proximal", "proximal=moving_average",
+    "clip=narrow", "weight=importance", "source=replay", "source.reuse=1",
+)  # fmt: skip
+PATIENCE = 60  # seconds until a thread counts as hung
+
+
+def states(folder):
+    """The two that are kept, by step."""
+    found = Checkpoints(folder.checkpoints, ALONE)
+    return {step: found.parts(step)[0] for step in found.steps()}
+
+
+@pytest.mark.parametrize(
+    "overrides", [(), ("pipeline=overlap",), KEEPS], ids=["plain", "overlap", "keeps"]
+)
+def test_a_run_is_the_one_that_waits(tmp_path, overrides):
+    waits = run(tmp_path / "waits", *MOVING, *overrides)
+    goes_on = run(tmp_path / "goes_on", *MOVING, *overrides, BESIDE)
+    assert_same_result(goes_on, waits)
+    assert_equal(states(goes_on), states(waits))
+    assert [*states(waits)] == [6, 5]
+    assert not list(goes_on.checkpoints.glob(".*"))
+    sizes = [(f.step_folder(6) / "rank_0.pt").stat().st_size for f in (waits, goes_on)]
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.01)  # tied weights are written once
+
+
+def test_two_ranks(ranks, tmp_path):
+    waits = ranks(run_on, tmp_path / "waits", OFF_POLICY)
+    goes_on = ranks(run_on, tmp_path / "goes_on", (*OFF_POLICY, BESIDE))
+    assert_same(goes_on, waits)
+    for (_, _, state, _), (_, _, other, _) in zip(goes_on, waits, strict=True):
+        assert_equal(state, other)
+
+
+def test_a_copy_is_of_values_and_keeps_what_is_tied():
+    weight = torch.arange(6.0)
+    tree = {"a": weight, "b": [{"tied": weight, "part": weight[2:4], "n": 3}]}
+    copy = copied_to_host(tree)
+    weight.zero_()
+    assert copy["a"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert copy["b"][0]["part"].tolist() == [2, 3]
+    assert copy["b"][0]["n"] == 3
+    assert memory_of(copy["a"]) == memory_of(copy["b"][0]["tied"])
+
+
+@pytest.fixture
+def writer(monkeypatch):
+    """What writes a file calls `before(path)` first."""
+    stream = checkpoints.stream_with_digest
+
+    def patch(before):
+        def slowed(path, write, given_up=lambda: False):
+            before(path)
+            stream(path, write, given_up)
+
+        monkeypatch.setattr(checkpoints, "stream_with_digest", slowed)
+
+    return patch
+
+
+def step_of(path):
+    return int(path.parent.name.removeprefix(".step_").removesuffix(".partial"))
+
+
+def test_training_goes_on_and_one_write_is_under_way(tmp_path, writer):
+    """The write of step 2 ends only when the row of step 3 is there: one that waits would hang."""
+    reached, writing, most = threading.Event(), [], []
+
+    def before(path):
+        writing.append(path)
+        most.append(len(writing))
+        if step_of(path) == 2:
+            assert reached.wait(PATIENCE)
+        writing.remove(path)
+
+    writer(before)
+    overrides = (*MOVING, "checkpoint_every=2", BESIDE)
+    exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
+    folder.start(resolve(*overrides), {})
+
+    def on_row(row):
+        if row["step"] == 3:
+            assert not folder.step_folder(2).exists()
+            reached.set()
+
+    train(exp, prepare(exp), folder, on_row)
+    assert most == [1, 1, 1]
+    other = run(tmp_path / "waits", *MOVING, "checkpoint_every=2")
+    assert_equal(states(folder), states(other))
+
+
+def test_a_state_counts_as_soon_as_training_sees_that_it_is_written(tmp_path):
+    overrides = (*MOVING, "checkpoint_every=4", BESIDE)
+    exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
+    folder.start(resolve(*overrides), {})
+    seen = []
+
+    def on_row(row):
+        if row["step"] == 5:
+            folder._states._writing.done.result(PATIENCE)
+        seen.append(folder.step_folder(4).exists())
+
+    train(exp, prepare(exp), folder, on_row)
+    assert seen == [False] * 6 + [True]  # rows 0 to 6: after step 5, before the state of step 6
+
+
+SLOW = """
+import sys, time
+from rec_experiments.records import checkpoints
+stream = checkpoints.stream_with_digest
+
+def slowed(path, write, given_up):
+    def in_part(file):
+        write(file)
+        file.file.flush()
+        if "step_00000004" in str(path):
+            print("writing", flush=True)
+            time.sleep(100)
+    stream(path, in_part, given_up)
+
+checkpoints.stream_with_digest = slowed
+from rec_experiments.cli import main
+main()
+"""
+
+
+def started(tmp_path, script, *overrides):
+    (tmp_path / "slow.py").write_text(script)
+    command = [sys.executable, "slow.py", *MOVING, "checkpoint_every=2", BESIDE, *overrides]
+    return subprocess.Popen(
+        [*command, "run_dir=run"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_kill_in_the_midst_of_a_write_loses_nothing_earlier(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    process = started(tmp_path, SLOW)
+    while folder.last_step() < 5:  # training goes on while the state of step 4 is written
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    part = folder.checkpoints / ".step_00000004.partial"
+    assert sum(file.stat().st_size for file in part.iterdir()) > 100_000
+    assert [*states(folder)] == [2]
+    resumed = run(tmp_path / "run", *MOVING, "checkpoint_every=2", BESIDE)
+    assert not part.exists()
+    assert_same_result(resumed, run(tmp_path / "whole", *MOVING, "checkpoint_every=2"))
+
+
+@pytest.mark.parametrize("failing", [2, 6])
+def test_a_failed_write_ends_the_run(tmp_path, writer, failing):
+    def before(path):
+        if step_of(path) == failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer(before)
+    with pytest.raises(OSError, match="No space left"):
+        run(tmp_path / "run", *MOVING, "checkpoint_every=2", BESIDE)
+    folder = RunFolder(tmp_path / "run")
+    assert failing <= folder.last_step() <= min(failing + 2, 6)
+    assert [*states(folder)] == ([] if failing == 2 else [4, 2])
+    writer(lambda path: None)
+    resumed = run(tmp_path / "run", *MOVING, "checkpoint_every=2", BESIDE)
+    assert_same_result(resumed, run(tmp_path / "whole", *MOVING, "checkpoint_every=2"))
+
+
+def test_a_signal_waits_for_the_write_and_saves_the_last_state(tmp_path, writer):
+    going_on = threading.Event()
+    writer(lambda path: step_of(path) == 4 and going_on.wait(PATIENCE))
+    overrides = (*MOVING, "checkpoint_every=4", BESIDE)
+    exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
+    folder.start(resolve(*overrides), {})
+    told = []
+
+    def on_row(row):
+        if row["step"] == 5:
+            told.append(signal.SIGTERM)
+            threading.Timer(0.5, going_on.set).start()
+
+    assert not train(exp, prepare(exp), folder, on_row, stop=lambda: bool(told))
+    assert [*states(folder)] == [5, 4]
+
+
+def test_an_error_gives_the_write_up(tmp_path, monkeypatch):
+    """It ends at once, and the state before it counts."""
+    writing, over = threading.Event(), threading.Event()
+    stream = checkpoints.stream_with_digest
+
+    def endless(path, write, given_up):
+        def for_ever(file):
+            writing.set()
+            while not given_up():
+                time.sleep(0.01)
+            write(file)
+
+        try:
+            stream(path, for_ever if step_of(path) == 4 else write, given_up)
+        finally:
+            over.set()
+
+    monkeypatch.setattr(checkpoints, "stream_with_digest", endless)
+    overrides = (*MOVING, "checkpoint_every=2", BESIDE)
+    exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
+    folder.start(resolve(*overrides), {})
+
+    def on_row(row):
+        if row["step"] == 5:
+            assert writing.wait(PATIENCE)
+            over.clear()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(exp, prepare(exp), folder, on_row)
+    assert over.is_set()
+    assert [*states(folder)] == [2]
+    assert not list((folder.checkpoints / ".step_00000004.partial").iterdir())

@@ -1,0 +1,221 @@
+"""A run that goes on with another number of ranks, by choice.
+
+1. What N ranks saved is what M ranks go on from, all parts put together, bit for bit: weights,
+   moments, moved policies, weights that draw, draws that wait, replay and a half-used batch.
+2. The run goes on to its end, up to rounding as N ranks would have, says so, and its provenance
+   keeps it; then it resumes as any other of M ranks.
+3. Without that choice it is refused in one line, and so is what cannot be.
+"""
+
+import json
+import re
+
+import pytest
+import torch
+from conftest import assert_equal, experiment, refused, resolve, timeless
+from ranks import Ranks
+from test_distributed import MOVING, PATIENCE, SHAPES, run_on, torchrun
+
+from rec_experiments.distributed import ALONE, whole
+from rec_experiments.errors import UserError
+from rec_experiments.prepare import prepare
+from rec_experiments.records import provenance
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.rollout import packed
+from rec_experiments.training.loop import make_feed
+from rec_experiments.training.state import Trained
+from rec_experiments.types import Rollouts
+
+WAYS = [(1, 2), (2, 1), (2, 3)]
+RUN = (
+    "steps=6", "checkpoint_every=3", "micro_batch_size=3", "eval_every=6", "sync.interval=2",
+    "sync.offset=3", "optimizer.learning_rate=0.002",
+)  # fmt: skip
+# Of each shape the step of its state: of several updates a batch, in the midst of one.
+KINDS = {"one update a batch": 3, "a moving average": 6, "replay": 6, "refill": 3}
+
+
+@pytest.fixture(scope="module")
+def three():
+    pool = Ranks(3)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def on(ranks, three):
+    """Call a function on each of so many ranks."""
+
+    def call(size, function, *arguments):
+        if size == 1:
+            return [function(ALONE, *arguments)]
+        return {2: ranks, 3: three}[size](function, *arguments)
+
+    return call
+
+
+def prepared(world, path, overrides):
+    overrides = (*MOVING, *overrides, f"ranks={world.size}", f"run_dir={path}")
+    exp, folder = experiment(*overrides), RunFolder(path, world)
+    folder.check(resolve(*overrides))
+    folder.start(resolve(*overrides), {})
+    return exp, folder, prepare(exp, world=world)
+
+
+def gathered(world, path, overrides):
+    """The newest state, as the ranks would go on from it, put together."""
+    exp, folder, context = prepared(world, path, overrides)
+    optimizer = exp.optimizer.build(context.model)
+    feed = make_feed(exp, context)
+    trained = Trained(
+        model=context.model, optimizer=optimizer, policies=context.policies, feed=feed,
+        world=context.world,
+    )  # fmt: skip
+    state, _ = folder.load_checkpoint(trained.resplit)
+    gone = len(state["feed"]["pending"])
+    step, batch = trained.restore(state)
+    if world.leads:
+        folder._lock.close()
+
+    def of(weights):
+        return {name: whole(tensor).clone() for name, tensor in weights.items()}
+
+    return {
+        "step": step,
+        "batch": packed.pack(batch) if batch else None,
+        "model": of(context.model.state_dict()),
+        "moments": [of(optimizer.state[weight]) for weight in context.model.parameters()],
+        "policies": {
+            role: of(model.state_dict()) for role, model in sorted(context.policies.models.items())
+        },
+        "behavior": of(feed.behavior.weights),
+        "version": feed.behavior.version,
+        "pending": [
+            packed.pack(Rollouts.joined(world.gather(waiting()), draw))
+            for draw, waiting in [*feed.pending][:gone]
+        ],
+        "kept": [packed.pack(rollouts) for rollouts in feed.kept.values()],
+        "reached": feed.reached,
+        "next": feed.next_draw,
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("before", "after"), WAYS)
+def test_all_parts_put_together_are_the_same(on, tmp_path, before, after, kind):
+    step, path = KINDS[kind], tmp_path / "run"
+    overrides = (
+        *RUN, "steps=12", "sync.interval=1", "sync.offset=2", f"checkpoint_every={step}",
+        *SHAPES[kind],
+    )  # fmt: skip
+    on(before, run_on, path, overrides, step + 1)
+    expected = on(before, gathered, path, overrides)[0]
+    found = on(after, gathered, path, (*overrides, "resplit=true"))
+    for of_rank in found:
+        assert_equal(of_rank, expected)
+    assert expected["step"] == step
+    assert expected["pending"]
+    assert (expected["batch"] is not None) == (kind in ("a moving average", "replay"))
+    assert bool(expected["kept"]) == (kind == "replay")
+    assert expected["moments"][0]["exp_avg"].any()
+
+
+def test_each_rank_takes_its_own_rows_and_groups(on, tmp_path):
+    """Of what is split no rank holds the whole."""
+    on(1, run_on, tmp_path / "run", RUN, 4)
+    shares = on(2, parts_of, tmp_path / "run", (*RUN, "resplit=true"))
+    for name, tensor in shares[0]["model"].items():
+        rows = [len(share["model"][name]["shard"]) for share in shares]
+        assert rows == [-(-tensor["shape"][0] // 2), tensor["shape"][0] // 2]
+    groups = [share["feed"]["pending"][0]["groups"].unique().tolist() for share in shares]
+    assert groups == [[0, 1], [0, 1]]
+
+
+def parts_of(world, path, overrides):
+    exp, folder, context = prepared(world, path, overrides)
+    trained = Trained(
+        model=context.model, optimizer=exp.optimizer.build(context.model),
+        policies=context.policies, feed=make_feed(exp, context), world=context.world,
+    )  # fmt: skip
+    state, _ = folder.load_checkpoint(trained.resplit)
+    if world.leads:
+        folder._lock.close()
+    return state
+
+
+@pytest.mark.parametrize(("before", "after"), WAYS)
+def test_the_run_goes_on_and_says_so(on, tmp_path, before, after):
+    entire, path = on(before, run_on, tmp_path / "whole", RUN), tmp_path / "run"
+    on(before, run_on, path, RUN, 4)
+    choice = (*RUN, "resplit=true", f"run_dir={path}")
+    rows, weights, _, notes = on(after, run_on, path, choice)[0]
+    assert notes == [
+        f"a state of {before} ranks is split among {after}: from here on the run is not bit for "
+        "bit what it would have been",
+        "resumed after gradient step 3",
+    ]
+    assert rows[:4] == entire[0][0][:4]
+    for row, expected in zip(rows, entire[0][0], strict=True):
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-5), row["step"]
+    for name, tensor in entire[0][1].items():
+        torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=2e-5)
+    again = on(after, run_on, path, RUN)[0]  # as any other, and without the choice
+    assert again[0] == rows
+    assert again[3] == ["resumed after gradient step 6"]
+
+
+def test_provenance_keeps_it():
+    starts = [{"ranks": 1, "from_step": 0}, {"ranks": 2, "from_step": 30}]
+    assert provenance.remarks({"starts": starts}) == [
+        "begun with ranks=1 and goes on with ranks=2, which rounds differently: the result is not "
+        "that of one number of ranks, bit for bit"
+    ]
+    assert provenance.remarks({"starts": [{"ranks": 2, "from_step": 0}] * 2}) == []
+    assert provenance.after({}, {"ranks": 2}, 0)["starts"] == [{"ranks": 2, "from_step": 0}]
+
+
+def test_the_command(tmp_path):
+    run_on(ALONE, tmp_path / "run", RUN, 4)
+    arguments = (*MOVING, *RUN, "ranks=2", f"run_dir={tmp_path / 'run'}", "resplit=true")
+    process = torchrun(*arguments, cwd=tmp_path)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    said = re.sub(r"\s+", " ", out)
+    assert said.count("a state of 1 ranks is split among 2: from here on the run is not bit") == 1
+    origin = json.loads((tmp_path / "run" / "provenance.json").read_text())
+    assert origin["starts"][-1]["ranks"] == 2
+    assert origin["starts"][-1]["from_step"] == 3
+    assert RunFolder(tmp_path / "run").status()["state"] == "done"
+    assert [*map(timeless, RunFolder(tmp_path / "run").metrics())][-1]["step"] == 6
+
+
+def test_a_state_that_lacks_a_rank_is_passed_over(on, tmp_path):
+    path = tmp_path / "run"
+    on(2, run_on, path, RUN)
+    (path / "checkpoints" / "step_00000006" / "rank_1.pt").unlink()
+    *_, notes = on(1, run_on, path, (*RUN, "resplit=true", f"run_dir={path}"))[0]
+    assert "checkpoint step_00000006 is damaged and was passed over" in notes
+    assert notes[-1] == "resumed after gradient step 3"
+
+
+def test_an_older_state_of_other_ranks_is_refused_without_the_choice(on, tmp_path):
+    path = tmp_path / "run"
+    on(2, run_on, path, RUN, 4)
+    on(1, run_on, path, (*RUN, "resplit=true", f"run_dir={path}"))
+    (path / "checkpoints" / "step_00000006" / "rank_0.pt").write_bytes(b"")
+    with pytest.raises(UserError, match=r"step_00000003: is split among 2 ranks, and here are 1; "):
+        run_on(ALONE, path, RUN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "ranks is 2 there and 1 here; choose another run_dir, or resplit=true, which is no"),
+        (["resplit=true", "seed=5"], "seed is 0 there and 5 here; choose another run_dir"),
+        (["resplit=true", "run_dir=null"], "resplit=true: needs run_dir, the folder of the run"),
+    ],
+)
+def test_what_is_refused(on, tmp_path, arguments, line, monkeypatch, capfd):
+    on(2, run_on, tmp_path / "run", RUN, 1)
+    words = [*MOVING, *RUN, f"run_dir={tmp_path / 'run'}", *arguments]
+    assert line in refused(words, monkeypatch, capfd)
