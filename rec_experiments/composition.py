@@ -24,6 +24,8 @@ def composing() -> Iterator[None]:
             yield
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(explain(error)) from error
+    except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
+        raise UserError(explain(error)) from error
 
 
 def choices_by_group() -> dict[str, list[str]]:

@@ -42,7 +42,8 @@ def export(run: Path, out: Path, step: int | None) -> int:
         except BaseException:
             with contextlib.suppress(OSError):
                 remove(partial)
-                for folder in made:
+            for folder in made:
+                with contextlib.suppress(OSError):
                     folder.rmdir()
             raise
         sync_folder(out.parent)

@@ -91,11 +91,7 @@ def test_intervals():
         (evaluate, [], "give one run folder"),
         (evaluate, ["{run}", "seed=[1"], "seed=[1: cannot be read"),
         (evaluate, ["{run}", "=3"], "=3: names no key"),
-        (
-            evaluate,
-            ["{run}", "model.hidden_size=32"],
-            "does not fit the model of the configuration",
-        ),
+        (evaluate, ["{run}", "model.hidden_size=32"], "does not fit the model of the config"),
         (evaluate, ["{run}", "eval_samples=1000000000000"], "eval_samples=1000000000000: "),
         (export, ["{run}", "{tmp}/a/" + "b" * 300 + "/c"], "too long"),
     ],
