@@ -7,6 +7,7 @@ VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
+PYTHONS := python3.11 python3.12 python3.13
 SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 CLAIM_SEEDS := 0,1,2,3,4,5,6,7,8,9
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
@@ -16,7 +17,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-docs test-slurm test-vllm check format bench bench-peers bench-memory gpu-day \
+.PHONY: help install run figures claim-runs claims report test test-fast test-pythons test-docs test-slurm test-vllm check format bench bench-peers bench-memory gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -59,6 +60,14 @@ test: $(STAMP) ## all tests, two files at a time; REC_DATA=FOLDER adds those on 
 
 test-fast: $(STAMP) ## an answer in about a minute: the pieces, the schedule, answers, claims, and short runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
+
+test-pythons: ## test-fast under each of PYTHONS="python3.12 /path/to/python3.13 …" that is found, in .venv-3.12, …
+	@for python in $(PYTHONS); do \
+		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) \
+			|| { echo "$$python: is not found, and left out"; continue; }; \
+		echo "Python $$version"; \
+		$(MAKE) --no-print-directory test-fast PYTHON=$$python VENV=.venv-$$version || exit 1; \
+	done
 
 test-docs: $(STAMP) ## every command of README and docs in earnest; hours
 	DOCS_TESTS=1 $(BIN)/python -m pytest tests/test_docs.py $(ARGS)
@@ -134,5 +143,5 @@ notebooks: $(STAMP) ## run the notebooks and keep their outputs
 	$(BIN)/python tests/test_notebooks.py
 
 clean: ## remove the environment and caches; run folders stay
-	rm -rf $(VENV) $(VLLM_VENV) $(PEERS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-3.* $(VLLM_VENV) $(PEERS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from hydra import compose
@@ -73,6 +72,7 @@ def run(arguments: list[str]) -> None:
     line = command.parse(arguments, "out")
     for override in line.overrides:
         raise UserError(f"{override}: is not understood; allowed: NAME …, out=FILE.md")
+    out = command.out_file(line, ".md")
     there = presets()
     for name in line.words:
         if name not in there:
@@ -80,11 +80,11 @@ def run(arguments: list[str]) -> None:
     names = line.words or there
     found = composed([BASE, *names])
     sections = [section(name, found[name], found[BASE]) for name in names]
-    if "out" in line.values:
+    if out:
         text = "\n".join(["# Algorithms", *(row for each in sections for row in ["", *each])])
-        out = Path(line.values["out"])
         with command.writing(out):
             write_atomic(out, f"{text}\n".encode())
+        print(out)
     elif line.words:
         print("\n\n".join("\n".join(each) for each in sections))
     else:

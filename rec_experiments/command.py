@@ -117,11 +117,11 @@ class CommandLine:
         """The folders of runs=FOLDER,…, if given. Raises UserError for one that does not exist."""
         if "runs" not in self.values:
             return None
-        folders = [Path(folder) for folder in self.values["runs"].split(",")]
-        for folder in folders:
-            if not folder.is_dir():
-                raise UserError(f"runs={folder}: no such folder")
-        return folders
+        names = self.values["runs"].split(",")
+        for name in names:
+            if not name or not Path(name).is_dir():
+                raise UserError(f"runs={name}: no such folder")
+        return [Path(name) for name in names]
 
     def refuse_words(self, allowed: str) -> None:
         """Raise UserError for the first word of a command that takes none."""
@@ -130,7 +130,13 @@ class CommandLine:
 
 
 def parse(arguments: list[str], *keys: str) -> CommandLine:
-    """The arguments of a command that has `keys` of its own; the last value of a key counts."""
+    """The arguments of a command that has `keys` of its own; the last value of a key counts.
+
+    Raises UserError for a value without a key.
+    """
+    for argument in arguments:
+        if argument.startswith("="):
+            raise UserError(f"{argument}: names no key; KEY=VALUE is allowed")
     pairs = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     return CommandLine(
         words=[argument for argument in arguments if "=" not in argument],
@@ -157,6 +163,15 @@ def plain_main(command: Callable[[list[str]], None], page: Page, arguments: list
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(USER_ERROR)
+
+
+def out_file(line: CommandLine, *suffixes: str) -> Path | None:
+    """The file of out=FILE, None if it is not given. Raises UserError for another end of its name:
+    what is written must not take the place of something else."""
+    text = line.values.get("out")
+    if text is not None and not text.endswith(suffixes):
+        raise UserError(f"out={text}: the name must end in {' or '.join(suffixes)}")
+    return None if text is None else Path(text)
 
 
 @contextlib.contextmanager

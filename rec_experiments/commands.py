@@ -7,6 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
+from importlib.metadata import version
 
 from rec_experiments import cli, command
 from rec_experiments.errors import UserError
@@ -20,6 +21,8 @@ def main() -> None:
         del sys.argv[1]  # as if its module had been called
         with command.told_once():
             importlib.import_module(module(word)).main(sys.argv[1:])
+    elif word == "--version":
+        print(f"rec_experiments {version('rec_experiments')}")
     elif word and not set("=-+~@/.").intersection(word):  # no override, and no option
         command.refuse(UserError(f"{word}: is no sub-command; {_allowed(word)}"))
     else:

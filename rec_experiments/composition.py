@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra import initialize_config_dir
@@ -23,6 +23,8 @@ def composing() -> Iterator[None]:
         with initialize_config_dir(str(schema.CONF), version_base="1.3"):
             yield
     except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(explain(error)) from error
+    except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
         raise UserError(explain(error)) from error
 
 
@@ -52,14 +54,28 @@ def explain(error: BaseException) -> str:
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
             return f"{part.override}: cannot be read ({first_line(part)})"
-        if isinstance(part, MissingConfigException) and part.options:
-            group, _, choice = str(part.missing_cfg_file).rpartition("/")
-            return f"{group}={choice}: no such choice; allowed: {', '.join(sorted(part.options))}"
+        if isinstance(part, MissingConfigException) and part.missing_cfg_file:
+            return _no_such_choice(part.missing_cfg_file, part.options)
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
             return f"{where}: {first_line(part)}{_suggestion(part)}"
     return first_line(error)
+
+
+def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
+    """options: the choices of the file's folder, if there is such a folder."""
+    if options:
+        group, _, choice = file.rpartition("/")
+    else:
+        group, _, choice = file.partition("/")
+        options = [
+            f"{folder}/{name}".removeprefix(group).strip("/")
+            for folder, names in choices_by_group().items()
+            if f"{folder}/".startswith(f"{group}/")
+            for name in names
+        ]
+    return f"{group}={choice}: no such choice; allowed: {', '.join(sorted(options))}"
 
 
 def _suggestion(error: OmegaConfBaseException) -> str:

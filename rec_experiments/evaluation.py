@@ -15,7 +15,14 @@ from rec_experiments.determinism import secure
 from rec_experiments.distributed import ALONE
 from rec_experiments.experiment import Experiment
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.prepare import make_worker, pick_device, policies_of, short_enough
+from rec_experiments.prepare import (
+    check_memory,
+    machine_memory,
+    make_worker,
+    pick_device,
+    policies_of,
+    short_enough,
+)
 from rec_experiments.records.run_folder import CONFIG
 from rec_experiments.runs import experiment_of, model_of
 from rec_experiments.training.loop import TrainingContext, answer
@@ -82,6 +89,7 @@ def context_of(experiment: Experiment, model: torch.nn.Module) -> TrainingContex
     chat = ChatTemplate(experiment.model.tokenizer(), model)
     _, problems = experiment.dataset.load()
     problems = problems[: experiment.eval_problems]
+    check_memory(experiment, len(problems), machine_memory())
     problems = short_enough(experiment, chat, problems, "evaluation", print)
     model.to(device)
     return TrainingContext(

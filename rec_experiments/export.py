@@ -1,5 +1,6 @@
 """`python -m rec_experiments export RUN OUT [step=N]`: a run's model as a transformers folder."""
 
+import contextlib
 import os
 import secrets
 import sys
@@ -31,14 +32,20 @@ def export(run: Path, out: Path, step: int | None) -> int:
     experiment = experiment_of(run, [])
     model, step = model_of(run, experiment, step)
     partial = out.with_name(f".{secrets.token_hex(8)}.partial")
+    made = [folder for folder in out.parents if not folder.exists()]  # innermost first
     with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
         try:
+            out.parent.mkdir(parents=True, exist_ok=True)
             model.save_pretrained(partial)
             experiment.model.tokenizer().save_pretrained(partial)
             os.replace(partial, out)
-        finally:
-            remove(partial)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove(partial)
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
         sync_folder(out.parent)
     return step
 

@@ -33,7 +33,7 @@ PAGE = help.Page(
     entries={
         "scale=NAME,…": f"whose runs; default: {MINIATURES}",
         "runs=FOLDER,…": help.RUNS,
-        "out=FILE": f"the sweep that is written; default: {OUT}",
+        "out=FILE": f"FILE.yaml, the sweep that is written; default: {OUT}",
     },
 )
 HEAD = """\
@@ -108,7 +108,11 @@ def read(scale: str, folders: list[Path] | None) -> dict[str, list[str]]:
 def run(arguments: list[str]) -> None:
     """Raises UserError for a wrong argument, and if no method could be tuned."""
     line = command.parse(arguments, "scale", "runs", "out")
-    line.refuse_words("scale=NAME,…, runs=FOLDER,…, out=FILE")
+    for word in (*line.words, *line.overrides):
+        raise UserError(
+            f"{word}: is not understood; allowed: scale=NAME,…, runs=FOLDER,…, out=FILE"
+        )
+    out = command.out_file(line, ".yaml") or Path(OUT)
     chosen = line.values.get("scale", MINIATURES).split(",")
     for scale in chosen:
         if scale not in scales():
@@ -119,7 +123,6 @@ def run(arguments: list[str]) -> None:
             f"no runs that spend a whole budget; make them with: python -m rec_experiments -m "
             f"sweep={SWEEP} scale={chosen[0]}"
         )
-    out = Path(line.values.get("out", OUT))
     with command.writing(out):
         write_atomic(out, sweep(arms).encode())
     print(out)

@@ -3,9 +3,15 @@
 1. Each has a page of one style that loads no torch: usage, a sentence, a line on each key.
 2. `python -m rec_experiments NAME` is `python -m rec_experiments.NAME`.
 3. A word that is no sub-command is told, with what was probably meant.
+4. What a command does not know, or would write under a name of another kind, is one line; nothing
+   is written.
+5. A terminal and a locale without our letters stop no command.
 """
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from conftest import command, refused
@@ -71,3 +77,55 @@ def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
     told = refused(["claim", "scale=mini"], monkeypatch, capfd, commands.main)
     assert told.startswith("error: claim: is no sub-command; did you mean claims? allowed: watch")
     assert told.endswith("or key=value for a run (see --help)")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["tune", "foo=1"], "foo=1: is not understood; allowed: scale=NAME,…, "),
+        (["tune", "out=notes.txt"], "out=notes.txt: the name must end in .yaml"),
+        (["algorithms", "out=notes.txt"], "out=notes.txt: the name must end in .md"),
+        (["report", "out=notes.txt"], "out=notes.txt: the name must end in .html"),
+        (["report", "runs="], "runs=: no such folder"),
+        (["claims", "runs=.,"], "runs=: no such folder"),
+        (["plan", "=3"], "=3: names no key"),
+        (["sweeps", "list", "fig3", "sync=3"], "must be a string"),
+        (["plan", "setting=paper/nothing"], "setting=paper/nothing: no such choice; allowed: "),
+        (["watch", "."], ".: holds no run; name run folders, or a sweep=NAME"),
+        (["new", "algorithm", "null"], "new algorithm null: is a value on a command line"),
+    ],
+)
+def test_bad_input_is_one_line(words, told, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("theirs")
+    assert told in refused(words, monkeypatch, capfd, commands.main)
+    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
+    assert (tmp_path / "notes.txt").read_text() == "theirs"
+
+
+def test_choices_of_a_folder_of_choices_are_named(monkeypatch, capfd):
+    told = refused(["setting=nothing"], monkeypatch, capfd)
+    assert "setting=nothing: no such choice; allowed: mini/deepscaler, " in told
+    assert "paper/guru" in told
+
+
+def test_the_version_is_that_of_this_project(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["rec_experiments", "--version"])
+    commands.main()
+    assert re.fullmatch(r"rec_experiments \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+WITHOUT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize(
+    "words", ["regime check sweep=fig3", "claims scale=mini seed=0", "report figures=theorem1"]
+)
+def test_a_locale_without_our_letters_stops_no_command(words, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-m", "rec_experiments", *words.split()],
+        cwd=tmp_path, env={**os.environ, **WITHOUT_UTF8}, capture_output=True, check=False,
+    )  # fmt: skip
+    told = done.stderr.decode("ascii")
+    assert done.returncode == 0 or "no run found" in told, told
+    assert b"Traceback" not in done.stderr

@@ -8,11 +8,14 @@
 5. What cannot be exported is one line, and leaves nothing behind.
 """
 
+import json
+import re
 import shutil
 
 import pytest
 import torch
-from conftest import SMALL, refused, run
+import yaml
+from conftest import SMALL, refused, resolve, run
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
@@ -123,9 +126,44 @@ def test_intervals():
         (evaluate, ["{run}", "step=x"], "step=x: must be a whole number"),
         (evaluate, ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
         (evaluate, [], "give one run folder"),
+        (evaluate, ["{run}", "seed=[1"], "seed=[1: cannot be read"),
+        (evaluate, ["{run}", "=3"], "=3: names no key"),
+        (evaluate, ["{run}", "model.hidden_size=32"], "does not fit the model of the config"),
+        (evaluate, ["{run}", "eval_samples=1000000000000"], "eval_samples=1000000000000: "),
+        (export, ["{run}", "{tmp}/a/" + "b" * 300 + "/c"], "too long"),
     ],
 )
 def test_bad_input_is_one_line(done, tmp_path, entry, arguments, line, monkeypatch, capfd):
     words = [word.format(run=done.path, tmp=tmp_path) for word in arguments]
     assert line in refused(words, monkeypatch, capfd, lambda: entry.main(words))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": [1]}, "model: is no choice of a group"),
+        ({"dataset": None}, "dataset: is no choice of a group"),
+        ({"extra": {}}, "extra: is a choice of a group"),
+        ({"steps": "many"}, "steps: Value 'many'"),
+        ({"steps": -1}, "steps=-1: must be at least 1"),
+        ({"algo": {}}, "algo.name"),
+        (None, "its config.yaml is not that of a run"),
+    ],
+)
+def test_a_configuration_that_is_none_is_told_with_its_folder(tmp_path, change, told):
+    config = resolve(*SMALL) | change if change else {"a": 1}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=re.escape(f"run folder {tmp_path}: ")) as error:
+        runs.experiment_of(tmp_path, [])
+    assert told in str(error.value)
+
+
+def test_a_state_of_another_model_is_told_with_its_folder(done, tmp_path):
+    shutil.copytree(done.path, tmp_path / "run")
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    config["model"]["hidden_size"] = 32
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=r"run: the state after step 3 does not fit .* width 32"):
+        export.export(tmp_path / "run", tmp_path / "out", None)
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]

@@ -1,7 +1,6 @@
 """`python -m rec_experiments claims`: the verdicts on the paper's claims."""
 
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -34,9 +33,7 @@ def run(arguments: list[str]) -> None:
             raise UserError(
                 f"scale={scale}: no such scale; allowed, with commas: {', '.join(scales())}"
             )
-    out = Path(line.values["out"]) if "out" in line.values else None
-    if out and out.suffix not in WRITERS:
-        raise UserError(f"out={out}: the name must end in {' or '.join(WRITERS)}")
+    out = command.out_file(line, *WRITERS)
     found = {}
     for scale in chosen:
         with Console(stderr=True).status(f"reading the runs of scale {scale}"):

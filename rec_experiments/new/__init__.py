@@ -16,6 +16,7 @@ from rec_experiments.errors import UserError
 
 TEMPLATES = Path(__file__).parent
 KINDS = {"algorithm": "my_algorithm", "task": "my_task"}  # and the name in its template
+VALUES = ("false", "inf", "nan", "null", "true")  # words that Hydra reads as no text
 NOT_COPIED = ("__pycache__", "*.pyc", ".*")
 
 
@@ -48,6 +49,8 @@ def unfit(name: str) -> str:
         return "must be a name for a Python package: a letter, then a-z, 0-9 and _"
     if name.startswith("_") or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         return "is a word of Python's own"
+    if name in VALUES:
+        return "is a value on a command line, not a name"
     return ""
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.errors import UserError
+from rec_experiments.records.reading import Row, read_rows
 from rec_experiments.records.tracking import labels
 from rec_experiments.slots import Tracker
 from rec_experiments.types import Piece
@@ -20,8 +21,9 @@ from rec_experiments.types import Piece
 class Trackio(Piece):
     """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
 
-    A resumed run goes on as the run of its folder's name; steps that it has logged before are not
-    logged again. Raises UserError where the package is missing.
+    A resumed run goes on as the run of its folder's name: steps that it has logged before are not
+    logged again, those that a killed process did not live to send are. Raises UserError where the
+    package is missing.
     """
 
     project: str
@@ -36,12 +38,14 @@ class Trackio(Piece):
                 embed=False, auto_log_gpu=False, auto_log_cpu=False,
             )  # fmt: skip
         logged = trackio.SQLiteStorage.get_max_step_for_run(self.project, name, run_id=run.id)
-        return _TrackioRun(trackio, run, self.project, -1 if logged is None else logged)
+        logged = -1 if logged is None else logged
+        return _TrackioRun(trackio, run, self.project, Path(folder), logged)
 
 
 @dataclass(kw_only=True, slots=True)
 class TensorBoard(Piece):
-    """Event files in the run folder. A resumed run writes on, and hides what it does anew.
+    """Event files in the run folder. A resumed run writes on, and hides what it does anew; one that
+    was not tracked before has its earlier steps as well.
 
     Raises UserError where the package is missing.
     """
@@ -52,17 +56,21 @@ class TensorBoard(Piece):
 
 
 class _TrackioRun:
-    def __init__(self, trackio: Any, run: Any, project: str, logged: int):
-        self.trackio, self.run, self.project, self.logged = trackio, run, project, logged
+    def __init__(self, trackio: Any, run: Any, project: str, folder: Path, logged: int):
+        self.trackio, self.run, self.project = trackio, run, project
+        self.folder, self.logged = folder, logged  # the last step that is there
 
-    def log(self, row: dict[str, Any]) -> None:
-        if row["step"] > self.logged:
-            self.run.log({k: v for k, v in row.items() if k != "step"}, step=row["step"])
+    def log(self, row: Row) -> None:
+        lost = rows_before(row, self.folder) if self.logged < row["step"] - 1 else []
+        for each in (*lost, row):
+            if each["step"] > self.logged:
+                self.run.log({k: v for k, v in each.items() if k != "step"}, step=each["step"])
+                self.logged = each["step"]
 
     def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
         with quiet():
             if picture is not None:
-                self.run.log({"curves": self.trackio.Image(str(picture))})
+                self.run.log({"curves": self.trackio.Image(str(picture))}, step=self.logged)
             self.run.finish()
         return [f"dashboard  trackio show --project {self.project}"]
 
@@ -72,20 +80,30 @@ class _TensorBoardRun:
         self.folder, self.group = folder, group
         self.writer: Any = None
 
-    def log(self, row: dict[str, Any]) -> None:
+    def log(self, row: Row) -> None:
+        rows = [row]
         if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(self.folder), purge_step=row["step"])
+            if not self.folder.exists():
+                rows = [*rows_before(row, self.folder.parent), row]
+            self.writer = SummaryWriter(str(self.folder), purge_step=rows[0]["step"])
             self.writer.add_text("group", self.group)
-        for key, value in row.items():
-            if key != "step":
-                self.writer.add_scalar(key, value, row["step"])
+        for each in rows:
+            for key, value in each.items():
+                if key != "step":
+                    self.writer.add_scalar(key, value, each["step"])
 
     def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
         if self.writer is not None:
             self.writer.close()
         return [f"curves    tensorboard --logdir {self.folder.parent.parent}"]
+
+
+def rows_before(row: Row, folder: Path) -> list[Row]:
+    """The rows of a run's metrics.jsonl of earlier steps."""
+    rows = [each for _, each in read_rows(folder / "metrics.jsonl")]
+    return [each for each in rows if each["step"] < row["step"]]
 
 
 def needed(module: str, package: str) -> Any:

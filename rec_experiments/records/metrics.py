@@ -25,7 +25,7 @@ class Metric(NamedTuple):
 
 def catalogue() -> dict[str, dict[str, Metric]]:
     """The metrics by topic and key."""
-    topics = yaml.safe_load(FILE.read_text())
+    topics = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return {
         topic: {key: Metric(m["is"], m["unit"], m["normal"]) for key, m in metrics.items()}
         for topic, metrics in topics.items()

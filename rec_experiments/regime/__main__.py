@@ -57,9 +57,7 @@ def run(arguments: list[str]) -> None:
     checks = line.words[:1] == ["check"]
     if "targets" in line.values and not checks:
         raise UserError(f"targets={line.values['targets']}: goes with check only")
-    out = Path(line.values["out"]) if "out" in line.values else None
-    if out and out.suffix not in (".json", ".md"):
-        raise UserError(f"out={out}: the name must end in .json or .md")
+    out = command.out_file(line, ".json", ".md")
     targets = load(Path(line.values.get("targets", TARGETS)), Target)
     arms = read(line, line.words[checks:])
     found = verdicts(arms, targets) if checks else []

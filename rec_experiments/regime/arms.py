@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, first_line
 from rec_experiments.records.identity import flat, identity
+from rec_experiments.records.run_folder import CONFIG
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.regime.quantities import Lags, at, lag
 from rec_experiments.results.runs import FigureData, Row, Run, read_config, read_run
@@ -60,9 +61,14 @@ def arms_of(folders: list[Path]) -> list[Arm]:
         if not (folder / "metrics.jsonl").exists():
             raise UserError(f"{folder}: is no run folder, it has no metrics.jsonl")
         config = read_config(folder)
-        run = read_run(
-            config["algo"]["name"], schedule_name(config["sync"]), config["seed"], folder
-        )
+        try:
+            method, schedule = str(config["algo"]["name"]), schedule_name(config["sync"])
+            run = read_run(method, schedule, int(config["seed"]), folder)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(
+                f"run folder {folder}: its {CONFIG} holds something else than a run writes there "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from error
         if not run.rows:
             raise UserError(f"{folder}: holds no row of a run yet")
         groups.setdefault(repr(_without_seed(config)), {}).setdefault(run.seed, (run, config))

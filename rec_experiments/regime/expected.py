@@ -110,7 +110,7 @@ Kind = TypeVar("Kind", bound=Expected)
 def load(file: Path, kind: type[Kind]) -> list[Kind]:
     """The entries of a file. Raises UserError for one that is not of this kind."""
     try:
-        entries = yaml.safe_load(file.read_text())
+        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file}: cannot be read ({error})") from error
     if not isinstance(entries, list):

@@ -41,9 +41,7 @@ def parse(arguments: list[str]) -> Request:
             )
     for key in sorted({"runs", "out"} & line.values.keys()) if wandb else ():
         raise UserError(f"{key}={line.values[key]}: wandb= reads runs from W&B, writes no file")
-    out = Path(line.values.get("out", OUT))
-    if out.suffix != ".html":
-        raise UserError(f"out={out}: must be a file that ends in .html")
+    out = command.out_file(line, ".html") or Path(OUT)
     return Request(names=names, runs=line.runs, out=out, wandb=wandb, overrides=line.overrides)
 
 

@@ -266,4 +266,4 @@ def _id(name: str) -> str:
 
 
 def _file(name: str) -> str:
-    return (FOLDER / name).read_text().strip()
+    return (FOLDER / name).read_text(encoding="utf-8").strip()

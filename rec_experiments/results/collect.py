@@ -105,7 +105,7 @@ def claim_seeds(scale: str) -> int | None:
     It stands in conf/scale, fixed before the runs: who looks at the verdict first and then decides
     how many seeds to add finds a difference sooner or later.
     """
-    return yaml.safe_load(_scale_files()[scale].read_text()).get("claim_seeds")
+    return yaml.safe_load(_scale_files()[scale].read_text(encoding="utf-8")).get("claim_seeds")
 
 
 def _scale_files() -> dict[str, Path]:
@@ -134,7 +134,8 @@ def best_of(runs: list[Run]) -> Run:
 
 def default_folder() -> Path:
     """Where runs go when nobody says otherwise."""
-    return Path(yaml.safe_load((schema.CONF / "config.yaml").read_text())["output_dir"])
+    config = (schema.CONF / "config.yaml").read_text(encoding="utf-8")
+    return Path(yaml.safe_load(config)["output_dir"])
 
 
 def run_folders(folders: Iterable[Path]) -> dict[str, list[Path]]:

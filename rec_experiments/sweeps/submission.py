@@ -68,7 +68,7 @@ def prepare(title: str, jobs: list[Job]) -> Submission:
 def read(folder: Path) -> Submission:
     """The submission that has its record in `folder`. Raises UserError if it cannot be read."""
     try:
-        record: dict[str, Any] = json.loads((folder / RECORD).read_text())
+        record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         return Submission(
             folder=folder,
             command=record["command"],

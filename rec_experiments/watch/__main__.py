@@ -12,6 +12,7 @@ from rich.live import Live
 
 from rec_experiments import command, help
 from rec_experiments.errors import UserError
+from rec_experiments.records.run_folder import CONFIG
 from rec_experiments.regime.alarms import ALARMS, Alarm
 from rec_experiments.regime.expected import load
 from rec_experiments.results.collect import composed, default_folder, places
@@ -65,6 +66,8 @@ def _of_words(line: command.CommandLine) -> Callable[[], tuple[list[Path], int]]
     for path in named:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; name run folders, or a sweep=NAME")
+        if not any((each / CONFIG).exists() for each in folders_in([path])):
+            raise UserError(f"{path}: holds no run; name run folders, or a sweep=NAME")
     return lambda: (folders_in(named), 0)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import resolve
 
+from rec_experiments.display import draw_curves
 from rec_experiments.errors import UserError
 from rec_experiments.records import local_tracking
 from rec_experiments.records.local_tracking import TensorBoard
@@ -26,9 +27,10 @@ import json, sys
 import trackio
 from rec_experiments.records.local_tracking import Trackio
 
-config, starts = json.load(sys.stdin)
+config, folder, starts = json.load(sys.stdin)
 for rows in starts:
-    tracker = Trackio(kind="trackio", project="lab", tags=["mine"]).start("ring", "g", ".", config)
+    tracking = Trackio(kind="trackio", project="lab", tags=["mine"])
+    tracker = tracking.start("ring", "g", folder, config)
     for row in rows:
         tracker.log(row)
     lines = tracker.finish()
@@ -41,12 +43,21 @@ print(json.dumps([logs, [(run.name, run.config) for run in runs], lines]))
 """
 
 
-def test_trackio_has_each_step_of_a_resumed_run_once(tmp_path):
+def write_rows(folder: Path) -> None:
+    """Of a run that goes on after step 1."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row) + "\n" for row in ROWS[:2]]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize("seen", [2, 0], ids=["all was sent", "killed before it was sent"])
+def test_trackio_has_each_step_of_a_resumed_run_once(seen, tmp_path):
     pytest.importorskip("trackio")
+    write_rows(tmp_path)
     config = resolve("algo=rec_ring", "sync=offset10", "seed=3")
     done = subprocess.run(
         [sys.executable, "-c", TRACK],
-        input=json.dumps([config, [ROWS, AGAIN]]),
+        input=json.dumps([config, str(tmp_path), [ROWS[: 1 + seen], AGAIN]]),
         env={**os.environ, "TRACKIO_DIR": str(tmp_path)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -73,6 +84,40 @@ def test_tensorboard_hides_what_a_resumed_run_does_anew(tmp_path):
     assert rewards == [(1, 0.5), (2, 0.75), (3, 1.0)]
     assert [event.step for event in events.Scalars("eval/accuracy")] == [0]
     assert lines == [f"curves    tensorboard --logdir {tmp_path / 'runs'}"]
+
+
+def test_tensorboard_has_the_earlier_steps_of_a_run_that_was_not_tracked(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = tmp_path / "runs" / "ring"
+    write_rows(folder)
+    tracker = TensorBoard(kind="tensorboard").start("ring", "g", str(folder), {})
+    for row in AGAIN:
+        tracker.log(row)
+    tracker.finish()
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/reward")] == [1, 2, 3]
+    assert [event.step for event in events.Scalars("eval/accuracy")] == [0]
+
+
+PICTURE = TRACK.replace("tracker.finish()", "tracker.finish(Path(folder, 'curves.png'))").replace(
+    "import json, sys", "import json, sys\nfrom pathlib import Path"
+)
+
+
+def test_the_picture_stands_at_the_last_step_in_trackio(tmp_path):
+    pytest.importorskip("trackio")
+    draw_curves(ROWS, "ring", tmp_path / "curves.png")
+    config = resolve("algo=rec_ring")
+    done = subprocess.run(
+        [sys.executable, "-c", PICTURE],
+        input=json.dumps([config, str(tmp_path), [ROWS]]),
+        env={**os.environ, "TRACKIO_DIR": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    logs = json.loads(done.stdout.splitlines()[0])[0]
+    assert sorted(log["step"] for log in logs) == [0, 1, 2, 2]
 
 
 @pytest.mark.parametrize("name", ["trackio", "tensorboard"])
