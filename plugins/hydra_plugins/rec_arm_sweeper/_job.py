@@ -16,9 +16,10 @@ from types import FrameType
 PREEMPTED = signal.SIGUSR2  # what submitit asks SLURM to send before a time limit or preemption
 POLL = 0.5  # seconds
 MARGIN = 15.0  # seconds before the end of the notice, for the scheduler to hear of it
+IN_VAIN = 3  # times that a job goes back without a new state: it may be preempted as it starts
 STUCK = (
-    "and has no new checkpoint since it last went back into the queue, so it does not again: it "
-    "needs more time, or a smaller checkpoint_every"
+    f"and has no new checkpoint since it went back into the queue {IN_VAIN} times, so it does not "
+    "again: it needs more time, or a smaller checkpoint_every"
 )
 DEAF = ("sh", "-c", 'trap "" USR2; exec "$@"', "sh")  # starts a command that SIGUSR2 cannot kill
 
@@ -28,8 +29,8 @@ def supervise(command: list[str], log: str, notice: float, record: str) -> None:
 
     On SIGUSR2 the run is told to stop (SIGTERM) and, once it has saved its state, the job goes back
     into the queue. One that has not ended shortly before the `notice`, seconds, is over is killed,
-    and goes back as well: it goes on from its last state. One without a new state since it last
-    went back does not: it would come back for ever. `record` is the file that says so. After a
+    and goes back as well: it goes on from its last state. One without a new state since it went
+    back IN_VAIN times does not: it would come back for ever. `record` is the file that says so. After a
     SIGTERM from SLURM itself (scancel, or a preemption without SIGUSR2) SLURM decides what comes
     next. Exits with the run's code if it failed.
     """
@@ -67,11 +68,12 @@ def supervise(command: list[str], log: str, notice: float, record: str) -> None:
 
 
 def _has_moved_on(run: Path, record: Path) -> bool:
-    """Whether the run has another newest state than `record` says, which says it from now on."""
+    """Whether the run has another newest state than the last IN_VAIN lines of `record` say, which
+    gets one more."""
     newest = max((state.name for state in run.glob("checkpoints/step_*")), default="none")
-    before = record.read_text() if record.exists() else ""
-    record.write_text(newest)
-    return newest != before
+    before = record.read_text().splitlines() if record.exists() else []
+    record.write_text("\n".join([*before, newest]))
+    return before[-IN_VAIN:] != [newest] * IN_VAIN
 
 
 def _job_id() -> str:
