@@ -16,6 +16,7 @@ from test_config import LAYOUTS
 from torch import nn
 from transformers import Gemma3Config, GPT2Config, LlamaConfig
 
+from rec_experiments.distributed import World
 from rec_experiments.errors import UserError
 from rec_experiments.plan import __main__ as command
 from rec_experiments.plan import budget, memory
@@ -71,6 +72,19 @@ def test_layers_beyond_those_that_are_run_follow_from_them(monkeypatch):
     for phase, use in followed.items():
         assert use.device == pytest.approx(counted[phase].device, rel=1e-3), phase
         assert use.host == pytest.approx(counted[phase].host, rel=1e-3), phase
+
+
+@pytest.mark.parametrize("kl", [0, 1])
+def test_the_count_is_what_tensors_with_values_take(kl):
+    """With passes so short that a copy of the weights would show."""
+    exp = experiment(*GUARDED, "micro_batch_tokens=64", f"kl_every={kl}")
+    shape = SMALL | {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
+    counted = memory._counted(exp, shape, 100, memory.DEVICE)
+    batch = memory.batch_of(exp, memory.full_pass(exp, 100))
+    with Meter() as meter:
+        taken = memory.Phases(exp, World(), meter).run(memory.model_of(exp, shape), batch)
+    for phase, use in taken.items():
+        assert counted[phase].device == pytest.approx(use.device, rel=0.03), phase
 
 
 def test_what_is_held_is_weights_gradient_moments_reference_and_passes():
