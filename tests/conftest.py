@@ -11,6 +11,7 @@ import shapes
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hypothesis import HealthCheck, settings
 from omegaconf import OmegaConf
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
@@ -25,6 +26,10 @@ from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.update import GradientPass, MiniBatch
 from rec_experiments.types import Rollouts, Tick
+
+# A loaded machine fails no property.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # An experiment of seconds: the same code path as a real one, at a rate that shows in a few steps.
 SMALL = (

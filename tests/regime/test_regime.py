@@ -565,3 +565,13 @@ def test_folders_are_read_without_torch(compared):
         "assert 'torch' not in sys.modules, 'torch is loaded'"
     )
     subprocess.run([sys.executable, "-c", program, *map(str, compared)], check=True)
+
+
+@pytest.mark.parametrize(
+    "change", [{"algo": {}}, {"algo": "x"}, {"sync": None}, {"seed": "x"}, {"seed": float("inf")}]
+)
+def test_a_configuration_that_no_run_wrote_is_told_with_its_folder(change, tmp_path):
+    (tmp_path / "config.yaml").write_text(json.dumps(resolve("algo=grpo") | change))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
+    with pytest.raises(UserError, match=f"run folder {tmp_path}: its config.yaml holds something"):
+        arms_of([tmp_path])
