@@ -38,6 +38,7 @@ EMPTY = (
     "launcher=slurm: ",
     "my_verifier.judge",
     "holds no model",
+    "python -m pip install reasoning-gym",  # an extra
 )
 
 

@@ -10,5 +10,6 @@ import yaml
 @functools.cache
 def assumptions() -> dict[str, Any]:
     """assumptions.yaml."""
-    found: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("assumptions.yaml").read_text())
+    file = Path(__file__).with_name("assumptions.yaml")
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     return found

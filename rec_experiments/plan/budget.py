@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from rec_experiments import schema
 from rec_experiments.composed import Experiment as Composed
@@ -33,7 +33,7 @@ def shape_of(experiment: Experiment) -> dict[str, Any]:
         raise UserError(
             "model: a plan is for a model of transformers, as model=qwen2.5-7b-instruct"
         )
-    shapes: dict[str, Any] = yaml.safe_load((FOLDER / "shapes.yaml").read_text())
+    shapes: dict[str, Any] = yaml.safe_load((FOLDER / "shapes.yaml").read_text(encoding="utf-8"))
     if source.path in shapes:
         return dict(shapes[source.path])
     try:
@@ -54,6 +54,18 @@ def shape_of(experiment: Experiment) -> dict[str, Any]:
         if own in shape:
             shape[usual] = shape.pop(own)
     return {**shape, "num_hidden_layers": layers}
+
+
+def check_context(experiment: Experiment, config: PretrainedConfig) -> None:
+    """Raise UserError for responses that the model cannot read to their end: a plan counts with
+    rows of that length."""
+    context: int | None = getattr(config, "max_position_embeddings", None)
+    response = experiment.dataset.max_response_tokens
+    if context and response >= context:
+        raise UserError(
+            f"dataset.max_response_tokens={response}: must be below the model's context of "
+            f"{context} tokens"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +100,7 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     """gpu: a name in assumptions.yaml. values: those of its `values`."""
     shape = shape_of(experiment)
     config = configuration(shape)
+    check_context(experiment, config)
     card = assumptions()["gpus"][gpu]
     weights = model_bytes(experiment, shape)
     training = training_memory(experiment, shape, int(values["prompt_tokens"]))

@@ -209,7 +209,11 @@ def test_a_sampler_that_sleeps_leaves_the_device():
         (["prompt_tokens=inf"], "prompt_tokens=inf: must be a number above 0, and finite"),
         (["setting=mini/gsm8k"], "model: a plan is for a model of transformers"),
         (["setting=paper/guru", "word"], "word: is not understood; allowed: key=value"),
-        (["setting=paper/gruu"], "Could not find 'setting/paper/gruu'"),
+        (["setting=paper/gruu"], "setting=paper/gruu: no such choice; allowed: "),
+        (
+            ["setting=paper/gsm8k", "dataset.max_response_tokens=1000000000"],
+            "dataset.max_response_tokens=1000000000: must be below the model's context of 32768",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments, line, monkeypatch, capfd):
