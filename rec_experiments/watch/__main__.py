@@ -42,10 +42,10 @@ def parse(arguments: list[str]) -> Request:
     if once not in ("true", "false"):
         raise UserError(f"once={once}: must be true or false")
     return Request(
-        folders=_of_sweep(line) if "sweep" in line.values else _of_words(line),
         every=_seconds(line.values.get("every", str(EVERY))),
         once=once == "true",
         alarms=load(Path(line.values.get("alarms", ALARMS)), Alarm),
+        folders=_of_sweep(line) if "sweep" in line.values else _of_words(line),
     )
 
 

@@ -30,9 +30,9 @@ def supervise(command: list[str], log: str, notice: float, record: str) -> None:
     On SIGUSR2 the run is told to stop (SIGTERM) and, once it has saved its state, the job goes back
     into the queue. One that has not ended shortly before the `notice`, seconds, is over is killed,
     and goes back as well: it goes on from its last state. One without a new state since it went
-    back IN_VAIN times does not: it would come back for ever. `record` is the file that says so. After a
-    SIGTERM from SLURM itself (scancel, or a preemption without SIGUSR2) SLURM decides what comes
-    next. Exits with the run's code if it failed.
+    back IN_VAIN times does not: it would come back for ever. `record` is the file that says so.
+    After a SIGTERM from SLURM itself (scancel, or a preemption without SIGUSR2) SLURM decides what
+    comes next. Exits with the run's code if it failed.
     """
     received: set[int] = set()
 
