@@ -16,7 +16,7 @@ from types import FrameType
 PREEMPTED = signal.SIGUSR2  # what submitit asks SLURM to send before a time limit or preemption
 POLL = 0.5  # seconds
 MARGIN = 15.0  # seconds before the end of the notice, for the scheduler to hear of it
-IN_VAIN = 3  # times that a job goes back without a new state: it may be preempted as it starts
+IN_VAIN = 5  # times that a job goes back without a new state: it may be preempted as it starts
 STUCK = (
     f"and has no new checkpoint since it went back into the queue {IN_VAIN} times, so it does not "
     "again: it needs more time, or a smaller checkpoint_every"
