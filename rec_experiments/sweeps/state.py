@@ -23,7 +23,7 @@ ENDING = re.compile(
     r"CANCELLED AT [^*\n]*\w|.*oom.kill.*|the run (was killed|ended) .*|srun: error: .*", re.I
 )
 
-STUCK = "and has no new checkpoint since"  # of a job that was not queued again
+STUCK = "and has no new checkpoint since"  # the launcher's words for a job that is not queued again
 
 Place = tuple[Submission, int]  # where a job was submitted, and its number there
 Queue = dict[tuple[str, int], tuple[str, str]]  # submission, number: SLURM's state and its reason
