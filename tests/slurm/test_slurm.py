@@ -25,6 +25,7 @@ import torch
 import yaml
 from cluster import Cluster, missing
 from conftest import SMALL
+from hydra_plugins.rec_arm_sweeper._job import IN_VAIN
 
 from rec_experiments.records.run_folder import RunFolder
 
@@ -86,6 +87,10 @@ class User:
                 name = raw if alone else f"{array}_{number}"
                 found.append((name, state, RunFolder(Path(job["path"]))))
         return found
+
+    def states(self, names):
+        known = {name: state for name, state, _ in self.jobs()}
+        return [known.get(name) for name in names]
 
 
 @pytest.fixture
@@ -218,18 +223,27 @@ def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
     )
     assert "submitted 5 jobs" in prepared
     (fails, _, failing), (hangs, _, hanging), *others = user.jobs()
-    for folder in (failing, hanging):
-        folder.path.mkdir()
+    for job, folder in ((fails, failing), (hangs, hanging)):
+        release(cluster, [job])
+        until(lambda folder=folder: under_way(folder))
+        cluster.run("scontrol", "requeuehold", job)
+        until(lambda folder=folder: folder.status()["state"] == "interrupted")
+        (folder.path / "samples.jsonl").unlink(missing_ok=True)
     (failing.path / "samples.jsonl").mkdir()  # cannot be read
     os.mkfifo(hanging.path / "samples.jsonl")  # reading waits for ever
+    until(lambda: user.states([fails, hangs]) == ["PENDING", "PENDING"])
     release(cluster, (fails, hangs, *(job for job, _, _ in others)))
-    until(hanging.status)
+    until(lambda: user.states([hangs]) == ["RUNNING"])
+    [submission] = {name for name in os.listdir(user.folder / "runs/submissions") if name != "code"}
+    record = user.folder / "runs/submissions" / submission / f"went_back_{hangs.partition('_')[2]}"
+    [state] = hanging.checkpoints.glob("step_*")
+    record.write_text("\n".join([state.name] * IN_VAIN))  # as if it had been noticed so often
     cluster.run("scontrol", "update", f"jobid={hangs}", "timelimit=1")
 
     report = user.sweeps("wait", "fig3", *arguments, code=1)
     assert "5 runs: 3 done, 2 failed" in report
-    assert "IsADirectoryError" in line_of(report, failing.path.name)
-    assert "DUE TO TIME LIMIT" in line_of(report, hanging.path.name)
+    assert "Is a directory" in line_of(report, failing.path.name)
+    assert "no new checkpoint since it went back" in line_of(report, hanging.path.name)
     assert (
         user.sweeps("status", "fig3", *arguments, code=1).splitlines()[-6:]
         == report.splitlines()[-6:]
