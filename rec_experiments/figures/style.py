@@ -62,8 +62,14 @@ WIDE = 0.5  # a clip whose ε_low is at least this is a wide one
 def looks(labels: list[str]) -> dict[str, Look]:
     """A distinct look for each label of one legend, such as `REC-OneSide-NoIS (0.6, 2.0)`.
 
-    Labels of the same method and clip, as when only the learning rate differs, get dashes.
+    Labels of the same method and clip, as when only the learning rate differs, get dashes; colours
+    where all labels are of one.
     """
+    found = _of_methods(labels)
+    return distinct(labels) if len({look.color for look in found.values()}) == 1 else found
+
+
+def _of_methods(labels: list[str]) -> dict[str, Look]:
     result: dict[str, Look] = {}
     seen: dict[tuple[str, Any, str], int] = {}
     for label in labels:
@@ -79,11 +85,11 @@ def looks(labels: list[str]) -> dict[str, Look]:
 
 
 def distinct(labels: list[str]) -> dict[str, Look]:
-    """As `looks`, but no two share a colour, as far as the palette goes, and no line is dashed.
+    """No two share a colour, as far as the palette goes, and no line is dashed.
 
     For a panel of few methods: the first of each colour keeps it, the others get one that is left.
     """
-    found = looks(labels)
+    found = _of_methods(labels)
     taken = {look.color for look in found.values()}
     free = itertools.cycle([color for color in PALETTE if color not in taken])
     result: dict[str, Look] = {}
