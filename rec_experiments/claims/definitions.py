@@ -193,7 +193,8 @@ FRAGILE = Claim(
         )
     ),
     note="The paper says that REC-TwoSide tends to collapse, so a decline is enough here. A better "
-    "balance is read as at least GRPO's speed at first and more of the best kept than REC-TwoSide.",
+    "balance is read as at least GRPO's speed at first and more of the best kept than REC-TwoSide: "
+    "where neither declines there is nothing to balance, and `steadier` is contradicted.",
 )
 
 LEARNING_RATE = Claim(

@@ -24,7 +24,7 @@ from rec_experiments.results.over_seeds import (
 )
 from rec_experiments.results.runs import FigureData
 from rec_experiments.results.statistics import Statistic
-from rec_experiments.results.tables import makers
+from rec_experiments.results.tables import origins
 
 
 class Compare(Enum):
@@ -114,7 +114,7 @@ class Finding:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """scale: of the runs. claim_seeds: how many seeds are to decide, None for those there are.
-    makers: sentences on runs that other code made."""
+    makers: sentences on runs that other code made, or that are in several folders."""
 
     claim: Claim
     scale: str
@@ -186,7 +186,7 @@ def judge(
         scale=scale,
         claim_seeds=claim_seeds,
         findings=[_finding(check, arms, sample, parts) for check, arms, sample in samples],
-        makers=makers(done),
+        makers=origins(done),
     )
 
 

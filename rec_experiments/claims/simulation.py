@@ -1,9 +1,10 @@
-"""How often the checks decide for a difference that is not there, and find one that is.
+"""How often the checks decide on a difference that is not there, and find one that is.
 
 The runs are made up: two arms that are drawn from one process, or of which one is higher, judged by
 the code that judges real runs. An arm's accuracy follows a learning curve; what two arms of a seed
 have in common wanders about it, and so does what each has of its own, both as AR(1) from evaluation
-to evaluation; an evaluation counts right answers to a number of problems.
+to evaluation; an evaluation counts right answers to a number of problems. And one arm of a policy
+that stays as it is: what its statistics are by luck alone.
 """
 
 from collections.abc import Iterator
@@ -19,13 +20,14 @@ from rec_experiments.claims import CLAIMS
 from rec_experiments.claims.decision import Outcome
 from rec_experiments.claims.engine import Check, Claim, Compare, judge
 from rec_experiments.claims.thresholds import HIGHER
-from rec_experiments.results.runs import FigureData, Run
+from rec_experiments.results.runs import FigureData, Row, Run
+from rec_experiments.results.statistics import DROP_AT_SYNCHRONISATION
 
 Array = NDArray[np.float64]
 
-STEPS = np.arange(0, 151, 10)  # of the evaluations
+STEPS = np.arange(0, 151, 15)  # of the evaluations of a miniature
 PROBLEMS = 256
-START, HEIGHT, MIDPOINT, EXPONENT = 0.35, 0.75, 40, 1.5  # of the learning curve
+START, HEIGHT, MIDPOINT, EXPONENT = 0.35, 0.75, 45, 1.5  # of the learning curve
 CORRELATION = 0.8  # of a deviation with that of the evaluation before
 COMMON, OWN = 0.02, 0.03  # standard deviations of the two, in accuracy
 FIGURE, METRIC, FIRST, SECOND = "simulated", "accuracy", "first", "second"
@@ -33,6 +35,7 @@ FIGURE, METRIC, FIRST, SECOND = "simulated", "accuracy", "first", "second"
 PAIRS = 1000
 GAINS, SEEDS = (0.01, 0.02, 0.05), (3, 5, 10)
 CLAIM_SEEDS = 10
+DECIDED = (Outcome.supported, Outcome.contradicted)
 
 
 def two_arm_checks() -> list[Check]:
@@ -69,6 +72,23 @@ def accuracies(rng: np.random.Generator, pairs: int, seeds: int, gain: float) ->
     return rng.binomial(PROBLEMS, level.clip(0, 1)) / PROBLEMS
 
 
+def of_level_curves(rng: np.random.Generator, runs: int) -> dict[str, Array]:
+    """The statistics of one arm that claims ask for, of policies that stay at START."""
+    used = {check.statistic for claim in CLAIMS for check in claim.checks if not check.against}
+    curves = rng.binomial(PROBLEMS, START, (runs, len(STEPS))) / PROBLEMS
+    shown = sorted(used - {DROP_AT_SYNCHRONISATION}, key=lambda each: each.name)
+    return {
+        each.name: np.array([each.of(_rows(curve), METRIC) for curve in curves]) for each in shown
+    }
+
+
+def _rows(curve: Array) -> list[Row]:
+    return [
+        {"step": step, METRIC: value}
+        for step, value in zip(STEPS.tolist(), curve.tolist(), strict=True)
+    ]
+
+
 def _wander(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """AR(1) with standard deviation 1 in the long run, from 0: arms of a seed start alike."""
     path = np.zeros((*shape, len(STEPS)))
@@ -99,10 +119,7 @@ def _figures(values: Array) -> Iterator[FigureData]:
                 seed=seed,
                 path=Path(),
                 state="done",
-                rows=[
-                    {"step": step, METRIC: value}
-                    for step, value in zip(STEPS.tolist(), curve.tolist(), strict=True)
-                ],
+                rows=_rows(curve),
             )
             for arm, curves in zip((FIRST, SECOND), pair, strict=True)
             for seed, curve in enumerate(curves)
@@ -118,12 +135,20 @@ def show(console: Console) -> None:
     rng = np.random.default_rng(0)
     checks = two_arm_checks()
     found = outcomes(checks, rng, PAIRS, CLAIM_SEEDS)
-    table = Table("check", "false", box=None, pad_edge=False)
+    table = Table("check", "supported", "contradicted", "false is", box=None, pad_edge=False)
     for check in checks:
-        share = np.mean([each is wrong(check) for each in found[name(check)]])
-        table.add_row(name(check), f"{share:.1%}")
+        said = found[name(check)]
+        rates = [f"{np.mean([each is outcome for each in said]):.1%}" for outcome in DECIDED]
+        table.add_row(name(check), *rates, wrong(check).value)
+    console.print(f"{PAIRS} pairs of arms that do not differ, {CLAIM_SEEDS} seeds")
+    console.print(table)
+    table = Table("statistic", "mean", "lowest 5 %", "highest 5 %", box=None, pad_edge=False)
+    for statistic, values in of_level_curves(rng, PAIRS).items():
+        low, high = np.quantile(values, (0.05, 0.95))
+        table.add_row(statistic, *(f"{each:.3f}" for each in (values.mean(), low, high)))
     console.print(
-        f"{PAIRS} pairs of arms that do not differ, {CLAIM_SEEDS} seeds: decided for a difference"
+        f"\n{PAIRS} runs of a policy that stays as it is, {len(STEPS)} evaluations of {PROBLEMS} "
+        f"problems, accuracy {START}"
     )
     console.print(table)
     higher = [check for check in checks if check.range is HIGHER][:1]

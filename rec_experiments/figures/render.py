@@ -33,6 +33,8 @@ CELL = (3.0, 2.0)  # inches of one panel
 PANELS_A_ROW = 3  # where a figure has one column of runs
 LABEL_WIDTH = 24  # characters of an axis label that fit beside a panel
 MARKERS = 8  # about so many on a mean curve
+SINGLE: dict[str, Any] = {"lw": 0.6, "alpha": 0.3, "zorder": 1.5}  # runs, below all means
+MEANS = 3  # their height on the page
 # Inches that text takes: a character of the legend, and of the caption, whose lines are apart.
 CHARACTER, CAPTION_CHARACTER, CAPTION_LINE = 0.066, 0.0605, 0.136
 
@@ -124,7 +126,7 @@ def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window:
     for place, (arm, look) in enumerate(style.looks(data.arms).items()):
         curves = [curve(run.rows, panel.metric, window) for run in data.select(arm, column)]
         for steps, values in curves if len(curves) > 1 else []:
-            axes.plot(steps, values, color=look.color, linestyle=look.dash, lw=0.6, alpha=0.45)
+            axes.plot(steps, values, color=look.color, linestyle=look.dash, **SINGLE)
         mean = band(curves)
         axes.plot(
             mean.steps,
@@ -133,6 +135,7 @@ def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window:
             linestyle=look.dash,
             marker=look.marker,
             markevery=marker_places(len(mean.steps), place, len(data.arms)),
+            zorder=MEANS,
         )
         if mean.interval:
             _draw_band(axes, mean.steps, mean.interval, look.color, panel.log)

@@ -127,9 +127,25 @@ def best_of(runs: list[Run]) -> Run:
     best = max(
         runs, key=lambda run: (run.done, not run.made_by, run.last_step, run.state != "missing")
     )
-    found = {run.path.resolve(): run.path for run in runs if run.state != "missing"}
-    found.pop(best.path.resolve(), None)
-    return replace(best, copies=tuple(found.values()))
+    others = {run.path.resolve(): run for run in runs if run.state != "missing"}
+    others.pop(best.path.resolve(), None)
+    return replace(
+        best,
+        copies=tuple(run.path for run in others.values()),
+        they_differ=best.done and any(run.done and not _same(run, best) for run in others.values()),
+    )
+
+
+def _same(one: Run, other: Run) -> bool:
+    """Whether two copies of a run have the same numbers, clocks aside."""
+
+    def numbers(run: Run) -> list[dict[str, object]]:
+        return [
+            {k: v for k, v in row.items() if not (k.startswith("time/") or "per_second" in k)}
+            for row in run.rows
+        ]
+
+    return numbers(one) == numbers(other)
 
 
 def default_folder() -> Path:

@@ -23,7 +23,8 @@ class Run:
     """One curve's place in the figure and what its folder holds. rows: of metrics.jsonl.
 
     A run is partial if it is not done, missing if it has no rows. copies: other folders that hold
-    the same run and were passed over. note: why it cannot be read.
+    the same run and were passed over; they_differ: one of them is done too and has other numbers.
+    note: why it cannot be read.
     """
 
     arm: str
@@ -33,6 +34,7 @@ class Run:
     state: str  # missing, unreadable, or that of status.json: running, done, failed, interrupted
     rows: list[Row]
     copies: tuple[Path, ...] = ()
+    they_differ: bool = False
     made_by: str = ""
     note: str = ""
 
@@ -122,13 +124,13 @@ def read_or_leave_out(
 ) -> Run:
     """As `read_run`; one that cannot be read has no rows and is named on stderr, once.
 
-    steps: that the run has when it is done, if known; one that says it is done and has others has
-    lost rows, or is another run.
+    steps: that the run has when it is done, if known; one that says it is done and has not each of
+    them once, in order, has lost rows, or is another run.
     """
     try:
         run = read_run(arm, column, seed, path)
-        if run.done and steps not in (None, run.last_step):
-            raise unreadable(path / "metrics.jsonl", f"it ends at step {run.last_step} of {steps}")
+        if run.done and steps is not None:
+            _check_steps(run, steps)
         return run
     except UserError as error:
         leave_out(str(error))
@@ -136,6 +138,17 @@ def read_or_leave_out(
             arm=arm, column=column, seed=seed, path=path, state="unreadable", rows=[],
             note=str(error),
         )  # fmt: skip
+
+
+def _check_steps(run: Run, steps: int) -> None:
+    metrics = run.path / "metrics.jsonl"
+    if run.last_step != steps:
+        raise unreadable(metrics, f"it ends at step {run.last_step} of {steps}")
+    for expected, row in enumerate(run.rows):
+        if row["step"] != expected:
+            raise unreadable(metrics, f"step {row['step']} stands where step {expected} should")
+    if "eval/accuracy" not in run.rows[-1]:
+        raise unreadable(metrics, "it has no evaluation at its end")
 
 
 def leave_out(reason: str) -> None:
@@ -181,5 +194,5 @@ def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number, and no NaN or infinity."""
-    return isinstance(value, NUMBER) and math.isfinite(value)
+    """Whether it is a number, and no NaN, infinity or truth value."""
+    return isinstance(value, NUMBER) and not isinstance(value, bool) and math.isfinite(value)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rec_experiments.results.runs import Row, points
+from rec_experiments.results.runs import Row, is_finite, points
 
 Measure = Callable[[list[Row], str], float]
 
@@ -31,10 +31,13 @@ class Statistic:
 
 
 def measured(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
-    """Steps and values, at least one. Raises NoValue if the metric was never measured."""
+    """Steps and values, at least one. Raises NoValue if the metric was never measured, or where it
+    is no finite number: what is left would be a selection."""
     steps, values = points(rows, metric)
     if not values:
         raise NoValue(f"{metric} was not measured")
+    if odd := [row for row in rows if metric in row and not is_finite(row[metric])]:
+        raise NoValue(f"{metric} is {odd[0][metric]} at step {odd[0]['step']}")
     return steps, values
 
 

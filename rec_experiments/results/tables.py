@@ -148,13 +148,23 @@ def remarks(data: FigureData) -> list[str]:
         found.append(
             "Missing: " + _names(f"{cell}, seed {', '.join(each)}" for cell, each in seeds.items())
         )
-    copied = {run.path: run for run in data.runs if run.copies}
-    if copied:
-        found.append(
-            "In several folders, counted once: "
-            + _names(f"{run.name}, from {path.parent}" for path, run in copied.items())
+    return found + origins(data.runs)
+
+
+def origins(runs: Iterable[Run]) -> list[str]:
+    """Sentences on runs that are in several folders, and on those that other code made."""
+    runs = list(runs)
+    copied = {run.path: f"{run.name}, from {run.path.parent.name}" for run in runs if run.copies}
+    differ = {run.path: copied[run.path] for run in runs if run.they_differ}
+    found = [
+        f"{words}: {_names(names.values())}"
+        for words, names in (
+            ("In several folders, counted once", copied),
+            ("With other numbers in another folder", differ),
         )
-    return found + makers(data.runs)
+        if names
+    ]
+    return found + makers(runs)
 
 
 def makers(runs: Iterable[Run]) -> list[str]:

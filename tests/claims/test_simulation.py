@@ -69,5 +69,6 @@ def test_the_rates_are_printed(monkeypatch, capsys):
     monkeypatch.setattr(simulation, "PAIRS", 3)
     simulation.show(Console(width=120))
     printed = capsys.readouterr().out
-    assert "3 pairs of arms that do not differ, 10 seeds: decided for a difference" in printed
+    assert "3 pairs of arms that do not differ, 10 seeds" in printed
+    assert "3 runs of a policy that stays as it is, 11 evaluations" in printed
     assert "found by `higher: area under the curve (mean), difference`" in printed

@@ -60,14 +60,58 @@ def test_one_that_cannot_be_read_is_named_once_and_does_not_count(tmp_path, caps
 
 def test_a_finished_run_that_has_lost_rows_does_not_count(tmp_path, capsys):
     """A copy that was cut off between two lines looks whole."""
+    whole = write_run(tmp_path / "whole", rows_of(STABLE, 0, STEPS), "done")
+    assert read_or_leave_out(STABLE, "", 0, whole, STEPS).done
     path = write_run(tmp_path / "run", rows_of(STABLE, 0, STEPS - 1), "done")
-    assert read_or_leave_out(STABLE, "", 0, path, STEPS - 1).done
     run = read_or_leave_out(STABLE, "", 0, path, STEPS)
     assert (run.state, run.rows, run.done) == ("unreadable", [], False)
     said = capsys.readouterr().err
     assert f"{path}: metrics.jsonl cannot be read (it ends at step {STEPS - 1} of {STEPS})" in said
     unfinished = write_run(tmp_path / "other", rows_of(STABLE, 0, STEPS - 1), "running")
     assert read_or_leave_out(STABLE, "", 0, unfinished, STEPS).last_step == STEPS - 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda rows: rows[:7] + rows[8:], "step 8 stands where step 7 should"),
+        (lambda rows: rows[:7] + rows[6:], "step 6 stands where step 7 should"),
+        (lambda rows: [*rows[:-1][::-1], rows[-1]], "stands where step 0 should"),
+        (lambda rows: [rows[0], *rows], "step 0 stands where step 1 should"),
+        (lambda rows: [*rows[:-1], {"step": STEPS}], "it has no evaluation at its end"),
+    ],
+)
+def test_a_finished_run_has_each_step_once_and_in_order(tmp_path, capsys, spoil, why):
+    path = write_run(tmp_path / "run", spoil(rows_of(STABLE, 0, STEPS)), "done")
+    assert not read_or_leave_out(STABLE, "", 0, path, STEPS).done
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, None])
+def test_a_metric_that_is_no_number_somewhere_has_no_statistic(value):
+    """The rest of the curve would be a selection."""
+    found = [{"step": 0, "m": 0.5}, {"step": 1, "m": value}, {"step": 2}]
+    with pytest.raises(statistics.NoValue, match=f"m is .* at step 1|m is {value} at step 1"):
+        statistics.FINAL.of(found, "m")
+    assert statistics.FINAL.of([found[0], found[2]], "m") == 0.5
+
+
+def test_copies_with_other_numbers_are_told(tmp_path):
+    def run_of(*seeds):
+        found = [
+            read_run(
+                STABLE, "", 0, write_run(tmp_path / f"{at}{seeds}", rows_of(STABLE, seed), "done")
+            )
+            for at, seed in enumerate(seeds)
+        ]
+        return best_of(found)
+
+    assert not run_of(0, 0).they_differ
+    differing = run_of(0, 1)
+    assert differing.they_differ
+    assert tables.origins([differing])[1] == (
+        f"With other numbers in another folder: {differing.name}, from {tmp_path.name}."
+    )
 
 
 def test_a_run_in_several_folders_counts_once(tmp_path):
@@ -94,7 +138,7 @@ def test_a_run_in_several_folders_counts_once(tmp_path):
         arms=[STABLE], columns=["offline"], panels=PANELS, runs=[run, read("once", folders)],
     )  # fmt: skip
     assert tables.remarks(data) == [
-        f"In several folders, counted once: {run.name}, from {folders[1]}."
+        f"In several folders, counted once: {run.name}, from {folders[1].name}."
     ]
 
 
