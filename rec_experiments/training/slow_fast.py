@@ -30,8 +30,8 @@ class SlowFast(Updates):
     The fast steps end for good, and each batch is good for one epoch, after a batch whose entropy H
     has |H − μ| ≥ threshold · σ, μ and σ being mean and deviation of the last `window` batches, it
     included (the paper's Z_s, τ and ω). A batch's entropy is that of its last update. The paper
-    writes α = 0 from there on; the fast steps, which then change nothing, are not taken, as in the
-    authors' code.
+    writes α = 0 from there on; the fast steps, which then change the optimizer's state alone, are
+    not taken, as in the authors' code.
 
     alpha: in [0, 1]. window: batches. threshold: None for never. Raises ValueError for a value out
     of range, and for a single epoch, which leaves no fast step.
