@@ -53,6 +53,7 @@ from rec_experiments.tasks.reduction import Reduction
 from rec_experiments.tasks.tool_calls import ToolCalls
 from rec_experiments.training import policies
 from rec_experiments.training.optimizers import AdamW
+from rec_experiments.training.slow_fast import SlowFast
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import Piece, Task
 
@@ -138,7 +139,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "moving_average": policies.MovingAverage,
     },
     "reference": {"reference": policies.Reference, "staged": policies.StagedReference},
-    "updates": {"updates": Updates},
+    "updates": {"updates": Updates, "slow_fast": SlowFast},
     "source": {"fresh": sources.Fresh, "replay": sources.Replay},
     "reward": {
         "as_verified": adjustments.AsVerified,

@@ -1,4 +1,4 @@
-"""A short run of every preset of the paper, whose numbers are locked bit for bit.
+"""A short run of every preset of the paper and of SFPO, whose numbers are locked bit for bit.
 
     python tests/locked_runs.py            print them
     python tests/locked_runs.py --write    lock what this code computes
@@ -24,6 +24,7 @@ PLAIN = {
 PRESETS = (
     "asymre", "grpo", "opmd", "pairwise", "rec_oneside_is", "rec_oneside_nois", "rec_ring",
     "rec_ring_is", "rec_twoside_is", "rec_twoside_nois", "red_drop", "red_weight", "reinforce",
+    "sfpo",
 )  # fmt: skip
 RUN = (
     "dataset=arithmetic", "optimizer.learning_rate=5.0e-4",

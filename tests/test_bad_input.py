@@ -150,6 +150,16 @@ CASES = {
         ["source=replay", "source.reuse=4"], ["source.reuse=4", "below batch_size=4"],
     ),
     "negative redraws": (["source.redraws=-1"], ["source.redraws=-1", "at least 0"]),
+    "no fast step": (["updates=slow_fast", "updates.epochs=1"], ["updates.epochs=1", "at least 2"]),
+    "beyond the fast steps": (
+        ["updates=slow_fast", "updates.alpha=1.1"], ["updates.alpha=1.1", "between 0 and 1"],
+    ),
+    "nan alpha": (["algo=sfpo", "updates.alpha=nan"], ["updates.alpha=nan", "between 0 and 1"]),
+    "a window of one": (["algo=sfpo", "updates.window=1"], ["updates.window=1", "at least 2"]),
+    "a threshold of 0": (
+        ["algo=sfpo", "updates.threshold=0"], ["updates.threshold=0", "greater than 0, or null"],
+    ),
+    "an alpha of nothing": (["updates.alpha=0.5"], ["updates.alpha", "epochs"]),
     "average that never moves": (
         ["ratio=proximal", "proximal=moving_average", "proximal.decay=1"],
         ["proximal.decay=1", "below 1"],

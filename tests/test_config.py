@@ -35,7 +35,7 @@ PAPER = {
 FIELD = {
     "a3po", "bapo", "cispo", "copg", "dapo", "decoupled_ppo", "dppo_kl", "dppo_tv", "dr_grpo",
     "gmpo", "grpo_kl", "grpo_zero_variance", "gspo", "icepop", "m2po", "max_at_k", "maxrl", "mis",
-    "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo", "sppo", "tis", "topr", "vespo",
+    "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo", "sfpo", "sppo", "tis", "topr", "vespo",
 }  # fmt: skip
 SCHEDULES = ("on_policy", "interval20", "offset10", "offline")
 GOLDEN = Path(__file__).parent / "golden"

@@ -198,6 +198,8 @@ class Phases:
         policies = policies_of(experiment, models)
         with self.phase("hold"):  # in overlap they are held in shared memory
             held = {} if overlaps else Snapshot.of(model, 0).kept().weights
+            course = experiment.updates.course()
+            course.before(course.tick(0), model)
         context: Any = SimpleNamespace(
             policies=policies, chat=SimpleNamespace(pad_id=0), world=world
         )
@@ -214,12 +216,17 @@ class Phases:
             del before
         with self.phase("sample"):  # what is there while the sampler works
             pass
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "held": held}
+        state = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "course": course.state(),
+            "held": held,
+        }
         with self.phase("save"):  # as it is written, a tensor at a time
             packed = distributed.pack(state)
         if experiment.async_checkpoints:
             self.found |= self.beside_a_write(packed)
-        del held
+        del held, course
         state.clear()
         with self.phase("resume"):  # files on the host, then each rank's part to its device
             packed = distributed.copied_to_host(packed)
@@ -227,6 +234,8 @@ class Phases:
             state = world.unpack(packed)
             model.load_state_dict(state["model"])
             restore(optimizer, state["optimizer"])
+            course = experiment.updates.course()
+            course.restore(state["course"])
             state["held"] = Snapshot(0, state["held"]).kept().weights
         return {name: Use(use.device, use.host + shared) for name, use in self.found.items()}
 

@@ -39,8 +39,7 @@ class RolloutFeed:
     its last bits, so which draws are bundled depends on the schedule alone. A run that goes on in
     the midst of a bundle draws it again as a whole.
 
-    batches: that the run trains on. updates_per_batch: gradient steps that each is good for.
-    bundle: most draws of one.
+    batches: the most that the run may train on. bundle: most draws of one.
     """
 
     worker: RolloutWorker
@@ -49,7 +48,6 @@ class RolloutFeed:
     problems: list[Problem]
     seed: int
     batches: int
-    updates_per_batch: int
     bundle: int
     batch_size: int
     group_size: int
@@ -65,14 +63,13 @@ class RolloutFeed:
         self.reached = 0  # batches that its policy had been trained on
         self.waited = 0.0
 
-    def reach(self, batches: int, model: torch.nn.Module) -> None:
-        """The policy has been trained on so many batches."""
+    def reach(self, batches: int, version: int, model: torch.nn.Module) -> None:
+        """The policy has been trained on so many batches. version: in so many gradient steps."""
         if not self.schedule.draws_from(batches):
             return
         with self._standing_still():
             while self.next_draw < self.batches and self.schedule.version(self.next_draw) < batches:
                 self._submit()
-            version = batches * self.updates_per_batch
             self.behavior = self.worker.hold(Snapshot.of(model, version))
             self.reached = batches
             self._submit_ahead()

@@ -65,11 +65,16 @@ def train(
     asked between gradient steps; once it says so, the state is saved and the run ends early.
     Returns whether all steps are done.
     """
-    model, updates = context.model, experiment.updates
+    model, course = context.model, experiment.updates.course()
     optimizer = experiment.optimizer.build(model)
     feed = make_feed(experiment, context)
     trained = Trained(
-        model=model, optimizer=optimizer, policies=context.policies, feed=feed, world=context.world
+        model=model,
+        optimizer=optimizer,
+        policies=context.policies,
+        course=course,
+        feed=feed,
+        world=context.world,
     )
     step, batch = 0, None  # gradient steps taken, and what the next one trains on
 
@@ -100,23 +105,25 @@ def train(
 
     if not resumed:
         record({"step": 0, **evaluate(experiment, context, folder, 0)})
-        feed.reach(0, model)
+        feed.reach(0, 0, model)
     saved = step
     with folder.writing() as settle:
         while step < experiment.steps and not any(context.world.gather(stop())):
-            tick = updates.tick(step)
+            tick = course.tick(step)
             if batch is None:
                 batch = begin_batch(experiment, context, optimizer, feed.take(tick.batch), tick)
+            moved = course.before(tick, model)
             lag = weight_lag(experiment, context, feed.behavior, batch, tick)
-            row = update(experiment, context, optimizer, batch, tick) | lag
+            row = update(experiment, context, optimizer, batch, tick) | lag | moved
+            course.after(tick, row)
             step += 1
-            if step % updates.per_batch == 0:
+            if course.tick(step).batch != tick.batch:
                 batch = None
             if step % experiment.eval_every == 0 or step == experiment.steps:
                 row |= evaluate(experiment, context, folder, step)
             record({"step": step, **row})
             if batch is None:
-                feed.reach(tick.batch + 1, model)
+                feed.reach(tick.batch + 1, step, model)
             settle()
             if step % experiment.checkpoint_every == 0 or step == experiment.steps:
                 save()
@@ -127,15 +134,13 @@ def train(
 
 
 def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:
-    per_batch = experiment.updates.per_batch
     return RolloutFeed(
         worker=context.worker,
         schedule=experiment.sync,
         source=experiment.source,
         problems=context.train_problems,
         seed=experiment.seed,
-        batches=-(-experiment.steps // per_batch),
-        updates_per_batch=per_batch,
+        batches=experiment.updates.batches(experiment.steps),
         bundle=experiment.sampler.bundle(context.model, draw_tokens(experiment)),
         batch_size=experiment.batch_size,
         group_size=experiment.group_size,

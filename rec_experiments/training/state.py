@@ -17,6 +17,7 @@ from rec_experiments.rollout.feed import RolloutFeed
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.resplit import resplit
+from rec_experiments.training.updates import Course
 from rec_experiments.types import Rollouts
 
 
@@ -27,6 +28,7 @@ class Trained:
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
     policies: Policies
+    course: Course
     feed: RolloutFeed
     world: World
 
@@ -38,6 +40,7 @@ class Trained:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "policies": self.policies.state(),
+            "course": self.course.state(),
             "feed": self.feed.state(),
             "batch": packed.pack(batch) if batch else None,
         }
@@ -49,6 +52,7 @@ class Trained:
         self.model.load_state_dict(state["model"])
         restore(self.optimizer, state["optimizer"])
         self.policies.restore(state["policies"])
+        self.course.restore(state.get("course", {}))  # older states have none
         self.feed.restore(state["feed"])
         return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
 

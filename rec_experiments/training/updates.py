@@ -1,9 +1,15 @@
 """How a batch is cut into updates: epochs over it, each in mini-batches of whole groups."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rec_experiments import rng
 from rec_experiments.types import Piece, Tick
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,6 +34,10 @@ class Updates(Piece):
         """Gradient steps that a batch is good for."""
         return self.epochs * self.mini_batches
 
+    def batches(self, updates: int) -> int:
+        """The most batches that so many gradient steps can begin."""
+        return -(-updates // self.per_batch)
+
     def tick(self, update: int) -> Tick:
         """Gradient step number `update`, counted from 0."""
         batch, rest = divmod(update, self.per_batch)
@@ -42,6 +52,10 @@ class Updates(Piece):
         start, end = (groups * n // self.mini_batches for n in (tick.part, tick.part + 1))
         return sorted(order[start:end])
 
+    def course(self) -> Course:
+        """The way of a run through its batches, from its beginning."""
+        return Course(self)
+
     def describe(self) -> str:
         if self.per_batch == 1:
             return "one gradient step a batch"
@@ -49,3 +63,29 @@ class Updates(Piece):
             f"{self.per_batch} gradient steps a batch: {self.epochs} epochs x "
             f"{self.mini_batches} mini-batches"
         )
+
+
+class Course:
+    """The way of one run through its batches: which update comes when, and what moves the weights
+    beside gradient steps. Here nothing does, so there is nothing to keep."""
+
+    def __init__(self, updates: Updates):
+        self.updates = updates
+
+    def tick(self, update: int) -> Tick:
+        """Gradient step number `update`, counted from 0, after those that were taken so far."""
+        return self.updates.tick(update)
+
+    def before(self, tick: Tick, model: nn.Module) -> dict[str, float]:
+        """Before an update: may move the weights. Returns what belongs into its row of metrics."""
+        return {}
+
+    def after(self, tick: Tick, row: dict[str, Any]) -> None:
+        """After an update with this row of metrics."""
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs: plain values, and under "start" weights by name, not copies."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""

@@ -111,6 +111,7 @@ GRADIENTS = {
         1
     ],
     "ppo_ewma": lambda x: r.ppo_ewma(x.logp, x.behavior, x.proximal, x.standard, x.mask)[1],
+    "sfpo": lambda x: r.ppo_clip(*x.against_behavior)[1],
     "a3po": lambda x: r.decoupled_ppo(x.logp, x.behavior, interpolated(x), x.standard, x.mask)[1],
     "tis": lambda x: of_versions(x, r.truncated_weights(x.behavior, x.sampler, x.mask)),
     "mis": lambda x: of_versions(x, r.masked_weights(x.behavior, x.sampler, x.mask)),

@@ -42,6 +42,7 @@ ALWAYS = {  # two methods, on any batch
     "GMPO without a clip is GSPO without one": (("gmpo", *UNBOUNDED), ("gspo", *UNBOUNDED)),
     "CoPG without its penalty is RLOO": (("copg", "regularizer.beta=0"), ("rloo",)),
     "PPO-EWMA is decoupled PPO around that policy": (("ppo_ewma",), ("decoupled_ppo",)),
+    "SFPO has the loss of GRPO": (("sfpo",), ("grpo",)),
     "M2PO without a bound on the moment is unclipped": (
         ("m2po", "clip.threshold=1e9"),
         ("grpo", "clip=none"),
@@ -178,7 +179,7 @@ BASES = {
     "sequence_token_mean": ["gspo", "gmpo", "sapo"],
     "token_mean": [
         "dapo", "cispo", "sppo", "decoupled_ppo", "ppo_ewma", "a3po", "tis", "mis", "icepop",
-        "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo",
+        "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo", "sfpo",
     ],
 }  # fmt: skip
 

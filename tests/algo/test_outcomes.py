@@ -133,7 +133,7 @@ def test_unjudged_responses_reach_the_training_as_such():
 
     context.worker.verifier = slow
     feed = make_feed(exp, context)
-    feed.reach(0, context.model)
+    feed.reach(0, 0, context.model)
     rollouts = feed.take(0)
     from rec_experiments.training.update import MiniBatch
 

@@ -100,6 +100,17 @@ def test_what_is_held_is_weights_gradient_moments_reference_and_passes():
     assert without["sample"].host == pytest.approx(weights, rel=0.02)
 
 
+def test_the_weights_at_the_start_of_a_batch_wait_on_the_host():
+    weights = memory.model_bytes(experiment(*GUARDED), SMALL)
+    plain, kept = (
+        memory.training_memory(experiment(*GUARDED, "kl_every=0", f"updates={rule}"), SMALL, 100)
+        for rule in ("twice", "slow_fast")
+    )
+    for phase in ("train", "step", "sample", "save"):
+        assert kept[phase].device == plain[phase].device
+        assert kept[phase].host - plain[phase].host == pytest.approx(weights, rel=0.02), phase
+
+
 def test_ranks_share_weights_and_moments():
     alone = memory.training_memory(experiment(*GUARDED, "kl_every=0"), SMALL, 100)
     shared = memory.training_memory(experiment(*GUARDED, "kl_every=0", "ranks=4"), SMALL, 100)

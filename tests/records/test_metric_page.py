@@ -11,7 +11,7 @@ from rec_experiments.records import metrics
 DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
-OF_SEVERAL_UPDATES = {"time/proximal"}
+OF_SEVERAL_UPDATES = {"time/proximal", "train/alpha"}
 
 
 def test_every_entry_is_whole():
@@ -32,8 +32,8 @@ def test_runs_log_what_the_catalogue_says_and_no_more(tmp_path, dataset):
     assert logged | AT_LAG_0 | OF_SEVERAL_UPDATES == KNOWN
 
 
-def test_a_batch_that_is_scored_first_says_how_long_it_took(tmp_path):
-    folder = run(tmp_path, *SMALL, "algo=grpo", "updates=ppo", "ratio=proximal")
+def test_what_several_updates_on_a_batch_log_besides(tmp_path):
+    folder = run(tmp_path, *SMALL, "algo=sfpo", "ratio=proximal")
     logged = {key for row in folder.metrics() for key in row} - {"step"}
     assert logged >= OF_SEVERAL_UPDATES
     assert logged <= KNOWN

@@ -32,10 +32,10 @@ PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 def feed_of(exp, context):
     feed = RolloutFeed(
         worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
-        problems=context.train_problems, batches=4, updates_per_batch=1, bundle=1, batch_size=4,
+        problems=context.train_problems, batches=4, bundle=1, batch_size=4,
         group_size=4, temperature=exp.sampler.temperature, shuffle=True,
     )  # fmt: skip
-    feed.reach(0, context.model)
+    feed.reach(0, 0, context.model)
     return feed
 
 
@@ -181,7 +181,7 @@ def test_the_metric_is_there_where_it_can_be_known(correction, seen):
     rows = []
     for step in range(3):
         rows.append(update(exp, context, optimizer, feed.take(step), exp.updates.tick(step)))
-        feed.reach(step + 1, context.model)
+        feed.reach(step + 1, step + 1, context.model)
     assert ["train/mismatch" in row for row in rows] == seen
     assert all(row["train/mismatch_max"] < 1e-4 for row in rows if "train/mismatch" in row)
     assert rows[2]["train/ratio_max"] > 1.01  # the weights did move on
@@ -195,7 +195,7 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
     for step in range(3):
         versions.append(copy.deepcopy(context.model))
         update(exp, context, optimizer, feed.take(step), exp.updates.tick(step))
-        feed.reach(step + 1, context.model)
+        feed.reach(step + 1, step + 1, context.model)
     stale = feed.take(3)
     assert (stale.index, set(stale.versions)) == (3, {2})
     rows = collate(stale.prompts, [r.tokens for r in stale.responses], context.chat.pad_id)
@@ -213,7 +213,7 @@ def test_a_checkpoint_keeps_them():
     context = prepare(exp)
     feed = feed_of(exp, context)
     feed.take(0)
-    feed.reach(1, context.model)  # draws the batches that are due from version 0
+    feed.reach(1, 1, context.model)  # draws the batches that are due from version 0
     state = feed.state()
     assert state["pending"]
     other = feed_of(exp, context)

@@ -141,7 +141,7 @@ class Ledger:
 def ledger_feed(schedule: Schedule, ahead: int | None, steps: int, bundle: int = 1) -> RolloutFeed:
     return RolloutFeed(
         worker=Ledger(schedule, ahead), schedule=schedule, source=Fresh(redraws=0), seed=0,
-        problems=[Problem((), "")], batches=steps, updates_per_batch=1, bundle=bundle,
+        problems=[Problem((), "")], batches=steps, bundle=bundle,
         batch_size=1, group_size=1, temperature=1.0, shuffle=False,
     )  # fmt: skip
 
@@ -177,11 +177,11 @@ def test_each_batch_once_from_its_version_and_never_too_many(schedule, bundle, a
     demanded = (schedule.interval or 1) + schedule.offset - 1
     allowed = steps if schedule.interval is None else demanded + 1
     for each in (feed, plain):
-        each.reach(0, model)
+        each.reach(0, 0, model)
     for step in range(steps):
         assert feed.take(step).index == plain.take(step).index == step
         for each in (feed, plain):
-            each.reach(step + 1, model)
+            each.reach(step + 1, step + 1, model)
         room = allowed if ahead is None else max(ahead + bundle - 1, demanded)
         assert len(feed.pending) <= room
         assert len(plain.pending) <= max(bundle - 1, demanded)
@@ -197,16 +197,16 @@ def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, bundle, ahead, st
     model = torch.nn.Linear(1, 1)
     feed = ledger_feed(schedule, ahead, steps, bundle)
     cut = data.draw(st.integers(1, steps - 1))
-    feed.reach(0, model)
+    feed.reach(0, 0, model)
     for step in range(cut):
         feed.take(step)
-        feed.reach(step + 1, model)
+        feed.reach(step + 1, step + 1, model)
     resumed = ledger_feed(schedule, ahead, steps, bundle)
     resumed.restore(feed.state())
     for step in range(cut, steps):
         taken = resumed.take(step)
         assert (taken.index, taken.versions) == (step, [schedule.version(step)])
-        resumed.reach(step + 1, model)
+        resumed.reach(step + 1, step + 1, model)
     expected = bundles_of(schedule, steps, bundle)
     drawn = resumed.worker.bundles
     assert drawn == expected[len(expected) - len(drawn) :]

@@ -72,7 +72,7 @@ def test_what_is_replayed_is_what_was_drawn():
         return batches
 
     context.worker.draw = spy
-    feed.reach(0, context.model)
+    feed.reach(0, 0, context.model)
     for number in range(8):
         batch = feed.take(number)
         rows = []
@@ -88,7 +88,7 @@ def test_what_is_replayed_is_what_was_drawn():
         assert list(found) == rows
         assert batch.groups == [row // exp.group_size for row in range(len(rows))]
         assert len(feed.kept) <= 3
-        feed.reach(number + 1, context.model)
+        feed.reach(number + 1, number + 1, context.model)
     assert sorted(drawn) == list(range(8))
 
 
@@ -102,7 +102,7 @@ def test_a_group_of_equal_rewards_is_drawn_anew():
         for verdict, (text, _) in zip(verify(items), items, strict=True)
     ]
     feed = make_feed(exp, context)
-    feed.reach(0, context.model)
+    feed.reach(0, 0, context.model)
     batch = feed.take(0)
     snapshot = Snapshot.of(context.model, 0)
     kinds = set()

@@ -179,6 +179,10 @@ SHAPES = {
     ),
     "replay": (*SEVERAL, "source=replay", "source.reuse=1", "reference=swapped"),
     "refill": ("source=refill", "source.redraws=1", "correction=truncated"),
+    "sfpo": (
+        "updates=slow_fast", "updates.epochs=3", "updates.window=2", "updates.threshold=0.9",
+        "clip=narrow", "weight=importance",
+    ),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What every preset of the paper computes is locked bit for bit, on any x86-64 machine."""
+"""What the presets of the paper and SFPO compute is locked bit for bit, on any x86-64 machine."""
 
 import json
 import platform

@@ -32,7 +32,7 @@ RUN = (
     "sync.offset=3", "optimizer.learning_rate=0.002",
 )  # fmt: skip
 # Of each shape the step of its state: of several updates a batch, in the midst of one.
-KINDS = {"one update a batch": 3, "a moving average": 6, "replay": 6, "refill": 3}
+KINDS = {"one update a batch": 3, "a moving average": 6, "replay": 6, "refill": 3, "sfpo": 5}
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,8 @@ def gathered(world, path, overrides):
     optimizer = exp.optimizer.build(context.model)
     feed = make_feed(exp, context)
     trained = Trained(
-        model=context.model, optimizer=optimizer, policies=context.policies, feed=feed,
-        world=context.world,
+        model=context.model, optimizer=optimizer, policies=context.policies,
+        course=exp.updates.course(), feed=feed, world=context.world,
     )  # fmt: skip
     state, _ = folder.load_checkpoint(trained.resplit)
     gone = len(state["feed"]["pending"])
@@ -88,6 +88,7 @@ def gathered(world, path, overrides):
         "policies": {
             role: of(model.state_dict()) for role, model in sorted(context.policies.models.items())
         },
+        "course": {**trained.course.state(), "start": of(getattr(trained.course, "start", {}))},
         "behavior": of(feed.behavior.weights),
         "version": feed.behavior.version,
         "pending": [
@@ -115,7 +116,8 @@ def test_all_parts_put_together_are_the_same(on, tmp_path, before, after, kind):
         assert_equal(of_rank, expected)
     assert expected["step"] == step
     assert expected["pending"]
-    assert (expected["batch"] is not None) == (kind in ("a moving average", "replay"))
+    assert (expected["batch"] is not None) == (kind in ("a moving average", "replay", "sfpo"))
+    assert bool(expected["course"]["start"]) == (kind == "sfpo")
     assert bool(expected["kept"]) == (kind == "replay")
     assert expected["moments"][0]["exp_avg"].any()
 
@@ -135,7 +137,8 @@ def parts_of(world, path, overrides):
     exp, folder, context = prepared(world, path, overrides)
     trained = Trained(
         model=context.model, optimizer=exp.optimizer.build(context.model),
-        policies=context.policies, feed=make_feed(exp, context), world=context.world,
+        policies=context.policies, course=exp.updates.course(), feed=make_feed(exp, context),
+        world=context.world,
     )  # fmt: skip
     state, _ = folder.load_checkpoint(trained.resplit)
     if world.leads:

@@ -42,10 +42,10 @@ def mini_batch():
     model = context.model.double()
     feed = RolloutFeed(
         worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
-        problems=context.train_problems, batches=3, updates_per_batch=1, bundle=1, batch_size=4,
+        problems=context.train_problems, batches=3, bundle=1, batch_size=4,
         group_size=4, temperature=1.0, shuffle=True,
     )  # fmt: skip
-    feed.reach(0, model.float())
+    feed.reach(0, 0, model.float())
     rollouts = feed.take(0)
     verdicts = [
         dataclasses.replace(verdict, reward=float(i % 3))

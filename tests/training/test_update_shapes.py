@@ -133,7 +133,7 @@ def drawn():
     exp = experiment(*SMALL, "sync.interval=8")
     context = prepare(exp)
     feed = make_feed(exp, context)
-    feed.reach(0, context.model)
+    feed.reach(0, 0, context.model)
     rollouts = feed.take(0)
     verdicts = [dataclasses.replace(v, reward=i % 3 / 2) for i, v in enumerate(rollouts.verdicts)]
     model = context.model.double()
@@ -374,6 +374,8 @@ def test_the_moving_average_in_closed_form():
 # Whole runs, against the same written out: rows one by one, coefficients of the references, AdamW
 # in NumPy.
 
+# Of two entropies the second lies one deviation off their mean, whatever they are.
+SOON = ("updates.epochs=2", "updates.window=2", "updates.threshold=0.9")
 SHAPES = {
     "ppo": ("ppo", ["updates=ppo"]),
     "ppo, one epoch, unshuffled": ("ppo", ["updates.mini_batches=2", "updates.shuffle=false"]),
@@ -390,7 +392,16 @@ SHAPES = {
         ["source=replay", "source.reuse=1", "updates.epochs=2", "proximal=moving_average"],
     ),
     "refill": ("ppo", ["source=refill", "updates.mini_batches=2"]),
-}
+    "sfpo": ("ppo", ["updates=slow_fast", "updates.epochs=3", "updates.alpha=0.6"]),
+    "sfpo of mini-batches around a moving average": (
+        "decoupled_ppo",
+        [
+            "updates=slow_fast", "updates.epochs=2", "updates.mini_batches=2", "updates.alpha=0.3",
+            "proximal=moving_average", "proximal.decay=0.6",
+        ],
+    ),
+    "sfpo, ended after two batches": ("ppo", ["updates=slow_fast", *SOON]),
+}  # fmt: skip
 RUN = (*SMALL, "steps=8", "sync.interval=2", "kl_every=0", "optimizer.learning_rate=0.01")
 
 
@@ -431,6 +442,12 @@ def run_by_hand(exp, model, given, reference, pad_id):
     for batch, tick in given:
         if tick.epoch == tick.part == 0:
             proximal = {id(batch): [x.tolist() for x in logp_by_row(model, batch, pad_id)]}
+            began = [p.detach().clone() for p in parameters]
+        elif (tick.epoch, tick.part) == (exp.updates.epochs - 1, 0):
+            alpha = getattr(exp.updates, "alpha", 1.0)
+            with torch.no_grad():
+                for parameter, old in zip(parameters, began, strict=True):
+                    parameter.copy_(old + alpha * (parameter - old))
         chosen = exp.updates.groups(tick, max(batch.groups) + 1, exp.seed)
         rows = [row for row, group in enumerate(batch.groups) if group in chosen]
         mini = dataclasses.replace(
@@ -513,6 +530,18 @@ def test_versions_count_gradient_steps(tmp_path, monkeypatch):
     monkeypatch.undo()
     _, _, _, given = shaped_run(name, tmp_path / "other", monkeypatch)
     assert [set(batch.versions) for batch, _ in given] == [{0}] * 8
+
+
+def test_versions_count_the_steps_that_were_taken(tmp_path, monkeypatch):
+    """Two batches of two steps, then one step each; the weights are renewed every two batches."""
+    _, _, _, given = shaped_run("sfpo, ended after two batches", tmp_path / "run", monkeypatch)
+    assert [tick[:3] for _, tick in given] == [
+        (0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0),
+    ]  # fmt: skip
+    versions = [set(batch.versions) for batch, _ in given]
+    assert versions == [{0}] * 4 + [{4}] * 2 + [{6}] * 2
+    alphas = [row["train/alpha"] for row in RunFolder(tmp_path / "run").metrics()[1:]]
+    assert alphas == [0.8] * 4 + [0.0] * 4
 
 
 def test_a_stage_starts_the_optimizer_anew(tmp_path):

@@ -1,0 +1,175 @@
+"""SFPO: fast steps on a batch, part of the way back, a slow step from there.
+
+1. The way back, and when the fast steps end, in closed form.
+2. α = 1 is a run without a way back, bit for bit; α = 0 a step from where the batch began.
+3. Updates follow each other as the paper's loop has them, whenever the fast steps end, and use no
+   more batches than the run is told beforehand.
+4. A resumed, an overlapped run and one of two ranks is the uninterrupted one, bit for bit.
+
+tests/training/test_update_shapes.py has whole runs written out by hand.
+"""
+
+import statistics
+
+import conftest
+import pytest
+import torch
+from conftest import SMALL, assert_equal, assert_same_result, experiment, timeless
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from test_distributed import assert_same, run_on
+
+from rec_experiments.distributed import ALONE
+from rec_experiments.training.slow_fast import SlowFast, reposition
+
+# PPO's loss, but a baseline that gives every group a gradient.
+MOVING = ("algo=asymre", "clip=narrow", "weight=importance", "updates=slow_fast")
+ENDED = ("updates.epochs=3", "updates.window=2", "updates.threshold=0.9")  # after two batches
+
+
+def rule(**changes) -> SlowFast:
+    usual = {"epochs": 3, "mini_batches": 1, "alpha": 0.5, "window": 3, "threshold": 1.0}
+    return SlowFast(**{"shuffle": True, **usual, **changes})
+
+
+@given(st.floats(0, 1), st.integers(0, 99))
+def test_the_way_back_in_closed_form(alpha, seed):
+    torch.manual_seed(seed)
+    start, fast = torch.nn.Linear(3, 2).double(), torch.nn.Linear(3, 2).double()
+    began = {name: p.detach().clone() for name, p in start.named_parameters()}
+    ended = {name: p.detach().clone() for name, p in fast.named_parameters()}
+    reposition(fast, began, alpha)
+    for name, parameter in fast.named_parameters():
+        expected = began[name] + alpha * (ended[name] - began[name])
+        torch.testing.assert_close(parameter.detach(), expected, rtol=1e-12, atol=1e-14)
+        assert alpha != 1 or torch.equal(parameter, ended[name])
+        assert alpha != 0 or torch.equal(parameter, began[name])
+
+
+ENTROPIES = st.lists(st.floats(0, 5), max_size=12)
+
+
+@given(ENTROPIES, st.integers(2, 6), st.floats(0.1, 3))
+def test_the_fast_steps_end_where_the_entropy_is_unusual(entropies, window, threshold):
+    found = rule(window=window, threshold=threshold).ends(entropies)
+    if len(entropies) < window:
+        assert not found
+        return
+    last = entropies[-window:]
+    off, deviation = abs(last[-1] - statistics.fmean(last)), statistics.pstdev(last)
+    assume(deviation > 1e-5)
+    assume(abs(off / deviation - threshold) > 1e-3)
+    assert found == (off / deviation > threshold)
+
+
+def test_a_steady_entropy_and_no_threshold_end_nothing():
+    assert not any(rule(window=n, threshold=0.01).ends([0.1] * n) for n in range(2, 60))
+    assert not rule(threshold=None).ends([1.0, 1.0, 9.0])
+    for last in (0.0, 9.0):  # fallen, risen
+        assert rule().ends([1.0, 1.1, last])
+
+
+@given(
+    st.integers(2, 4), st.integers(1, 3), st.integers(2, 4), st.integers(0, 60),
+    st.lists(st.floats(0, 5), min_size=60, max_size=60),
+)  # fmt: skip
+def test_updates_follow_each_other(epochs, parts, window, steps, entropies):
+    updates = rule(epochs=epochs, mini_batches=parts, window=window)
+    expected, seen = [], []
+    for batch in range(60):
+        passes = 1 if any(updates.ends(seen[: n + 1]) for n in range(len(seen))) else epochs
+        expected += [(batch, epoch, part) for epoch in range(passes) for part in range(parts)]
+        seen.append(entropies[batch])
+    course, model = updates.course(), torch.nn.Linear(1, 1)
+    found = [course.tick(0)]
+    for step in range(steps):
+        tick = found[-1]
+        course.before(tick, model)
+        course.after(tick, {"train/entropy": entropies[tick.batch]})
+        found.append(course.tick(step + 1))
+    assert [tick[:3] for tick in found] == expected[: steps + 1]
+    assert [tick.update for tick in found] == list(range(steps + 1))
+    begun = len({tick.batch for tick in found[:steps]})
+    assert begun <= updates.batches(steps)
+    least = min(steps, window * updates.per_batch)  # as if they ended as early as they can
+    assert updates.batches(steps) == -(-least // updates.per_batch) + -(-(steps - least) // parts)
+
+
+def test_all_of_the_way_is_a_run_without_a_way_back(tmp_path):
+    """Eight steps: two batches of three fast steps and a slow one."""
+    shape = (*SMALL, *MOVING, "steps=8", "sync.interval=2")
+    plain = conftest.run(tmp_path / "plain", *shape, "updates=once", "updates.epochs=4")
+    sfpo = conftest.run(tmp_path / "sfpo", *shape, "updates.alpha=1")
+    rows = [timeless(row) for row in sfpo.metrics()]
+    assert [row.pop("train/alpha", None) for row in rows] == [None] + [1.0] * 8
+    assert rows == [timeless(row) for row in plain.metrics()]
+    assert all(row["train/grad_norm"] > 0 for row in rows[1:])
+    states = [folder.load_checkpoint()[0] for folder in (sfpo, plain)]
+    for part in ("model", "optimizer"):
+        assert_equal(states[0][part], states[1][part])
+
+
+def test_none_of_the_way_is_a_step_from_where_the_batch_began(tmp_path):
+    """One fast step, taken back: the slow one has the same gradient g, and then Adam's means of two
+    gradients are g and g² as those of one are, but of two steps."""
+    shape = (*SMALL, *MOVING, "sync=on_policy", "kl_every=0")
+    once = conftest.run(tmp_path / "once", *shape, "updates=once", "steps=1")
+    back = conftest.run(tmp_path / "back", *shape, "updates.epochs=2", "updates.alpha=0", "steps=2")
+    one, two = (ALONE.unpack(folder.load_checkpoint()[0]) for folder in (once, back))
+    norms = [row["train/grad_norm"] for row in (*once.metrics()[1:], *back.metrics()[1:])]
+    assert norms == [norms[0]] * 3
+    assert norms[0] > 0
+    for name, weight in two["model"].items():
+        torch.testing.assert_close(weight, one["model"][name], rtol=1e-6, atol=1e-8)
+    for state, taken in ((one, 1), (two, 2)):
+        assert {int(each["step"]) for each in state["optimizer"]["state"].values()} == {taken}
+    assert two["course"]["start"] == {}
+
+
+SHAPE = (
+    *SMALL, *MOVING, "steps=14", "eval_every=4", "checkpoint_every=1", "sync.offset=1",
+    "sync.interval=2", "updates.mini_batches=2", *ENDED,
+)  # fmt: skip
+
+
+def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
+    """Cut within fast steps, before and after the slow one, and after the fast steps have ended."""
+    whole = conftest.run(tmp_path / "whole", *SHAPE)
+    overlapped = conftest.run(tmp_path / "overlapped", *SHAPE, "pipeline=overlap")
+    assert_same_result(overlapped, whole)
+    kept = []
+    for number, until in enumerate((3, 5, 6, 10, 13, 14)):
+        how = ("pipeline=overlap", "pipeline=sequential")[number % 2]
+        with pytest.raises(KeyboardInterrupt):
+            conftest.run(tmp_path / "cut", *SHAPE, how, until=until)
+        state, _ = conftest.RunFolder(tmp_path / "cut").load_checkpoint()
+        kept.append((state["step"], bool(state["course"]["start"]), state["course"]["ended"]))
+    assert kept == [
+        (2, True, None), (4, True, None), (5, False, None), (9, True, None), (12, False, 12),
+        (13, False, 12),
+    ]  # fmt: skip
+    assert_same_result(conftest.run(tmp_path / "cut", *SHAPE), whole)
+    alphas = [row["train/alpha"] for row in whole.metrics()[1:]]
+    assert alphas == [0.8] * 12 + [0.0] * 2
+
+
+def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
+    shape = (*MOVING, "steps=8", "checkpoint_every=1", "sync.interval=2", *ENDED)
+    entire = ranks(run_on, tmp_path / "whole", shape)
+    for until in (2, 3, 6, 8):
+        ranks(run_on, tmp_path / "cut", shape, until)
+    resumed = ranks(run_on, tmp_path / "cut", shape)
+    assert "resumed after gradient step 7" in resumed[0][3]
+    assert_same(resumed, entire)
+    for (_, _, state, _), (_, _, other, _) in zip(resumed, entire, strict=True):
+        assert_equal(state, other)
+
+
+def test_it_says_what_it_does():
+    words = experiment("algo=sfpo").updates.describe()
+    assert words == (
+        "4 gradient steps a batch: 4 epochs x 1 mini-batches, 3 fast and a slow one, which begins "
+        "at θ_0 + 0.8 (θ_3 − θ_0); one epoch a batch from where the entropy lies 1 deviations off "
+        "the mean of 30 batches"
+    )
+    assert experiment("algo=sfpo", "updates.threshold=null").updates.describe().endswith("− θ_0)")
