@@ -1,12 +1,13 @@
 """Memory of each phase of a run, counted from the code that trains on tensors without values.
 
 Every phase runs twice, on models of a few layers, and the rest follows: layers are alike, so that
-each adds the same. What waits on the host is counted apart (`distributed.HOST`).
+each adds the same. So are the chunks of tokens that the head takes: the first and the last two are
+run. What waits on the host is counted apart (`distributed.HOST`).
 """
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from rec_experiments import distributed
 from rec_experiments.distributed import World
 from rec_experiments.experiment import Experiment
 from rec_experiments.plan.meter import Meter
+from rec_experiments.policy import head
 from rec_experiments.policy.batching import Pass
 from rec_experiments.prepare import compute_dtype, extra_roles, place, policies_of
 from rec_experiments.rollout.pipeline import Overlap
@@ -34,6 +36,8 @@ from rec_experiments.types import Response, Rollouts, Tick, Verdict
 
 LAYERS = (2, 4)  # of the models that are run
 DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host
+
+Chunks = Callable[[int, int], Iterator[slice]]  # of so many tokens and a vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ def _counted(
         pretended(experiment.ranks) as world,
         mock.patch.object(distributed, "HOST", host),
         mock.patch.object(PreTrainedModel, "to", moved),
+        mock.patch.object(head, "_chunks", few_chunks(head._chunks)),
         warnings.catch_warnings(action="ignore"),  # of torch, to itself: they have no data pointer
         FakeTensorMode(allow_non_fake_inputs=True),
         Meter() as meter,
@@ -105,6 +110,16 @@ def model_of(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
     if source.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model
+
+
+def few_chunks(chunks: Chunks) -> Chunks:
+    """Of the chunks, the first and the last two: no other holds more, or anything beyond itself."""
+
+    def few(tokens: int, vocabulary: int) -> Iterator[slice]:
+        found = list(chunks(tokens, vocabulary))
+        return iter([*found[:1], *found[1:][-2:]])
+
+    return few
 
 
 def moved(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
@@ -145,13 +160,30 @@ def pretended(ranks: int) -> Iterator[World]:
         distributed._mesh.cache_clear()
 
 
-def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
-    """The rows of one pass that is as large as the limits allow."""
+def rows_of_update(experiment: Experiment) -> int:
+    """The most rows of a mini-batch that one rank computes."""
+    groups = -(-experiment.batch_size // experiment.updates.mini_batches)
+    return -(-groups * experiment.group_size // experiment.ranks)
+
+
+def pass_of(experiment: Experiment, prompt_tokens: int) -> tuple[int, int]:
+    """Rows of a pass that is as large as the limits and the mini-batch allow, and the tokens of
+    each: a prompt of `prompt_tokens`, and a response of full length."""
     task = experiment.dataset
-    P, T = min(prompt_tokens, task.max_prompt_tokens), task.max_response_tokens
-    rows = experiment.micro_batch_size or experiment.batch_size * experiment.group_size
+    length = min(prompt_tokens, task.max_prompt_tokens) + task.max_response_tokens
+    rows = rows_of_update(experiment)
+    if experiment.micro_batch_size:
+        rows = min(rows, experiment.micro_batch_size)
     if experiment.micro_batch_tokens:
-        rows = max(1, min(rows, experiment.micro_batch_tokens // (P + T)))
+        rows = max(1, min(rows, experiment.micro_batch_tokens // length))
+    return rows, length
+
+
+def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
+    """The rows of one pass that is as large as it may be."""
+    rows, length = pass_of(experiment, prompt_tokens)
+    T = experiment.dataset.max_response_tokens
+    P = length - T
     logp = [[-1.0] * T for _ in range(rows)]
     return Rollouts(
         index=0,
