@@ -78,20 +78,20 @@ def check_context(experiment: Experiment, config: PretrainedConfig) -> None:
 def check_pass(
     experiment: Experiment, config: PretrainedConfig, prompt_tokens: int, card: float
 ) -> None:
-    """Raise UserError for a pass whose hidden states alone, one kept at the entrance of each layer,
-    are beyond a device of `card` bytes: it cannot fit, and would be long to count."""
-    rows, length = pass_of(experiment, prompt_tokens)
-    itemsize = ITEMSIZE[experiment.model.compute_dtype]
-    needed = rows * length * config.num_hidden_layers * config.hidden_size * itemsize
-    if needed <= card:
-        return
-    tokens = experiment.micro_batch_tokens or "null"
-    most = card * length * rows // needed
-    raise UserError(
-        f"micro_batch_tokens={tokens}: a pass of {rows} rows of {length} tokens keeps "
-        f"{needed / GB:.3g} GB of hidden states at least, and a GPU has {card / GB:.0f}; must be "
-        f"below {most:.0f}"
-    )
+    """Raise UserError for a pass whose hidden states alone, one of each token of a response at the
+    entrance of each layer, are beyond a device of `card` bytes: it cannot fit, and would be long to
+    count."""
+    rows, _ = pass_of(experiment, prompt_tokens)
+    length = experiment.dataset.max_response_tokens
+    a_token = config.num_hidden_layers * config.hidden_size
+    a_token *= ITEMSIZE[experiment.model.compute_dtype]
+    needed = rows * length * a_token
+    if needed > card:
+        raise UserError(
+            f"micro_batch_tokens={experiment.micro_batch_tokens or 'null'}: a pass of {rows} "
+            f"responses of {length} tokens keeps {needed / GB:.3g} GB of hidden states at least, "
+            f"and a GPU has {card / GB:.0f}; must be below {card // a_token:.0f}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ run. What waits on the host is counted apart (`distributed.HOST`).
 """
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ def model_of(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
             dtype=getattr(torch, source.dtype),
             attn_implementation=source.attention,
         )
+    source.check_family(model)
     if source.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model
@@ -167,27 +169,29 @@ def rows_of_update(experiment: Experiment) -> int:
 
 
 def pass_of(experiment: Experiment, prompt_tokens: int) -> tuple[int, int]:
-    """Rows of a pass that is as large as the limits and the mini-batch allow, and the tokens of
-    each: a prompt of `prompt_tokens`, and a response of full length."""
-    task = experiment.dataset
-    length = min(prompt_tokens, task.max_prompt_tokens) + task.max_response_tokens
-    rows = rows_of_update(experiment)
-    if experiment.micro_batch_size:
-        rows = min(rows, experiment.micro_batch_size)
-    if experiment.micro_batch_tokens:
-        rows = max(1, min(rows, experiment.micro_batch_tokens // length))
-    return rows, length
+    """Responses of a pass that is as large as the limits and the mini-batch allow, and how many of
+    them share a prompt. Prompts have `prompt_tokens`, responses are of full length."""
+    source: Any = experiment.model
+    T = experiment.dataset.max_response_tokens
+    P = min(prompt_tokens, experiment.dataset.max_prompt_tokens)
+    limit = experiment.micro_batch_tokens
+    rows = min(rows_of_update(experiment), experiment.micro_batch_size or sys.maxsize)
+    together = min(rows, experiment.group_size) if source.shared_prompts else 1
+    if limit:
+        together = max(1, min(together, (limit - P) // T))
+        rows = max(1, min(rows, limit // (P + together * T) * together))
+    return rows, together
 
 
 def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
     """The rows of one pass that is as large as it may be."""
-    rows, length = pass_of(experiment, prompt_tokens)
+    rows, together = pass_of(experiment, prompt_tokens)
     T = experiment.dataset.max_response_tokens
-    P = length - T
+    P = min(prompt_tokens, experiment.dataset.max_prompt_tokens)
     logp = [[-1.0] * T for _ in range(rows)]
     return Rollouts(
         index=0,
-        prompts=[[0] * P for _ in range(rows)],
+        prompts=[[i // together] * P for i in range(rows)],
         responses=[Response([i] * T, logp[i], True, [True] * T) for i in range(rows)],
         verdicts=[Verdict(reward=float(i % 2), accuracy=float(i % 2)) for i in range(rows)],
         groups=[0] * rows,

@@ -24,6 +24,7 @@ from rec_experiments.plan import budget, memory
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.meter import Meter
 from rec_experiments.plan.sampler import SamplerMemory
+from rec_experiments.policy.batching import Limits
 
 VALUES = assumptions()["values"]
 SMALL = {
@@ -150,6 +151,28 @@ def test_what_is_held_is_weights_gradient_moments_reference_and_passes():
     assert without["sample"].host == pytest.approx(weights, rel=0.02)
 
 
+def test_a_shared_prompt_is_counted_once():
+    """Tokens of the largest pass, and operations of the step."""
+    several = (*GUARDED, "batch_size=6", "group_size=4", "dataset.max_response_tokens=50")
+    found = {}
+    for shared in ("false", "true"):
+        exp = experiment(
+            *several, "micro_batch_tokens=650", f"model.shared_prompts={shared}", "kl_every=0"
+        )
+        limits = Limits(None, 650, shared=shared == "true")
+        part = memory.batch_of(exp, memory.full_pass(exp, 100)).sequences
+        found[shared] = len(part), limits.computed(part)
+    assert found == {"false": (9, 594), "true": (12, 648)}
+    seconds = [
+        budget.plan(
+            experiment("setting=paper/gsm8k", f"model.shared_prompts={shared}"), "h100-80", VALUES
+        ).cost.seconds["train"]
+        for shared in ("false", "true")
+    ]
+    once = (200 / 8 + 300) / 500  # of the tokens, with 8 responses; head and attention stay
+    assert once < seconds[1] / seconds[0] < once + 0.1
+
+
 def test_ranks_share_weights_and_moments():
     alone = memory.training_memory(experiment(*GUARDED, "kl_every=0"), SMALL, 100)
     shared = memory.training_memory(experiment(*GUARDED, "kl_every=0", "ranks=4"), SMALL, 100)
@@ -266,7 +289,7 @@ def test_a_sampler_that_sleeps_leaves_the_device():
         ),
         (
             ["setting=paper/gsm8k", "batch_size=1000000", "micro_batch_tokens=1000000000000"],
-            "micro_batch_tokens=1000000000000: a pass of 8000000 rows of 1224 tokens keeps",
+            "micro_batch_tokens=1000000000000: a pass of 8000000 responses of 1024 tokens keeps",
         ),
     ],
 )
