@@ -3,7 +3,7 @@
 1. Loss and gradient are those of padded rows, to float64's rounding, whatever the lengths, with a
    reference and with exact entropy in the loss, and with checkpointing of activations.
 2. Each prompt is computed once; no response sees another.
-3. A run ends at the numbers of one that shares nothing, up to rounding.
+3. A run ends at the numbers of one that shares nothing, up to rounding, on two ranks too.
 4. What cannot share is one line.
 """
 
@@ -11,17 +11,21 @@ import copy
 
 import pytest
 import torch
-from conftest import experiment, run
+from conftest import experiment, resolve, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_packing import CONFIGS, STYLE, model
 from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen2Config
 
+from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.token_batch import shared
+from rec_experiments.prepare import prepare
+from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.training.loop import train
 
 # Of each prompt its length, and those of its responses; in what order they come is drawn too.
 GROUPS = st.lists(
@@ -132,20 +136,38 @@ def saved(config, folder):
 LARGER = STYLE | {"vocab_size": 258, "max_position_embeddings": 512}
 
 
-def test_a_run_is_that_of_padded_rows_up_to_rounding(tmp_path):
+RUN = (
+    "model=pretrained", "dataset=arithmetic", "steps=2", "batch_size=4", "group_size=4",
+    "eval_problems=4", "kl_every=1", "dataset.train_problems=16", "dataset.eval_problems=8",
+    "reward=noise", "reward.share=0.4", "correction=truncated", "micro_batch_size=9",
+    "sampler.max_rows=4",
+)  # fmt: skip
+
+
+def rows_and_names(world, path, overrides):
+    """Of a whole run, on one rank or many."""
+    overrides = (*RUN, f"model.path={path.parent}/model", f"ranks={world.size}", *overrides)
+    exp, config, folder = experiment(*overrides), resolve(*overrides), RunFolder(path, world)
+    folder.check(config)
+    folder.start(config, {})
+    train(exp, prepare(exp, world=world), folder)
+    return [*map(timeless, folder.metrics())], list(folder.load_checkpoint()[0]["model"])
+
+
+def assert_close(rows, others):
+    for row, other in zip(rows, others, strict=True):
+        assert other == pytest.approx(row, rel=1e-3, abs=1e-5)
+
+
+def test_a_run_is_that_of_padded_rows_up_to_rounding(ranks, tmp_path):
+    """On one rank and on two, with the behavior policy's numbers computed anew."""
     saved(Qwen2Config(**LARGER), tmp_path / "model")
-    overrides = (
-        "model=pretrained", f"model.path={tmp_path}/model", "dataset=arithmetic", "steps=2",
-        "batch_size=4", "group_size=4", "eval_problems=4", "kl_every=1", "micro_batch_size=9",
-        "dataset.train_problems=16", "dataset.eval_problems=8", "correction=truncated",
-        "reward=noise", "reward.share=0.4",
-    )  # fmt: skip
-    one = run(tmp_path / "one", *overrides).metrics()
-    other = run(tmp_path / "other", *overrides, "model.shared_prompts=true").metrics()
-    for a, b in zip(one, other, strict=True):
-        timed = [key for key in a if key.startswith("time/") or "per_second" in key]
-        assert b == pytest.approx({**a, **{key: b[key] for key in timed}}, rel=2e-4, abs=2e-5)
-    assert one[1]["train/grad_norm"] > 1e-3
+    plain, _ = rows_and_names(ALONE, tmp_path / "plain", ())
+    assert plain[1]["train/grad_norm"] > 1e-3
+    sharing = ("model.shared_prompts=true",)
+    assert_close(rows_and_names(ALONE, tmp_path / "one", sharing)[0], plain)
+    for rows, _ in ranks(rows_and_names, tmp_path / "two", sharing):
+        assert_close(rows, plain)
 
 
 @pytest.mark.parametrize(
