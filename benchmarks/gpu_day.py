@@ -77,6 +77,14 @@ CHECKS = {
         1, ("sampler=native", *LOW, "model.packed=true", "model.attention=flash_attention_2"),
         finite,
     ),
+    "shared_prompts": Check(
+        "a mask that lets responses share their prompt", 1,
+        ("sampler=native", *LOW, "model.shared_prompts=true"), finite,
+    ),
+    "compiled": Check(
+        "kernels that torch.compile makes of the layers", 1,
+        ("sampler=native", *LOW, "model.compile_layers=true"), finite,
+    ),
     "reference_waits": Check(
         "the reference comes from the host, in KL steps", 1,
         ("sampler=native", *LOW, "kl_every=1"), finite,
@@ -196,7 +204,8 @@ def main() -> None:
                 continue
             on_cpu = ("device=cpu",) if options.cpu else ()
             needs_gpu = "sampler=native" not in check.overrides or "flash" in name
-            if check.gpus > max(there, 1) or (options.cpu and needs_gpu):
+            at_hand = 2 if options.cpu else there  # as many ranks as the CPU tries
+            if check.gpus > at_hand or (options.cpu and needs_gpu):
                 print(f"not run  {name:16} {check.doubt} (needs {check.gpus} GPU)")
                 continue
             started, folder = time.perf_counter(), Path(place, name)

@@ -1,12 +1,12 @@
-"""Operations of a gradient step with padded and with packed passes, counted.
+"""Operations of a gradient step with padded, packed and shared passes, counted.
 
 Run `REC_DATA=FOLDER python benchmarks/packing_operations.py`, FOLDER with gsm8k/train.jsonl. Rows
-are 768 questions of GSM8K with their solutions, drawn by lot, four bytes a token. They are cut into
-passes as training does; each pass goes forward and backward through the trainer's own code, on
-tensors without values, and torch counts its matrix products. That is done with models of one and of
-two layers of the shape, and the other layers follow. Attention's are counted as `sdpa` computes
-them with a mask, all pairs of a row; `within` has those of pairs of one sequence alone, as kernels
-for variable lengths compute them.
+are 96 questions of GSM8K, drawn by lot, each with 8 responses of the lengths of solutions, drawn by
+lot too, four bytes a token. They are cut into passes as training does; each pass goes forward and
+backward through the trainer's own code, on tensors without values, and torch counts its matrix
+products. That is done with models of one and of two layers of the shape, and the other layers
+follow. Attention's are counted as `sdpa` computes them with a mask, all pairs of a row; `within`
+has those of pairs of one sequence alone, as kernels for variable lengths compute them.
 """
 
 import argparse
@@ -28,25 +28,27 @@ from rec_experiments.plan import budget, memory
 from rec_experiments.policy.batching import Limits, Pass, TokenSequence, passes
 from rec_experiments.policy.logprobs import ForwardPass, is_large
 
-ROWS, TEMPLATE = 768, 60  # of a batch; tokens of a prompt that are not the question
+GROUPS, K = 96, 8  # of a batch
+TEMPLATE = 60  # tokens of a prompt that are not the question
 ATTENTION = {torch.ops.aten.bmm}
 LAYERS = (1, 2)
+LAYOUTS = ("padded", "packed", "shared")
 
 
 def sampled(folder: Path) -> list[TokenSequence]:
     lines = (folder / "gsm8k" / "train.jsonl").read_text().splitlines()
-    texts = [json.loads(line) for line in random.Random(0).sample(lines, ROWS)]
+    lot = random.Random(0)
+    asked = [json.loads(line)["question"] for line in lot.sample(lines, GROUPS)]
+    said = [json.loads(line)["answer"] for line in lot.sample(lines, GROUPS * K)]
     return [
-        TokenSequence(
-            [0] * (TEMPLATE + len(text["question"]) // 4), [0] * (1 + len(text["answer"]) // 4), [n]
-        )
-        for n, text in enumerate(texts)
+        TokenSequence([n // K] * (TEMPLATE + len(asked[n // K]) // 4), [0] * (1 + len(s) // 4), [n])
+        for n, s in enumerate(said)
     ]
 
 
-def counted(shape: dict, parts: list[Pass], packed: bool) -> tuple[float, float]:
+def counted(shape: dict, parts: list[Pass], layout: dict[str, bool]) -> tuple[float, float]:
     """Operations of all passes: of attention, and of the other matrix products."""
-    forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32, packed=packed)
+    forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32, **layout)
     attention = others = 0
     with warnings.catch_warnings(action="ignore"), FakeTensorMode(allow_non_fake_inputs=True):
         model = AutoModelForCausalLM.from_config(
@@ -63,8 +65,8 @@ def counted(shape: dict, parts: list[Pass], packed: bool) -> tuple[float, float]
     return attention, others
 
 
-def of_all_layers(shape: dict, parts: list[Pass], packed: bool) -> tuple[float, float]:
-    few, more = (counted({**shape, "num_hidden_layers": n}, parts, packed) for n in LAYERS)
+def of_all_layers(shape: dict, parts: list[Pass], layout: dict[str, bool]) -> tuple[float, float]:
+    few, more = (counted({**shape, "num_hidden_layers": n}, parts, layout) for n in LAYERS)
     beyond = shape["num_hidden_layers"] - LAYERS[0]
     attention, others = (a + beyond * (b - a) for a, b in zip(few, more, strict=True))
     return attention, others
@@ -80,25 +82,28 @@ def main() -> None:
     shape = yaml.safe_load((budget.FOLDER / "shapes.yaml").read_text())[options.model]
     rows = sampled(Path(os.environ["REC_DATA"]))
     tokens = sum(row.length for row in rows)
+    prompts = {tuple(row.prompt) for row in rows}
+    shared = sum(len(row.response) for row in rows) + sum(map(len, prompts))
+    once = {"padded": tokens, "packed": tokens, "shared": shared}  # without padding
     print(f"{datetime.date.today()}, torch {torch.__version__}, {options.model}")
     print(f"{len(rows)} rows, {tokens} tokens, passes of at most {options.tokens}")
     print(
         "          passes  tokens computed  padding  products  attention  within (10^15 operations)"
     )
-    for packed in (False, True):
-        limits = Limits(sequences=None, tokens=options.tokens, packed=packed)
+    for name in LAYOUTS:
+        layout = {} if name == "padded" else {name: True}
+        limits = Limits(sequences=None, tokens=options.tokens, **layout)
 
         def large(part: list[TokenSequence]) -> bool:
             return is_large(len(part), max(len(s.response) for s in part), shape["vocab_size"])
 
         parts = passes(rows, [True] * len(rows), limits, ALONE, large)
         computed = sum(limits.computed(part.sequences) for part in parts)
-        attention, others = of_all_layers(shape, parts, packed)
-        within = attention * share_within(parts) if packed else attention
+        attention, others = of_all_layers(shape, parts, layout)
+        within = attention * share_within(parts) if name == "packed" else attention
         print(
-            f"{'packed' if packed else 'padded':8}  {len(parts):6}  {computed:15}  "
-            f"{1 - tokens / computed:7.1%}  {others / 1e15:8.3f}  {attention / 1e15:9.3f}  "
-            f"{within / 1e15:6.3f}",
+            f"{name:8}  {len(parts):6}  {computed:15}  {1 - once[name] / computed:7.1%}  "
+            f"{others / 1e15:8.3f}  {attention / 1e15:9.3f}  {within / 1e15:6.3f}",
             flush=True,
         )
 

@@ -108,7 +108,6 @@ class World:
         model.to(self.device)
         if self.size == 1:
             return model
-        from torch import nn
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         own = next(model.parameters()).dtype
@@ -116,11 +115,10 @@ class World:
         if compute_dtype is not None and compute_dtype.itemsize < own.itemsize:
             precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=own)
 
-        # The first list of modules is that of the decoder layers. Parameters go back to their
-        # shards after each forward pass, also those of the root: one without a backward pass
-        # would leave them whole, and the next pass would not see the optimizer's step.
-        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-        for module in (*next(lists, nn.ModuleList()), model):
+        # Parameters go back to their shards after each forward pass, also those of the root: one
+        # without a backward pass would leave them whole, and the next pass would not see the
+        # optimizer's step.
+        for module in (*decoder_layers(model), model):
             fully_shard(module, mesh=self.mesh, reshard_after_forward=True, mp_policy=precision)
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -199,6 +197,14 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
         f"ranks={ranks}: must be the number of processes that were started, {world.size}; "
         f"{ranks} are started by: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
     )
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The first list of modules; empty if there is none."""
+    from torch import nn
+
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    return list(next(lists, nn.ModuleList()))
 
 
 def whole(tensor: Tensor) -> Tensor:

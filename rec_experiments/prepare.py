@@ -16,6 +16,7 @@ from rec_experiments.distributed import ALONE, World, check_ranks
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment
 from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
@@ -82,8 +83,11 @@ def prepare(
         weights=model.state_dict(),
         ranks=world.size,
     )
+    model = world.split(model, compute)
+    if isinstance(experiment.model, Pretrained) and experiment.model.compile_layers:
+        compile_layers(model)  # when all copies are made
     return TrainingContext(
-        model=world.split(model, compute),
+        model=model,
         policies=policies_of(experiment, models),
         chat=chat,
         worker=worker,

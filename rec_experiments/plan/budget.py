@@ -14,7 +14,14 @@ from rec_experiments.errors import UserError, first_line
 from rec_experiments.experiment import Experiment
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.cost import Cost, step_cost
-from rec_experiments.plan.memory import Use, configuration, model_bytes, training_memory
+from rec_experiments.plan.memory import (
+    Use,
+    configuration,
+    model_bytes,
+    pass_of,
+    rows_of_update,
+    training_memory,
+)
 from rec_experiments.plan.sampler import ITEMSIZE, SamplerMemory, sampler_memory
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.pipeline import Overlap
@@ -68,6 +75,25 @@ def check_context(experiment: Experiment, config: PretrainedConfig) -> None:
         )
 
 
+def check_pass(
+    experiment: Experiment, config: PretrainedConfig, prompt_tokens: int, card: float
+) -> None:
+    """Raise UserError for a pass whose hidden states alone, one of each token of a response at the
+    entrance of each layer, are beyond a device of `card` bytes: it cannot fit, and would be long to
+    count."""
+    rows, _ = pass_of(experiment, prompt_tokens)
+    length = experiment.dataset.max_response_tokens
+    a_token = config.num_hidden_layers * config.hidden_size
+    a_token *= ITEMSIZE[experiment.model.compute_dtype]
+    needed = rows * length * a_token
+    if needed > card:
+        raise UserError(
+            f"micro_batch_tokens={experiment.micro_batch_tokens or 'null'}: a pass of {rows} "
+            f"responses of {length} tokens keeps {needed / GB:.3g} GB of hidden states at least, "
+            f"and a GPU has {card / GB:.0f}; must be below {card // a_token:.0f}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Of one run. memory: bytes by place (a device that trains, one that draws, or the host of all)
@@ -102,6 +128,7 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     config = configuration(shape)
     check_context(experiment, config)
     card = assumptions()["gpus"][gpu]
+    check_pass(experiment, config, int(values["prompt_tokens"]), card["memory"])
     weights = model_bytes(experiment, shape)
     training = training_memory(experiment, shape, int(values["prompt_tokens"]))
     sampler = sampler_memory(experiment, weights, card["memory"], values)
@@ -163,9 +190,10 @@ def places(
 
 def alternatives(experiment: Experiment, gpus: str) -> Iterator[list[str]]:
     """Overrides that take less memory, the least change first. gpus: the layout now, if any."""
-    budget = experiment.micro_batch_tokens
     longest = experiment.dataset.max_prompt_tokens + experiment.dataset.max_response_tokens
-    while budget is not None and budget // 2 >= longest:
+    budget = experiment.micro_batch_tokens or 0
+    budget = min(budget, rows_of_update(experiment) * longest)  # more of them change nothing
+    while budget // 2 >= longest:
         budget //= 2
         yield [f"micro_batch_tokens={budget}"]
     layouts = sorted(file.stem for file in (schema.CONF / "gpus").glob("*.yaml"))

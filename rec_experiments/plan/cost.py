@@ -39,9 +39,11 @@ def step_cost(
     trunk = weights - embedding * (1 if config.tie_word_embeddings else 2)
     length = prompt + response
     attention = 2 * config.num_hidden_layers * config.hidden_size * length  # causal: half of 4
-    forward = rows * (length * (FORWARD * trunk + attention) + response * FORWARD * embedding)
-    trained = forward * (FORWARD + BACKWARD) / FORWARD
     source: Any = experiment.model
+    prompts = rows / experiment.group_size if source.shared_prompts else rows
+    forward = FORWARD * trunk * (prompts * prompt + rows * response)
+    forward += rows * (length * attention + response * FORWARD * embedding)
+    trained = forward * (FORWARD + BACKWARD) / FORWARD
     again = forward if source.gradient_checkpointing else 0.0
     measured = forward / max(1, experiment.kl_every) if experiment.kl_every else 0.0
     ranks = experiment.ranks

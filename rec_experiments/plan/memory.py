@@ -1,12 +1,14 @@
 """Memory of each phase of a run, counted from the code that trains on tensors without values.
 
 Every phase runs twice, on models of a few layers, and the rest follows: layers are alike, so that
-each adds the same. What waits on the host is counted apart (`distributed.HOST`).
+each adds the same. So are the chunks of tokens that the head takes: the first and the last two are
+run. What waits on the host is counted apart (`distributed.HOST`).
 """
 
 import contextlib
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from rec_experiments import distributed
 from rec_experiments.distributed import World
 from rec_experiments.experiment import Experiment
 from rec_experiments.plan.meter import Meter
+from rec_experiments.policy import head
 from rec_experiments.policy.batching import Pass
 from rec_experiments.prepare import compute_dtype, extra_roles, place, policies_of
 from rec_experiments.rollout.pipeline import Overlap
@@ -34,6 +37,8 @@ from rec_experiments.types import Response, Rollouts, Tick, Verdict
 
 LAYERS = (2, 4)  # of the models that are run
 DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host
+
+Chunks = Callable[[int, int], Iterator[slice]]  # of so many tokens and a vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ def _counted(
         pretended(experiment.ranks) as world,
         mock.patch.object(distributed, "HOST", host),
         mock.patch.object(PreTrainedModel, "to", moved),
+        mock.patch.object(head, "_chunks", few_chunks(head._chunks)),
         warnings.catch_warnings(action="ignore"),  # of torch, to itself: they have no data pointer
         FakeTensorMode(allow_non_fake_inputs=True),
         Meter() as meter,
@@ -102,9 +108,20 @@ def model_of(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
             dtype=getattr(torch, source.dtype),
             attn_implementation=source.attention,
         )
+    source.check_family(model)
     if source.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     return model
+
+
+def few_chunks(chunks: Chunks) -> Chunks:
+    """Of the chunks, the first and the last two: no other holds more, or anything beyond itself."""
+
+    def few(tokens: int, vocabulary: int) -> Iterator[slice]:
+        found = list(chunks(tokens, vocabulary))
+        return iter([*found[:1], *found[1:][-2:]])
+
+    return few
 
 
 def moved(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
@@ -145,17 +162,36 @@ def pretended(ranks: int) -> Iterator[World]:
         distributed._mesh.cache_clear()
 
 
+def rows_of_update(experiment: Experiment) -> int:
+    """The most rows of a mini-batch that one rank computes."""
+    groups = -(-experiment.batch_size // experiment.updates.mini_batches)
+    return -(-groups * experiment.group_size // experiment.ranks)
+
+
+def pass_of(experiment: Experiment, prompt_tokens: int) -> tuple[int, int]:
+    """Responses of a pass that is as large as the limits and the mini-batch allow, and how many of
+    them share a prompt. Prompts have `prompt_tokens`, responses are of full length."""
+    source: Any = experiment.model
+    T = experiment.dataset.max_response_tokens
+    P = min(prompt_tokens, experiment.dataset.max_prompt_tokens)
+    limit = experiment.micro_batch_tokens
+    rows = min(rows_of_update(experiment), experiment.micro_batch_size or sys.maxsize)
+    together = min(rows, experiment.group_size) if source.shared_prompts else 1
+    if limit:
+        together = max(1, min(together, (limit - P) // T))
+        rows = max(1, min(rows, limit // (P + together * T) * together))
+    return rows, together
+
+
 def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
-    """The rows of one pass that is as large as the limits allow."""
-    task = experiment.dataset
-    P, T = min(prompt_tokens, task.max_prompt_tokens), task.max_response_tokens
-    rows = experiment.micro_batch_size or experiment.batch_size * experiment.group_size
-    if experiment.micro_batch_tokens:
-        rows = max(1, min(rows, experiment.micro_batch_tokens // (P + T)))
+    """The rows of one pass that is as large as it may be."""
+    rows, together = pass_of(experiment, prompt_tokens)
+    T = experiment.dataset.max_response_tokens
+    P = min(prompt_tokens, experiment.dataset.max_prompt_tokens)
     logp = [[-1.0] * T for _ in range(rows)]
     return Rollouts(
         index=0,
-        prompts=[[0] * P for _ in range(rows)],
+        prompts=[[i // together] * P for i in range(rows)],
         responses=[Response([i] * T, logp[i], True, [True] * T) for i in range(rows)],
         verdicts=[Verdict(reward=float(i % 2), accuracy=float(i % 2)) for i in range(rows)],
         groups=[0] * rows,

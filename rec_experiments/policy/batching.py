@@ -4,12 +4,14 @@ Only memory, speed and rounding depend on it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import NamedTuple
+from itertools import chain, zip_longest
+from typing import NamedTuple, TypeVar
 
 from rec_experiments.distributed import World
+
+T = TypeVar("T")
 
 
 class TokenSequence(NamedTuple):
@@ -35,14 +37,24 @@ def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[Token
     return [TokenSequence(prompts[same[0]], responses[same[0]], same) for same in rows.values()]
 
 
+def by_prompt(sequences: Sequence[TokenSequence]) -> list[list[TokenSequence]]:
+    """The sequences of each prompt, in order of their first ones."""
+    found = defaultdict(list)
+    for sequence in sequences:
+        found[tuple(sequence.prompt)].append(sequence)
+    return list(found.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one pass: most sequences, and most tokens, with padding unless they are packed. None for
-    no limit."""
+    no limit. shared: a prompt is computed once for all of its responses in the pass, which stand
+    behind it in one row."""
 
     sequences: int | None
     tokens: int | None
     packed: bool = False
+    shared: bool = False
 
     def admit(self, part: list[TokenSequence]) -> bool:
         """Whether these sequences fit into one pass."""
@@ -54,6 +66,11 @@ class Limits:
         """Tokens of one pass, padding included."""
         if self.packed:
             return sum(sequence.length for sequence in part)
+        if self.shared:
+            rows = [
+                len(row[0].prompt) + sum(len(s.response) for s in row) for row in by_prompt(part)
+            ]
+            return len(rows) * max(rows)
         width = max(len(s.prompt) for s in part) + max(len(s.response) for s in part)
         return len(part) * width
 
@@ -90,7 +107,9 @@ def passes(
     longest_first = sorted(sequences, key=lambda sequence: -sequence.length)
     for wanted in (True, False):
         chosen = [s for s in longest_first if any(has_gradient_B[i] for i in s.rows) is wanted]
-        plans = [list(micro_batches(hand, limits)) for hand in deal(chosen, world.size)]
+        rows = sorted(rows_of(chosen, limits), key=lambda row: -limits.computed(row))
+        hands = (chain.from_iterable(hand) for hand in deal(rows, world.size))
+        plans = [list(micro_batches(list(hand), limits)) for hand in hands]
         blank = longest_first[-1:]
         for parts in zip_longest(*plans):
             chunked = any(is_large(part or blank) for part in parts)
@@ -99,9 +118,24 @@ def passes(
     return mine
 
 
-def deal(sequences: list[TokenSequence], ranks: int) -> list[list[TokenSequence]]:
-    """The sequences of each rank. Sorted by length, ranks get like numbers of tokens."""
-    return [sequences[rank::ranks] for rank in range(ranks)]
+def rows_of(sequences: list[TokenSequence], limits: Limits) -> list[list[TokenSequence]]:
+    """What stands in one row: a sequence alone, or, where they share it, as many of a prompt as the
+    limits admit."""
+    if not limits.shared:
+        return [[sequence] for sequence in sequences]
+    rows: list[list[TokenSequence]] = []
+    for same in by_prompt(sequences):
+        row: list[TokenSequence] = []
+        for sequence in same:
+            if not row or not limits.admit([*row, sequence]):
+                rows.append(row := [])
+            row.append(sequence)
+    return rows
+
+
+def deal(rows: list[T], ranks: int) -> list[list[T]]:
+    """The rows of each rank. Sorted by length, ranks get like numbers of tokens."""
+    return [rows[rank::ranks] for rank in range(ranks)]
 
 
 def micro_batches(sequences: list[TokenSequence], limits: Limits) -> Iterator[list[TokenSequence]]:
@@ -110,10 +144,10 @@ def micro_batches(sequences: list[TokenSequence], limits: Limits) -> Iterator[li
     Sorted sequences save padding.
     """
     part: list[TokenSequence] = []
-    for sequence in sequences:
-        if part and not limits.admit([*part, sequence]):
+    for row in rows_of(sequences, limits):
+        if part and not limits.admit([*part, *row]):
             yield part
             part = []
-        part.append(sequence)
+        part += row
     if part:
         yield part

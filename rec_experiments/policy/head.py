@@ -113,11 +113,13 @@ class _TokenScores(torch.autograd.Function):
         ctx.low, ctx.temperature = _autocast_dtype(hidden_ND.device), temperature
         low_head = head.to(ctx.low)  # cast once for all chunks
         low_others = {name: other.to(ctx.low) for name, other in others.items()}
-        parts = [
-            _scores_of(rows, low_head, low_others, target_N, temperature, kl)
-            for rows in _chunks(len(target_N), len(weight_VD))
-        ]
-        logp_N, entropy_N, *other = (torch.cat(part) for part in zip(*parts, strict=True))
+        columns: list[Tensor] = []
+        for rows in _chunks(len(target_N), len(weight_VD)):
+            found = _scores_of(rows, low_head, low_others, target_N, temperature, kl)
+            columns = columns or [x_C.new_empty(len(target_N)) for x_C in found]
+            for column_N, x_C in zip(columns, found, strict=True):
+                column_N[rows] = x_C
+        logp_N, entropy_N, *other = columns
         kl_N = other.pop(0) if kl else None
         named = {"entropy": entropy_N, "kl": kl_N}
         fixed = [x_N for name, x_N in named.items() if name not in differentiable]

@@ -27,7 +27,7 @@ from rec_experiments.policy.head import (
     tempered_logp,
     token_scores,
 )
-from rec_experiments.policy.token_batch import PackedBatch, TokenBatch, collate, packed
+from rec_experiments.policy.token_batch import Batch, TokenBatch, collate, packed, shared
 
 # Families whose logits are `lm_head` of the hidden states and nothing after it.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -36,9 +36,9 @@ Models = Mapping[str, PreTrainedModel]
 __all__ = ["ForwardPass", "Logprobs", "Models", "TokenBatch", "collate", "compute_logprobs"]
 
 
-def head_output(model: PreTrainedModel, batch: TokenBatch | PackedBatch) -> Tensor:
-    """What the head makes of the hidden state before each response token: logits, B x T x V, or
-    1 x N x V of a packed batch."""
+def head_output(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """What the head makes of the hidden state before each response token: logits, B x T x V; 1 x N
+    x V of a packed batch, and of every token, G x L x V, of one with shared prompts."""
     return model(**batch.inputs(), use_cache=False).logits
 
 
@@ -83,12 +83,14 @@ class Logprobs(NamedTuple):
 class ForwardPass:
     """How sequences go through a model. compute_dtype: below float32, under autocast; float32
     leaves the dtype of the weights. packed: in one row without padding, where the head allows it.
+    shared: a prompt once for all of its responses; every head must be plain.
     """
 
     pad_id: int
     temperature: float
     compute_dtype: torch.dtype
     packed: bool = False
+    shared: bool = False
 
     def __call__(
         self,
@@ -102,9 +104,11 @@ class ForwardPass:
     ) -> Logprobs:
         """As `compute_logprobs`, of these sequences in order."""
         prompts, responses = [s.prompt for s in sequences], [s.response for s in sequences]
-        batch: TokenBatch | PackedBatch
+        batch: Batch
         if self.packed and all(map(has_plain_head, [model, *(others or {}).values()])):
             batch, chunked = packed(prompts, responses), True
+        elif self.shared:
+            batch, chunked = shared(prompts, responses, self.pad_id), True
         else:
             batch = collate(prompts, responses, self.pad_id)
         device = next(model.parameters()).device
@@ -131,7 +135,7 @@ def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:
 
 def compute_logprobs(
     model: PreTrainedModel,
-    batch: TokenBatch | PackedBatch,
+    batch: Batch,
     temperature: float,
     *,
     others: Models | None = None,
@@ -196,7 +200,7 @@ def has_plain_head(model: nn.Module) -> bool:
 
 def _in_chunks(
     model: PreTrainedModel,
-    batch: TokenBatch | PackedBatch,
+    batch: Batch,
     temperature: float,
     others: Models,
     kl: bool,
@@ -236,7 +240,7 @@ def _in_chunks(
 
 
 @torch.no_grad()
-def _other_head(other: PreTrainedModel, batch: TokenBatch | PackedBatch) -> Head:
+def _other_head(other: PreTrainedModel, batch: Batch) -> Head:
     """The head of another policy, whole, and what it reads at the live tokens."""
     with _head_forward(other, lambda hidden: hidden):
         hidden_ND = batch.live(head_output(other, batch))

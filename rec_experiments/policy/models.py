@@ -114,7 +114,9 @@ class Pretrained(Piece):
     dtype: of weights, gradients and sampling. compute_dtype: of the trainer's forward and backward
     pass, under autocast; float32 for that of the weights. attention: implementation, as
     transformers names it. gradient_checkpointing: recompute activations in the backward pass.
-    packed: sequences go through the trainer's model in one row, without padding.
+    packed: sequences go through the trainer's model in one row, without padding. shared_prompts: a
+    prompt goes through it once for all of its responses in a pass. compile_layers: torch.compile
+    makes kernels of the trainer's layers.
     """
 
     path: str
@@ -123,6 +125,8 @@ class Pretrained(Piece):
     attention: str
     gradient_checkpointing: bool
     packed: bool
+    shared_prompts: bool
+    compile_layers: bool
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -134,6 +138,13 @@ class Pretrained(Piece):
             raise ValueError(
                 f"attention={self.attention}: needs compute_dtype=bfloat16; in float32 use sdpa"
             )
+        if self.shared_prompts and self.attention != "sdpa":
+            raise ValueError(
+                f"attention={self.attention}: must be sdpa with shared_prompts=true, whose mask no "
+                "other takes"
+            )
+        if self.shared_prompts and self.packed:
+            raise ValueError("packed=true: must be false with shared_prompts=true")
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         from transformers import AutoTokenizer
@@ -155,9 +166,23 @@ class Pretrained(Piece):
                 f"model.attention={self.attention}: cannot be used here ({first_line(error)}); "
                 "sdpa needs nothing but torch"
             ) from error
+        self.check_family(model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
         return model
+
+    def check_family(self, model: "PreTrainedModel") -> None:
+        """Raise UserError for a model that cannot share prompts: one that does more with its hidden
+        states than a linear layer, or whose attention has a window of its own."""
+        from rec_experiments.policy.logprobs import has_plain_head
+
+        window = getattr(model.config, "sliding_window", None)
+        if self.shared_prompts and (window or not has_plain_head(model)):
+            reason = f"a window of {window} tokens" if window else "a head that is not plain"
+            raise UserError(
+                f"model.shared_prompts=true: a {model.config.model_type} with {reason} cannot "
+                "share prompts; use shared_prompts=false"
+            )
 
     def skeleton(self) -> "PreTrainedModel":
         """The model with weights that nobody wrote: memory that is not touched is not taken."""

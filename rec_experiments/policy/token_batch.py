@@ -1,8 +1,10 @@
-"""Sequences as a model takes them: in rows that are padded to one width, or in one row without.
+"""Sequences as a model takes them: in rows that are padded to one width, in one row without, or
+with all responses to a prompt in one row behind it.
 
-Both say the same of themselves, so that the forward pass does not know which it has.
+All say the same of themselves, so that the forward pass does not know which it has.
 """
 
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import torch
@@ -85,6 +87,49 @@ class PackedBatch(NamedTuple):
         return seen[0]
 
 
+class SharedBatch(NamedTuple):
+    """B sequences of G prompts: each row is a prompt and the responses to it, one after the other,
+    each without its last token and as if it stood right behind the prompt; padded right to L.
+    Responses have at most T tokens, N together."""
+
+    input_ids: Tensor  # G x L
+    position_ids: Tensor  # G x L
+    part_GL: Tensor  # 0 in the prompt, k in its response number k, -1 in padding
+    keep_N: Tensor  # the place before each response token, in G x L read by rows
+    target_N: Tensor
+    live_N: Tensor  # places of the response tokens in B x T read by rows
+    shape: tuple[int, int]  # B and T
+
+    def to(self, device: torch.device) -> "SharedBatch":
+        return SharedBatch(
+            self.input_ids.to(device),
+            self.position_ids.to(device),
+            self.part_GL.to(device),
+            self.keep_N.to(device),
+            self.target_N.to(device),
+            self.live_N.to(device),
+            self.shape,
+        )
+
+    def inputs(self) -> dict[str, Any]:
+        """Of the model. Its head sees every token, G x L. A token attends to what comes before it
+        in its own response and in the prompt; padding too, so that no row of attention is empty."""
+        seer_GL1, seen_G1L = self.part_GL[:, :, None], self.part_GL[:, None]
+        mask_GLL = ((seen_G1L == 0) | (seen_G1L == seer_GL1)).tril()
+        return {
+            "input_ids": self.input_ids,
+            "attention_mask": mask_GLL[:, None],
+            "position_ids": self.position_ids,
+        }
+
+    def live(self, seen: Tensor) -> Tensor:
+        """Of what the head sees, N x D."""
+        return seen.flatten(0, 1)[self.keep_N]
+
+
+Batch = TokenBatch | PackedBatch | SharedBatch
+
+
 def collate(
     prompts: list[list[int]], responses: list[list[int]], pad_id: int, response_width: int = 0
 ) -> TokenBatch:
@@ -119,6 +164,47 @@ def packed(prompts: list[list[int]], responses: list[list[int]]) -> PackedBatch:
         torch.tensor(keep),
         torch.tensor([token for response in responses for token in response]),
         _places(responses, T),
+        (len(responses), T),
+    )
+
+
+def shared(prompts: list[list[int]], responses: list[list[int]], pad_id: int) -> SharedBatch:
+    """The same sequences, a row for each prompt that differs. Every prompt has a token, every
+    response too."""
+    T = max(len(response) for response in responses)
+    members = defaultdict(list)
+    for b, prompt in enumerate(prompts):
+        members[tuple(prompt)].append(b)
+    groups = list(members.values())
+    L = max(len(prompts[of[0]]) + sum(len(responses[b]) - 1 for b in of) for of in groups)
+    ids: list[list[int]] = []
+    positions: list[list[int]] = []
+    parts: list[list[int]] = []
+    keep: list[int] = []
+    target: list[int] = []
+    live: list[int] = []
+    for g, of in enumerate(groups):
+        prompt = prompts[of[0]]
+        row, place, part = [*prompt], [*range(len(prompt))], [0] * len(prompt)
+        for k, b in enumerate(of, 1):
+            read = responses[b][:-1]
+            keep += [g * L + n for n in (len(prompt) - 1, *range(len(row), len(row) + len(read)))]
+            target += responses[b]
+            live += range(b * T, b * T + len(responses[b]))
+            row += read
+            place += range(len(prompt), len(prompt) + len(read))
+            part += [k] * len(read)
+        padding = L - len(row)
+        ids.append(row + [pad_id] * padding)
+        positions.append(place + [0] * padding)
+        parts.append(part + [-1] * padding)
+    return SharedBatch(
+        torch.tensor(ids),
+        torch.tensor(positions),
+        torch.tensor(parts),
+        torch.tensor(keep),
+        torch.tensor(target),
+        torch.tensor(live),
         (len(responses), T),
     )
 

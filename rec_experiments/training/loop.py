@@ -207,7 +207,7 @@ def forward_pass(experiment: Experiment, chat: ChatTemplate) -> ForwardPass:
         pad_id=chat.pad_id,
         temperature=experiment.sampler.temperature,
         compute_dtype=getattr(torch, experiment.model.compute_dtype),
-        packed=is_packed(experiment),
+        **layout(experiment),
     )
 
 
@@ -216,13 +216,15 @@ def pass_limits(experiment: Experiment) -> Limits:
     return Limits(
         sequences=experiment.micro_batch_size,
         tokens=experiment.micro_batch_tokens,
-        packed=is_packed(experiment),
+        **layout(experiment),
     )
 
 
-def is_packed(experiment: Experiment) -> bool:
-    """Whether sequences go through the model in one row."""
-    return isinstance(experiment.model, Pretrained) and experiment.model.packed
+def layout(experiment: Experiment) -> dict[str, bool]:
+    """How sequences stand in the rows of a pass, as `Limits` names it."""
+    if not isinstance(experiment.model, Pretrained):
+        return {}
+    return {"packed": experiment.model.packed, "shared": experiment.model.shared_prompts}
 
 
 def measures_kl(every: int, update: int) -> bool:

@@ -5,6 +5,7 @@
 2. The count is what tensors with values take; layers beyond those that are run follow from them.
 3. Weights that are split among ranks count once each.
 4. A run that does not fit is refused in one line that says what would.
+5. More tokens in a pass than a mini-batch has change nothing, and more chunks of them are not run.
 """
 
 import functools
@@ -23,6 +24,7 @@ from rec_experiments.plan import budget, memory
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.meter import Meter
 from rec_experiments.plan.sampler import SamplerMemory
+from rec_experiments.policy.batching import Limits
 
 VALUES = assumptions()["values"]
 SMALL = {
@@ -87,6 +89,55 @@ def test_the_count_is_what_tensors_with_values_take(kl):
         assert counted[phase].device == pytest.approx(use.device, rel=0.03), phase
 
 
+@pytest.mark.parametrize(
+    ("extra", "rows"),
+    [
+        ((), 5 * 4),
+        (("updates.mini_batches=2",), 3 * 4),
+        (("ranks=3",), 7),
+        (("micro_batch_size=6",), 6),
+    ],
+)
+def test_a_pass_has_at_most_the_rows_of_a_mini_batch(extra, rows):
+    several = (*GUARDED, "batch_size=5", "group_size=4", *extra)
+    for tokens in ("1000000000000", "null"):
+        found = experiment(*several, f"micro_batch_tokens={tokens}")
+        assert memory.pass_of(found, 100)[0] == rows
+        assert len(memory.full_pass(found, 100).prompts) == rows
+
+
+def test_what_would_fit_is_looked_for_among_passes_that_differ():
+    """512 rows can be halved nine times, however many tokens are allowed."""
+    rows = ("micro_batch_tokens=1000000000000", "batch_size=64", "group_size=8")
+    found = [*budget.alternatives(experiment(*GUARDED, *rows), "8x80gb")]
+    longest = experiment(*GUARDED).dataset
+    length = longest.max_prompt_tokens + longest.max_response_tokens
+    assert found == [[f"micro_batch_tokens={length << n}"] for n in reversed(range(9))]
+
+
+def test_longer_passes_are_counted_with_as_many_operations(monkeypatch):
+    """Of chunks of 4,096 tokens and more; the peak is that of all of them."""
+    ran, dispatch = [], Meter.__torch_dispatch__
+
+    def counting(meter, *call, **named):
+        ran[-1] += 1
+        return dispatch(meter, *call, **named)
+
+    monkeypatch.setattr(Meter, "__torch_dispatch__", counting)
+    monkeypatch.setattr(memory.head, "LOGITS_AT_ONCE", 4096 * SMALL["vocab_size"])
+    several = ("batch_size=64", "group_size=8", "dataset.max_response_tokens=1024")
+    for tokens in (32_768, 131_072):
+        ran.append(0)
+        exp = experiment(*GUARDED, *several, f"micro_batch_tokens={tokens}", "kl_every=0")
+        found = memory.training_memory(exp, SMALL, 100)
+    assert ran[0] == ran[1] > 1000
+    ran.append(0)
+    monkeypatch.setattr(memory, "few_chunks", lambda chunks: chunks)
+    every = memory.training_memory(exp, SMALL, 100)
+    assert ran[2] > ran[1] + 100
+    assert found["train"].device == pytest.approx(every["train"].device, rel=1e-6)
+
+
 def test_what_is_held_is_weights_gradient_moments_reference_and_passes():
     """The parts of the count that a pencil gives."""
     exp = experiment(*GUARDED, "kl_every=1")
@@ -109,6 +160,28 @@ def test_the_weights_at_the_start_of_a_batch_wait_on_the_host():
     for phase in ("train", "step", "sample", "save"):
         assert kept[phase].device == plain[phase].device
         assert kept[phase].host - plain[phase].host == pytest.approx(weights, rel=0.02), phase
+
+
+def test_a_shared_prompt_is_counted_once():
+    """Tokens of the largest pass, and operations of the step."""
+    several = (*GUARDED, "batch_size=6", "group_size=4", "dataset.max_response_tokens=50")
+    found = {}
+    for shared in ("false", "true"):
+        exp = experiment(
+            *several, "micro_batch_tokens=650", f"model.shared_prompts={shared}", "kl_every=0"
+        )
+        limits = Limits(None, 650, shared=shared == "true")
+        part = memory.batch_of(exp, memory.full_pass(exp, 100)).sequences
+        found[shared] = len(part), limits.computed(part)
+    assert found == {"false": (9, 594), "true": (12, 648)}
+    seconds = [
+        budget.plan(
+            experiment("setting=paper/gsm8k", f"model.shared_prompts={shared}"), "h100-80", VALUES
+        ).cost.seconds["train"]
+        for shared in ("false", "true")
+    ]
+    once = (200 / 8 + 300) / 500  # of the tokens, with 8 responses; head and attention stay
+    assert once < seconds[1] / seconds[0] < once + 0.1
 
 
 def test_ranks_share_weights_and_moments():
@@ -224,6 +297,10 @@ def test_a_sampler_that_sleeps_leaves_the_device():
         (
             ["setting=paper/gsm8k", "dataset.max_response_tokens=1000000000"],
             "dataset.max_response_tokens=1000000000: must be below the model's context of 32768",
+        ),
+        (
+            ["setting=paper/gsm8k", "batch_size=1000000", "micro_batch_tokens=1000000000000"],
+            "micro_batch_tokens=1000000000000: a pass of 8000000 responses of 1024 tokens keeps",
         ),
     ],
 )

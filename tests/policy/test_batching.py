@@ -5,6 +5,7 @@
 3. All ranks make the same number of passes of each kind, in the same order.
 4. Ranks get like work.
 5. Rows are one sequence where both prompt and response are the same.
+6. Where a prompt is shared, its responses are dealt together, and stand behind it once in a pass.
 """
 
 import itertools
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from rec_experiments.distributed import World
 from rec_experiments.policy.batching import Limits, TokenSequence, deal, distinct, passes
 from rec_experiments.policy.logprobs import collate
+from rec_experiments.policy.token_batch import shared
 
 ROWS = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 30), st.booleans()), min_size=1, max_size=40
@@ -63,6 +65,28 @@ def test_ranks_get_like_work(sizes, ranks):
     hands = deal(sequences_of([(1, size) for size in sorted(sizes, reverse=True)]), ranks)
     work = [sum(len(s.response) for s in hand) for hand in hands]
     assert max(work) - min(work) <= max(sizes)
+
+
+@settings(deadline=None)
+@given(ROWS, LIMITS, st.integers(1, 3), st.integers(1, 5))
+def test_responses_stand_together_behind_a_prompt_that_they_share(rows, limits, prompts, ranks):
+    limits = Limits(limits.sequences, limits.tokens, shared=True)
+    sequences = [
+        TokenSequence([i % prompts] * (1 + i % prompts), [0] * response, [i])
+        for i, (_, response, _) in enumerate(rows)
+    ]
+    needs = [needed for *_, needed in rows]
+    plans = [passes(sequences, needs, limits, World(rank, ranks)) for rank in range(ranks)]
+    assert len({tuple(p.needs_gradient for p in plan) for plan in plans}) == 1
+    counted = [s.rows[0] for plan in plans for p in plan if not p.blank for s in p.sequences]
+    assert sorted(counted) == list(range(len(rows)))
+    for p in itertools.chain(*plans):
+        size, told = len(p.sequences), limits.computed(p.sequences)
+        assert size <= (limits.sequences or math.inf)
+        assert told <= (limits.tokens or math.inf) or size == 1
+        batch = shared(*zip(*((s.prompt, s.response) for s in p.sequences), strict=True), 0)
+        assert len(batch.input_ids) == len({tuple(s.prompt) for s in p.sequences})
+        assert batch.input_ids.numel() <= told
 
 
 TOKENS = st.lists(st.integers(0, 1), max_size=2)

@@ -6,6 +6,7 @@
 4. A response stops at any end token, which it includes, or at the limit.
 5. Starting the engine disturbs nothing of the run around it.
 6. A run goes through the command line, and resumes.
+7. The folder that a run is exported to, loaded by vLLM itself, scores as the run said.
 
 Skipped where vLLM is not installed; `make test-vllm` makes an environment that has it.
 """
@@ -23,15 +24,18 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, command
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from conftest import SMALL, command, experiment, run
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.errors import UserError
+from rec_experiments.export import export
+from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.types import SampleKey
+from rec_experiments.training.metrics import response_metrics
+from rec_experiments.types import Response, SampleKey
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")
 
@@ -299,3 +303,46 @@ def test_a_run_ends_and_resumes_to_the_same_numbers(tmp_path):
     assert resumed.returncode == 0, resumed.stderr
     assert "resumed after gradient step 3" in resumed.stdout
     assert rows_of(cut) == rows
+
+
+def test_an_exported_folder_scores_as_the_run_said(tmp_path):
+    """Weights, tokenizer and end tokens are those of the folder; nothing is pushed."""
+    from vllm import LLM, SamplingParams
+
+    overrides = (
+        *SMALL, "model.heads=2", "model.warm_start.steps=100", "sampler.eval_temperature=0",
+        "eval_problems=16", "eval_every=1",
+    )  # fmt: skip
+    done = run(tmp_path / "run", *overrides)
+    step = export(done.path, tmp_path / "model", None)
+    engine = LLM(
+        str(tmp_path / "model"), dtype="float32", enforce_eager=True, max_model_len=512,
+        kv_cache_memory_bytes=64 << 20,
+    )  # fmt: skip
+    task = experiment(*overrides).dataset
+    problems = task.load()[1][:16]
+    trained = Qwen2ForCausalLM.from_pretrained(tmp_path / "model")
+    chat = ChatTemplate(AutoTokenizer.from_pretrained(tmp_path / "model"), trained)
+    greedy = SamplingParams(
+        temperature=0, max_tokens=task.max_response_tokens, stop_token_ids=chat.eos_ids
+    )
+    prompts = chat.encode_all([problem.messages for problem in problems])
+    drawn = [
+        output.outputs[0]
+        for output in engine.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts], greedy, use_tqdm=False
+        )
+    ]
+    engine.llm_engine.engine_core.shutdown()
+    responses = [
+        Response(ids, [0.0] * len(ids), each.finish_reason == "stop", [True] * len(ids))
+        for each in drawn
+        for ids in [list(each.token_ids)]
+    ]
+    verdicts = [
+        task.verify(chat.decode(response.tokens), problem.answer)
+        for response, problem in zip(responses, problems, strict=True)
+    ]
+    said = {k: v for k, v in done.metrics()[step].items() if k.startswith("eval/")}
+    assert response_metrics("eval", responses, verdicts) == said
+    assert said["eval/response_length"] > 1
