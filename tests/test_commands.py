@@ -21,8 +21,8 @@ from rec_experiments import commands, help
 
 PAGES = """
 import contextlib, importlib, sys
-from rec_experiments import commands
-for name in commands.COMMANDS:
+from rec_experiments import commands, help
+for name in help.COMMANDS:
     with open(f"{name}.txt", "w") as file, contextlib.redirect_stdout(file):
         sys.argv[1:] = ["--help"]
         importlib.import_module(commands.module(name)).main(["--help"])
@@ -35,10 +35,10 @@ def pages(tmp_path_factory) -> dict[str, str]:
     """The help of each sub-command, made by a process that loads no torch."""
     folder = tmp_path_factory.mktemp("pages")
     assert loaded("-c", PAGES, cwd=folder) == set()
-    return {name: (folder / f"{name}.txt").read_text() for name in commands.COMMANDS}
+    return {name: (folder / f"{name}.txt").read_text() for name in help.COMMANDS}
 
 
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", help.COMMANDS)
 def test_a_page_is_of_the_one_style(pages, name):
     usage, about, entries = pages[name].rstrip("\n").split("\n\n")
     ways = [line[7:] for line in usage.splitlines()]
@@ -50,7 +50,7 @@ def test_a_page_is_of_the_one_style(pages, name):
     assert not re.search(r"[{}]|--", pages[name].replace("--help", ""))
 
 
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", help.COMMANDS)
 def test_a_key_with_a_value_of_its_own_names_its_default(pages, name):
     entries = re.split(r"\n(?=  \S)", pages[name].rstrip("\n").split("\n\n")[2])
     for entry in entries:
@@ -70,7 +70,7 @@ def test_the_first_page_lists_them(tmp_path):
     page = command("--help", cwd=tmp_path).stdout
     section = page.partition("Commands (COMMAND --help tells more)\n")[2].partition("\n\n")[0]
     listed = dict(line.split(maxsplit=1) for line in section.splitlines())
-    assert listed == commands.COMMANDS
+    assert listed == help.COMMANDS
 
 
 def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
