@@ -43,6 +43,7 @@ LEFT_OUT = {
     "records.checkout, records.code, records.identity, records.provenance": "say which run it is "
     "and who made it",
     "cache, installed": "keeps what can be made again, and finds what it is made of",
+    "hub": "says whether anything can be fetched",
     "records.metrics": "says what the numbers are",
     "records.tracking, records.local_tracking": "tells others what is in metrics.jsonl",
 }
