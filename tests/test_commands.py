@@ -6,12 +6,14 @@
 4. What a command does not know, or would write under a name of another kind, is one line; nothing
    is written.
 5. A terminal and a locale without our letters stop no command.
+6. What a full disk behind the output has lost is one line, and exit code 1.
 """
 
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import command, refused
@@ -93,6 +95,14 @@ def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
         (["plan", "setting=paper/nothing"], "setting=paper/nothing: no such choice; allowed: "),
         (["watch", "."], ".: holds no run; name run folders, or a sweep=NAME"),
         (["new", "algorithm", "null"], "new algorithm null: is a value on a command line"),
+        (["--foo"], "--foo: is no option; allowed: --help, --hydra-help, --version, --cfg, "),
+        (["--algo=grpo"], "--algo=grpo: is no option; did you mean algo=grpo? allowed: --help, "),
+        (["seed=1", "-x"], "-x: is no option; allowed: "),
+        (["-m", "sweep=fig3", "--dry-run"], "--dry-run: is no option; allowed: "),
+        (["--cfg", "jobs"], "--cfg/-c: invalid choice: 'jobs'"),
+        (["check_data", "--dataset", "own"], "--dataset: is no option; allowed: "),
+        (["claims", "--foo"], "--foo: is no option; allowed: -h, --help, KEY=VALUE"),
+        (["sweeps", "list", "fig3", "--all"], "--all: is no option; allowed: -h, --help"),
     ],
 )
 def test_bad_input_is_one_line(words, told, tmp_path, monkeypatch, capfd):
@@ -129,3 +139,33 @@ def test_a_locale_without_our_letters_stops_no_command(words, tmp_path):
     told = done.stderr.decode("ascii")
     assert done.returncode == 0 or "no run found" in told, told
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["seed=1", "--help"], ["--version"], ["--cfg", "job"],
+     ["claims", "--help"], ["algorithms", "grpo"], ["-m", "rec_experiments.algorithms", "grpo"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_a_full_disk_has_lost_is_told(words, tmp_path):
+    words = words if words[0] == "-m" else ["-m", "rec_experiments", *words]
+    for _ in range(1 + (words[-1] == "--help")):  # composed, and kept
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [sys.executable, *words], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE,
+                text=True, check=False,
+            )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr == "error: standard output: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "rec_experiments", "algorithms"], cwd=tmp_path, stdout=writer,
+        stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
