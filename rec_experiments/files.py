@@ -9,6 +9,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,7 +87,7 @@ class _Digesting:
         """The file is flushed at its end."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """A file to be read. Raises OSError for what is none, such as a pipe, whose reader would wait
     for somebody to write."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -18,10 +18,9 @@ def silence() -> str:
     If it cannot, this process and those that it starts take from then on what has been fetched
     before, and ask no more.
     """
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, get_session, is_offline_mode
 
-    if constants.is_offline_mode():
+    if is_offline_mode():
         return "HF_HUB_OFFLINE is set, and it has not been fetched before"
     try:
         get_session().head(constants.ENDPOINT, timeout=PATIENCE)
