@@ -17,9 +17,13 @@ CODE = (".py", ".yaml")
 
 
 def place() -> str:
-    """REC_EXPERIMENTS_CACHE, or the user's cache folder."""
-    default = os.path.join("~", ".cache", "rec_experiments")
-    return os.environ.get("REC_EXPERIMENTS_CACHE", os.path.expanduser(default))
+    """REC_EXPERIMENTS_CACHE, or the user's cache folder. Raises OSError for a user without one."""
+    if chosen := os.environ.get("REC_EXPERIMENTS_CACHE"):
+        return chosen
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        raise OSError("no home folder is known: set REC_EXPERIMENTS_CACHE to a folder")
+    return os.path.join(home, ".cache", "rec_experiments")
 
 
 def folder() -> "Path":
@@ -34,6 +38,7 @@ def digest_of_files(folders: "Iterable[str | Path]", also: str) -> str:
     Links to folders are followed."""
     digest = hashlib.sha256(also.encode())
     for root in map(str, folders):
+        digest.update(b"folder\n")
         for inside, names, files in os.walk(root, followlinks=True):
             names.sort()
             for name in sorted(files):

@@ -217,6 +217,15 @@ def test_a_cache_that_cannot_be_written_only_costs_time(place, monkeypatch, caps
     assert capsys.readouterr().out == "a page\n" * 2
 
 
+def test_a_user_without_a_home_gets_the_page(place, monkeypatch, capsys):
+    monkeypatch.delenv("REC_EXPERIMENTS_CACHE", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user of no name
+    before = sorted(place.iterdir())
+    pages.show("run", lambda: print("a page"))
+    assert capsys.readouterr().out == "a page\n"
+    assert sorted(place.iterdir()) == before
+
+
 def test_a_change_while_it_is_composed_is_not_missed(kept, place, capsys):
     def changes() -> None:
         print("of the old file")

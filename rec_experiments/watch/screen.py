@@ -18,7 +18,7 @@ from rec_experiments.regime.tables import number, span
 from rec_experiments.watch.views import View
 
 FEW = 3  # runs that are shown with all their curves
-WIDTH = 40  # characters of a curve; in a table a third
+WIDTH = 36  # characters of a curve: a run fits into 80; in a table a third
 BOUNDLESS = 10_000  # characters; more than a table needs
 # Metric, its name, and whether it lies between 0 and 1.
 CURVES = (

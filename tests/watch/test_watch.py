@@ -208,6 +208,17 @@ def test_a_name_is_cut_in_its_middle(room, expected):
     assert shortened("abcdefghi", room) == expected
 
 
+def test_the_curves_of_a_run_fit_80_columns(tmp_path):
+    small = {"train/ess": 0.9, "train/grad_norm": 1.23e-5, "train/entropy": 4.56e-5}
+    rows = [*rows_of(40, small), *(row | {"train/ess": 0.00123} for row in rows_of(95)[41:])]
+    lines = shown(write_run(tmp_path / "a", "running", rows), width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    curves = [line for line in lines if "▁" in line]
+    assert len(curves) >= 5
+    assert all("…" not in line and " → " in line for line in curves)
+    assert any("0.9 → 0.0012" in line for line in curves)
+
+
 def test_an_alarm_is_told_of_a_run_that_is_under_way(tmp_path):
     calm = write_run(tmp_path / "calm", "running")
     assert "collapse" not in shown(calm)
