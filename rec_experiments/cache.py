@@ -1,20 +1,75 @@
-"""The user's cache folder: what takes long to make, and can be made again at any time."""
+"""The user's cache folder: what takes long to make, and can be made again at any time.
 
-import contextlib
+Nothing slow is imported here before it is needed: a page of help is read with it.
+"""
+
 import hashlib
-import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from typing import Any
 
 FILES_KEPT = 4  # of one kind; the older ones are of code and configurations that have changed
+CODE = (".py", ".yaml")
 
 
-def folder() -> Path:
-    """REC_EXPERIMENTS_CACHE, or the user's cache folder."""
-    default = Path.home() / ".cache" / "rec_experiments"
-    return Path(os.environ.get("REC_EXPERIMENTS_CACHE", default))
+def place() -> str:
+    """REC_EXPERIMENTS_CACHE, or the user's cache folder. Raises OSError for a user without one."""
+    if chosen := os.environ.get("REC_EXPERIMENTS_CACHE"):
+        return chosen
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        raise OSError("no home folder is known: set REC_EXPERIMENTS_CACHE to a folder")
+    return os.path.join(home, ".cache", "rec_experiments")
+
+
+def folder() -> "Path":
+    """The same as a path."""
+    from pathlib import Path
+
+    return Path(place())
+
+
+def digest_of_files(folders: "Iterable[str | Path]", also: str) -> str:
+    """Of the code and configuration files in these folders, their names there, and of `also`.
+    Links to folders are followed."""
+    digest = hashlib.sha256(also.encode())
+    for root in map(str, folders):
+        digest.update(b"folder\n")
+        for inside, names, files in os.walk(root, followlinks=True):
+            names.sort()
+            for name in sorted(files):
+                if name.endswith(CODE):
+                    path = os.path.join(inside, name)
+                    with open(path, "rb", buffering=0) as file:
+                        content = file.read()
+                    digest.update(f"{path[len(root) :]} {len(content)}\n".encode())
+                    digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def text(kind: str, version: str) -> str | None:
+    """What `keep_text` kept; None if it is not there, or damaged."""
+    try:
+        with open(_text_file(kind, version), "rb") as file:
+            digest, _, kept = file.read().partition(b"\n")
+    except OSError:
+        return None
+    return kept.decode() if digest == _digest(kept) else None
+
+
+def keep_text(kind: str, version: str, kept: str) -> None:
+    """Keep a text, if the folder can be written to. kind, version: as of `Kept`."""
+    from contextlib import suppress
+
+    with suppress(OSError):
+        os.makedirs(place(), exist_ok=True)
+        with open(_text_file(kind, version), "wb") as file:
+            file.write(_digest(kept.encode()) + b"\n" + kept.encode())
+        _remove_old(kind, ".txt")
 
 
 class Kept:
@@ -28,31 +83,42 @@ class Kept:
         self.kind, self.file = kind, folder() / f"{kind}_{version}.jsonl"
         self.values = dict(self._read())
 
-    def add(self, key: str, value: Any) -> None:
+    def add(self, key: str, value: "Any") -> None:
         """Keep a value for this and later processes, if JSON holds it as it is."""
+        import json
+        from contextlib import suppress
+
         self.values[key] = value
         line = json.dumps([key, value]).encode()
         if json.loads(line) != [key, value]:
             return
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with open(self.file, "ab") as file:
                 if not file.tell():
-                    self._remove_old()
+                    _remove_old(self.kind, self.file.suffix)
                 file.write(_digest(line) + b" " + line + b"\n")
 
-    def _read(self) -> Iterator[tuple[str, Any]]:
+    def _read(self) -> "Iterator[tuple[str, Any]]":
+        import json
+        from contextlib import suppress
+
         lines: list[bytes] = []
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             lines = self.file.read_bytes().split(b"\n")
         for digest, _, line in (each.partition(b" ") for each in lines):
             if digest == _digest(line):
                 yield json.loads(line)
 
-    def _remove_old(self) -> None:
-        files = self.file.parent.glob(f"{self.kind}_*.jsonl")
-        for old in sorted(files, key=lambda file: -file.stat().st_mtime_ns)[FILES_KEPT:]:
-            old.unlink()
+
+def _remove_old(kind: str, suffix: str) -> None:
+    files = folder().glob(f"{kind}_*{suffix}")
+    for old in sorted(files, key=lambda file: -file.stat().st_mtime_ns)[FILES_KEPT:]:
+        old.unlink()
+
+
+def _text_file(kind: str, version: str) -> str:
+    return os.path.join(place(), f"{kind}_{version}.txt")
 
 
 def _digest(line: bytes) -> bytes:

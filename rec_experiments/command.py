@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -31,6 +32,7 @@ from rec_experiments.errors import (
     printable,
 )
 from rec_experiments.help import Page, page_of_a_run
+from rec_experiments.pages import HELP
 
 
 def hydra_main(
@@ -54,10 +56,11 @@ def hydra_main(
 
     try:
         schema.register()
-        if {"-h", "--help"} & set(sys.argv[1:]):
+        if {*HELP} & {*sys.argv[1:]}:
             overrides = [word for word in sys.argv[1:] if word[:1] != "-"]
             print(page or page_of_a_run(config_name, overrides))
         else:
+            _refuse_unknown_options(sys.argv[1:])
             start(guarded)()
     except (UserError, HydraException, OmegaConfBaseException) as error:
         refuse(error)
@@ -72,6 +75,29 @@ def hydra_main(
     except KeyboardInterrupt:  # of a sweep, or of a run before its folder is there
         print(GOES_ON, file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def _refuse_unknown_options(words: list[str]) -> None:
+    """Raise UserError for an option that Hydra does not have, or one that it cannot read: its own
+    answer is its whole usage."""
+    parser = get_args_parser()
+    options = [each for action in parser._actions for each in action.option_strings]
+    allowed = f"allowed: {', '.join(each for each in options if each.startswith('--'))}"
+
+    def told(message: str) -> NoReturn:
+        raise UserError(f"{message}; {allowed}")
+
+    parser.error = told  # type: ignore[method-assign]
+    for word in parser.parse_known_args(words)[1]:
+        hint = f"did you mean {word.lstrip('-')}? " if "=" in word else ""
+        raise UserError(f"{word}: is no option; {hint}{allowed}")
+
+
+def _refuse_options(words: list[str]) -> None:
+    """Raise UserError for an option of a command, which has none but --help."""
+    for word in words:
+        if word.startswith("-"):
+            raise UserError(f"{word}: is no option; allowed: {', '.join(HELP)}, KEY=VALUE")
 
 
 @contextlib.contextmanager
@@ -155,11 +181,13 @@ def whole_number(line: CommandLine, key: str) -> int | None:
 
 def plain_main(command: Callable[[list[str]], None], page: Page, arguments: list[str]) -> None:
     """Run a command or print its page; a user's mistake is one line and exit code 2."""
-    if {"-h", "--help"} & set(arguments):
-        print(page)
-        return
     try:
-        command(arguments)
+        with streams.unfailing():
+            if {*HELP} & {*arguments}:
+                print(page)
+            else:
+                _refuse_options(arguments)
+                command(arguments)
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -1,4 +1,5 @@
-"""Writing files that are whole or absent, and telling whether they still are."""
+"""Writing files that are whole or absent, and telling whether they still are; reading nothing else
+than files."""
 
 import contextlib
 import errno
@@ -6,7 +7,9 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -84,10 +87,27 @@ class _Digesting:
         """The file is flushed at its end."""
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """A file to be read. Raises OSError for what is none, such as a pipe, whose reader would wait
+    for somebody to write."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = open(descriptor, "rb")  # noqa: SIM115 (for whoever reads it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError("it is no regular file")
+    return file
+
+
+def read_regular(path: Path) -> bytes:
+    """What is in it. Raises OSError as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def read_whole(path: Path) -> bytes | None:
     """What `write_with_digest` wrote, or None if it is damaged or not there."""
     try:
-        data, digest = path.read_bytes(), _digest_file(path).read_bytes()
+        data, digest = read_regular(path), read_regular(_digest_file(path))
     except OSError:
         return None
     return data if hashlib.sha256(data).hexdigest().encode() == digest else None
@@ -96,9 +116,9 @@ def read_whole(path: Path) -> bytes | None:
 def is_whole(path: Path) -> bool:
     """Whether `read_whole` would return it. Reads it piece by piece."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             found = hashlib.file_digest(file, "sha256").hexdigest().encode()
-        return found == _digest_file(path).read_bytes()
+        return found == read_regular(_digest_file(path))
     except OSError:
         return False
 

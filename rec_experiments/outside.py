@@ -21,11 +21,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.installed import COPIED, GROUP
 from rec_experiments.types import Piece
 
-GROUP = OURS = "rec_experiments"
-# In a copy of the code: the packages that were copied with it, and the only ones that it sees.
-COPIED = Path(__file__).parent / "outside.json"
+OURS = "rec_experiments"
 
 Registry = dict[str, dict[str, type]]  # slot to name to class
 
@@ -54,8 +53,8 @@ class Package:
 @functools.cache
 def packages() -> list[Package]:
     """All that are installed, by name. Raises UserError for one that cannot be imported."""
-    if COPIED.exists():
-        listed = json.loads(COPIED.read_text())
+    if (copied := Path(COPIED)).exists():
+        listed = json.loads(copied.read_text())
     else:
         found = ((entry.dist, entry.value) for entry in entry_points(group=GROUP))
         listed = sorted((dist.name, dist.version, module) for dist, module in found if dist)
@@ -89,7 +88,7 @@ def copy(target: Path, ignore: Callable[[str, list[str]], set[str]]) -> None:
             dirs_exist_ok=True,
         )
     listed = [(each.name, each.version, each.module.__name__) for each in packages()]
-    (target / OURS / COPIED.name).write_text(json.dumps(listed))
+    (target / OURS / Path(COPIED).name).write_text(json.dumps(listed))
 
 
 def merged(ours: Registry, protocols: Mapping[str, type], added: list[Package]) -> Registry:

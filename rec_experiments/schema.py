@@ -18,7 +18,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
-from rec_experiments import outside
+from rec_experiments import installed, outside
 from rec_experiments.algo import (
     advantages,
     aggregation,
@@ -57,9 +57,7 @@ from rec_experiments.training.slow_fast import SlowFast
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import Piece, Task
 
-# In a checkout `conf` stands beside the package, in a wheel inside it.
-PACKAGE = Path(__file__).parent
-CONF = next(p for p in (PACKAGE / "conf", PACKAGE.parent / "conf") if p.is_dir())
+PACKAGE, CONF = Path(installed.PACKAGE), Path(installed.CONF)
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "algo": {"preset": Preset},

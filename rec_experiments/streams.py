@@ -1,33 +1,47 @@
 """Standard output and error that no reader can stop.
 
 A reader that goes away (`| head`, a closed terminal), a full disk or a terminal without a letter
-for Σ must not end what is being computed, or turn its result into a traceback.
+for Σ must not end what is being computed, or turn its result into a traceback. What a full disk has
+lost is told at the end.
 """
 
-import contextlib
+import errno
 import os
 import sys
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
+
+LOST = 1  # exit code where standard output is not what it should be
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Unfailing(TextIOWrapper):
-    """Text to a file descriptor, as long as it can be written; after that, to nowhere."""
+    """Text to a file descriptor, as long as it can be written; after that, to nowhere.
+
+    lost: why not all of it was written, unless its reader went away.
+    """
+
+    lost: OSError | None = None
 
     def write(self, text: str) -> int:
         try:
             return super().write(text)
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
-        except OSError:
-            self._give_up()
+        except OSError as error:
+            self._give_up(error)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: OSError) -> None:
         """What is still in the buffers goes to nowhere, too, so that it is never in the way."""
+        if error.errno != errno.EPIPE:
+            self.lost = error
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
@@ -43,8 +57,25 @@ def make_unfailing() -> None:
             setattr(sys, f"__{name}__", steady)
 
 
+@contextmanager
+def unfailing() -> "Iterator[None]":
+    """As `make_unfailing`. If all goes well within but for what standard output should have had,
+    that is one line and exit code LOST."""
+    make_unfailing()
+    try:
+        yield
+    except SystemExit as end:
+        if end.code:
+            raise
+    if isinstance(stream := sys.stdout, Unfailing):
+        stream.flush()
+        if stream.lost:
+            print(f"error: standard output: {stream.lost.strerror}", file=sys.stderr)
+            sys.exit(LOST)
+
+
 def _unfailing(stream: TextIOWrapper) -> Unfailing:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         stream.flush()
     return Unfailing(
         open(stream.fileno(), "wb", closefd=False),

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from omegaconf import OmegaConf
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
-from rec_experiments import cli, schema
+from rec_experiments import cli, hub, schema
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
@@ -55,6 +55,12 @@ def _session(tmp_path_factory):
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))  # of all processes
     schema.register()
     shapes.watch()
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    """The hub is not asked whether it answers: what would be fetched from it is made up."""
+    monkeypatch.setattr(hub, "silence", lambda: "")
 
 
 @pytest.fixture(autouse=True)

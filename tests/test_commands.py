@@ -6,12 +6,14 @@
 4. What a command does not know, or would write under a name of another kind, is one line; nothing
    is written.
 5. A terminal and a locale without our letters stop no command.
+6. What a full disk behind the output has lost is one line, and exit code 1.
 """
 
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import command, refused
@@ -21,8 +23,8 @@ from rec_experiments import commands, help
 
 PAGES = """
 import contextlib, importlib, sys
-from rec_experiments import commands
-for name in commands.COMMANDS:
+from rec_experiments import commands, help
+for name in help.COMMANDS:
     with open(f"{name}.txt", "w") as file, contextlib.redirect_stdout(file):
         sys.argv[1:] = ["--help"]
         importlib.import_module(commands.module(name)).main(["--help"])
@@ -35,10 +37,10 @@ def pages(tmp_path_factory) -> dict[str, str]:
     """The help of each sub-command, made by a process that loads no torch."""
     folder = tmp_path_factory.mktemp("pages")
     assert loaded("-c", PAGES, cwd=folder) == set()
-    return {name: (folder / f"{name}.txt").read_text() for name in commands.COMMANDS}
+    return {name: (folder / f"{name}.txt").read_text() for name in help.COMMANDS}
 
 
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", help.COMMANDS)
 def test_a_page_is_of_the_one_style(pages, name):
     usage, about, entries = pages[name].rstrip("\n").split("\n\n")
     ways = [line[7:] for line in usage.splitlines()]
@@ -50,7 +52,7 @@ def test_a_page_is_of_the_one_style(pages, name):
     assert not re.search(r"[{}]|--", pages[name].replace("--help", ""))
 
 
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", help.COMMANDS)
 def test_a_key_with_a_value_of_its_own_names_its_default(pages, name):
     entries = re.split(r"\n(?=  \S)", pages[name].rstrip("\n").split("\n\n")[2])
     for entry in entries:
@@ -70,7 +72,7 @@ def test_the_first_page_lists_them(tmp_path):
     page = command("--help", cwd=tmp_path).stdout
     section = page.partition("Commands (COMMAND --help tells more)\n")[2].partition("\n\n")[0]
     listed = dict(line.split(maxsplit=1) for line in section.splitlines())
-    assert listed == commands.COMMANDS
+    assert listed == help.COMMANDS
 
 
 def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
@@ -93,6 +95,14 @@ def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
         (["plan", "setting=paper/nothing"], "setting=paper/nothing: no such choice; allowed: "),
         (["watch", "."], ".: holds no run; name run folders, or a sweep=NAME"),
         (["new", "algorithm", "null"], "new algorithm null: is a value on a command line"),
+        (["--foo"], "--foo: is no option; allowed: --help, --hydra-help, --version, --cfg, "),
+        (["--algo=grpo"], "--algo=grpo: is no option; did you mean algo=grpo? allowed: --help, "),
+        (["seed=1", "-x"], "-x: is no option; allowed: "),
+        (["-m", "sweep=fig3", "--dry-run"], "--dry-run: is no option; allowed: "),
+        (["--cfg", "jobs"], "--cfg/-c: invalid choice: 'jobs'"),
+        (["check_data", "--dataset", "own"], "--dataset: is no option; allowed: "),
+        (["claims", "--foo"], "--foo: is no option; allowed: -h, --help, KEY=VALUE"),
+        (["sweeps", "list", "fig3", "--all"], "--all: is no option; allowed: -h, --help"),
     ],
 )
 def test_bad_input_is_one_line(words, told, tmp_path, monkeypatch, capfd):
@@ -129,3 +139,33 @@ def test_a_locale_without_our_letters_stops_no_command(words, tmp_path):
     told = done.stderr.decode("ascii")
     assert done.returncode == 0 or "no run found" in told, told
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["seed=1", "--help"], ["--version"], ["--cfg", "job"],
+     ["claims", "--help"], ["algorithms", "grpo"], ["-m", "rec_experiments.algorithms", "grpo"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_a_full_disk_has_lost_is_told(words, tmp_path):
+    words = words if words[0] == "-m" else ["-m", "rec_experiments", *words]
+    for _ in range(1 + (words[-1] == "--help")):  # composed, and kept
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [sys.executable, *words], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE,
+                text=True, check=False,
+            )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr == "error: standard output: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "rec_experiments", "algorithms"], cwd=tmp_path, stdout=writer,
+        stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")

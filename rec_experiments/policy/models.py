@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rec_experiments import hub
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.types import Piece
 
@@ -205,6 +206,8 @@ class Pretrained(Piece):
 
         if not sys.stderr.isatty():
             logging.disable_progress_bar()  # its redrawn line fills a log file
+        if not _is_local(self.path):
+            hub.silence()  # asks once, in place of many times
         try:
             return auto.from_pretrained(self.path, **options)
         except (OSError, ValueError, SafetensorError) as error:
@@ -219,13 +222,12 @@ def _advice(path: str, error: Exception) -> str:
     """Why a model could not be loaded, and how to get it."""
     from huggingface_hub.errors import GatedRepoError
 
-    reason = first_line(error)
     if Path(path).is_dir():
         return (
-            f"the folder holds no model that can be loaded ({reason}); it needs config, weights "
-            "and tokenizer, as save_pretrained writes them"
+            f"the folder holds no model that can be loaded ({first_line(error)}); it needs config, "
+            "weights and tokenizer, as save_pretrained writes them"
         )
-    if path.startswith((".", "/", "~")):
+    if _is_local(path):
         return "no such folder; give a folder with a model, or a hub name as OWNER/NAME"
     if isinstance(error.__cause__, GatedRepoError):
         return (
@@ -233,9 +235,14 @@ def _advice(path: str, error: Exception) -> str:
             "run `hf auth login`"
         )
     return (
-        f"cannot be fetched from the hub ({reason}); download it where there is a network with "
-        f"`hf download {path} --local-dir FOLDER`, and give the folder"
+        f"cannot be fetched from the hub ({hub.silence() or first_line(error)}); download it where "
+        f"there is a network with `hf download {path} --local-dir FOLDER`, and give the folder"
     )
+
+
+def _is_local(path: str) -> bool:
+    """Whether it can be no name on the hub."""
+    return path.startswith((".", "/", "~")) or Path(path).is_dir()
 
 
 def byte_tokenizer() -> "PreTrainedTokenizerFast":

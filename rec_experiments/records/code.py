@@ -31,7 +31,7 @@ DIGITS, COMMIT_DIGITS = 16, 7
 LEFT_OUT = {
     "__main__, cli, command, commands, composition": "choose a configuration, which is in a run's "
     "identity",
-    "algorithms, help, new": "words, and packages to begin with",
+    "algorithms, help, new, pages": "words, and packages to begin with",
     "sweeps": "chooses configurations, and the machines that run them",
     "claims, figures, regime, report, results, tune, watch": "read what runs have written",
     "evaluate, evaluation, export, runs, records.joining": "read what runs have saved",
@@ -42,7 +42,8 @@ LEFT_OUT = {
     "files": "writes bytes as they are",
     "records.checkout, records.code, records.identity, records.provenance": "say which run it is "
     "and who made it",
-    "cache": "keeps what can be made again",
+    "cache, installed": "keeps what can be made again, and finds what it is made of",
+    "hub": "says whether anything can be fetched",
     "records.metrics": "says what the numbers are",
     "records.tracking, records.local_tracking": "tells others what is in metrics.jsonl",
 }

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.files import open_regular, read_regular
 
 Row = dict[str, Any]
 
@@ -28,7 +29,7 @@ REMEDIES = {
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON or YAML file; {} if there is no file."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_regular(file).decode()
         value = yaml.load(text, LOADER) if file.suffix == ".yaml" else json.loads(text)
     except FileNotFoundError:
         return {}
@@ -45,7 +46,9 @@ def read_rows(file: Path) -> list[tuple[bytes, Row]]:
     Left out is a last line that a process did not live to write. Every other one has its step.
     """
     try:
-        lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+        lines = read_regular(file).split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
     except OSError as error:
         raise unreadable(file, first_line(error)) from None
     rows = [*map(_row, lines)]
@@ -73,11 +76,14 @@ def stamp(folder: Path) -> Stamp:
 
 def last_row(file: Path, tail: int) -> Row | None:
     """The last whole line among the last `tail` bytes, or None."""
-    if not file.exists():
+    try:
+        with open_regular(file) as rows:
+            rows.seek(max(0, os.fstat(rows.fileno()).st_size - tail))
+            lines = rows.read().split(b"\n")[:-1]
+    except FileNotFoundError:
         return None
-    with open(file, "rb") as rows:
-        rows.seek(max(0, file.stat().st_size - tail))
-        lines = rows.read().split(b"\n")[:-1]
+    except OSError as error:
+        raise unreadable(file, first_line(error)) from None
     return next((row for row in map(_row, reversed(lines)) if row is not None), None)
 
 

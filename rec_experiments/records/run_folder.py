@@ -31,7 +31,14 @@ import yaml
 
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import UserError
-from rec_experiments.files import PARTIAL, PRIVATE, remove, sync_folder, write_atomic
+from rec_experiments.files import (
+    PARTIAL,
+    PRIVATE,
+    open_regular,
+    remove,
+    sync_folder,
+    write_atomic,
+)
 from rec_experiments.records import code, provenance
 from rec_experiments.records.checkpoints import Checkpoints, Resplit
 from rec_experiments.records.identity import identity, refuse_other
@@ -157,9 +164,9 @@ class RunFolder:
     def is_held(self) -> bool:
         """Whether a living process has taken the folder, as far as this machine can see."""
         try:
-            with open(self.path / LOCK) as lock:
+            with open_regular(self.path / LOCK) as lock:
                 return not _lock(lock, fcntl.LOCK_SH, 0)
-        except OSError:  # it was never taken, or is not ours to look at
+        except OSError:  # it was never taken, is not ours to look at, or is something else
             return False
 
     def set_status(self, state: str, **details: Any) -> None:
@@ -224,7 +231,7 @@ class RunFolder:
         return self._states.of(step)
 
 
-def _lock(file: IO[str], kind: int, patience: float) -> bool:
+def _lock(file: IO[Any], kind: int, patience: float) -> bool:
     """Lock the file within `patience` seconds, if that is possible."""
     end = time.monotonic() + patience
     while True:
@@ -245,7 +252,7 @@ def _is_before_config(path: Path) -> bool:
 
 
 def _no_link(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -6,13 +6,11 @@ cache folder under a digest of all these.
 """
 
 import functools
-import hashlib
 import json
 import platform
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -20,8 +18,7 @@ import omegaconf
 from omegaconf import DictConfig, OmegaConf
 
 from rec_experiments import outside, schema
-from rec_experiments.cache import Kept
-from rec_experiments.composition import files_under
+from rec_experiments.cache import Kept, digest_of_files
 
 # Plain values if none refers to another; otherwise the configuration, which resolves them.
 Composed = dict[str, Any] | DictConfig
@@ -65,11 +62,5 @@ def _values(version: str) -> Kept:
 def digest_of_code() -> str:
     """Of the configuration files, of all code that gives them types and ranges, and of Hydra."""
     versions = (platform.python_version(), hydra.__version__, omegaconf.__version__)
-    digest = hashlib.sha256(" ".join(versions).encode())
-    packages = [Path(package.module.__path__[0]) for package in outside.packages()]
-    for root in (schema.PACKAGE, schema.CONF, *packages):
-        for file in files_under(root, ".py", ".yaml"):
-            content = file.read_bytes()
-            digest.update(f"{file.relative_to(root)} {len(content)}\n".encode())
-            digest.update(content)
-    return digest.hexdigest()[:16]
+    packages = [package.module.__path__[0] for package in outside.packages()]
+    return digest_of_files((schema.PACKAGE, schema.CONF, *packages), " ".join(versions))

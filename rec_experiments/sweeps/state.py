@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.errors import UserError
+from rec_experiments.files import read_regular
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import Job, finished
 from rec_experiments.sweeps.submission import RECORD, Submission, newest
@@ -133,16 +134,21 @@ def _log(record: Place | None) -> str:
         return ""
     submission, number = record
     name = f"*_{number}_0_log.out" if len(submission.jobs) > 1 else "*_0_log.out"
-    texts = [file.read_text(errors="replace") for file in submission.folder.glob(name)]
-    return "".join(texts).rpartition(STARTED)[2]
+    return "".join(map(_text, submission.folder.glob(name))).rpartition(STARTED)[2]
 
 
 def _last_words(path: Path, log: str) -> str:
     """Why a job ended that could not say so itself."""
-    output = path / "log.txt"
-    said = output.read_text(errors="replace").rstrip() if output.exists() else ""
-    last = said.rpartition("\n")[2]
+    last = _text(path / "log.txt").rstrip().rpartition("\n")[2]
     if last.startswith("error: "):  # a user's mistake
         return last.removeprefix("error: ")
     ending = ENDING.search(log)
     return ending[0] if ending else "ended without a result"
+
+
+def _text(file: Path) -> str:
+    """What a log says; "" where there is none that can be read."""
+    try:
+        return read_regular(file).decode(errors="replace")
+    except OSError:
+        return ""

@@ -24,7 +24,7 @@ from typing import Any
 
 from rec_experiments import outside, schema
 from rec_experiments.errors import UserError, first_line, printable
-from rec_experiments.files import PRIVATE, write_atomic
+from rec_experiments.files import PRIVATE, read_regular, write_atomic
 from rec_experiments.records import checkout, provenance
 from rec_experiments.sweeps.jobs import Job
 
@@ -68,7 +68,7 @@ def prepare(title: str, jobs: list[Job]) -> Submission:
 def read(folder: Path) -> Submission:
     """The submission that has its record in `folder`. Raises UserError if it cannot be read."""
     try:
-        record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads(read_regular(folder / RECORD))
         return Submission(
             folder=folder,
             command=record["command"],

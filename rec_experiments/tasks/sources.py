@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rec_experiments import hub
 from rec_experiments.errors import UserError, first_line
 
 Row = Mapping[str, Any]
@@ -66,12 +67,13 @@ class Source:
 
         found = HUB_NAME.fullmatch(self.hub or "")
         assert found is not None, self.hub  # see check()
+        silence = hub.silence()
         try:
             rows = datasets.load_dataset(
                 found["repository"], self.subset, data_files=found["file"], split=self.split
             )
         except Exception as error:
-            reason = first_line(error)
+            reason = silence or first_line(error)
             raise UserError(
                 f"dataset.{name}.hub={self.hub}: not to be had from the Hugging Face hub "
                 f"({reason}); give a local folder with {self.file}: dataset.path=FOLDER"

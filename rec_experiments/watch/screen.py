@@ -3,9 +3,11 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +18,8 @@ from rec_experiments.regime.tables import number, span
 from rec_experiments.watch.views import View
 
 FEW = 3  # runs that are shown with all their curves
-WIDTH = 40  # characters of a curve; in a table a third
+WIDTH = 36  # characters of a curve: a run fits into 80; in a table a third
+BOUNDLESS = 10_000  # characters; more than a table needs
 # Metric, its name, and whether it lies between 0 and 1.
 CURVES = (
     ("eval/accuracy", "accuracy", True),
@@ -39,7 +42,8 @@ HEAD = (
     "left",
     "alarms",
 )
-NUMBERS = ("step", "staleness", "clipped", "tokens/s", "left", "alarms")
+SHORT = {"accuracy": "acc", "staleness": "stale", "clipped": "clip", "tokens/s": "tok/s"}
+WORDS = ("run", "state", "accuracy", "")  # heads of columns that begin at the left
 STATES = ("running", "failed", "interrupted", "silent", "done")  # in the order of a table
 TONES = {"running": "bold", "failed": "red", "silent": "red", "interrupted": "yellow"}
 
@@ -48,7 +52,7 @@ def screen(views: Sequence[View], left_out: Sequence[str], missing: int) -> Rend
     """missing: how many runs of a sweep have not begun."""
     ordered = sorted(views, key=lambda view: (_place(view.state), view.name))
     runs: list[RenderableType] = (
-        [block(view) for view in ordered] if len(ordered) <= FEW else [table(ordered)]
+        [block(view) for view in ordered] if len(ordered) <= FEW else [Runs(ordered)]
     )
     return Group(
         Text(count(views, missing)),
@@ -120,26 +124,51 @@ def _numbers(view: View) -> list[str]:
     ]
 
 
-def table(views: Sequence[View]) -> Table:
-    """A line a run."""
-    made = Table(box=None, pad_edge=False, header_style="dim")
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """A line a run, as wide as the terminal: where there is no room for all, without curves, with
+    shorter heads, and with a part of each name."""
+
+    views: Sequence[View]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        def width(made: Table) -> int:
+            return Measurement.get(console, options.update(max_width=BOUNDLESS), made).maximum
+
+        whole = table(self.views)
+        if width(whole) > options.max_width:
+            others = width(table(self.views, room=1)) - len(HEAD[0])
+            whole = table(self.views, room=max(options.max_width - others, len(HEAD[0])))
+        yield whole
+
+
+def table(views: Sequence[View], room: int | None = None) -> Table:
+    """A line a run. room: characters for a name in a narrow one."""
+    made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1 if room else 2, 0, 0))
     for head in HEAD:
-        right = head in NUMBERS
-        made.add_column(
-            head, justify="right" if right else "left", no_wrap=head != "run", overflow="fold"
-        )
+        if head or not room:
+            shown_head = SHORT.get(head, head) if room else head
+            made.add_column(shown_head, justify="left" if head in WORDS else "right", no_wrap=True)
     for view in views:
-        values = view.curve("eval/accuracy")
+        values, name = view.curve("eval/accuracy"), printable(view.name)
+        accuracy = shown(values[-1]) if values else ""
         made.add_row(
-            Text(printable(view.name)),
+            Text(shortened(name, room) if room else name),
             Text(printable(view.state), style=TONES.get(view.state, "")),
             f"{view.step}/{view.steps}",
-            curve(values, WIDTH // 3, True),
-            shown(values[-1]) if values else "",
+            *([accuracy] if room else [curve(values, WIDTH // 3, True), accuracy]),
             *_numbers(view),
             str(len(view.alarms) or ""),
         )
     return made
+
+
+def shortened(name: str, room: int) -> str:
+    """Its beginning and its end: the method, and what tells its runs apart."""
+    if len(name) <= room:
+        return name
+    end = (room - 1) // 2
+    return f"{name[: room - 1 - end]}…{name[len(name) - end :]}"
 
 
 def curve(values: Sequence[float], width: int, share: bool) -> str:

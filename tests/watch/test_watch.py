@@ -24,7 +24,7 @@ from rich.console import Console
 from rec_experiments.regime.alarms import ALARMS, Alarm
 from rec_experiments.regime.expected import load
 from rec_experiments.watch import __main__ as cli
-from rec_experiments.watch.screen import curve, duration, screen
+from rec_experiments.watch.screen import curve, duration, screen, shortened
 from rec_experiments.watch.views import SILENT, Watched, folders_in, view
 
 CALM = {"train/ess": 0.9, "train/grad_norm": 0.3, "train/kl": 0.01}
@@ -173,6 +173,50 @@ def test_few_runs_have_their_curves_and_many_a_table(tmp_path):
     ]  # fmt: skip
     assert lines[2].split()[:3] == ["going", "running", "40/100"]
     assert [line.split()[-1] for line in lines[2:7]] == ["2"] * 5
+
+
+NAMES = ("rec_oneside_nois_offline_seed0_1a2b3c4d", "grpo_seed1_99aa88bb", "b", "c")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_table_fits_the_terminal(width, tmp_path):
+    runs = [
+        write_run(tmp_path / name, state, rows_of(40, BAD))
+        for name, state in zip(NAMES, ("running", "interrupted", "failed", "done"), strict=True)
+    ]
+    _, head, *lines = shown(*runs, width=width).splitlines()
+    words = "run state step acc stale clip tok/s left alarms"
+    if width == 200:
+        words = "run state step accuracy staleness clipped tokens/s left alarms"
+    assert head.split() == words.split()
+    long = lines[0].split()[0]
+    assert (long == NAMES[0]) == (width > 80)
+    assert long.startswith("rec_ones")
+    assert long.endswith("2b3c4d")
+    for line, state in zip(lines, ("running", "failed", "interrupted", "done"), strict=False):
+        values = line.split()
+        assert len(line) <= width
+        assert values[1:3] == [state, "40/100"]
+        assert values[-1] == "2"
+        assert {"0.4", "1.5", "2", "%", "250"} <= {*values}
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"), [(9, "abcdefghi"), (8, "abcd…ghi"), (3, "a…i"), (2, "a…"), (1, "…")]
+)
+def test_a_name_is_cut_in_its_middle(room, expected):
+    assert shortened("abcdefghi", room) == expected
+
+
+def test_the_curves_of_a_run_fit_80_columns(tmp_path):
+    small = {"train/ess": 0.9, "train/grad_norm": 1.23e-5, "train/entropy": 4.56e-5}
+    rows = [*rows_of(40, small), *(row | {"train/ess": 0.00123} for row in rows_of(95)[41:])]
+    lines = shown(write_run(tmp_path / "a", "running", rows), width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    curves = [line for line in lines if "▁" in line]
+    assert len(curves) >= 5
+    assert all("…" not in line and " → " in line for line in curves)
+    assert any("0.9 → 0.0012" in line for line in curves)
 
 
 def test_an_alarm_is_told_of_a_run_that_is_under_way(tmp_path):
