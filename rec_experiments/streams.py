@@ -65,8 +65,13 @@ def unfailing() -> "Iterator[None]":
     try:
         yield
     except SystemExit as end:
-        if end.code:
-            raise
+        if not end.code:
+            _tell_what_is_lost()
+        raise
+    _tell_what_is_lost()
+
+
+def _tell_what_is_lost() -> None:
     if isinstance(stream := sys.stdout, Unfailing):
         stream.flush()
         if stream.lost:

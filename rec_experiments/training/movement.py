@@ -1,4 +1,4 @@
-"""How far the weights have moved from where they were."""
+"""How far the weights have moved from where they were, and moving them part of the way back."""
 
 import torch
 from torch import Tensor, nn
@@ -29,3 +29,10 @@ def relative_distance(model: nn.Module, start: Weights, world: World) -> float:
     ours = torch.stack(squares).sum(0).cpu()
     moved, whole = torch.stack(world.gather(ours)).sum(0).sqrt().tolist()
     return moved / whole
+
+
+@torch.no_grad()
+def reposition(model: nn.Module, start: Weights, alpha: float) -> None:
+    """θ ← θ_start + α (θ − θ_start), each rank its part: to the bit θ for α = 1, θ_start for 0."""
+    for name, parameter in model.named_parameters():
+        parameter.lerp_(start[name].to(parameter.device), 1 - alpha)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from rec_experiments.distributed import kept
-from rec_experiments.training.movement import Weights, copied
 from rec_experiments.training.updates import Course, Updates
 from rec_experiments.types import Tick
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from rec_experiments.training.movement import Weights
 
 LEAST_DEVIATION = 1e-9  # nats/token; the authors' code adds it, so that no rounding is an event
 
@@ -105,6 +105,8 @@ class SlowFastCourse(Course):
         return Tick(self.ended // self.updates.per_batch + batches, 0, part, update)
 
     def before(self, tick: Tick, model: nn.Module) -> dict[str, float]:
+        from rec_experiments.training.movement import copied, reposition
+
         if self.ended is not None:
             return {"train/alpha": 0.0}
         if tick.epoch == tick.part == 0:
@@ -127,10 +129,3 @@ class SlowFastCourse(Course):
     def restore(self, state: dict[str, Any]) -> None:
         self.start = kept(state["start"])  # a checkpoint's lie in its file
         self.entropies, self.ended = state["entropies"], state["ended"]
-
-
-@torch.no_grad()
-def reposition(model: nn.Module, start: Weights, alpha: float) -> None:
-    """θ ← θ_start + α (θ − θ_start), each rank its part: to the bit θ for α = 1, θ_start for 0."""
-    for name, parameter in model.named_parameters():
-        parameter.lerp_(start[name].to(parameter.device), 1 - alpha)
