@@ -19,6 +19,7 @@ from rec_experiments.tasks.sources import Source
 model = Pretrained(
     path="owner/model", dtype="float32", compute_dtype="float32", attention="sdpa",
     gradient_checkpointing=False, packed=False,
+    shared_prompts=False, compile_layers=False,
 )
 rows = Source(hub="owner/rows", subset=None, split="train", file="train.jsonl")
 for ask in (lambda: rows.read("train", None), model.tokenizer, model.model):

@@ -74,11 +74,18 @@ def test_a_shared_cache_is_read_where_it_cannot_be_written(tmp_path, maker, monk
     file = tmp_path / "a.pt"
     maker(file)
 
-    def read_only(*arguments: object, **options: object) -> None:
+    opened = os.open
+
+    def read_only(path: str, flags: int, *others: int, **options: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(30, "Read-only file system")
+        return opened(path, flags, *others, **options)
+
+    def no_folder(*arguments: object, **options: object) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(os, "open", read_only)
-    monkeypatch.setattr(Path, "mkdir", read_only)
+    monkeypatch.setattr(Path, "mkdir", no_folder)
     assert maker(file) == b"weights"
     assert maker.times == 1
 
