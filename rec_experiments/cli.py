@@ -1,8 +1,14 @@
 """The command line: `python -m rec_experiments [group=choice] [key=value] …`."""
 
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
 from omegaconf import DictConfig
 
-from rec_experiments import distributed, schema
+from rec_experiments import distributed, schema, streams
 from rec_experiments.command import hydra_main, refuse
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment
@@ -14,8 +20,9 @@ def main() -> None:
         distributed.join()
     except UserError as error:
         refuse(error)
-    hydra_main("config", start)
-    distributed.leave()
+    with _ended_as_a_rank(), streams.unfailing():
+        hydra_main("config", start)
+        distributed.leave()
 
 
 def start(config: DictConfig) -> None:
@@ -24,3 +31,24 @@ def start(config: DictConfig) -> None:
     from rec_experiments.run import run  # torch and transformers load only for a real run
 
     run(experiment, distributed.current())
+
+
+@contextlib.contextmanager
+def _ended_as_a_rank() -> Iterator[None]:
+    """One of several ranks ends its process here, without taking the interpreter down.
+
+    gloo's threads outlive their group. One that lets go of a tensor while the interpreter is taken
+    down aborts the process, and a run that went well would end as one that failed.
+    """
+    code: str | int = 0
+    try:
+        yield
+    except SystemExit as end:
+        if distributed.current().size == 1:
+            raise
+        code = end.code or 0
+    if distributed.current().size > 1:
+        atexit._run_exitfuncs()  # what others have left to do at the end
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code if isinstance(code, int) else 1)

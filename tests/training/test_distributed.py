@@ -267,6 +267,21 @@ def pids(process) -> dict[int, int]:
     return {int(match[1]): pid for pid, match in found.items() if match}
 
 
+# A process that aborts where the interpreter is taken down, as one with gloo's threads may.
+FRAGILE = """
+import os
+from rec_experiments.commands import main
+
+class Fragile:
+    abort = os.abort
+    def __del__(self):
+        self.abort()
+
+fragile = Fragile()
+main()
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
     overrides = ("steps=24", "checkpoint_every=4", "eval_every=12", "sync.interval=3",
@@ -290,7 +305,9 @@ def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, t
             assert int(newest.removeprefix("step_")) == folder.last_step() < 4
         else:
             assert folder.status()["state"] != "done"
-    code, out, err = outcome(torchrun(*arguments, cwd=tmp_path))
+    script = tmp_path / "fragile.py"
+    script.write_text(FRAGILE)
+    code, out, err = outcome(torchrun(*arguments, program=(str(script),), cwd=tmp_path))
     assert code == 0, err
     assert re.search(r"resumed after gradient step (12|16|20|24)", out)
     assert [*map(timeless, folder.metrics())] == entire[0][0]
