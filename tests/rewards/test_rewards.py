@@ -21,13 +21,11 @@ import torch
 from conftest import experiment
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import RIGHT, WRONG, scripted
 
 from rec_experiments.rewards import math_answer, verifier_pool
 from rec_experiments.rewards.verifier_pool import CRASHED, TIMED_OUT, VerifierPool, inline_verifier
 from rec_experiments.types import Verdict
-
-RIGHT = Verdict(reward=1.0, accuracy=1.0)
-WRONG = Verdict(reward=0.0, accuracy=0.0)
 
 
 def score(response: str, answer: str) -> float:
@@ -183,41 +181,6 @@ def test_format_bonus(response: str, well_formed: bool) -> None:
 # 3. Judges
 
 
-class Awkward(Exception):
-    """Breaks a pipe that pickles it: it cannot be made from its message alone."""
-
-    def __init__(self, first: str, second: str):
-        super().__init__(first + second)
-
-
-def scripted(response: str, answer: str) -> Verdict:
-    """A verifier whose response says how it misbehaves."""
-    act, _, argument = response.partition(" ")
-    if act == "note":  # leaves its process id in a file
-        Path(argument).write_text(str(os.getpid()))
-    if act == "hang":
-        if argument:
-            Path(argument).write_text(str(os.getpid()))
-        sum(range(10**18))  # in C: no Python signal handler and no other thread gets a turn
-    if act == "exit":
-        os._exit(3)
-    if act == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if act == "killed-once":
-        try:
-            Path(argument).touch(exist_ok=False)
-        except FileExistsError:
-            return RIGHT
-        os.kill(os.getpid(), signal.SIGKILL)
-    if act == "quit":
-        raise SystemExit(0)
-    if act == "raise":
-        raise Awkward("this ", "fails")
-    if act == "hoard":
-        bytearray(2 * verifier_pool.MEMORY)
-    return RIGHT if response == answer else WRONG
-
-
 GOOD, BAD = ("18", "18"), ("19", "18")
 
 
@@ -353,7 +316,7 @@ def test_numbers_out_of_range(numbers: dict) -> None:
 def parent(*responses: str) -> subprocess.Popen:
     """Another interpreter that judges the responses, and never closes its pool."""
     code = f"""
-from test_rewards import scripted
+from scripted import scripted
 from rec_experiments.rewards.verifier_pool import VerifierPool
 pool = VerifierPool(scripted, workers={len(responses)}, timeout=600)
 print(pool([(response, "") for response in {list(responses)!r}]))
