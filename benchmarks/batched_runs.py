@@ -1,7 +1,7 @@
 """Several small runs in one process, their models stacked, beside the same models one by one.
 
-Run `python benchmarks/batched_runs.py [--runs 4]`. Models of the miniature's shape, each with its own
-weights and data, take a gradient pass and a decoding step on one thread, in turn: stacked
+Run `python benchmarks/batched_runs.py [--runs 4]`. Models of the miniature's shape, each with its
+own weights and data, take a gradient pass and a decoding step on one thread, in turn: stacked
 (torch.func.vmap) and apart. Printed are medians of processor seconds, and of the ratio within a
 round; and whether the stacked gradient has the bits of the others.
 """
