@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rec_experiments.claims import FIGURES
 from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.records import provenance

@@ -35,9 +35,10 @@ LABEL_WIDTH = 24  # characters of an axis label that fit beside a panel
 MARKERS = 8  # about so many on a mean curve
 SINGLE: dict[str, Any] = {"lw": 0.6, "alpha": 0.3, "zorder": 1.5}  # runs, below all means
 MEANS = 3  # their height on the page
-# Inches around the panels of a figure, and between them: measured once, so that no solver has to look
-# for them in each picture. A label of the vertical axis may have two lines.
-LEFT, RIGHT, BOTTOM, TOP = 0.76, 0.14, 0.45, 0.32
+# Inches around the panels of a figure, and between them: measured once, so that no solver looks for
+# them in each picture. A label of the vertical axis may have two lines.
+LEFT, RIGHT, BOTTOM, TOP = 0.76, 0.14, 0.45, 0.34
+ABOVE = 0.06  # the title
 HEADING = 0.2  # over the first row, where columns have titles
 APART, ROWS_APART = 0.18, 0.2  # panels that share their axes
 WITH_LABELS, ROWS_WITH_LABELS = LEFT + 0.1, BOTTOM + 0.12  # those that have axes of their own
@@ -79,7 +80,7 @@ def page(
     figure = Figure(figsize=(width, sum(parts)), layout=layout)
     FigureCanvasAgg(figure)
     panels, middle, bottom = figure.subfigures(3, 1, squeeze=False, height_ratios=parts)[:, 0]
-    panels.suptitle(title, fontsize=10)
+    panels.suptitle(title, fontsize=10, y=None if layout else 1 - ABOVE / height)
     if legend:
         handles, labels = zip(*legend, strict=True)
         middle.legend(handles, labels, loc="center", ncols=columns, frameon=False, handlelength=3)

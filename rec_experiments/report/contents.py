@@ -18,6 +18,7 @@ from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.reading import read_rows
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import schedule_name
+from rec_experiments.report.beside import forked
 from rec_experiments.report.columns import Column, columns
 from rec_experiments.results.collect import best_of, default_folder, folders_of, run_folders
 from rec_experiments.results.remembered import remembered
@@ -183,32 +184,54 @@ def gather(
             left_out[path] = str(error)
     data = {name: without(each, left_out) for name, each in data.items()}
     data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
-    shown = {name: each.as_shown() for name, each in data.items()}
-    drawings: dict[str, Drawing] = {
-        name: COMPUTED[name]() if name in COMPUTED else catalogue.draw(shown[name], WINDOW)
-        for name in names
-        if name in COMPUTED or name in data
-    }
     return Contents(
-        figures=[
-            FigurePart(
-                name=name,
-                title=data[name].title if name in data else drawing.summary.partition("\n")[0],
-                arms=data[name].arms if name in data else [],
-                columns=data[name].columns if name in data else [],
-                png=_png(drawing),
-                notes=remarks(shown[name]) if name in data else [],
-                summary=drawing.summary,
-                regime=regime.tables.text(regime.of_figure(shown[name])) if name in data else "",
-                differences=differences(shown[name], configs) if name in data else None,
-            )
-            for name, drawing in drawings.items()
-        ],
-        without_runs=[name for name in names if name not in drawings],
+        figures=_figures(names, data, configs),
+        without_runs=[name for name in names if name not in COMPUTED and name not in data],
         claims=_verdicts(data, every_run),
         runs=runs,
         left_out=list(left_out.values()),
         environments=list(environments),
+    )
+
+
+def _figures(
+    names: list[str], data: dict[str, FigureData], configs: dict[Path, Config]
+) -> list[FigurePart]:
+    """Those that are computed, and those that have data."""
+    with forked(lambda name: _of_runs(data[name], configs)) as start:
+        of_runs = start([name for name in names if name in data])
+        parts = {name: _computed(COMPUTED[name]()) for name in names if name in COMPUTED}
+        parts |= {part.name: part for part in of_runs}
+    return [parts[name] for name in names if name in parts]
+
+
+def _computed(drawing: Drawing) -> FigurePart:
+    return FigurePart(
+        name=drawing.name,
+        title=drawing.summary.partition("\n")[0],
+        arms=[],
+        columns=[],
+        png=_png(drawing),
+        notes=[],
+        summary=drawing.summary,
+        regime="",
+        differences=None,
+    )
+
+
+def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
+    shown = data.as_shown()
+    drawing = catalogue.draw(shown, WINDOW)
+    return FigurePart(
+        name=data.name,
+        title=data.title,
+        arms=data.arms,
+        columns=data.columns,
+        png=_png(drawing),
+        notes=remarks(shown),
+        summary=drawing.summary,
+        regime=regime.tables.text(regime.of_figure(shown)),
+        differences=differences(shown, configs),
     )
 
 
