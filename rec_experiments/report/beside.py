@@ -4,7 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
@@ -21,20 +21,22 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def forked(
-    work: Callable[[Item], Result],
-) -> Iterator[Callable[[Iterable[Item]], Iterator[Result]]]:
-    """What it yields starts `work` on items, by a process a core, and gives the results in order.
+    work: Callable[[Item], Result], items: Sequence[Item], together: int = 1
+) -> Iterator[Iterator[Result]]:
+    """`work` of each item, in their order, done by a process a core, to which `together` items are
+    sent at a time.
 
-    Processes are forked once it is called, so that nothing is sent to them but an item; what they
-    return is. An error in one is raised where its result is taken. With one core there are none,
-    and each result is found when it is taken.
+    Processes are forked here, so that nothing is sent to them but items; what they return is. An
+    error in one is raised where its result is taken. Where there would be one process there is
+    none, and each result is found when it is taken.
     """
-    if cores() == 1:
-        yield lambda items: map(work, items)
+    processes = min(cores(), -(-len(items) // together))
+    if processes < 2:
+        yield map(work, items)
         return
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(cores(), context, initializer=_take, initargs=(work,)) as pool:
-        yield lambda items: pool.map(_call, items)
+    with ProcessPoolExecutor(processes, context, initializer=_take, initargs=(work,)) as pool:
+        yield pool.map(_call, items, chunksize=together)
 
 
 def _take(work: Callable[[Any], Any]) -> None:

@@ -1,25 +1,21 @@
 """What the page shows, read from run folders. Nothing here knows HTML."""
 
 import hashlib
-import io
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import claims, regime
+from rec_experiments import claims
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
-from rec_experiments.figures.curves import WINDOW
-from rec_experiments.figures.render import Drawing
-from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.reading import read_rows
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.report.beside import forked
 from rec_experiments.report.columns import Column, columns
+from rec_experiments.report.figure_parts import Config, FigurePart, figures
 from rec_experiments.results.collect import best_of, default_folder, folders_of, run_folders
 from rec_experiments.results.remembered import remembered
 from rec_experiments.results.runs import (
@@ -31,36 +27,8 @@ from rec_experiments.results.runs import (
     read_or_leave_out,
 )
 from rec_experiments.results.statistics import final, if_any, seconds
-from rec_experiments.results.tables import remarks
 
-DPI = 130  # of the figures: sharp on a phone, small in the page
-
-Config = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Differences:
-    """Keys whose values differ between the arms of a figure. table: key, then one value an arm."""
-
-    arms: list[str]
-    table: list[list[str]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FigurePart:
-    """A figure. arms, columns: of its runs, none where it is computed. notes: what to know of runs
-    that are not whole. summary: its statistics as text. regime: that of its runs as text; empty
-    where it has none."""
-
-    name: str
-    title: str
-    arms: list[str]
-    columns: list[str]
-    png: bytes
-    notes: list[str]
-    summary: str
-    regime: str
-    differences: Differences | None
+RUNS_AT_ONCE = 16  # that a process is sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +92,9 @@ class RunPart:
     samples: list[Evaluation]
 
 
+Read = tuple[Config, RunPart, Environment]  # of a run folder
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
     """without_runs: figures that have no run yet. left_out: why a run does not count, where one
@@ -175,63 +146,23 @@ def gather(
     environments: dict[Environment, int] = {}
     runs: list[RunPart] = []
     left_out: dict[Path, str] = {}
-    for path, run in found.items():
-        try:
-            configs[path], part = _read(run, where.get(path, []), environments)
-            runs.append(part)
-        except UserError as error:
-            leave_out(str(error))
-            left_out[path] = str(error)
+    for path, read in zip(found, _read_each([*found.values()], where), strict=True):
+        if isinstance(read, UserError):
+            leave_out(str(read))
+            left_out[path] = str(read)
+            continue
+        configs[path], part, environment = read
+        number = environments.setdefault(environment, len(environments))
+        runs.append(replace(part, environment=number))
     data = {name: without(each, left_out) for name, each in data.items()}
     data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
     return Contents(
-        figures=_figures(names, data, configs),
+        figures=figures(names, data, configs),
         without_runs=[name for name in names if name not in COMPUTED and name not in data],
         claims=_verdicts(data, every_run),
         runs=runs,
         left_out=list(left_out.values()),
         environments=list(environments),
-    )
-
-
-def _figures(
-    names: list[str], data: dict[str, FigureData], configs: dict[Path, Config]
-) -> list[FigurePart]:
-    """Those that are computed, and those that have data."""
-    with forked(lambda name: _of_runs(data[name], configs)) as start:
-        of_runs = start([name for name in names if name in data])
-        parts = {name: _computed(COMPUTED[name]()) for name in names if name in COMPUTED}
-        parts |= {part.name: part for part in of_runs}
-    return [parts[name] for name in names if name in parts]
-
-
-def _computed(drawing: Drawing) -> FigurePart:
-    return FigurePart(
-        name=drawing.name,
-        title=drawing.summary.partition("\n")[0],
-        arms=[],
-        columns=[],
-        png=_png(drawing),
-        notes=[],
-        summary=drawing.summary,
-        regime="",
-        differences=None,
-    )
-
-
-def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
-    shown = data.as_shown()
-    drawing = catalogue.draw(shown, WINDOW)
-    return FigurePart(
-        name=data.name,
-        title=data.title,
-        arms=data.arms,
-        columns=data.columns,
-        png=_png(drawing),
-        notes=remarks(shown),
-        summary=drawing.summary,
-        regime=regime.tables.text(regime.of_figure(shown)),
-        differences=differences(shown, configs),
     )
 
 
@@ -241,16 +172,29 @@ def without(data: FigureData, left_out: Container[Path]) -> FigureData:
     return replace(data, runs=runs)
 
 
-def _read(
-    run: Run, where: list[Place], environments: dict[Environment, int]
-) -> tuple[Config, RunPart]:
+def _read_each(runs: list[Run], where: dict[Path, list[Place]]) -> Iterator[Read | UserError]:
+    """As `_read`, of each run; the error of one that cannot be read."""
+
+    def read(number: int) -> Read | UserError:
+        run = runs[number]
+        try:
+            return _read(run, where.get(run.path, []))
+        except UserError as error:
+            return error
+
+    with forked(read, range(len(runs)), RUNS_AT_ONCE) as found:
+        yield from found
+
+
+def _read(run: Run, where: list[Place]) -> Read:
     """All that the page shows of a run. Raises UserError if a file of it cannot be read, or holds
     something else than a run writes there."""
     if run.note:
         raise UserError(run.note)
     config = read_config(run.path)
     try:
-        return config, _run_part(run, config, where, environments)
+        origin = RunFolder(run.path).provenance()
+        return config, _run_part(run, config, where, origin), environment_of(origin)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         kind = type(error).__name__
         raise UserError(
@@ -281,39 +225,7 @@ def places(figures: Iterable[FigureData]) -> dict[Path, list[Place]]:
     return found
 
 
-def differences(data: FigureData, configs: dict[Path, Config]) -> Differences:
-    """What tells the arms of a figure apart: compared run by run at one column and seed.
-
-    So an arm whose runs are not all there does not differ by its seeds.
-    """
-    cells: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
-    for run in data.runs:
-        if run.path in configs:
-            kept = identity(configs[run.path])
-            cells.setdefault((run.column, run.seed), {})[run.arm] = flat(kept)
-    keys: dict[str, None] = {}
-    for cell in cells.values():
-        for key in dict.fromkeys(key for values in cell.values() for key in values):
-            if len({repr(values.get(key)) for values in cell.values()}) > 1:
-                keys[key] = None
-    arms = [arm for arm in data.arms if any(arm in cell for cell in cells.values())]
-
-    def value(key: str, arm: str) -> str:
-        seen = [_text(cell[arm].get(key)) for cell in cells.values() if arm in cell]
-        return ", ".join(dict.fromkeys(seen))
-
-    return Differences(arms=arms, table=[[key, *(value(key, arm) for arm in arms)] for key in keys])
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _run_part(
-    run: Run, config: Config, where: list[Place], environments: dict[Environment, int]
-) -> RunPart:
-    origin = RunFolder(run.path).provenance()
-    environment = environment_of(origin)
+def _run_part(run: Run, config: Config, where: list[Place], origin: dict[str, Any]) -> RunPart:
     samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
     return RunPart(
         name=run.path.name,
@@ -334,7 +246,7 @@ def _run_part(
         kl=if_any(final, run.rows, "train/kl"),
         seconds=seconds(run.rows),
         command=[str(word) for word in origin["command"]],
-        environment=environments.setdefault(environment, len(environments)),
+        environment=0,  # until all environments are known
         made_by=run.made_by,
         samples=evaluations(samples),
     )
@@ -361,9 +273,3 @@ def evaluations(rows: list[dict[str, Any]]) -> list[Evaluation]:
         Evaluation(step=step, responses=[row for row in rows if row["step"] == step])
         for step in shown
     ]
-
-
-def _png(drawing: Drawing) -> bytes:
-    buffer = io.BytesIO()
-    drawing.figure.savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()

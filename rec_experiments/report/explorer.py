@@ -15,7 +15,8 @@ from rec_experiments.records.metrics import catalogue
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.regime.arms import names
 from rec_experiments.report.columns import PASSED, Column, pack
-from rec_experiments.report.contents import Contents, FigurePart, RunPart
+from rec_experiments.report.contents import Contents, RunPart
+from rec_experiments.report.figure_parts import FigurePart
 from rec_experiments.report.html import scroll
 from rec_experiments.results.over_seeds import CONFIDENCE, t_factor
 
