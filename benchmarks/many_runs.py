@@ -1,12 +1,12 @@
 """What `claims` and `report` cost over many runs, the first time and the second.
 
-python benchmarks/many_runs.py [--runs N] [--seeds N] [--folder FOLDER]
+python benchmarks/many_runs.py [--runs N] [--seeds N]
 
 Made-up run folders, of the size and shape of real ones: every figure's runs at a miniature, as many
 seeds as it takes. Processor seconds (user and system, of all processes) and seconds of a clock of
 whole commands, and the former beside the least that reads the same rows: a process that hands them
-to `json`. A command's first time has nothing in the cache folder but compositions; what these cost
-is told by itself. --seeds: that figures draw, where they draw three.
+to `json`. A command's first time has nothing in its cache folder but compositions, which come
+from the user's; what they cost is told by itself. --seeds: that figures draw, instead of their own.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from rec_experiments import cache
 from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.records import provenance
@@ -32,6 +33,7 @@ from rec_experiments.results.collect import composed
 from rec_experiments.sweeps import Job
 
 SCALE = "scale=mini"
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's, where there is one, is quicker
 NUMBERS = (
     "loss", "ratio_mean", "ratio_max", "ratio_p01", "ratio_p50", "ratio_p99", "ess",
     "log_ratio_second_moment", "clip_fraction", "clip_fraction_high", "clip_fraction_low",
@@ -95,7 +97,7 @@ def write_run(job: Job, folder: Path, origin: dict[str, Any], rng: np.random.Gen
     path = folder / job.path.name
     path.mkdir()
     files = {
-        "config.yaml": yaml.safe_dump(job.config, sort_keys=False),
+        "config.yaml": yaml.dump(job.config, Dumper=DUMPER, sort_keys=False),
         "provenance.json": json.dumps(origin, indent=2),
         "status.json": json.dumps({"state": "done"}),
         "metrics.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows_of(job.config, rng)),
@@ -117,10 +119,10 @@ def jobs_of(runs: int) -> list[Job]:
     return list(found.values())[:runs]
 
 
-def cost(command: tuple[str, ...], cache: Path) -> tuple[float, float]:
+def cost(command: tuple[str, ...], cache_folder: Path) -> tuple[float, float]:
     """Processor seconds and seconds of a command that must succeed, and of all that it starts."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    environment = {**os.environ, "REC_EXPERIMENTS_CACHE": str(cache)}
+    environment = {**os.environ, "REC_EXPERIMENTS_CACHE": str(cache_folder)}
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -134,9 +136,8 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        runs, composed_cache = folder / "runs", folder / "composed"
+        runs = folder / "runs"
         runs.mkdir()
-        os.environ["REC_EXPERIMENTS_CACHE"] = str(composed_cache)
         begun = time.process_time()
         jobs = jobs_of(given.runs)
         print(f"{len(jobs)} runs, composed in {time.process_time() - begun:.1f} processor seconds")
@@ -144,7 +145,7 @@ def main(arguments: list[str]) -> None:
         for number, job in enumerate(jobs):
             write_run(job, runs, origin, np.random.default_rng(number))
         time.sleep(3)  # a file that has just been written may change again: nothing is kept of it
-        lowest = cost((*LOWEST, str(runs)), composed_cache)[0]
+        lowest = cost((*LOWEST, str(runs)), folder)[0]
         print(f"{'':24}{'processor':>12}{'beside json':>14}{'clock':>12}")
         print(f"{'rows read by json':24}{lowest:>10.2f} s{1:>14.2f}")
         asked = [SCALE, f"runs={runs}"]
@@ -155,10 +156,12 @@ def main(arguments: list[str]) -> None:
             command = (
                 sys.executable, "-m", "rec_experiments", name, *asked, f"out={folder / out}",
             )  # fmt: skip
-            cache = folder / name
-            shutil.copytree(composed_cache, cache)
+            own = folder / name
+            own.mkdir()
+            for file in cache.folder().glob("composed_*"):
+                shutil.copy(file, own)
             for nth in ("first", "second"):
-                used, passed = cost(command, cache)
+                used, passed = cost(command, own)
                 title = f"{name}, {nth}"
                 print(f"{title:24}{used:>10.2f} s{used / lowest:>14.2f}{passed:>10.2f} s")
 

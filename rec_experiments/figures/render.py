@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -63,7 +63,7 @@ def page(
     title: str,
     legend: Legend,
     caption: str,
-    layout: str | None = "constrained",
+    layout: Literal["constrained"] | None = "constrained",
 ) -> tuple[Figure, SubFigure]:
     """A page of width x height inches for panels, grown by what legend and caption need.
 
