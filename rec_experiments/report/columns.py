@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rec_experiments.report.beside import forked
 from rec_experiments.results.runs import NUMBER, Row
 from rec_experiments.results.statistics import seconds_of_step
 
@@ -59,6 +60,24 @@ def _columns(values: Sequence[Sequence[object]]) -> Column:
         found = np.array(numbers, dtype=np.float64).astype(np.float32)
     found[~np.isfinite(found)] = np.nan
     return found
+
+
+def packed(runs: Sequence[dict[str, Column]]) -> dict[str, str]:
+    """By metric, the columns of all runs, one run after another; NaN for a run without it."""
+    keys = list(dict.fromkeys(key for run in runs for key in run))
+
+    def of_all(key: str) -> str:
+        nothing = (np.full_like(run["step"], np.nan) for run in runs)
+        return pack(
+            np.concatenate([run.get(key, no) for run, no in zip(runs, nothing, strict=True)])
+        )
+
+    with forked(of_all, keys) as found:
+        return dict(zip(keys, found, strict=True))
+
+
+def _or_empty(run: dict[str, Column], key: str) -> Column:
+    return run[key] if key in run else np.full_like(run["step"], np.nan)
 
 
 def pack(column: Column) -> str:

@@ -14,7 +14,7 @@ from rec_experiments.records.reading import read_rows
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.report.beside import forked
-from rec_experiments.report.columns import Column, columns
+from rec_experiments.report.columns import Column, columns, packed
 from rec_experiments.report.figure_parts import Config, FigurePart, figures
 from rec_experiments.results.collect import best_of, default_folder, folders_of, run_folders
 from rec_experiments.results.remembered import remembered
@@ -64,7 +64,7 @@ class Environment:
 class RunPart:
     """A run folder in one line, its curves and its responses.
 
-    places: in figures. config: resolved. columns: of numbers, as columns.py has them. accuracies:
+    places: in figures. config: resolved. rows: in the columns of numbers. accuracies:
     of every evaluation. final, reward, kl: as the figures' statistics have them, None where never
     measured. environment: the number of its Environment. made_by: as of a Run.
     """
@@ -73,7 +73,7 @@ class RunPart:
     path: Path
     places: list[Place]
     config: Config
-    columns: dict[str, Column]
+    rows: int
     algorithm: str
     schedule: str
     seed: int
@@ -92,13 +92,13 @@ class RunPart:
     samples: list[Evaluation]
 
 
-Read = tuple[Config, RunPart, Environment]  # of a run folder
+Read = tuple[Config, RunPart, Environment, dict[str, Column]]  # of a run folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
     """without_runs: figures that have no run yet. left_out: why a run does not count, where one
-    cannot be read."""
+    cannot be read. numbers: by metric, those of all runs, as columns.py packs them."""
 
     figures: list[FigurePart]
     without_runs: list[str]
@@ -106,6 +106,7 @@ class Contents:
     runs: list[RunPart]
     left_out: list[str]
     environments: list[Environment]
+    numbers: dict[str, str]
 
 
 def remember(
@@ -145,13 +146,15 @@ def gather(
     configs: dict[Path, Config] = {}
     environments: dict[Environment, int] = {}
     runs: list[RunPart] = []
+    numbers: list[dict[str, Column]] = []
     left_out: dict[Path, str] = {}
     for path, read in zip(found, _read_each([*found.values()], where), strict=True):
         if isinstance(read, UserError):
             leave_out(str(read))
             left_out[path] = str(read)
             continue
-        configs[path], part, environment = read
+        configs[path], part, environment, of_run = read
+        numbers.append(of_run)
         number = environments.setdefault(environment, len(environments))
         runs.append(replace(part, environment=number))
     data = {name: without(each, left_out) for name, each in data.items()}
@@ -163,6 +166,7 @@ def gather(
         runs=runs,
         left_out=list(left_out.values()),
         environments=list(environments),
+        numbers=packed(numbers),
     )
 
 
@@ -194,7 +198,9 @@ def _read(run: Run, where: list[Place]) -> Read:
     config = read_config(run.path)
     try:
         origin = RunFolder(run.path).provenance()
-        return config, _run_part(run, config, where, origin), environment_of(origin)
+        found = columns(run.rows)
+        part = _run_part(run, config, where, origin, rows=len(found["step"]))
+        return config, part, environment_of(origin), found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         kind = type(error).__name__
         raise UserError(
@@ -225,14 +231,16 @@ def places(figures: Iterable[FigureData]) -> dict[Path, list[Place]]:
     return found
 
 
-def _run_part(run: Run, config: Config, where: list[Place], origin: dict[str, Any]) -> RunPart:
+def _run_part(
+    run: Run, config: Config, where: list[Place], origin: dict[str, Any], rows: int
+) -> RunPart:
     samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
     return RunPart(
         name=run.path.name,
         path=run.path,
         places=where,
         config=config,
-        columns=columns(run.rows),
+        rows=rows,
         algorithm=str(config["algo"]["name"]),
         schedule=schedule_name(config["sync"]),
         seed=config["seed"],
