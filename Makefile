@@ -17,7 +17,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-pythons test-docs test-slurm test-vllm check format bench bench-peers bench-memory gpu-day \
+.PHONY: help install run figures claim-runs claims report test test-fast test-pythons test-docs test-slurm test-vllm check format bench bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -121,6 +121,9 @@ bench-peers: $(PEERS_STAMP) ## speed and memory beside TRL, a plain loop and, af
 bench-memory: $(STAMP) ## the plan's memory against that of real steps, and the host's while a state is saved
 	$(BIN)/python benchmarks/plan_reality.py $(ARGS)
 	$(BIN)/python benchmarks/state_memory.py
+
+bench-report: $(STAMP) ## claims and report over 1,000 made-up runs, the first time and the second
+	$(BIN)/python benchmarks/many_runs.py $(ARGS)
 
 gpu-day: $(STAMP) ## on a machine with GPUs: run every path that no CPU can prove
 	$(BIN)/python benchmarks/gpu_day.py $(ARGS)

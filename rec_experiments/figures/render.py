@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -35,6 +35,13 @@ LABEL_WIDTH = 24  # characters of an axis label that fit beside a panel
 MARKERS = 8  # about so many on a mean curve
 SINGLE: dict[str, Any] = {"lw": 0.6, "alpha": 0.3, "zorder": 1.5}  # runs, below all means
 MEANS = 3  # their height on the page
+# Inches around the panels of a figure, and between them: measured once, so that no solver looks for
+# them in each picture. A label of the vertical axis may have two lines.
+LEFT, RIGHT, BOTTOM, TOP = 0.76, 0.14, 0.45, 0.34
+ABOVE = 0.06  # the title
+HEADING = 0.2  # over the first row, where columns have titles
+APART, ROWS_APART = 0.18, 0.2  # panels that share their axes
+WITH_LABELS, ROWS_WITH_LABELS = LEFT + 0.1, BOTTOM + 0.12  # those that have axes of their own
 # Inches that text takes: a character of the legend, and of the caption, whose lines are apart.
 CHARACTER, CAPTION_CHARACTER, CAPTION_LINE = 0.066, 0.0605, 0.136
 
@@ -51,11 +58,17 @@ class Drawing:
 
 
 def page(
-    width: float, height: float, title: str, legend: Legend, caption: str
+    width: float,
+    height: float,
+    title: str,
+    legend: Legend,
+    caption: str,
+    layout: Literal["constrained"] | None = "constrained",
 ) -> tuple[Figure, SubFigure]:
     """A page of width x height inches for panels, grown by what legend and caption need.
 
-    Returns the figure and the part of it that the panels go to.
+    layout: matplotlib's, None for panels that are told their places. Returns the figure and the
+    part of it that the panels go to.
     """
     columns = legend_columns(width, [label for _, label in legend])
     legend_lines = -(-len(legend) // columns) if legend else 0
@@ -64,10 +77,10 @@ def page(
     caption_height = CAPTION_LINE * (text.count("\n") + 1) + 0.1
     legend_height = 0.2 * legend_lines + 0.1 if legend else 0.01
     parts = (height, legend_height, caption_height)
-    figure = Figure(figsize=(width, sum(parts)), layout="constrained")
+    figure = Figure(figsize=(width, sum(parts)), layout=layout)
     FigureCanvasAgg(figure)
     panels, middle, bottom = figure.subfigures(3, 1, squeeze=False, height_ratios=parts)[:, 0]
-    panels.suptitle(title, fontsize=10)
+    panels.suptitle(title, fontsize=10, y=None if layout else 1 - ABOVE / height)
     if legend:
         handles, labels = zip(*legend, strict=True)
         middle.legend(handles, labels, loc="center", ncols=columns, frameon=False, handlelength=3)
@@ -100,16 +113,23 @@ def draw(data: FigureData, window: int) -> Drawing:
     by_column = columns > 1
     if not by_column:
         rows, columns = -(-rows // PANELS_A_ROW), min(rows, PANELS_A_ROW)
+    width, height = max(6.6, CELL[0] * columns + 0.4), CELL[1] * rows + 0.5
     with matplotlib.rc_context(style.RC):
         figure, panels = page(
-            max(6.6, CELL[0] * columns + 0.4),
-            CELL[1] * rows + 0.5,
+            width,
+            height,
             data.title,
             legend,
             " ".join(filter(None, [data.caption, *_reading(data, window), *remarks(data)])),
+            layout=None,
         )
         grid = panels.subplots(
-            rows, columns, squeeze=False, sharex=by_column, sharey="row" if by_column else False
+            rows,
+            columns,
+            squeeze=False,
+            sharex=by_column,
+            sharey="row" if by_column else False,
+            gridspec_kw=_places(width, height, rows, columns, by_column),
         )
         cells = [(panel, column) for panel in data.panels for column in data.columns]
         for axes, (panel, column) in zip(grid.flat, cells, strict=False):
@@ -119,6 +139,25 @@ def draw(data: FigureData, window: int) -> Drawing:
             axes.set_axis_off()
     found = summary(data)
     return Drawing(data.name, figure, list(tidy(data, window)), found, summary_text(found))
+
+
+def _places(width: float, height: float, rows: int, columns: int, shared: bool) -> dict[str, float]:
+    """Where a grid of panels lies on width x height inches, as matplotlib's GridSpec has it.
+
+    shared: rows and columns share their axes, and columns have titles.
+    """
+    top = TOP + HEADING * shared
+    across, down = (APART, ROWS_APART) if shared else (WITH_LABELS, ROWS_WITH_LABELS)
+    panel_width = (width - LEFT - RIGHT - across * (columns - 1)) / columns
+    panel_height = (height - top - BOTTOM - down * (rows - 1)) / rows
+    return {
+        "left": LEFT / width,
+        "right": 1 - RIGHT / width,
+        "bottom": BOTTOM / height,
+        "top": 1 - top / height,
+        "wspace": across / panel_width,
+        "hspace": down / panel_height,
+    }
 
 
 def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window: int) -> None:

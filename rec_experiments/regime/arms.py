@@ -1,7 +1,7 @@
 """Which runs a row of a table is the mean of."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rec_experiments.errors import UserError, first_line
 from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.run_folder import CONFIG
 from rec_experiments.records.tracking import schedule_name
-from rec_experiments.regime.quantities import Lags, at, lag
+from rec_experiments.regime.quantities import Lags, Series, lags_of, series
 from rec_experiments.results.runs import FigureData, Row, Run, read_config, read_run
 
 Config = dict[str, Any]  # dotted keys
@@ -28,19 +28,33 @@ class Arm:
     config: Config
 
     @functools.cached_property
-    def _lags(self) -> list[list[int | None]]:
-        """Of each run and row: tables ask for the rows at a lag many times."""
-        return [[lag(row) for row in run.rows] for run in self.runs]
+    def lags(self) -> list[list[int | None]]:
+        """Of each run and row."""
+        return [lags_of(run.rows) for run in self.runs]
 
-    def mean(
-        self, measure: Callable[[list[Row]], float | None], lags: Lags | None = None
+    @functools.cached_property
+    def _series(self) -> dict[str, list[Series]]:
+        """By quantity, of each run: tables ask for the same one at many lags."""
+        return {}
+
+    def mean(self, measure: Callable[[list[Row]], float | None]) -> float | None:
+        """Of a number of each run, over the runs that have it."""
+        return _mean(measure(run.rows) for run in self.runs)
+
+    def mean_of(
+        self, quantity: str, lags: Lags | None = None, part: str | None = None
     ) -> float | None:
-        """Of a number of each run, or of its rows at these lags, over the runs that have it."""
-        rows = [run.rows for run in self.runs]
-        if lags:
-            rows = [at(lags, *each) for each in zip(rows, self._lags, strict=True)]
-        values = [value for each in rows if (value := measure(each)) is not None]
-        return float(np.mean(values)) if values else None
+        """Of train/`quantity` of each run at these lags, and in this part, over the runs that have
+        it."""
+        if quantity not in self._series:
+            each = zip(self.runs, self.lags, strict=True)
+            self._series[quantity] = [series(run.rows, quantity, found) for run, found in each]
+        return _mean(one.mean(lags, part) for one in self._series[quantity])
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def arms_in(data: FigureData) -> list[Arm]:

@@ -11,8 +11,6 @@ from rec_experiments.regime.quantities import (
     between,
     factor,
     interval,
-    lags_of,
-    mean_of,
     spread,
     windows,
 )
@@ -94,7 +92,8 @@ def _blocks(arms: list[Arm], published: list[Published]) -> Iterator[Block]:
             ],
         )
 
-    lags = spread(set().union(*(lags_of(run.rows) for arm in arms for run in arm.runs)))
+    found = {lag for arm in arms for of_run in arm.lags for lag in of_run}
+    lags = spread({lag for lag in found if lag is not None})
     at_lags: list[tuple[str, Lags | None]] = [("all", None)]
     at_lags += [(f"lag {each}", (each, each)) for each in lags]
     yield block("runs and batches", RUNS)
@@ -128,7 +127,7 @@ def _mean(quantity: str, *, lags: Lags | None = None, part: str | None = None) -
     """An arm's mean of a metric, as shown."""
 
     def column(arm: Arm) -> float | None:
-        value = arm.mean(lambda rows: mean_of(rows, quantity, part=part), lags)
+        value = arm.mean_of(quantity, lags, part)
         return None if value is None else factor(quantity) * value
 
     return column

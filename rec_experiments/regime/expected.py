@@ -12,7 +12,7 @@ import yaml
 
 from rec_experiments.errors import UserError
 from rec_experiments.regime.arms import Arm, Config
-from rec_experiments.regime.quantities import PARTS, Lags, lag, measure
+from rec_experiments.regime.quantities import DERIVED, PARTS, Lags
 from rec_experiments.results.runs import is_finite
 
 FOLDER = Path(__file__).parent
@@ -47,11 +47,11 @@ class Expected:
         """Of the arm, mean over its runs. None unless the last of the lags occurs more than once in
         a run: those that only its first steps have are like no others."""
         last = self.lags[1] if self.lags else None
-        if last is not None and not any(
-            sum(lag(row) == last for row in run.rows) > 1 for run in arm.runs
-        ):
+        if last is not None and not any(lags.count(last) > 1 for lags in arm.lags):
             return None
-        return arm.mean(lambda rows: measure(rows, self.quantity, self.lags, self.part))
+        if self.quantity in DERIVED:
+            return arm.mean(DERIVED[self.quantity])
+        return arm.mean_of(self.quantity, self.lags, self.part)
 
     def place(self, value: float) -> str:
         """Where a value lies."""

@@ -2,13 +2,16 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rec_experiments.results.runs import Row, is_finite, points
 
+Array = NDArray[np.float64]
 Lags = tuple[int, int | None]  # from, to, both included; None for no end
 PARTS = ("start", "middle", "end")
 SHARE = 10  # a part of a run is one in so many of its points
@@ -25,33 +28,47 @@ def lag(row: Row) -> int | None:
     return int(mean)
 
 
-def lags_of(rows: list[Row]) -> set[int]:
-    """Those that occur."""
-    return {each for row in rows if (each := lag(row)) is not None}
+def lags_of(rows: list[Row]) -> list[int | None]:
+    """Of each row."""
+    return [lag(row) for row in rows]
 
 
-def at(lags: Lags, rows: list[Row], found: Iterable[int | None]) -> list[Row]:
-    """The rows at these lags. found: the lag of each row."""
-    first, last = lags
-    end = math.inf if last is None else last
-    return [
-        row
-        for row, each in zip(rows, found, strict=True)
-        if each is not None and first <= each <= end
-    ]
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric of a run where it was measured and finite, I values, and the lag of the row of each,
+    NaN where it has none."""
+
+    values_I: Array
+    lags_I: Array
+
+    def mean(self, lags: Lags | None = None, part: str | None = None) -> float | None:
+        """Over the steps at these lags, and in this part of them."""
+        values_I = self.values_I
+        if lags:
+            first, last = lags
+            end = math.inf if last is None else last
+            values_I = values_I[(first <= self.lags_I) & (self.lags_I <= end)]
+        return float(np.mean(_part(values_I, part))) if len(values_I) else None
+
+
+def series(rows: list[Row], quantity: str, lags: list[int | None]) -> Series:
+    """Of train/`quantity`. lags: of each row."""
+    key = f"train/{quantity}"
+    at = [n for n, row in enumerate(rows) if is_finite(row.get(key))]
+    return Series(
+        np.array([rows[n][key] for n in at], dtype=float),
+        np.array([lags[n] for n in at], dtype=float),  # None becomes NaN
+    )
 
 
 def mean_of(
     rows: list[Row], quantity: str, lags: Lags | None = None, part: str | None = None
 ) -> float | None:
     """Mean of train/`quantity` over the steps at these lags, and in this part of them."""
-    if lags:
-        rows = at(lags, rows, map(lag, rows))
-    values = points(rows, f"train/{quantity}")[1]
-    return float(np.mean(_part(values, part))) if values else None
+    return series(rows, quantity, lags_of(rows)).mean(lags, part)
 
 
-def _part(values: list[float], part: str | None) -> list[float]:
+def _part(values: Array, part: str | None) -> Array:
     """The first, middle or last tenth of the points, at least one; all for None."""
     if part is None:
         return values
@@ -89,15 +106,6 @@ DERIVED: dict[str, Callable[[list[Row]], float | None]] = {
     "windows": windows,
     "accuracy_at_two_thirds": accuracy_at_two_thirds,
 }
-
-
-def measure(
-    rows: list[Row], quantity: str, lags: Lags | None = None, part: str | None = None
-) -> float | None:
-    """A derived quantity, or the mean of a metric."""
-    if quantity in DERIVED:
-        return DERIVED[quantity](rows)
-    return mean_of(rows, quantity, lags, part)
 
 
 def factor(quantity: str) -> int:

@@ -1,24 +1,21 @@
 """What the page shows, read from run folders. Nothing here knows HTML."""
 
 import hashlib
-import io
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import claims, regime
+from rec_experiments import claims
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
-from rec_experiments.figures.curves import WINDOW
-from rec_experiments.figures.render import Drawing
-from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.reading import read_rows
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.records.tracking import schedule_name
-from rec_experiments.report.columns import Column, columns
+from rec_experiments.report.beside import forked
+from rec_experiments.report.columns import Column, columns, packed
+from rec_experiments.report.figure_parts import Config, FigurePart, figures
 from rec_experiments.results.collect import best_of, default_folder, folders_of, run_folders
 from rec_experiments.results.remembered import remembered
 from rec_experiments.results.runs import (
@@ -30,36 +27,8 @@ from rec_experiments.results.runs import (
     read_or_leave_out,
 )
 from rec_experiments.results.statistics import final, if_any, seconds
-from rec_experiments.results.tables import remarks
 
-DPI = 130  # of the figures: sharp on a phone, small in the page
-
-Config = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Differences:
-    """Keys whose values differ between the arms of a figure. table: key, then one value an arm."""
-
-    arms: list[str]
-    table: list[list[str]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FigurePart:
-    """A figure. arms, columns: of its runs, none where it is computed. notes: what to know of runs
-    that are not whole. summary: its statistics as text. regime: that of its runs as text; empty
-    where it has none."""
-
-    name: str
-    title: str
-    arms: list[str]
-    columns: list[str]
-    png: bytes
-    notes: list[str]
-    summary: str
-    regime: str
-    differences: Differences | None
+RUNS_AT_ONCE = 16  # that a process is sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +64,7 @@ class Environment:
 class RunPart:
     """A run folder in one line, its curves and its responses.
 
-    places: in figures. config: resolved. columns: of numbers, as columns.py has them. accuracies:
+    places: in figures. config: resolved. rows: in the columns of numbers. accuracies:
     of every evaluation. final, reward, kl: as the figures' statistics have them, None where never
     measured. environment: the number of its Environment. made_by: as of a Run.
     """
@@ -104,7 +73,7 @@ class RunPart:
     path: Path
     places: list[Place]
     config: Config
-    columns: dict[str, Column]
+    rows: int
     algorithm: str
     schedule: str
     seed: int
@@ -123,10 +92,13 @@ class RunPart:
     samples: list[Evaluation]
 
 
+Read = tuple[Config, RunPart, Environment, dict[str, Column]]  # of a run folder
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
     """without_runs: figures that have no run yet. left_out: why a run does not count, where one
-    cannot be read."""
+    cannot be read. numbers: by metric, those of all runs, as columns.py packs them."""
 
     figures: list[FigurePart]
     without_runs: list[str]
@@ -134,6 +106,7 @@ class Contents:
     runs: list[RunPart]
     left_out: list[str]
     environments: list[Environment]
+    numbers: dict[str, str]
 
 
 def remember(
@@ -173,42 +146,27 @@ def gather(
     configs: dict[Path, Config] = {}
     environments: dict[Environment, int] = {}
     runs: list[RunPart] = []
+    numbers: list[dict[str, Column]] = []
     left_out: dict[Path, str] = {}
-    for path, run in found.items():
-        try:
-            configs[path], part = _read(run, where.get(path, []), environments)
-            runs.append(part)
-        except UserError as error:
-            leave_out(str(error))
-            left_out[path] = str(error)
+    for path, read in zip(found, _read_each([*found.values()], where), strict=True):
+        if isinstance(read, UserError):
+            leave_out(str(read))
+            left_out[path] = str(read)
+            continue
+        configs[path], part, environment, of_run = read
+        numbers.append(of_run)
+        number = environments.setdefault(environment, len(environments))
+        runs.append(replace(part, environment=number))
     data = {name: without(each, left_out) for name, each in data.items()}
     data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
-    shown = {name: each.as_shown() for name, each in data.items()}
-    drawings: dict[str, Drawing] = {
-        name: COMPUTED[name]() if name in COMPUTED else catalogue.draw(shown[name], WINDOW)
-        for name in names
-        if name in COMPUTED or name in data
-    }
     return Contents(
-        figures=[
-            FigurePart(
-                name=name,
-                title=data[name].title if name in data else drawing.summary.partition("\n")[0],
-                arms=data[name].arms if name in data else [],
-                columns=data[name].columns if name in data else [],
-                png=_png(drawing),
-                notes=remarks(shown[name]) if name in data else [],
-                summary=drawing.summary,
-                regime=regime.tables.text(regime.of_figure(shown[name])) if name in data else "",
-                differences=differences(shown[name], configs) if name in data else None,
-            )
-            for name, drawing in drawings.items()
-        ],
-        without_runs=[name for name in names if name not in drawings],
+        figures=figures(names, data, configs),
+        without_runs=[name for name in names if name not in COMPUTED and name not in data],
         claims=_verdicts(data, every_run),
         runs=runs,
         left_out=list(left_out.values()),
         environments=list(environments),
+        numbers=packed(numbers),
     )
 
 
@@ -218,16 +176,31 @@ def without(data: FigureData, left_out: Container[Path]) -> FigureData:
     return replace(data, runs=runs)
 
 
-def _read(
-    run: Run, where: list[Place], environments: dict[Environment, int]
-) -> tuple[Config, RunPart]:
+def _read_each(runs: list[Run], where: dict[Path, list[Place]]) -> Iterator[Read | UserError]:
+    """As `_read`, of each run; the error of one that cannot be read."""
+
+    def read(number: int) -> Read | UserError:
+        run = runs[number]
+        try:
+            return _read(run, where.get(run.path, []))
+        except UserError as error:
+            return error
+
+    with forked(read, range(len(runs)), RUNS_AT_ONCE) as found:
+        yield from found
+
+
+def _read(run: Run, where: list[Place]) -> Read:
     """All that the page shows of a run. Raises UserError if a file of it cannot be read, or holds
     something else than a run writes there."""
     if run.note:
         raise UserError(run.note)
     config = read_config(run.path)
     try:
-        return config, _run_part(run, config, where, environments)
+        origin = RunFolder(run.path).provenance()
+        found = columns(run.rows)
+        part = _run_part(run, config, where, origin, rows=len(found["step"]))
+        return config, part, environment_of(origin), found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         kind = type(error).__name__
         raise UserError(
@@ -258,46 +231,16 @@ def places(figures: Iterable[FigureData]) -> dict[Path, list[Place]]:
     return found
 
 
-def differences(data: FigureData, configs: dict[Path, Config]) -> Differences:
-    """What tells the arms of a figure apart: compared run by run at one column and seed.
-
-    So an arm whose runs are not all there does not differ by its seeds.
-    """
-    cells: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
-    for run in data.runs:
-        if run.path in configs:
-            kept = identity(configs[run.path])
-            cells.setdefault((run.column, run.seed), {})[run.arm] = flat(kept)
-    keys: dict[str, None] = {}
-    for cell in cells.values():
-        for key in dict.fromkeys(key for values in cell.values() for key in values):
-            if len({repr(values.get(key)) for values in cell.values()}) > 1:
-                keys[key] = None
-    arms = [arm for arm in data.arms if any(arm in cell for cell in cells.values())]
-
-    def value(key: str, arm: str) -> str:
-        seen = [_text(cell[arm].get(key)) for cell in cells.values() if arm in cell]
-        return ", ".join(dict.fromkeys(seen))
-
-    return Differences(arms=arms, table=[[key, *(value(key, arm) for arm in arms)] for key in keys])
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
 def _run_part(
-    run: Run, config: Config, where: list[Place], environments: dict[Environment, int]
+    run: Run, config: Config, where: list[Place], origin: dict[str, Any], rows: int
 ) -> RunPart:
-    origin = RunFolder(run.path).provenance()
-    environment = environment_of(origin)
     samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
     return RunPart(
         name=run.path.name,
         path=run.path,
         places=where,
         config=config,
-        columns=columns(run.rows),
+        rows=rows,
         algorithm=str(config["algo"]["name"]),
         schedule=schedule_name(config["sync"]),
         seed=config["seed"],
@@ -311,7 +254,7 @@ def _run_part(
         kl=if_any(final, run.rows, "train/kl"),
         seconds=seconds(run.rows),
         command=[str(word) for word in origin["command"]],
-        environment=environments.setdefault(environment, len(environments)),
+        environment=0,  # until all environments are known
         made_by=run.made_by,
         samples=evaluations(samples),
     )
@@ -338,9 +281,3 @@ def evaluations(rows: list[dict[str, Any]]) -> list[Evaluation]:
         Evaluation(step=step, responses=[row for row in rows if row["step"] == step])
         for step in shown
     ]
-
-
-def _png(drawing: Drawing) -> bytes:
-    buffer = io.BytesIO()
-    drawing.figure.savefig(buffer, format="png", dpi=DPI)
-    return buffer.getvalue()

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from rec_experiments.figures.style import looks
 from rec_experiments.records.identity import flat, identity
 from rec_experiments.records.metrics import catalogue
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.regime.arms import names
-from rec_experiments.report.columns import PASSED, Column, pack
-from rec_experiments.report.contents import Contents, FigurePart, RunPart
+from rec_experiments.report.columns import PASSED
+from rec_experiments.report.contents import Contents, RunPart
+from rec_experiments.report.figure_parts import FigurePart
 from rec_experiments.report.html import scroll
 from rec_experiments.results.over_seeds import CONFIDENCE, t_factor
 
@@ -81,8 +80,8 @@ def script_data(contents: Contents, home: Path) -> dict[str, Any]:
     scopes = [_figure(part, runs) for part in contents.figures if part.arms]
     scopes += [_every_run(runs)] * bool(runs)
     return {
-        "metrics": _metrics(runs),
-        "rows": [len(run.columns["step"]) for run in runs],
+        "metrics": _metrics(contents.numbers),
+        "rows": [run.rows for run in runs],
         "runs": [
             {
                 "name": run.name,
@@ -109,26 +108,17 @@ def script_data(contents: Contents, home: Path) -> dict[str, Any]:
     }
 
 
-def _metrics(runs: list[RunPart]) -> dict[str, dict[str, str]]:
+def _metrics(numbers: dict[str, str]) -> dict[str, dict[str, str]]:
     known = {key: metric for topic in catalogue().values() for key, metric in topic.items()}
-    found = dict.fromkeys([*PASSED, *known, *(key for run in runs for key in run.columns)])
-    filled = {
-        key: np.concatenate([_or_empty(run, key) for run in runs])
-        for key in found
-        if any(key in run.columns for run in runs)
-    }
     return {
         key: {
             "is": PASSED.get(key) or (known[key].meaning if key in known else ""),
             "unit": known[key].unit if key in known else "",
-            "numbers": pack(column),
+            "numbers": numbers[key],
         }
-        for key, column in filled.items()
+        for key in dict.fromkeys([*PASSED, *known, *numbers])
+        if key in numbers
     }
-
-
-def _or_empty(run: RunPart, key: str) -> Column:
-    return run.columns.get(key, np.full_like(run.columns["step"], np.nan))
 
 
 def _texts(run: RunPart) -> dict[str, str]:

@@ -15,12 +15,8 @@ from rec_experiments.claims.decision import Outcome
 from rec_experiments.claims.engine import Verdict
 from rec_experiments.claims.tables import HEAD, READING, VERDICT_HEAD, cells, heading, remarks
 from rec_experiments.report import explorer, responses
-from rec_experiments.report.contents import (
-    Contents,
-    Differences,
-    FigurePart,
-    RunPart,
-)
+from rec_experiments.report.contents import Contents, RunPart
+from rec_experiments.report.figure_parts import Differences, FigurePart
 from rec_experiments.report.html import (
     collapsed,
     data_attributes,

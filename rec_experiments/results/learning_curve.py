@@ -55,6 +55,8 @@ def fit(rows: list[Row], metric: str) -> Curve:
     if end < (1 - LARGEST_FALL) * top:
         raise NoValue("the curve falls after its best")
     found, highest = _fitted(tuple(steps), tuple(values)), max(HIGHEST, *values)
+    if found is None:
+        raise NoValue("the fit does not converge")
     if found.midpoint < steps[1] - steps[0]:
         raise NoValue("half of the rise lies before the second point")
     if found.midpoint > steps[-1] - steps[0]:
@@ -65,13 +67,15 @@ def fit(rows: list[Row], metric: str) -> Curve:
 
 
 @functools.lru_cache(maxsize=4096)  # three statistics of one run ask for the same curve
-def _fitted(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve:
-    """Of least squares, kept for later processes: a fit takes some ten milliseconds."""
+def _fitted(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve | None:
+    """Of least squares, None where they do not converge. Kept for later processes: a fit takes some
+    milliseconds, one that does not converge many more."""
     kept, points = _kept(), repr((steps, values))
     key = hashlib.sha256(points.encode()).hexdigest()
     if key not in kept.values:
-        kept.add(key, list(astuple(_least_squares(steps, values))))
-    return Curve(*kept.values[key])
+        found = _least_squares(steps, values)
+        kept.add(key, found and list(astuple(found)))
+    return Curve(*kept.values[key]) if kept.values[key] else None
 
 
 @functools.cache
@@ -80,7 +84,7 @@ def _kept() -> Kept:
     return Kept("curves", hashlib.sha256(source).hexdigest()[:16])
 
 
-def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve:
+def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve | None:
     from scipy.optimize import curve_fit  # slow to import, and not every table has a fit
 
     log_s, after = np.log(np.array(steps[1:]) - steps[0]), np.array(values[1:])
@@ -95,8 +99,8 @@ def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve:
     start = [after.max(), log_s[half_way], 1.0]
     try:
         (asymptote, log_mid, exponent), _ = curve_fit(curve, log_s, after, start, bounds=bounds)
-    except RuntimeError as error:
-        raise NoValue("the fit does not converge") from error
+    except RuntimeError:
+        return None
     return Curve(float(asymptote), float(np.exp(log_mid)), float(exponent))
 
 

@@ -189,8 +189,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
     """Steps and values where the metric was measured and finite."""
-    found = [(row["step"], value) for row in rows if is_finite(value := row.get(metric))]
-    return [step for step, _ in found], [value for _, value in found]
+    found = [row for row in rows if metric in row and is_finite(row[metric])]
+    return [row["step"] for row in found], [row[metric] for row in found]
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:

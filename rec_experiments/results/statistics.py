@@ -36,8 +36,9 @@ def measured(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
     steps, values = points(rows, metric)
     if not values:
         raise NoValue(f"{metric} was not measured")
-    if odd := [row for row in rows if metric in row and not is_finite(row[metric])]:
-        raise NoValue(f"{metric} is {odd[0][metric]} at step {odd[0]['step']}")
+    if len(values) < sum(metric in row for row in rows):
+        odd = next(row for row in rows if metric in row and not is_finite(row[metric]))
+        raise NoValue(f"{metric} is {odd[metric]} at step {odd['step']}")
     return steps, values
 
 

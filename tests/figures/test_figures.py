@@ -11,6 +11,7 @@
 import csv
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,6 +91,25 @@ def test_single_runs_are_thin_lines_beside_the_mean_and_rows_share_an_axis(data)
     )
     assert axes[0].get_ylim() == axes[1].get_ylim()
     assert len(axes[0].collections) == 2  # one band for each method with more than one seed
+
+
+LONG = Panel(metric="train/clip_fraction", label="share of tokens that was clipped", log=True)
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, COLUMNS[:1]], ids=["shared axes", "axes of each"])
+def test_panels_with_their_labels_lie_on_the_page_and_off_each_other(data, columns):
+    """A label of two lines beside the long names of ticks, and a title over all."""
+    drawing = render.draw(replace(data, columns=columns, panels=[*PANELS, LONG]), window=3)
+    drawing.figure.canvas.draw()
+    panels = drawing.figure.subfigs[0]
+    boxes = [axes.get_tightbbox() for axes in panels.axes if axes.axison]
+    boxes.append(panels._suptitle.get_window_extent())
+    assert len(boxes) == 4 * len(columns) + 1
+    for box in boxes:
+        assert (panels.bbox.x0 <= box.x0) & (box.x1 <= panels.bbox.x1)
+        assert (panels.bbox.y0 <= box.y0) & (box.y1 <= panels.bbox.y1)
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
 
 
 def test_curves_that_coincide_still_show_both_markers():

@@ -11,11 +11,13 @@
 import dataclasses
 import html
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import conftest
+import numpy as np
 import pytest
 import yaml
 from conftest import SMALL, refused, resolve
@@ -74,7 +76,7 @@ def test_a_mean_at_a_lag_is_that_of_the_rows_that_the_schedule_gives_it(interval
     made = schedule(interval, offset)
     rows = rows_of(made, steps, clip_fraction=lambda lag, step: lag + 100 * step)
     lags = {made.staleness(batch) for batch in range(steps)}
-    assert quantities.lags_of(rows) == lags
+    assert quantities.lags_of(rows) == [None, *map(made.staleness, range(steps))]
     for lag in lags:
         at = [lag + 100 * (b + 1) for b in range(steps) if made.staleness(b) == lag]
         found = quantities.mean_of(rows, "clip_fraction", (lag, lag))
@@ -82,6 +84,42 @@ def test_a_mean_at_a_lag_is_that_of_the_rows_that_the_schedule_gives_it(interval
     assert quantities.mean_of(rows, "clip_fraction", (max(lags) + 1, None)) is None
     everything = quantities.mean_of(rows, "clip_fraction", (0, None))
     assert everything == quantities.mean_of(rows, "clip_fraction")
+
+
+NUMBERS = st.one_of(st.none(), st.integers(-9, 9), st.floats(), st.booleans(), st.just("much"))
+
+
+@given(
+    st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 5)), NUMBERS), max_size=40),
+    st.one_of(st.none(), st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(0, 5)))),
+    st.sampled_from([None, *quantities.PARTS]),
+)
+@settings(deadline=None)
+def test_an_arms_mean_is_that_of_its_runs_taken_row_by_row(rows, lags, part):
+    """By a loop over the rows, bit for bit, for a run of all rows, one of half and one of none."""
+
+    def taken(rows: list[tuple]) -> list[float]:
+        at = rows if lags is None else [
+            (lag, value) for lag, value in rows
+            if lag is not None and lags[0] <= lag and (lags[1] is None or lag <= lags[1])
+        ]  # fmt: skip
+        found = [v for _, v in at if type(v) in (int, float) and math.isfinite(v)]
+        size = max(1, round(len(found) / 10))
+        first = {"middle": (len(found) - size) // 2, "end": len(found) - size}.get(part, 0)
+        return found if part is None else found[first : first + size]
+
+    parts = [rows, rows[::2], []]
+    expected = [float(np.mean(values)) for each in parts if (values := taken(each))]
+    runs = [
+        Run(arm="a", column="c", seed=seed, path=Path(), state="done", rows=[
+            {"step": n, "train/kl": value} | ({} if lag is None else {"train/staleness": lag})
+            for n, (lag, value) in enumerate(each)
+        ])
+        for seed, each in enumerate(parts)
+    ]  # fmt: skip
+    found = Arm(name="a", section="c", runs=runs, config={}).mean_of("kl", lags, part)
+    wanted = float(np.mean(expected)) if expected else None
+    assert found == wanted or (math.isnan(found) and math.isnan(wanted))
 
 
 def test_a_batch_of_several_lags_has_none():

@@ -16,12 +16,12 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 from conftest import resolve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.regime.arms import names
 from rec_experiments.report import contents, explorer
-from rec_experiments.report.columns import EVALUATED, MOST_ROWS, columns, pack
+from rec_experiments.report.columns import EVALUATED, MOST_ROWS, PASSED, columns, pack
 
 
 def unpack(text: str) -> np.ndarray:
@@ -72,6 +72,29 @@ def test_what_is_no_finite_number_was_not_measured():
     assert found[4] == 2
     with pytest.raises(OverflowError):
         columns([{"step": 10**400}])
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.text(max_size=2), st.integers(-(10**40), 10**40), st.floats()
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["a/b", "a/c", "d", "eval/accuracy"]), VALUES)))
+@settings(deadline=None)
+def test_a_column_is_its_metric_row_by_row(found):
+    """Bit for bit the float32 of each number; those of other keys than a metric's have none."""
+    rows = [{"step": step, **row} for step, row in enumerate(found)]
+    seen = columns(rows)
+    assert seen.keys() - PASSED.keys() == {key for row in rows for key in row if "/" in key}
+    for key, column in seen.items():
+        if key not in PASSED:
+            with np.errstate(over="ignore"):
+                one_by_one = [
+                    np.float32(float(row[key])) if isinstance(row.get(key), int | float) else np.nan
+                    for row in rows
+                ]
+            expected = [each if math.isfinite(each) else math.nan for each in one_by_one]
+            np.testing.assert_array_equal(column, np.array(expected, dtype=np.float32))
 
 
 def write_run(path: Path, config: dict, rows: list[dict]) -> None:

@@ -25,6 +25,8 @@ from fabricated import (
     saw,
     write_run,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rec_experiments.errors import UserError
 from rec_experiments.results import statistics, tables
@@ -140,6 +142,24 @@ def test_a_run_in_several_folders_counts_once(tmp_path):
     assert tables.remarks(data) == [
         f"In several folders, counted once: {run.name}, from {folders[1].name}."
     ]
+
+
+@given(st.lists(st.one_of(st.just(...), st.none(), st.booleans(), st.integers(), st.floats())))
+@settings(deadline=None)
+def test_points_are_the_finite_numbers_and_a_measurement_has_no_other(values):
+    """... stands for a row without the metric."""
+    rows = [{"step": n} if each is ... else {"step": n, "m": each} for n, each in enumerate(values)]
+    numbers = [
+        (n, value)
+        for n, value in enumerate(values)
+        if type(value) in (int, float) and abs(value) < math.inf
+    ]
+    assert points(rows, "m") == ([n for n, _ in numbers], [value for _, value in numbers])
+    if numbers and len(numbers) == len([each for each in values if each is not ...]):
+        assert statistics.measured(rows, "m") == points(rows, "m")
+    else:
+        with pytest.raises(statistics.NoValue):
+            statistics.measured(rows, "m")
 
 
 def test_a_metric_of_some_rows_is_taken_at_their_steps_and_nan_is_left_out():
