@@ -16,6 +16,7 @@ from rec_experiments.distributed import ALONE
 from rec_experiments.experiment import Experiment
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.prepare import (
+    check_context,
     check_memory,
     machine_memory,
     make_worker,
@@ -25,6 +26,7 @@ from rec_experiments.prepare import (
 )
 from rec_experiments.records.run_folder import CONFIG
 from rec_experiments.runs import experiment_of, model_of
+from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.loop import TrainingContext, answer
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.types import Rollouts
@@ -87,11 +89,13 @@ def context_of(experiment: Experiment, model: torch.nn.Module) -> TrainingContex
     """What answering needs, in this process, of a model alone."""
     device = pick_device(experiment.device, ALONE)
     chat = ChatTemplate(experiment.model.tokenizer(), model)
+    check_context(experiment, chat)
     _, problems = experiment.dataset.load()
     problems = problems[: experiment.eval_problems]
     check_memory(experiment, len(problems), machine_memory())
     problems = short_enough(experiment, chat, problems, "evaluation", print)
-    model.to(device)
+    if not isinstance(experiment.sampler, Vllm):  # it has weights of its own on the device, and
+        model.to(device)  # asks for nearly all of it where nothing trains there
     return TrainingContext(
         model=model,
         policies=policies_of(experiment, {}),
