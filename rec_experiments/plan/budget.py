@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from transformers import AutoConfig, PretrainedConfig
 
-from rec_experiments import schema
+from rec_experiments import hub, schema
 from rec_experiments.composed import Experiment as Composed
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.experiment import Experiment
@@ -45,6 +45,8 @@ def shape_of(experiment: Experiment) -> dict[str, Any]:
     shapes: dict[str, Any] = yaml.safe_load((FOLDER / "shapes.yaml").read_text(encoding="utf-8"))
     if source.path in shapes:
         return dict(shapes[source.path])
+    if not Path(source.path).is_dir():
+        hub.silence()  # asks once, in place of many times
     try:
         found = AutoConfig.from_pretrained(source.path)
     except (OSError, ValueError) as error:

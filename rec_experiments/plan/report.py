@@ -90,4 +90,6 @@ def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
         f"  a checkpoint {seconds['save']:.0f} s",
         f"assumed, not measured: {flat}",
     ]
+    if getattr(experiment.model, "compile_layers", False):
+        lines.append("model.compile_layers=true: counted as layers that are not compiled")
     return lines

@@ -185,7 +185,8 @@ def test_a_shared_prompt_is_counted_once():
         ).cost.seconds["train"]
         for shared in ("false", "true")
     ]
-    once = (200 / 8 + 300) / 500  # of the tokens, with 8 responses; head and attention stay
+    once = (200 / 8 + 300) / 500 * (1 - VALUES["padding"])  # of the tokens, with 8 responses; the
+    # head stays, and attention has longer rows
     assert once < seconds[1] / seconds[0] < once + 0.1
 
 
@@ -242,6 +243,15 @@ def test_a_configuration_with_names_of_its_own(tmp_path):
     assert shape["num_hidden_layers"] == LlamaConfig().num_hidden_layers
 
 
+def test_a_hub_that_may_not_answer_is_asked_once(monkeypatch):
+    """By its own means: the libraries' are for what it has said before."""
+    asked = []
+    monkeypatch.setattr(budget.hub, "silence", lambda: asked.append(1))
+    monkeypatch.setattr(budget.AutoConfig, "from_pretrained", lambda path: GPT2Config())
+    budget.shape_of(experiment("model=pretrained", "model.path=some/model"))
+    assert asked == [1]
+
+
 def test_a_configuration_without_a_number_of_layers_is_one_line(tmp_path):
     Gemma3Config().save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"model\.path=.*gemma3 has no num_hidden_layers"):
@@ -281,7 +291,7 @@ def test_a_sampler_that_sleeps_leaves_the_device():
         for extra in ((), ("gpus=2x80gb",), ("sampler=native",))
     ]
     asleep, beside, native = found
-    assert asleep == SamplerMemory(3.1e9, 12 * 2**30, 3e9, 1e9)
+    assert asleep == SamplerMemory(3.1e9, 12 * 2**30, 3e9, 1e9, asked=0.3 * 80e9)
     assert beside.drawing == pytest.approx(0.85 * 80e9)
     assert beside.asleep is None
     assert native.weights == 6.2e9
@@ -295,7 +305,13 @@ def test_a_sampler_that_sleeps_leaves_the_device():
         (["margin_gb=x"], "margin_gb=x: must be a number of at least 0, and finite"),
         (["margin_gb=-1"], "margin_gb=-1: must be a number of at least 0, and finite"),
         (["train_efficiency=0"], "train_efficiency=0: must be a number above 0, and finite"),
-        (["prompt_tokens=inf"], "prompt_tokens=inf: must be a number above 0, and finite"),
+        (
+            ["push_gb_per_second=inf"],
+            "push_gb_per_second=inf: must be a number above 0, and finite",
+        ),
+        (["prompt_tokens=inf"], "prompt_tokens=inf: must be a number of at least 1, and finite"),
+        (["response_tokens=0.4"], "response_tokens=0.4: must be a number of at least 1, and f"),
+        (["padding=1"], "padding=1: must be a number of at least 0, and below 1"),
         (["setting=mini/gsm8k"], "model: a plan is for a model of transformers"),
         (["setting=paper/guru", "word"], "word: is not understood; allowed: key=value"),
         (["setting=paper/gruu"], "setting=paper/gruu: no such choice; allowed: "),
