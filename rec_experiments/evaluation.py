@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 
@@ -75,8 +76,10 @@ def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
         experiment = experiment_of(Path(source), overrides)
         model, step = model_of(Path(source), experiment, step)
     else:
-        named = [f"model.path={source}", *overrides]
-        experiment = Composed.compose("model=pretrained", *named).settings
+        named = ["model=pretrained", "model.path=named below", *overrides]
+        experiment = Composed.compose(*named).settings
+        chosen: Any = experiment.model
+        experiment.model = dataclasses.replace(chosen, path=source)  # whatever signs are in it
         model, step = experiment.model.model(), step or 0
     secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from rec_experiments import evaluate, evaluation, export, runs
-from rec_experiments.distributed import SHARD
+from rec_experiments.distributed import ALONE, SHARD
 from rec_experiments.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
+from rec_experiments.records.checkpoints import Checkpoints
 from rec_experiments.records.joining import joined
 
 DATA = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
@@ -37,7 +38,7 @@ def done(tmp_path_factory):
 
 @pytest.mark.parametrize("step", [2, 3])
 def test_the_exported_folder_scores_as_the_run_said(done, tmp_path, step):
-    out = tmp_path / "model"
+    out = tmp_path / "a model, {of} 'mine' (1)"
     assert export.export(done.path, out, step if step == 2 else None) == step
     loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
     state = runs.model_of(done.path, runs.experiment_of(done.path, []), step)[0].state_dict()
@@ -190,6 +191,24 @@ def test_a_configuration_that_is_none_is_told_with_its_folder(tmp_path, change, 
     with pytest.raises(UserError, match=re.escape(f"run folder {tmp_path}: ")) as error:
         runs.experiment_of(tmp_path, [])
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({}, "does not fit this run or this code ('model')"),
+        ({"model": {"w": {SHARD: 3, "shape": (1,), "stride": (1,)}}}, "does not fit this run"),
+        ({"model": [1]}, "the state after step 3 does not fit the model"),
+        ({"model": {"model.norm.weight": "a word"}}, "the state after step 3 does not fit the mo"),
+    ],
+)
+def test_a_state_of_something_else_is_told_with_its_folder(done, tmp_path, state, told):
+    shutil.copytree(done.path, tmp_path / "run")
+    Checkpoints(tmp_path / "run" / "checkpoints", ALONE).save(3, {"step": 3, **state}, None)
+    with pytest.raises(UserError, match=re.escape(told)) as error:
+        export.export(tmp_path / "run", tmp_path / "out", None)
+    assert str(tmp_path / "run") in str(error.value)
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_state_of_another_model_is_told_with_its_folder(done, tmp_path):
