@@ -217,8 +217,8 @@ def places(
 def alternatives(experiment: Experiment, gpus: str) -> Iterator[list[str]]:
     """Overrides that take less memory, the least change first. gpus: the layout now, if any."""
     longest = experiment.dataset.max_prompt_tokens + experiment.dataset.max_response_tokens
-    budget = experiment.micro_batch_tokens or 0
-    budget = min(budget, rows_of_update(experiment) * longest)  # more of them change nothing
+    budget = rows_of_update(experiment) * longest  # more of them change nothing
+    budget = min(budget, experiment.micro_batch_tokens or budget)
     while budget // 2 >= longest:
         budget //= 2
         yield [f"micro_batch_tokens={budget}"]

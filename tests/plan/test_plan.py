@@ -111,9 +111,10 @@ def test_a_pass_has_at_most_the_rows_of_a_mini_batch(extra, rows):
         assert len(passes.full_pass(found, 100).prompts) == rows
 
 
-def test_what_would_fit_is_looked_for_among_passes_that_differ():
+@pytest.mark.parametrize("tokens", ["1000000000000", "null"])
+def test_what_would_fit_is_looked_for_among_passes_that_differ(tokens):
     """512 rows can be halved nine times, however many tokens are allowed."""
-    rows = ("micro_batch_tokens=1000000000000", "batch_size=64", "group_size=8")
+    rows = (f"micro_batch_tokens={tokens}", "batch_size=64", "group_size=8")
     found = [*budget.alternatives(experiment(*GUARDED, *rows), "8x80gb")]
     longest = experiment(*GUARDED).dataset
     length = longest.max_prompt_tokens + longest.max_response_tokens
