@@ -3,9 +3,11 @@
 Run `python benchmarks/gpu_day.py` (`--list` names the checks, `--only NAME` runs one). Each check
 is a run of its own on a model of random weights that is made here, of the shape of Qwen2.5-0.5B;
 those that need more GPUs than there are say so. Prints pass or fail beside what was doubtful
-(docs/scaling.md), with tokens per second and mismatch, and appends them to `--out`. Exit code 1 if
-a check failed. With `--cpu` the same commands run on a tiny model with the native sampler, which
-tries this script and no GPU. vLLM has to be installed for the others.
+(docs/scaling.md), with tokens per second, mismatch and the most memory that a GPU had in use
+(nvidia-smi, twice a second), and appends them to `--out`. Exit code 1 if a check failed. Operations
+per second at the paper's size are paper_setting.py's. With `--cpu` the same commands run on a tiny
+model with the native sampler, which tries this script and no GPU. vLLM has to be installed for the
+others.
 """
 
 import argparse
@@ -13,9 +15,11 @@ import datetime
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +72,13 @@ CHECKS = {
     "deterministic": Check(
         "a resumed run is the same bits", 1, ("sampler=native", "deterministic=true"), finite
     ),
+    "async_states": Check(
+        "a state is copied to the host and written while the GPU trains", 1,
+        ("sampler=native", *LOW, "async_checkpoints=true", "checkpoint_every=1"), finite,
+    ),
+    "exported": Check(
+        "a run is exported, and scored by itself", 1, ("sampler=native", *LOW), finite
+    ),
     "in_turn": Check(
         "vLLM sleeps and wakes beside the trainer; pushed weights are the trainer's",
         1, ("gpus=1x80gb", *LOW), drawn_alike,
@@ -91,6 +102,11 @@ CHECKS = {
     ),
     "beside": Check(
         "vLLM draws on a GPU of its own", 2, ("gpus=2x80gb", *LOW), drawn_alike
+    ),
+    "beside_corrected": Check(
+        "the trainer's own log-probabilities on the GPU that draws", 2,
+        ("gpus=2x80gb", "sampler.gpu_memory_utilization=0.5", "correction=truncated", *LOW),
+        drawn_alike,
     ),
     "tensor_parallel": Check(
         "the push to tensor-parallel workers", 2,
@@ -165,7 +181,41 @@ def judge(name: str, check: Check, model: Path, folder: Path, more: tuple[str, .
         return why
     if not check.holds(rows_of(folder)):
         return "numbers out of range: see its metrics.jsonl"
+    if name in ("exported", "in_turn", "beside"):  # by what draws in each
+        return scored_alone(folder)
     return resumed_alike(check, model, folder, more) if name == "deterministic" else ""
+
+
+def scored_alone(folder: Path) -> str:
+    """Why the run cannot be exported, or scored without training."""
+    words = [sys.executable, "-m", "rec_experiments"]
+    out = str(folder.with_name(f"{folder.name}_model"))
+    why = run([*words, "export", str(folder), out])
+    return why or run([*words, "evaluate", str(folder)])
+
+
+class Memory:
+    """The most memory in use on any GPU within, in GB; nothing where nvidia-smi is not."""
+
+    def __enter__(self) -> "Memory":
+        self.most: float | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        if shutil.which("nvidia-smi"):
+            self._thread.start()
+        return self
+
+    def _look(self) -> None:
+        words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self._over.wait(0.5):
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            mebibytes = [float(line) for line in done.stdout.split() if line.isdecimal()]
+            self.most = max([self.most or 0.0, *(n * 2**20 / 1e9 for n in mebibytes)])
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread.ident:
+            self._thread.join()
 
 
 def numbers(folder: Path) -> dict[str, float]:
@@ -209,8 +259,11 @@ def main() -> None:
                 print(f"not run  {name:16} {check.doubt} (needs {check.gpus} GPU)")
                 continue
             started, folder = time.perf_counter(), Path(place, name)
-            why = judge(name, check, model, folder, on_cpu)
+            with Memory() as memory:
+                why = judge(name, check, model, folder, on_cpu)
             seconds, found = time.perf_counter() - started, numbers(folder)
+            if memory.most is not None:
+                found["memory_gb"] = memory.most
             failed |= bool(why)
             shown = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
             print(f"{'FAIL' if why else 'pass':8} {name:16} {check.doubt}: {why or shown}")

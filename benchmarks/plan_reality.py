@@ -21,7 +21,7 @@ import torch
 
 from rec_experiments.composed import Experiment
 from rec_experiments.distributed import World
-from rec_experiments.plan import memory
+from rec_experiments.plan import memory, passes
 from rec_experiments.plan.meter import Meter
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": False}
@@ -42,7 +42,7 @@ SHAPES = {
 PROMPT_TOKENS = 64
 RUN = (
     "model=pretrained", "model.path=none", "dataset=gsm8k", "dataset.max_response_tokens=192",
-    "micro_batch_size=null",
+    f"dataset.max_prompt_tokens={PROMPT_TOKENS}", "micro_batch_size=null",
 )  # fmt: skip
 TOKENS = {"20M": 2048, "100M": 2048, "500M": 512}  # of a pass
 KEYS = ("model.packed", "model.gradient_checkpointing", "kl_every")
@@ -62,7 +62,7 @@ def measure(shape: dict, overrides: list[str]) -> int:
     torch.set_num_threads(1)
     experiment = Experiment.compose(*overrides).settings
     warm = {**shape, "num_hidden_layers": 1, "hidden_size": 24, "intermediate_size": 8}
-    batch = memory.batch_of(experiment, memory.full_pass(experiment, PROMPT_TOKENS))
+    batch = passes.batch_of(experiment, passes.full_pass(experiment, PROMPT_TOKENS))
     small = memory.model_of(experiment, {**warm, "num_attention_heads": 2,
                                          "num_key_value_heads": 2, "vocab_size": 3000})  # fmt: skip
     memory.Phases(experiment, World(), Meter()).run(small, batch)  # libraries load what they need

@@ -16,7 +16,8 @@ PAGE = help.Page(
         "MODEL": "a folder of transformers, or a name on the hub",
         "dataset=NAME": "what a model that is no run's answers; default: that of a run",
         "step=N": "of a run: the checkpoint, which names the draws as well; default: the newest",
-        "KEY=VALUE": "of a run, as eval_samples=4 dataset.path=FOLDER sampler=vllm_beside",
+        "KEY=VALUE": "of a run, as eval_samples=4 dataset.path=FOLDER; with a MODEL choices of "
+        "groups too, as sampler=vllm_beside",
     },
 )
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from rec_experiments.distributed import ALONE
 from rec_experiments.experiment import Experiment
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.prepare import (
+    check_context,
     check_memory,
     machine_memory,
     make_worker,
@@ -25,6 +27,7 @@ from rec_experiments.prepare import (
 )
 from rec_experiments.records.run_folder import CONFIG
 from rec_experiments.runs import experiment_of, model_of
+from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.loop import TrainingContext, answer
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.types import Rollouts
@@ -73,8 +76,10 @@ def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
         experiment = experiment_of(Path(source), overrides)
         model, step = model_of(Path(source), experiment, step)
     else:
-        named = [f"model.path={source}", *overrides]
-        experiment = Composed.compose("model=pretrained", *named).settings
+        named = ["model=pretrained", "model.path=named below", *overrides]
+        experiment = Composed.compose(*named).settings
+        chosen: Any = experiment.model
+        experiment.model = dataclasses.replace(chosen, path=source)  # whatever signs are in it
         model, step = experiment.model.model(), step or 0
     secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)
@@ -87,11 +92,13 @@ def context_of(experiment: Experiment, model: torch.nn.Module) -> TrainingContex
     """What answering needs, in this process, of a model alone."""
     device = pick_device(experiment.device, ALONE)
     chat = ChatTemplate(experiment.model.tokenizer(), model)
+    check_context(experiment, chat)
     _, problems = experiment.dataset.load()
     problems = problems[: experiment.eval_problems]
     check_memory(experiment, len(problems), machine_memory())
     problems = short_enough(experiment, chat, problems, "evaluation", print)
-    model.to(device)
+    if not isinstance(experiment.sampler, Vllm):  # it has weights of its own on the device, and
+        model.to(device)  # asks for nearly all of it where nothing trains there
     return TrainingContext(
         model=model,
         policies=policies_of(experiment, {}),

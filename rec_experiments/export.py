@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rec_experiments import command, help, schema
 from rec_experiments.command import writing
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import remove, sync_folder
 
 PAGE = help.Page(
@@ -25,6 +25,8 @@ PAGE = help.Page(
 
 def export(run: Path, out: Path, step: int | None) -> int:
     """Write the folder, whole or not at all. Returns the gradient steps of its model."""
+    from safetensors import SafetensorError
+
     from rec_experiments.runs import experiment_of, model_of  # torch loads only for a real export
 
     if out.exists():
@@ -39,12 +41,14 @@ def export(run: Path, out: Path, step: int | None) -> int:
             model.save_pretrained(partial)
             experiment.model.tokenizer().save_pretrained(partial)
             os.replace(partial, out)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 remove(partial)
             for folder in made:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
+            if isinstance(error, SafetensorError):  # what it makes of a full disk
+                raise UserError(f"out={out}: cannot be written ({first_line(error)})") from error
             raise
         sync_folder(out.parent)
     return step

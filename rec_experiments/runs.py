@@ -72,7 +72,7 @@ def model_of(run: Path, experiment: Experiment, step: int | None) -> tuple["PreT
     try:
         model = source.skeleton() if isinstance(source, Pretrained) else source.model()
         model.load_state_dict(state["model"], assign=True)
-    except RuntimeError as error:  # of other shapes, or beyond memory
+    except (RuntimeError, TypeError, AttributeError) as error:  # other shapes, beyond memory, none
         raise UserError(
             f"run folder {run}: the state after step {state['step']} does not fit the model of the "
             f"configuration, {source.describe()} ({first_line(error)})"

@@ -10,19 +10,22 @@
 
 import json
 import re
+import resource
 import shutil
 
 import pytest
 import torch
 import yaml
-from conftest import SMALL, refused, resolve, run
+from conftest import SMALL, experiment, refused, resolve, run
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from rec_experiments import evaluate, evaluation, export, runs
-from rec_experiments.distributed import SHARD
+from rec_experiments.distributed import ALONE, SHARD
 from rec_experiments.errors import UserError
+from rec_experiments.policy.models import byte_tokenizer
+from rec_experiments.records.checkpoints import Checkpoints
 from rec_experiments.records.joining import joined
 
 DATA = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
@@ -35,7 +38,7 @@ def done(tmp_path_factory):
 
 @pytest.mark.parametrize("step", [2, 3])
 def test_the_exported_folder_scores_as_the_run_said(done, tmp_path, step):
-    out = tmp_path / "model"
+    out = tmp_path / "a model, {of} 'mine' (1)"
     assert export.export(done.path, out, step if step == 2 else None) == step
     loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
     state = runs.model_of(done.path, runs.experiment_of(done.path, []), step)[0].state_dict()
@@ -86,6 +89,37 @@ def test_a_value_of_the_run_can_be_changed(done):
     found = evaluation.evaluate(str(done.path), None, ["eval_samples=2", "eval_problems=4"])
     assert found.problems == 4
     assert 0 <= found.low <= found.metrics["eval/accuracy"] <= found.high <= 1
+
+
+@pytest.mark.parametrize(("sampler", "place"), [("native", "meta"), ("vllm_beside", "cpu")])
+def test_weights_that_vllm_copies_do_not_go_to_its_device(monkeypatch, sampler, place):
+    """With 7B in float32 beside it vLLM would not find the 68 GB free that it asks for."""
+    exp = experiment(*DATA, f"sampler={sampler}", "model.warm_start.steps=0")
+    monkeypatch.setattr(evaluation, "pick_device", lambda name, world: torch.device("meta"))
+    monkeypatch.setattr(evaluation, "make_worker", lambda *arguments: None)
+    model = evaluation.context_of(exp, exp.model.model()).model
+    assert next(model.parameters()).device.type == place
+
+
+def test_a_model_whose_context_is_too_short_is_one_line(tmp_path):
+    tokenizer = byte_tokenizer()
+    GPT2LMHeadModel(
+        GPT2Config(n_layer=1, n_embd=16, n_head=2, n_positions=40, vocab_size=len(tokenizer))
+    ).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"max_prompt_tokens=16: .* context of 40 tokens"):
+        evaluation.evaluate(str(tmp_path), None, DATA)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_behind(done, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"out=.*model: cannot be written \(.+\)"):
+            export.export(done.path, tmp_path / "a" / "model", None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 @given(st.integers(1, 5), st.integers(1, 17))
@@ -157,6 +191,24 @@ def test_a_configuration_that_is_none_is_told_with_its_folder(tmp_path, change, 
     with pytest.raises(UserError, match=re.escape(f"run folder {tmp_path}: ")) as error:
         runs.experiment_of(tmp_path, [])
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({}, "does not fit this run or this code ('model')"),
+        ({"model": {"w": {SHARD: 3, "shape": (1,), "stride": (1,)}}}, "does not fit this run"),
+        ({"model": [1]}, "the state after step 3 does not fit the model"),
+        ({"model": {"model.norm.weight": "a word"}}, "the state after step 3 does not fit the mo"),
+    ],
+)
+def test_a_state_of_something_else_is_told_with_its_folder(done, tmp_path, state, told):
+    shutil.copytree(done.path, tmp_path / "run")
+    Checkpoints(tmp_path / "run" / "checkpoints", ALONE).save(3, {"step": 3, **state}, None)
+    with pytest.raises(UserError, match=re.escape(told)) as error:
+        export.export(tmp_path / "run", tmp_path / "out", None)
+    assert str(tmp_path / "run") in str(error.value)
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_state_of_another_model_is_told_with_its_folder(done, tmp_path):

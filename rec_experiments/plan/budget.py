@@ -8,23 +8,25 @@ from typing import Any
 import yaml
 from transformers import AutoConfig, PretrainedConfig
 
-from rec_experiments import schema
+from rec_experiments import hub, schema
 from rec_experiments.composed import Experiment as Composed
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.experiment import Experiment
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.cost import Cost, step_cost
-from rec_experiments.plan.memory import (
-    Use,
-    configuration,
-    model_bytes,
-    pass_of,
-    rows_of_update,
-    training_memory,
+from rec_experiments.plan.memory import Use, configuration, model_bytes, training_memory
+from rec_experiments.plan.passes import pass_of, rows_of_update
+from rec_experiments.plan.sampler import (
+    ITEMSIZE,
+    SamplerMemory,
+    cache_bytes_per_token,
+    sampler_memory,
 )
-from rec_experiments.plan.sampler import ITEMSIZE, SamplerMemory, sampler_memory
+from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained
+from rec_experiments.prepare import extra_roles
 from rec_experiments.rollout.pipeline import Overlap
+from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.sweeps import gpus_of
 
 FOLDER = Path(__file__).parent
@@ -43,6 +45,8 @@ def shape_of(experiment: Experiment) -> dict[str, Any]:
     shapes: dict[str, Any] = yaml.safe_load((FOLDER / "shapes.yaml").read_text(encoding="utf-8"))
     if source.path in shapes:
         return dict(shapes[source.path])
+    if not Path(source.path).is_dir():
+        hub.silence()  # asks once, in place of many times
     try:
         found = AutoConfig.from_pretrained(source.path)
     except (OSError, ValueError) as error:
@@ -94,6 +98,23 @@ def check_pass(
         )
 
 
+def check_cache(experiment: Experiment, config: PretrainedConfig, sampler: SamplerMemory) -> None:
+    """Raise UserError for a cache in which vLLM could not decode one response: it would not
+    start."""
+    engine, task = experiment.sampler, experiment.dataset
+    longest = task.max_prompt_tokens + task.max_response_tokens
+    needed = longest * cache_bytes_per_token(experiment, config)
+    if isinstance(engine, Vllm) and sampler.cache < needed:
+        key = "kv_cache_memory_bytes"
+        if engine.kv_cache_memory_bytes is None:
+            key = "gpu_memory_utilization"
+        raise UserError(
+            f"sampler.{key}={getattr(engine, key):g}: leaves {max(0, sampler.cache) / GB:.2f} GB "
+            f"for keys and values, and a prompt and response of {longest} tokens need "
+            f"{needed / GB:.2f} GB"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Of one run. memory: bytes by place (a device that trains, one that draws, or the host of all)
@@ -132,13 +153,16 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     weights = model_bytes(experiment, shape)
     training = training_memory(experiment, shape, int(values["prompt_tokens"]))
     sampler = sampler_memory(experiment, weights, card["memory"], values)
+    check_cache(experiment, config, sampler)
     gpus = gpus_of(experiment.config()) or experiment.ranks
     source: Any = experiment.model
     parameters = weights / ITEMSIZE[source.dtype]
     largest = config.vocab_size * config.hidden_size * (ITEMSIZE[source.dtype] + 2)
-    # Weights, two moments, and what batches are drawn from, which beside training each rank has.
-    beside = isinstance(experiment.pipeline, Overlap)
-    state = weights * (3 + (experiment.ranks if beside else 1))
+    # Weights, two moments, what batches are drawn from, which beside training each rank has, and
+    # policies that move.
+    beside, moves = isinstance(experiment.pipeline, Overlap), experiment.reference.swap_every
+    moved = [role for role in extra_roles(experiment) if role != REFERENCE or moves]
+    state = weights * (3 + (experiment.ranks if beside else 1) + len(moved))
     return Plan(
         experiment=experiment,
         gpus=gpus,
@@ -172,7 +196,8 @@ def places(
     host["save"] += largest
     found = {}
     if beside:
-        found[DRAWS] = {"draw": sampler.drawing + process}
+        again = training["recompute"].device * lost if "recompute" in training else 0.0
+        found[DRAWS] = {"draw": sampler.drawing + process + again}
     else:
         stays = sampler.drawing if sampler.asleep is None else sampler.asleep
         awake = ("start", "sample", "push")
@@ -180,6 +205,7 @@ def places(
             device[phase] += sampler.drawing if phase in awake else stays
             if sampler.asleep is not None and phase not in awake:
                 host[phase] += sampler.weights
+        device["start"] += max(0.0, sampler.asked - sampler.drawing)
     processes = ranks * (2 if beside else 1)
     each = processes * values["process_gb"] * GB
     order = ("start", "hold", "sample", "push", "train", "step", "save", "resume")
@@ -191,8 +217,8 @@ def places(
 def alternatives(experiment: Experiment, gpus: str) -> Iterator[list[str]]:
     """Overrides that take less memory, the least change first. gpus: the layout now, if any."""
     longest = experiment.dataset.max_prompt_tokens + experiment.dataset.max_response_tokens
-    budget = experiment.micro_batch_tokens or 0
-    budget = min(budget, rows_of_update(experiment) * longest)  # more of them change nothing
+    budget = rows_of_update(experiment) * longest  # more of them change nothing
+    budget = min(budget, experiment.micro_batch_tokens or budget)
     while budget // 2 >= longest:
         budget //= 2
         yield [f"micro_batch_tokens={budget}"]

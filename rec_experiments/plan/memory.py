@@ -6,7 +6,6 @@ run. What waits on the host is counted apart (`distributed.HOST`).
 """
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,23 +19,24 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rec_experiments import distributed
-from rec_experiments.distributed import World
+from rec_experiments.distributed import World, kept
 from rec_experiments.experiment import Experiment
 from rec_experiments.plan.meter import Meter
+from rec_experiments.plan.passes import batch_of, full_pass, recomputes
 from rec_experiments.policy import head
 from rec_experiments.policy.batching import Pass
 from rec_experiments.prepare import compute_dtype, extra_roles, place, policies_of
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.rollout.remote import layout
 from rec_experiments.rollout.worker import Snapshot
-from rec_experiments.training.loop import gradient_pass, measures_kl
+from rec_experiments.training.loop import forward_pass, gradient_pass
 from rec_experiments.training.movement import copied
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.update import MiniBatch, begin_gradient
-from rec_experiments.types import Response, Rollouts, Tick, Verdict
 
 LAYERS = (2, 4)  # of the models that are run
 DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host
+CHAT: Any = SimpleNamespace(pad_id=0)
 
 Chunks = Callable[[int, int], Iterator[slice]]  # of so many tokens and a vocabulary
 
@@ -62,9 +62,9 @@ def training_memory(
 ) -> dict[str, Use]:
     """Of each phase what training holds on each of its devices, the sampler apart.
 
-    shape: the model's configuration. prompt_tokens: of the rows of a pass, whose responses are of
-    full length and which is as large as the limits of a pass allow. host: DEVICE for a run on a
-    CPU, where both share one memory.
+    shape: the model's configuration. prompt_tokens: of the rows of a pass that a limit of tokens
+    bounds (`prompt_of`), whose responses are of full length and which is as large as the limits
+    allow. host: DEVICE for a run on a CPU, where both share one memory.
     """
     few, more = (
         _counted(experiment, {**shape, "num_hidden_layers": layers}, prompt_tokens, host)
@@ -96,7 +96,10 @@ def _counted(
         FakeTensorMode(allow_non_fake_inputs=True),
         Meter() as meter,
     ):
-        return Phases(experiment, world, meter).run(model_of(experiment, shape), batch)
+        phases = Phases(experiment, world, meter)
+        if recomputes(experiment) and isinstance(experiment.pipeline, Overlap):
+            phases.recompute_elsewhere(model_of(experiment, shape), batch)
+        return phases.run(model_of(experiment, shape), batch)
 
 
 def model_of(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
@@ -162,53 +165,6 @@ def pretended(ranks: int) -> Iterator[World]:
         distributed._mesh.cache_clear()
 
 
-def rows_of_update(experiment: Experiment) -> int:
-    """The most rows of a mini-batch that one rank computes."""
-    groups = -(-experiment.batch_size // experiment.updates.mini_batches)
-    return -(-groups * experiment.group_size // experiment.ranks)
-
-
-def pass_of(experiment: Experiment, prompt_tokens: int) -> tuple[int, int]:
-    """Responses of a pass that is as large as the limits and the mini-batch allow, and how many of
-    them share a prompt. Prompts have `prompt_tokens`, responses are of full length."""
-    source: Any = experiment.model
-    T = experiment.dataset.max_response_tokens
-    P = min(prompt_tokens, experiment.dataset.max_prompt_tokens)
-    limit = experiment.micro_batch_tokens
-    rows = min(rows_of_update(experiment), experiment.micro_batch_size or sys.maxsize)
-    together = min(rows, experiment.group_size) if source.shared_prompts else 1
-    if limit:
-        together = max(1, min(together, (limit - P) // T))
-        rows = max(1, min(rows, limit // (P + together * T) * together))
-    return rows, together
-
-
-def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
-    """The rows of one pass that is as large as it may be."""
-    rows, together = pass_of(experiment, prompt_tokens)
-    T = experiment.dataset.max_response_tokens
-    P = min(prompt_tokens, experiment.dataset.max_prompt_tokens)
-    logp = [[-1.0] * T for _ in range(rows)]
-    return Rollouts(
-        index=0,
-        prompts=[[i // together] * P for i in range(rows)],
-        responses=[Response([i] * T, logp[i], True, [True] * T) for i in range(rows)],
-        verdicts=[Verdict(reward=float(i % 2), accuracy=float(i % 2)) for i in range(rows)],
-        groups=[0] * rows,
-        versions=[0] * rows,
-        logps={"behavior": logp} if "sampler" in experiment.algorithm().needs.logps else {},
-    )
-
-
-def batch_of(experiment: Experiment, rollouts: Rollouts) -> MiniBatch:
-    """The rows as an update gets them that measures KL, if any does."""
-    update = next(n for n in range(1 << 20) if measures_kl(experiment.kl_every or 1, n))
-    tick = Tick(batch=0, epoch=0, part=0, update=update)
-    source: Any = experiment.model
-    like: Any = torch.nn.Linear(1, 1, dtype=getattr(torch, source.dtype))
-    return MiniBatch.of(rollouts, experiment.algorithm(), tick, experiment.seed, like)
-
-
 class Phases:
     """Runs the phases one after the other and notes what each holds at most."""
 
@@ -228,17 +184,16 @@ class Phases:
         overlaps = isinstance(experiment.pipeline, Overlap)
         with self.phase("start"):
             models, model = place(model, extra_roles(experiment), world, compute)
-            shared = 2 * bytes_of(model.state_dict()) if overlaps else 0
+            slots = [kept(model.state_dict()) for _ in range(2)] if overlaps else []
+            copies = copied_whole(model) if recomputes(experiment) and not overlaps else []
             model = world.split(model, compute)
             optimizer = experiment.optimizer.build(model)
         policies = policies_of(experiment, models)
         with self.phase("hold"):  # in overlap they are held in shared memory
-            held = {} if overlaps else Snapshot.of(model, 0).kept().weights
+            held = slots[0] if overlaps else Snapshot.of(model, 0).kept().weights
             course = experiment.updates.course()
             course.before(course.tick(0), model)
-        context: Any = SimpleNamespace(
-            policies=policies, chat=SimpleNamespace(pad_id=0), world=world
-        )
+        context: Any = SimpleNamespace(policies=policies, chat=CHAT, world=world)
         gradient = gradient_pass(experiment, context, batch.tick)
         part = Pass(batch.sequences, needs_gradient=True, chunked=True)
         begin_gradient(model)
@@ -250,11 +205,13 @@ class Phases:
             before = copied(model) if gradient.kl else None
             experiment.optimizer.step(optimizer, model, batch.tick.update)
             del before
-        with self.phase("sample"):  # what is there while the sampler works
-            pass
+        with self.phase("sample"):  # what is there while the sampler works, or after it
+            for copy in copies:
+                self.recompute(copy, batch)
         state = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
+            "policies": policies.state(),
             "course": course.state(),
             "held": held,
         }
@@ -270,10 +227,24 @@ class Phases:
             state = world.unpack(packed)
             model.load_state_dict(state["model"])
             restore(optimizer, state["optimizer"])
+            policies.restore(state["policies"])
             course = experiment.updates.course()
             course.restore(state["course"])
-            state["held"] = Snapshot(0, state["held"]).kept().weights
-        return {name: Use(use.device, use.host + shared) for name, use in self.found.items()}
+            if not overlaps:  # else they go to where others were held
+                state["held"] = Snapshot(0, state["held"]).kept().weights
+        return self.found
+
+    def recompute(self, model: PreTrainedModel, batch: MiniBatch) -> None:
+        """The pass of `LogprobRecomputer`."""
+        with torch.no_grad():
+            forward_pass(self.experiment, CHAT)(model, batch.sequences)
+
+    def recompute_elsewhere(self, model: PreTrainedModel, batch: MiniBatch) -> None:
+        """The same on the device of a process that draws."""
+        with self.phase("recompute"):
+            [copy] = copied_whole(model)
+            del model  # which that process has loaded
+            self.recompute(copy, batch)
 
     def beside_a_write(self, packed: Any) -> dict[str, Use]:
         """The phases that a state may be written in, with its copy."""
@@ -286,6 +257,12 @@ class Phases:
             name: Use(self.found[name].device + device, self.found[name].host + host)
             for name in ("sample", "train", "step", "save")
         }
+
+
+def copied_whole(model: PreTrainedModel) -> list[PreTrainedModel]:
+    """A frozen copy that is not split, on the model's device."""
+    models, _ = place(model, ["copy"], World(device=DEVICE), torch.float32)
+    return [*models.values()]
 
 
 def bytes_of(weights: Mapping[str, Tensor]) -> int:

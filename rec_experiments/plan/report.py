@@ -11,7 +11,9 @@ from rec_experiments.plan.budget import DRAWS, GB, HOST, TRAINS, Plan, plan, wha
 # What is set aside, and may be nothing.
 RESERVES = {
     "margin_gb", "context_gb", "nccl_gb", "fragmentation", "engine_gb", "asleep_gb", "process_gb",
+    "padding",
 }  # fmt: skip
+LENGTHS = {"prompt_tokens", "response_tokens"}
 HEADINGS = {
     TRAINS: "each GPU that trains",
     DRAWS: "each GPU that draws",
@@ -53,9 +55,13 @@ def number(key: str, text: str) -> float:
         value = -1.0
     if key in RESERVES and value == 0:
         return value
-    if not 0 < value < math.inf:
-        least = "of at least 0" if key in RESERVES else "above 0"
-        raise UserError(f"{key}={text}: must be a number {least}, and finite")
+    most = 1 if key == "padding" else math.inf
+    least = 1 if key in LENGTHS else 0
+    if not 0 < value < most or value < least:
+        allowed = "of at least 0" if key in RESERVES else "above 0"
+        allowed = "of at least 1" if key in LENGTHS else allowed
+        below = "below 1" if key == "padding" else "finite"
+        raise UserError(f"{key}={text}: must be a number {allowed}, and {below}")
     return value
 
 
@@ -84,4 +90,6 @@ def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
         f"  a checkpoint {seconds['save']:.0f} s",
         f"assumed, not measured: {flat}",
     ]
+    if getattr(experiment.model, "compile_layers", False):
+        lines.append("model.compile_layers=true: counted as layers that are not compiled")
     return lines

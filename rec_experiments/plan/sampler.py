@@ -15,12 +15,14 @@ ITEMSIZE = {"float32": 4, "bfloat16": 2}
 @dataclass(frozen=True, slots=True)
 class SamplerMemory:
     """Bytes on a device. weights, cache, engine: while it draws, the last for what a step computes
-    in. asleep: while training has the device; None if all of it stays."""
+    in. asleep: while training has the device; None if all of it stays. asked: what must be free
+    when it starts."""
 
     weights: float
     cache: float
     engine: float
     asleep: float | None
+    asked: float = 0.0
 
     @property
     def drawing(self) -> float:
@@ -39,10 +41,10 @@ def sampler_memory(
     share = ITEMSIZE[sampler.dtype or own] / ITEMSIZE[own] / sampler.tensor_parallel_size
     weights, engine = weight_bytes * share, values["engine_gb"] * 1e9
     named = sampler.kv_cache_memory_bytes
-    left = sampler.gpu_memory_utilization * card - weights - engine
-    cache = left if named is None else float(named)
+    asked = sampler.gpu_memory_utilization * card
+    cache = asked - weights - engine if named is None else float(named)
     asleep = values["asleep_gb"] * 1e9 if sampler.sleep else None
-    return SamplerMemory(weights, cache, engine, asleep)
+    return SamplerMemory(weights, cache, engine, asleep, asked)
 
 
 def cache_bytes_per_token(experiment: Experiment, config: PretrainedConfig) -> float:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.distributed import SHARD, World
-from rec_experiments.errors import UserError
-from rec_experiments.records.checkpoints import Checkpoints, State
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.records.checkpoints import UNREADABLE, Checkpoints, State, foreign
 
 
 def read_joined(folder: Path, step: int | None) -> tuple[State, list[str]]:
@@ -14,7 +14,7 @@ def read_joined(folder: Path, step: int | None) -> tuple[State, list[str]]:
     `step` gradient steps, in one piece, on the host; and the names of newer ones that are damaged.
     folder: the run's checkpoints.
 
-    Raises UserError if there is none, or the one that was asked for is damaged.
+    Raises UserError if there is none, the one that was asked for is damaged, or it is not of a run.
     """
     states = Checkpoints(folder, World())
     there = states.steps()
@@ -25,7 +25,11 @@ def read_joined(folder: Path, step: int | None) -> tuple[State, list[str]]:
     damaged: list[str] = []
     for wanted in there if step is None else [step]:
         if parts := states.parts(wanted):
-            return {"step": wanted, "model": joined([part["model"] for part in parts])}, damaged
+            try:
+                model = joined([part["model"] for part in parts])
+            except UNREADABLE as error:
+                raise foreign(states.of(wanted), first_line(error)) from error
+            return {"step": wanted, "model": model}, damaged
         damaged.append(states.of(wanted).name)
     other = "there is no other one" if step is None else "was asked for"
     raise UserError(f"{folder}: {', '.join(damaged)}: damaged, and {other}")

@@ -34,6 +34,7 @@ from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.samplers.weight_push import update_info
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.types import Response, SampleKey
 
@@ -161,8 +162,11 @@ def test_the_callers_weights_and_the_samplers_stay_apart(pair):
 
 
 def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
-    """Sleeping and the push to tensor-parallel workers, held to this version's signatures."""
+    """Sleeping and the push to tensor-parallel workers, held to this version's signatures, and what
+    is pushed to what its workers read."""
     from vllm import LLM
+    from vllm.config.weight_transfer import WeightTransferConfig
+    from vllm.distributed.weight_transfer import ipc_engine
     from vllm.engine.arg_utils import EngineArgs
 
     fields = {field.name for field in dataclasses.fields(EngineArgs)}
@@ -171,6 +175,14 @@ def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
     for call in (LLM.wake_up, LLM.start_weight_update, LLM.finish_weight_update):
         inspect.signature(call).bind(None)
     inspect.signature(LLM.update_weights).bind(None, {"update_info": {}})
+    inspect.signature(LLM.init_weight_transfer_engine).bind(None, {"init_info": {}})
+    assert WeightTransferConfig(backend="ipc").backend == "ipc"
+    assert not ipc_engine.IPCWeightTransferInitInfo(packed=False).packed
+    part = [("a", torch.ones(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
+    told = update_info(part, [[w, w] for _, w in part], ["GPU-0", "GPU-1"], lambda w: (None, (w,)))
+    read = ipc_engine.IPCWeightTransferUpdateInfo(**told)
+    assert read.dtype_names == ["float32", "bfloat16"]
+    assert [sorted(handles) for handles in read.ipc_handles] == [["GPU-0", "GPU-1"]] * 2
 
 
 def test_weights_that_do_not_fit_are_refused(sampler):

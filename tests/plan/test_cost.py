@@ -1,0 +1,125 @@
+"""Operations and time of a gradient step, in a plan.
+
+1. Operations are those that torch counts when the code that trains runs, padding included.
+2. A gradient step has its part of a batch, and of the draw that it comes from.
+3. Every forward pass beside that of the gradient counts.
+4. Lengths are within those that the data set allows.
+"""
+
+import pytest
+import torch
+from conftest import experiment
+from test_plan import SMALL, VALUES
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM
+
+from rec_experiments.plan import memory, passes
+from rec_experiments.plan.cost import passes_beside, step_cost
+from rec_experiments.plan.sampler import SamplerMemory
+from rec_experiments.policy.batching import TokenSequence
+from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.training.loop import layout
+
+GPU = {"operations": 1e15, "bandwidth": 1e12, "memory": 80e9}
+LOCAL = ("model=pretrained", "model.path=x", "kl_every=0", "micro_batch_size=null")
+ROWS = (
+    "batch_size=2", "group_size=4", "dataset.max_prompt_tokens=64",
+    "dataset.max_response_tokens=64",
+)  # fmt: skip
+
+
+def cost(*overrides, **values):
+    exp = experiment(*LOCAL, *overrides)
+    config = memory.configuration(SMALL)
+    weights = memory.model_bytes(exp, SMALL) / 4
+    sampler = SamplerMemory(weights * 4, 1e12, 0.0, None)
+    return step_cost(exp, config, sampler, GPU, VALUES | values, weights, 0.0)
+
+
+@pytest.mark.parametrize("kind", [(), ("model.packed=true",), ("model.shared_prompts=true",)])
+def test_operations_are_those_of_the_code_that_trains(kind):
+    """Of rows of like lengths, in one pass: nothing is padding. What is looked up in the embeddings
+    is no product, and the last token of a row is not read."""
+    exp = experiment(*LOCAL, *ROWS, *kind)
+    found = cost(*ROWS, *kind, prompt_tokens=48, response_tokens=60, padding=0).trained
+    rows = [
+        TokenSequence([n // 4] * 48, [n] * 60, [n]) for n in range(exp.batch_size * exp.group_size)
+    ]
+    forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32, **layout(exp))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = AutoModelForCausalLM.from_config(
+            memory.configuration(SMALL), attn_implementation="eager"
+        )
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            forward(model, rows, chunked=True)
+    assert found == pytest.approx(3 * counter.get_total_flops(), rel=0.03)
+
+
+def test_padding_is_computed_where_rows_are_padded():
+    plain, padded = (cost(*ROWS, padding=share).trained for share in (0, 0.5))
+    assert 1.7 < padded / plain < 2  # the head computes none
+    for kind in ("packed", "shared_prompts"):
+        choice = f"model.{kind}=true"
+        assert cost(*ROWS, choice, padding=0.5) == cost(*ROWS, choice, padding=0)
+
+
+def test_a_gradient_step_has_its_part_of_a_batch():
+    whole, part = cost("batch_size=16"), cost("batch_size=16", "updates=four_parts")
+    assert (part.tokens, part.trained) == (whole.tokens / 4, whole.trained / 4)
+    for name in ("train", "draw", "push", "step"):
+        assert part.seconds[name] == pytest.approx(whole.seconds[name] / 4), name
+    twice = cost("batch_size=16", "updates=twice")
+    assert twice.trained == whole.trained
+    assert twice.seconds["draw"] == whole.seconds["draw"] / 2
+    replay = cost("batch_size=16", "source=replay")
+    assert replay.trained == whole.trained
+    assert replay.seconds["draw"] < whole.seconds["draw"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "passes"),
+    [
+        (("algo=reinforce", "kl_every=0"), 0),
+        (("algo=reinforce", "kl_every=4"), 0.25),
+        (("algo=grpo_kl", "kl_every=4"), 1),  # the loss reads the reference
+        (("algo=ppo_ewma", "kl_every=0"), 1),  # and this one the moving average
+        (("algo=decoupled_ppo", "kl_every=0", "updates=twice"), 0.5),  # once a batch
+    ],
+)
+def test_passes_beside_the_gradients(overrides, passes):
+    assert passes_beside(experiment(*overrides)) == passes
+
+
+def test_a_correction_takes_time_where_batches_are_drawn():
+    plain, corrected = cost("algo=reinforce"), cost("algo=reinforce", "correction=truncated")
+    assert corrected.seconds["train"] == plain.seconds["train"]
+    more = corrected.seconds["draw"] - plain.seconds["draw"]
+    assert more == pytest.approx(plain.seconds["train"] / 3)
+
+
+def test_lengths_are_those_that_the_data_set_allows():
+    short = ("dataset.max_prompt_tokens=20", "dataset.max_response_tokens=30")
+    found = cost(*short, "batch_size=2", "group_size=4")
+    assert found.tokens == 2 * 4 * 50
+
+
+@pytest.mark.parametrize(
+    ("extra", "tokens"),
+    [
+        (("micro_batch_tokens=512", "micro_batch_size=null"), (16, 64)),  # bounded by tokens
+        (("micro_batch_tokens=100", "micro_batch_size=null"), (100, 64)),  # one row is beyond it
+        (("micro_batch_tokens=null", "micro_batch_size=4"), (100, 64)),
+    ],
+)
+def test_a_pass_without_a_limit_of_tokens_may_hold_the_longest_prompts(extra, tokens):
+    exp = experiment(
+        *LOCAL,
+        *extra,
+        "dataset.max_prompt_tokens=100",
+        "dataset.max_response_tokens=64",
+        "group_size=8",
+    )
+    pass_ = passes.full_pass(exp, 16)
+    assert (len(pass_.prompts[0]), len(pass_.responses[0].tokens)) == tokens
+    assert passes.pass_of(exp, 16)[0] == len(pass_.prompts)
