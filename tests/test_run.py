@@ -173,11 +173,21 @@ def test_texts_of_others_cannot_steer_a_terminal():
     )
 
 
+def followed(cause: Exception) -> Exception:
+    """An error without a name of its own, as a package raises that imports its parts late."""
+    error = ModuleNotFoundError("Could not import module 'Model'. Are its requirements there?")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
         (ModuleNotFoundError("No module", name="wandb"), "wandb: is not installed here"),
         (ModuleNotFoundError("No module", name="math_verify.parser"), "pip install math-verify"),
+        (ModuleNotFoundError("No module", name="hydra.errors"), "pip install hydra-core"),
+        (followed(ModuleNotFoundError("No module", name="pandas")), "pip install pandas"),
+        (ModuleNotFoundError("Could not import module"), None),
         (OSError(36, "File name too long", "x" * 300), "xxx: is too long"),
         (ModuleNotFoundError("No module", name="rec_experiments.gone"), None),
         (OSError(5, "Input/output error"), None),
