@@ -47,10 +47,29 @@ def test_runs_and_their_numbers(tmp_path):
     assert len(load_runs(tmp_path)) == len(frame)
 
 
+def test_a_folder_may_be_a_run_and_a_damaged_run_is_left_out(tmp_path, capsys):
+    config = (
+        "{algo: {name: A}, sync: {interval: 1, offset: 0}, dataset: {kind: d}, seed: 0, steps: 1}"
+    )
+    for name in ("one", "torn", "strange"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(config)
+        (tmp_path / name / "status.json").write_text('{"state": "done"}')
+        (tmp_path / name / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
+    (tmp_path / "torn" / "metrics.jsonl").write_text("nothing\n{}\n")
+    (tmp_path / "strange" / "config.yaml").write_text(config.replace("{name: A}", "3"))
+    assert [*load_runs(tmp_path / "one")["step"]] == [0, 1]
+    assert set(load_runs(tmp_path)["run"]) == {"one"}
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert all(line.startswith(f"left out: run folder {tmp_path}") for line in told)
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no such folder"):
         load_runs(tmp_path / "nowhere")
     assert load_runs(tmp_path).empty
+    assert {"algo", "step"} <= set(load_runs(tmp_path).columns)
 
 
 def test_the_package_itself_loads_nothing_heavy():
