@@ -8,7 +8,7 @@ USER_ERROR = 2  # exit code for bad input
 # What ends a run from outside, as Ctrl-C does: a scheduler, a terminal that is closed, a user.
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 INTERRUPTED = tuple(128 + number for number in (signal.SIGINT, *STOPPING))  # exit codes
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last is of a limit (ulimit -f)
 OURS = ("rec_experiments", "hydra_plugins.rec_")  # modules that are there, or ours to mend
 RESUMES = "the same command resumes the run"
 

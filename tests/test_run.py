@@ -63,6 +63,27 @@ def test_a_signal_to_stop_is_kept_and_ignored_ones_stay_so(number):
     assert told == [number]
 
 
+def test_a_signal_while_the_folder_is_taken_leaves_interrupted(tmp_path, monkeypatch):
+    start = RunFolder.start
+
+    def signalled(*arguments):
+        start(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def too_late(number, frame):
+        raise AssertionError("nobody hears the signal")
+
+    monkeypatch.setattr(RunFolder, "start", signalled)
+    before = signal.signal(signal.SIGTERM, too_late)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert RunFolder(tmp_path / "run").status()["state"] == "interrupted"
+
+
 @pytest.fixture
 def ctrl_c():
     """Ctrl-C as in a terminal: it is ignored in what a shell starts in the background."""
