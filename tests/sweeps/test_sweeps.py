@@ -442,6 +442,19 @@ def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
     assert "0 done, 1 failed" in again.stdout
 
 
+def test_a_tracker_that_is_chosen_later_is_told_of_finished_runs(multirun, tmp_path):
+    pytest.importorskip("tensorboard")
+    multirun("seed=0")
+    [folder] = tmp_path.glob("runs/*_seed0_*")
+    (folder / "metrics.jsonl").write_text('{"step": 0, "eval/accuracy": 0.25}\n')
+    told = multirun("seed=0", "tracking=tensorboard").stdout
+    assert "1 runs, 1 finished before" in told
+    assert "1 of the finished runs was not tracked before, and is now" in told
+    assert f"tensorboard --logdir {folder.parent}" in told
+    assert [*folder.glob("tensorboard/events.*")]
+    assert "tracked" not in multirun("seed=0", "tracking=tensorboard").stdout
+
+
 def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multirun, tmp_path):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     stopped = multirun(

@@ -20,6 +20,28 @@ if TYPE_CHECKING:
 OF_THE_SWEEP = ("hydra.sweeper.", "hydra/sweeper=", "hydra.mode=")
 
 
+def track(done: list["sweeps.Job"]) -> None:
+    """Send runs that are finished to the tracker that is chosen now, as far as it has them not.
+
+    Raises UserError for one that cannot be read, or a tracker that is not there.
+    """
+    from rec_experiments import schema
+    from rec_experiments.experiment import Experiment
+    from rec_experiments.records.run_folder import RunFolder
+    from rec_experiments.records.tracking import track_finished
+
+    said = []
+    for job in done:
+        if job.config["tracking"]["kind"] != "none":
+            tracking = schema.build(schema.restore(job.config), Experiment).tracking
+            rows = RunFolder(job.path).metrics()
+            said.append(track_finished(tracking, job.path, rows, job.config))
+    if number := sum(map(bool, said)):
+        were, are = ("were", "are") if number > 1 else ("was", "is")
+        print(f"{number} of the finished runs {were} not tracked before, and {are} now")
+        print(*dict.fromkeys(line for lines in said for line in lines), sep="\n", flush=True)
+
+
 class ArmSweeper(Sweeper):
     """Runs arms × grid: each distinct run once, and only what is not done, running or queued.
 
@@ -65,6 +87,7 @@ class ArmSweeper(Sweeper):
                 + (f", {active} queued or running" if active else ""),
                 flush=True,
             )
+            track([job for job, name in zip(runs, states, strict=True) if name == "done"])
             waiting = [
                 job
                 for job, name in zip(runs, states, strict=True)
