@@ -34,6 +34,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.files import (
     PARTIAL,
     PRIVATE,
+    no_link,
     open_regular,
     remove,
     sync_folder,
@@ -131,7 +132,7 @@ class RunFolder:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "w", opener=_no_link)  # noqa: SIM115 (until the end)
+            self._lock = open(self.path / LOCK, "w", opener=no_link)  # noqa: SIM115 (until the end)
         except OSError as error:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
@@ -252,10 +253,6 @@ def _is_before_config(path: Path) -> bool:
     if path.name == STATES:
         return path.is_dir() and not any(path.iterdir())
     return path.name in BEFORE_CONFIG or path.match(PARTIAL)
-
-
-def _no_link(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _json(value: dict[str, Any]) -> bytes:
