@@ -6,6 +6,7 @@
 4. A run's reference is the finished run beside it that is the same on-policy.
 """
 
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from conftest import SMALL, experiment, resolve
 from conftest import run as train_until
 
 from rec_experiments import run as running
+from rec_experiments.command import told_once
 from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.records.identity import run_path
 from rec_experiments.records.run_folder import RunFolder
@@ -191,6 +193,16 @@ def test_a_terminal_without_the_letter_gets_another(encoding):
 def test_texts_of_others_cannot_steer_a_terminal():
     assert printable("Σ \x1b[2J\r\x9b1m\u202eabc\ud800\n\tend") == (
         r"Σ \x1b[2J\r\x9b1m\u202eabc\ud800  end"
+    )
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_what_is_full_is_one_line(code, capsys):
+    with pytest.raises(SystemExit) as ended, told_once():
+        raise OSError(code, os.strerror(code))
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        f"error: {os.strerror(code)}; the same command resumes the run\n"
     )
 
 
