@@ -1,5 +1,6 @@
 """Python without the command line: the same experiment, the same run, its numbers in a frame."""
 
+import shlex
 import subprocess
 import sys
 
@@ -78,3 +79,12 @@ def test_the_package_itself_loads_nothing_heavy():
     assert shown.stdout.strip() == "set()"
     with pytest.raises(AttributeError, match="nothing"):
         rec_experiments.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("value", ["é", "~/runs", "a;b"])
+def test_a_value_that_needs_quotes_is_told_so_and_goes_with_them(value):
+    with pytest.raises(UserError) as refused:
+        Experiment.compose(f"output_dir={value}")
+    advice = str(refused.value).partition("needs quotes: ")[2]
+    [override] = shlex.split(advice)
+    assert Experiment.compose(override).config["output_dir"] == value
