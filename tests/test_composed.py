@@ -55,7 +55,8 @@ def test_a_folder_may_be_a_run_and_a_damaged_run_is_left_out(tmp_path, capsys):
     for name in ("one", "torn", "strange"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(config)
-        (tmp_path / name / "status.json").write_text('{"state": "done"}')
+        state = "done" if name != "one" else r"\ud800"  # which no table can hold
+        (tmp_path / name / "status.json").write_text(f'{{"state": "{state}"}}')
         (tmp_path / name / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
     (tmp_path / "torn" / "metrics.jsonl").write_text("nothing\n{}\n")
     (tmp_path / "strange" / "config.yaml").write_text(config.replace("{name: A}", "3"))

@@ -21,7 +21,7 @@ import yaml
 
 from rec_experiments.cache import Kept
 from rec_experiments.errors import USER_ERROR, UserError, printable
-from rec_experiments.records.reading import STRANGE, read_object, unreadable
+from rec_experiments.records.reading import read_object, unreadable
 
 PACKAGE = Path(__file__).parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_code.yaml")
@@ -58,6 +58,8 @@ PACKAGES_OF = {
     ("dataset", "reasoning_gym"): ("reasoning-gym",),
     ("dataset", "tool_calls"): ("datasets",),
 }
+
+STRANGE = "it holds something else than a run writes there"
 
 Origin = dict[str, Any]  # of provenance.json; {} if there is none
 Start = dict[str, Any]  # one of its starts

@@ -24,7 +24,6 @@ REMEDIES = {
     "metrics.jsonl": "put it back as it was, or make the run again in another folder",
     "samples.jsonl": "remove it: no number of the run depends on it",
 }
-STRANGE = "it holds something else than a run writes there"
 
 
 def read_object(file: Path) -> dict[str, Any]:

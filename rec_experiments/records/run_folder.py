@@ -43,7 +43,7 @@ from rec_experiments.files import (
 from rec_experiments.records import code, provenance
 from rec_experiments.records.checkpoints import Checkpoints, Resplit
 from rec_experiments.records.identity import identity, refuse_other
-from rec_experiments.records.reading import STRANGE, last_row, read_object, read_rows, unreadable
+from rec_experiments.records.reading import last_row, read_object, read_rows, unreadable
 from rec_experiments.records.tracking import ID_FILE
 
 LOCK_PATIENCE = 2.0  # seconds: one that only looks, or that is about to end, may hold the lock
@@ -76,7 +76,7 @@ class RunFolder:
         """Contents of provenance.json; {} without one."""
         found = read_object(self.path / "provenance.json")
         if not code.is_sound(found):
-            raise unreadable(self.path / "provenance.json", STRANGE)
+            raise unreadable(self.path / "provenance.json", code.STRANGE)
         return found
 
     def made_by(self) -> str:

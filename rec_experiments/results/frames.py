@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas
 
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, printable
 from rec_experiments.records.run_folder import CONFIG
 from rec_experiments.records.tracking import schedule_name
 from rec_experiments.results.collect import run_folders
@@ -45,8 +45,8 @@ def _rows(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
         config = read_config(path)
         run = read_run("", "", config["seed"], path)
         values: list[Any] = [
-            path.name, str(path), run.state, config["algo"]["name"], schedule_name(config["sync"]),
-            config["dataset"]["kind"], run.seed,
+            path.name, str(path), printable(str(run.state)), config["algo"]["name"],
+            schedule_name(config["sync"]), config["dataset"]["kind"], run.seed,
         ]  # fmt: skip
     except UserError as error:
         leave_out(str(error))
