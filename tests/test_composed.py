@@ -5,11 +5,13 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from conftest import SMALL, resolve
 
 import rec_experiments
 from rec_experiments import Experiment, load_runs
 from rec_experiments.errors import UserError
+from rec_experiments.runs import experiment_of
 
 
 def test_an_experiment_is_what_the_command_line_composes():
@@ -89,3 +91,14 @@ def test_a_value_that_needs_quotes_is_told_so_and_goes_with_them(value):
     advice = str(refused.value).partition("needs quotes: ")[2]
     [override] = shlex.split(advice)
     assert Experiment.compose(override).config["output_dir"] == value
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"), [("advantage", "shift", 10**400), ("dataset", "kind", [[]])]
+)
+def test_a_configuration_that_no_run_wrote_is_one_line(group, key, value, tmp_path):
+    config = resolve()
+    config[group][key] = value
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=f"run folder {tmp_path}: its config.yaml is not that of"):
+        experiment_of(tmp_path, [])
