@@ -54,11 +54,11 @@ def digest_of_files(folders: "Iterable[str | Path]", also: str) -> str:
 def text(kind: str, version: str) -> str | None:
     """What `keep_text` kept; None if it is not there, or damaged."""
     try:
-        with open(_text_file(kind, version), "rb") as file:
+        with open(_text_file(kind, version), "rb", opener=_strictly) as file:
             digest, _, kept = file.read().partition(b"\n")
-    except OSError:
+        return kept.decode() if digest == _digest(kept) else None
+    except (OSError, ValueError):
         return None
-    return kept.decode() if digest == _digest(kept) else None
 
 
 def keep_text(kind: str, version: str, kept: str) -> None:
@@ -67,7 +67,7 @@ def keep_text(kind: str, version: str, kept: str) -> None:
 
     with suppress(OSError):
         os.makedirs(place(), exist_ok=True)
-        with open(_text_file(kind, version), "wb") as file:
+        with open(_text_file(kind, version), "wb", opener=_strictly) as file:
             file.write(_digest(kept.encode()) + b"\n" + kept.encode())
         _remove_old(kind, ".txt")
 
@@ -94,7 +94,7 @@ class Kept:
             return
         with suppress(OSError):
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self.file, "ab") as file:
+            with open(self.file, "ab", opener=_strictly) as file:
                 if not file.tell():
                     _remove_old(self.kind, self.file.suffix)
                 file.write(_digest(line) + b" " + line + b"\n")
@@ -104,8 +104,8 @@ class Kept:
         from contextlib import suppress
 
         lines: list[bytes] = []
-        with suppress(OSError):
-            lines = self.file.read_bytes().split(b"\n")
+        with suppress(OSError), open(self.file, "rb", opener=_strictly) as file:
+            lines = file.read().split(b"\n")
         for digest, _, line in (each.partition(b" ") for each in lines):
             if digest == _digest(line):
                 yield json.loads(line)
@@ -119,6 +119,12 @@ def _remove_old(kind: str, suffix: str) -> None:
 
 def _text_file(kind: str, version: str) -> str:
     return os.path.join(place(), f"{kind}_{version}.txt")
+
+
+def _strictly(name: str, flags: int) -> int:
+    """Opens no link, through which another file would be written, and waits for no pipe: several
+    users may share the folder."""
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _digest(line: bytes) -> bytes:

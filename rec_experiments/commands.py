@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 from rec_experiments import pages, streams
 
+ENVIRONMENT = "or use that of make install: source .venv/bin/activate"
+
 
 def main() -> None:
     """Entry point of all that this project does."""
@@ -22,10 +24,19 @@ def main() -> None:
 
 def _start() -> None:
     """What the command line says."""
-    from rec_experiments import command
-    from rec_experiments.errors import UserError
-    from rec_experiments.help import COMMANDS
+    from rec_experiments.errors import USER_ERROR, UserError, mistake
 
+    try:
+        from rec_experiments import command
+        from rec_experiments.help import COMMANDS
+    except ModuleNotFoundError as error:  # without it not even a mistake can be told
+        if not (found := mistake(error)):
+            raise
+        print(f"error: {found}; {ENVIRONMENT}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+
+    if sys.argv[1:2] and sys.argv[1] in pages.HELP and {*sys.argv[2:3]} & COMMANDS.keys():
+        sys.argv[1:3] = sys.argv[2], sys.argv[1]  # the page of a command, asked for from behind
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     if word in COMMANDS:
         del sys.argv[1]  # as if its module had been called

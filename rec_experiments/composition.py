@@ -53,7 +53,7 @@ def explain(error: BaseException) -> str:
         chain.append(cause)
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
-            return f"{part.override}: cannot be read ({first_line(part)})"
+            return f"{part.override}: cannot be read ({first_line(part)}){_quoted(part.override)}"
         if isinstance(part, MissingConfigException) and part.missing_cfg_file:
             return _no_such_choice(part.missing_cfg_file, part.options)
         if isinstance(part, OmegaConfBaseException) and part.full_key:
@@ -61,6 +61,14 @@ def explain(error: BaseException) -> str:
             where = override[1] if override else part.full_key
             return f"{where}: {first_line(part)}{_suggestion(part)}"
     return first_line(error)
+
+
+def _quoted(override: str) -> str:
+    """How to write a value with signs that Hydra's grammar has another use for, or none."""
+    key, _, value = override.partition("=")
+    if not value or set(value) & set("\"'[]{}()"):
+        return ""
+    return f"; such a value needs quotes: '{key}=\"{value}\"'"
 
 
 def _no_such_choice(file: str, options: Sequence[str] | None) -> str:

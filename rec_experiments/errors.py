@@ -8,9 +8,14 @@ USER_ERROR = 2  # exit code for bad input
 # What ends a run from outside, as Ctrl-C does: a scheduler, a terminal that is closed, a user.
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 INTERRUPTED = tuple(128 + number for number in (signal.SIGINT, *STOPPING))  # exit codes
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last is of a limit (ulimit -f)
 OURS = ("rec_experiments", "hydra_plugins.rec_")  # modules that are there, or ours to mend
 RESUMES = "the same command resumes the run"
+
+# Modules whose package has another name; that of the module may be a stranger's.
+PACKAGES = {
+    "PIL": "pillow", "antlr4": "antlr4-python3-runtime", "hydra": "hydra-core", "yaml": "pyyaml",
+}  # fmt: skip
 
 GOES_ON = "interrupted; what is finished is kept, the same command goes on"  # of a sweep
 
@@ -32,12 +37,22 @@ def first_line(error: BaseException) -> str:
 def mistake(error: Exception) -> UserError | None:
     """What the user can mend, if an error of another kind is that: a package that is not installed,
     or a name that no file can have."""
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(OURS):
-        package = str(error.name).partition(".")[0].replace("_", "-")
+    if isinstance(error, ModuleNotFoundError) and (module := _missing(error)):
+        package = PACKAGES.get(module, module.replace("_", "-"))
         return UserError(f"{package}: is not installed here; python -m pip install {package}")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return UserError(f"{error.filename}: is too long for the name of a file")
     return None
+
+
+def _missing(error: BaseException | None) -> str:
+    """The module that is not there, which may be named by what an error follows from alone. "" for
+    one of ours."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return "" if error.name.startswith(OURS) else error.name.partition(".")[0]
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def printable(text: str) -> str:

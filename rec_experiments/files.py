@@ -98,6 +98,12 @@ def open_regular(path: Path) -> BufferedReader:
     return file
 
 
+def no_link(name: str, flags: int) -> int:
+    """An opener for a file to be written: no link, through which another file would be, and no pipe
+    that waits for a reader."""
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 def read_regular(path: Path) -> bytes:
     """What is in it. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:

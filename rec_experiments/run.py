@@ -19,7 +19,7 @@ from rec_experiments.prepare import prepare
 from rec_experiments.records import provenance
 from rec_experiments.records.identity import on_policy_path, run_path
 from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.records.tracking import NoTracking, group_name
+from rec_experiments.records.tracking import NoTracking, group_name, track_finished
 from rec_experiments.signals import on_stop, undisturbed
 from rec_experiments.slots import Tracker
 from rec_experiments.training.loop import TrainingContext, train
@@ -44,13 +44,17 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         again = "; remake=true makes it again" if made_by else ""
         say(console, f"finished before{by}: {path}; nothing to do{again}")
         summarise(console, folder.metrics(), path, on_policy_rows(config, path))
+        if world.leads:
+            for line in track_finished(experiment.tracking, path, folder.metrics(), config):
+                say(console, line)
         return path
     with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
         context = prepare(experiment, reporter.note, reporter.warm_step, world)
         ending.callback(context.worker.close)
+        told: list[int] = []  # signals to stop; from here on none may leave `running` behind
+        ending.enter_context(on_stop(told.append))
         folder.start(config, provenance.collect(config), experiment.remake)
-        told: list[int] = []  # signals to stop
-        with on_stop(told.append), early_end_told(folder, reporter.note) as afterwards:
+        with early_end_told(folder, reporter.note) as afterwards:
             if world.leads:  # what is said is read from files that only the first rank has written
                 for line in opening(experiment, folder, context, made_by):
                     reporter.note(line)

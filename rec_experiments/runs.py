@@ -54,7 +54,7 @@ def _restored(run: Path) -> DictConfig:
                 raise UserError(f"{key}: is {'no' if key in slots else 'a'} choice of a group")
         config = schema.restore(saved)
         schema.build(config, Experiment)
-    except (OmegaConfBaseException, UserError) as error:
+    except (OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
         raise UserError(
             f"run folder {run}: its {CONFIG} is not that of a run of this code ({explain(error)})"
         ) from error

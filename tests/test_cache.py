@@ -75,3 +75,22 @@ def test_old_files_are_removed_and_only_those_of_the_kind(folder):
     left = {file.name for file in folder.iterdir()}
     newest = range(3, cache.FILES_KEPT + 3)
     assert left == {"words_0.jsonl", *(f"numbers_{version}.jsonl" for version in newest)}
+
+
+@pytest.mark.parametrize(
+    "keep_it", [cache.keep_text, lambda *words: keep(x=1)], ids=["text", "values"]
+)
+def test_a_link_or_a_pipe_in_a_shared_folder_is_neither_followed_nor_waited_for(
+    keep_it, folder, tmp_path
+):
+    other = tmp_path / "other"
+    other.write_text("mine\n")
+    keep_it("numbers", "1", "a page")
+    [file] = folder.iterdir()
+    for lay in (lambda: file.symlink_to(other), lambda: os.mkfifo(file)):
+        file.unlink()
+        lay()
+        keep_it("numbers", "1", "a page")
+        assert Kept("numbers", "1").values == {}
+        assert cache.text("numbers", "1") is None
+        assert other.read_text() == "mine\n"

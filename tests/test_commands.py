@@ -169,3 +169,32 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [("watch", "--help"), ("--help", "watch"), ("-h", "watch")])
+def test_the_page_of_a_command_may_be_asked_for_in_either_order(words, tmp_path):
+    told = command(*words, cwd=tmp_path)
+    assert told.returncode == 0
+    assert told.stdout.startswith("usage: python -m rec_experiments watch ")
+
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] == "{}":
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("hydra", "hydra-core"), ("yaml", "pyyaml"), ("rich", "rich")]
+)
+def test_a_missing_package_at_the_front_door_is_one_line(module, package, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(BLOCK.format(module))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    told = command("watch", cwd=tmp_path, PYTHONPATH=path)
+    assert told.returncode == 2
+    assert told.stderr.startswith(f"error: {package}: is not installed here; python -m pip install")
+    assert told.stderr.count("\n") == 1

@@ -6,6 +6,7 @@
 4. A run's reference is the finished run beside it that is the same on-policy.
 """
 
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from conftest import SMALL, experiment, resolve
 from conftest import run as train_until
 
 from rec_experiments import run as running
+from rec_experiments.command import told_once
 from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.records.identity import run_path
 from rec_experiments.records.run_folder import RunFolder
@@ -61,6 +63,27 @@ def test_a_signal_to_stop_is_kept_and_ignored_ones_stay_so(number):
         os.kill(os.getpid(), number)
     signal.signal(number, before)
     assert told == [number]
+
+
+def test_a_signal_while_the_folder_is_taken_leaves_interrupted(tmp_path, monkeypatch):
+    start = RunFolder.start
+
+    def signalled(*arguments):
+        start(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def too_late(number, frame):
+        raise AssertionError("nobody hears the signal")
+
+    monkeypatch.setattr(RunFolder, "start", signalled)
+    before = signal.signal(signal.SIGTERM, too_late)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert RunFolder(tmp_path / "run").status()["state"] == "interrupted"
 
 
 @pytest.fixture
@@ -173,11 +196,31 @@ def test_texts_of_others_cannot_steer_a_terminal():
     )
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_what_is_full_is_one_line(code, capsys):
+    with pytest.raises(SystemExit) as ended, told_once():
+        raise OSError(code, os.strerror(code))
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        f"error: {os.strerror(code)}; the same command resumes the run\n"
+    )
+
+
+def followed(cause: Exception) -> Exception:
+    """An error without a name of its own, as a package raises that imports its parts late."""
+    error = ModuleNotFoundError("Could not import module 'Model'. Are its requirements there?")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
         (ModuleNotFoundError("No module", name="wandb"), "wandb: is not installed here"),
         (ModuleNotFoundError("No module", name="math_verify.parser"), "pip install math-verify"),
+        (ModuleNotFoundError("No module", name="hydra.errors"), "pip install hydra-core"),
+        (followed(ModuleNotFoundError("No module", name="pandas")), "pip install pandas"),
+        (ModuleNotFoundError("Could not import module"), None),
         (OSError(36, "File name too long", "x" * 300), "xxx: is too long"),
         (ModuleNotFoundError("No module", name="rec_experiments.gone"), None),
         (OSError(5, "Input/output error"), None),

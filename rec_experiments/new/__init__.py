@@ -3,6 +3,7 @@
 Beside this file stands one whole package of each kind. A new one is its copy under another name.
 """
 
+import ast
 import importlib.util
 import keyword
 import shutil
@@ -16,7 +17,8 @@ from rec_experiments.errors import UserError
 
 TEMPLATES = Path(__file__).parent
 KINDS = {"algorithm": "my_algorithm", "task": "my_task"}  # and the name in its template
-VALUES = ("false", "inf", "nan", "null", "true")  # words that Hydra reads as no text
+# Words that Hydra or YAML reads as no text.
+VALUES = ("false", "inf", "nan", "no", "null", "off", "on", "true", "yes")
 NOT_COPIED = ("__pycache__", "*.pyc", ".*")
 
 
@@ -47,7 +49,8 @@ def unfit(name: str) -> str:
     """Why no package can have this name, or ""."""
     if not (name.isidentifier() and name.isascii() and name == name.lower()):
         return "must be a name for a Python package: a letter, then a-z, 0-9 and _"
-    if name.startswith("_") or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+    keywords = any(map(keyword.iskeyword, (name, camel(name))))
+    if name.startswith("_") or keywords or name in sys.stdlib_module_names:
         return "is a word of Python's own"
     if name in VALUES:
         return "is a value on a command line, not a name"
@@ -58,11 +61,20 @@ def taken(kind: str, name: str) -> str:
     """What has this name already, or ""."""
     if importlib.util.find_spec(name) is not None:
         return "is a module that Python finds already"
+    if (cls := camel(name)) in _imported(TEMPLATES / kind / KINDS[kind] / "__init__.py"):
+        return f"its class would be {cls}, which it imports"
     groups = choices_by_group()
     for group in _groups(TEMPLATES / kind, KINDS[kind]):
         if name in groups.get(group, ()):
             return f"{group}={name} is there already"
     return ""
+
+
+def _imported(module: Path) -> set[str]:
+    """The names that a module imports from others."""
+    tree = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+    found = (each.names for each in tree if isinstance(each, ast.ImportFrom))
+    return {alias.name for names in found for alias in names}
 
 
 def _groups(template: Path, name: str) -> Iterator[str]:

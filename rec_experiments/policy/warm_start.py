@@ -15,7 +15,7 @@ import transformers
 from torch import nn
 
 from rec_experiments import cache
-from rec_experiments.files import read_whole, write_with_digest
+from rec_experiments.files import no_link, read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import Tiny, WarmStart
@@ -75,7 +75,7 @@ def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str],
     with contextlib.ExitStack() as held:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(open(file.with_suffix(".lock"), "w"))
+            lock = held.enter_context(open(file.with_suffix(".lock"), "w", opener=no_link))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
             note(f"warm start: {what}, for this run alone: {file.parent}: {error.strerror}")

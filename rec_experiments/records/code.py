@@ -21,7 +21,7 @@ import yaml
 
 from rec_experiments.cache import Kept
 from rec_experiments.errors import USER_ERROR, UserError, printable
-from rec_experiments.records.reading import read_object
+from rec_experiments.records.reading import read_object, unreadable
 
 PACKAGE = Path(__file__).parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_code.yaml")
@@ -58,6 +58,8 @@ PACKAGES_OF = {
     ("dataset", "reasoning_gym"): ("reasoning-gym",),
     ("dataset", "tool_calls"): ("datasets",),
 }
+
+STRANGE = "it holds something else than a run writes there"
 
 Origin = dict[str, Any]  # of provenance.json; {} if there is none
 Start = dict[str, Any]  # one of its starts
@@ -128,13 +130,31 @@ def release(package: str) -> str | None:
     """Its version without what follows a +, which names the device that it was built for."""
     try:
         return version(package).partition("+")[0]
-    except PackageNotFoundError:
+    except (PackageNotFoundError, ValueError):  # the name may be anybody's
         return None
 
 
 def starts(origin: Origin) -> list[Start]:
     """Every start of a run. A provenance.json without a list of them is one, by unknown code."""
     return origin.get("starts", [{"from_step": 0, **origin}] if origin else [])
+
+
+def is_sound(origin: Origin) -> bool:
+    """Whether the starts of an origin are what a run writes, as far as they are read here."""
+    found = starts(origin)
+    return isinstance(found, list) and all(map(_is_start, found))
+
+
+def _is_start(start: Any) -> bool:
+    if not isinstance(start, dict) or not isinstance(start.get("from_step"), int):
+        return False
+    made = start.get("code", {"digest": "", "modules": {}, "versions": {}})
+    return (
+        isinstance(start.get("commit"), str | None)
+        and isinstance(made, dict)
+        and isinstance(made.get("digest"), str)
+        and all(isinstance(made.get(key), dict) for key in ("modules", "versions"))
+    )
 
 
 def made_by(origin: Origin, extra: tuple[Path, ...] = ()) -> str:
@@ -263,6 +283,8 @@ def main(arguments: list[str]) -> None:
     if len(arguments) > 1 or not file.is_file():
         raise UserError(f"{' '.join(arguments)}: must be one run folder with a provenance.json")
     origin: Origin = read_object(file)
+    if not is_sound(origin):
+        raise unreadable(file, STRANGE)
     print(f"made by {made_by(origin) or 'this code'}")
     for start in _makers(starts(origin)):
         if "code" in start:

@@ -10,20 +10,23 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, first_line
 from rec_experiments.records.reading import Row, read_rows
-from rec_experiments.records.tracking import labels
+from rec_experiments.records.tracking import labels, lasting_id
 from rec_experiments.slots import Tracker
 from rec_experiments.types import Piece
+
+FOLDER_ID = "folder_id"  # key of trackio's configuration of a run
 
 
 @dataclass(kw_only=True, slots=True)
 class Trackio(Piece):
     """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
 
-    A resumed run goes on as the run of its folder's name: steps that it has logged before are not
-    logged again, those that a killed process did not live to send are. Raises UserError where the
-    package is missing.
+    A resumed run goes on as the run of its folder: steps that it has logged before are not logged
+    again, those that a killed process did not live to send are. Another folder of the same name,
+    and a run that is made again, is another run of that name. Raises UserError where the package is
+    missing.
     """
 
     project: str
@@ -31,15 +34,40 @@ class Trackio(Piece):
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         trackio = needed("trackio", "trackio")
-        about = {**config, "tags": [*labels(config), *self.tags]}
-        with quiet():
-            run = trackio.init(
-                project=self.project, name=name, group=group, config=about, resume="allow",
-                embed=False, auto_log_gpu=False, auto_log_cpu=False,
-            )  # fmt: skip
-        logged = trackio.SQLiteStorage.get_max_step_for_run(self.project, name, run_id=run.id)
-        logged = -1 if logged is None else logged
-        return _TrackioRun(trackio, run, self.project, Path(folder), logged)
+        labelled = [*labels(config), *self.tags]
+        about = {**config, "tags": labelled, FOLDER_ID: lasting_id(Path(folder))}
+        known = self._known(trackio, name, folder)
+        try:
+            with quiet():
+                run = trackio.init(
+                    project=self.project, name=name, group=group, config=about,
+                    resume="must" if known else "never",
+                    embed=False, auto_log_gpu=False, auto_log_cpu=False,
+                )  # fmt: skip
+        except ValueError as error:
+            raise UserError(
+                f"tracking.project={self.project}: trackio refuses it ({first_line(error)})"
+            ) from error
+        return _TrackioRun(trackio, run, self.project, Path(folder), self._logged(trackio, run.id))
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether it has logged the run up to a step."""
+        trackio = needed("trackio", "trackio")
+        known = self._known(trackio, name, folder)
+        return known is not None and self._logged(trackio, known) >= step
+
+    def _known(self, trackio: Any, name: str, folder: str) -> str | None:
+        """trackio's id of the folder's run, if its newest of that name is that."""
+        newest = trackio.SQLiteStorage.get_latest_run_record_by_name(self.project, name)
+        if newest is None:
+            return None
+        about = trackio.SQLiteStorage.get_run_config(self.project, name, run_id=newest["id"]) or {}
+        return newest["id"] if about.get(FOLDER_ID) == lasting_id(Path(folder)) else None
+
+    def _logged(self, trackio: Any, run_id: str) -> int:
+        """The last step of a run that is there, or -1."""
+        last = trackio.SQLiteStorage.get_max_step_for_run(self.project, run_id=run_id)
+        return -1 if last is None else last
 
 
 @dataclass(kw_only=True, slots=True)
@@ -53,6 +81,17 @@ class TensorBoard(Piece):
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         needed("tensorboard", "tensorboard")
         return _TensorBoardRun(Path(folder, "tensorboard"), group)
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether the event files have the run up to a step."""
+        needed("tensorboard", "tensorboard")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        if not Path(folder, "tensorboard").is_dir():
+            return False
+        events = EventAccumulator(str(Path(folder, "tensorboard")), {"scalars": 1}).Reload()
+        tags = events.Tags()["scalars"]
+        return any(event.step >= step for tag in tags for event in events.Scalars(tag))
 
 
 class _TrackioRun:
@@ -71,7 +110,7 @@ class _TrackioRun:
         with quiet():
             if picture is not None:
                 self.run.log({"curves": self.trackio.Image(str(picture))}, step=self.logged)
-            self.run.finish()
+            self.trackio.finish()  # not the run alone: trackio would speak of it at the very end
         return [f"dashboard  trackio show --project {self.project}"]
 
 

@@ -34,6 +34,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.files import (
     PARTIAL,
     PRIVATE,
+    no_link,
     open_regular,
     remove,
     sync_folder,
@@ -42,7 +43,7 @@ from rec_experiments.files import (
 from rec_experiments.records import code, provenance
 from rec_experiments.records.checkpoints import Checkpoints, Resplit
 from rec_experiments.records.identity import identity, refuse_other
-from rec_experiments.records.reading import last_row, read_object, read_rows
+from rec_experiments.records.reading import last_row, read_object, read_rows, unreadable
 from rec_experiments.records.tracking import ID_FILE
 
 LOCK_PATIENCE = 2.0  # seconds: one that only looks, or that is about to end, may hold the lock
@@ -73,7 +74,10 @@ class RunFolder:
 
     def provenance(self) -> dict[str, Any]:
         """Contents of provenance.json; {} without one."""
-        return read_object(self.path / "provenance.json")
+        found = read_object(self.path / "provenance.json")
+        if not code.is_sound(found):
+            raise unreadable(self.path / "provenance.json", code.STRANGE)
+        return found
 
     def made_by(self) -> str:
         """Who made the run, if not this code alone; as `code.made_by`."""
@@ -128,7 +132,7 @@ class RunFolder:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "w", opener=_no_link)  # noqa: SIM115 (until the end)
+            self._lock = open(self.path / LOCK, "w", opener=no_link)  # noqa: SIM115 (until the end)
         except OSError as error:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
@@ -249,10 +253,6 @@ def _is_before_config(path: Path) -> bool:
     if path.name == STATES:
         return path.is_dir() and not any(path.iterdir())
     return path.name in BEFORE_CONFIG or path.match(PARTIAL)
-
-
-def _no_link(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _json(value: dict[str, Any]) -> bytes:

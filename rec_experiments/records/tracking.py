@@ -4,15 +4,49 @@ import secrets
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import write_atomic
-from rec_experiments.slots import Tracker
+from rec_experiments.slots import Tracker, Tracking
 from rec_experiments.types import Piece
 
 Mode = Literal["online", "offline", "disabled"]
-ID_FILE = "wandb_id"  # in the run folder, so that a resumed run goes on as the same run of W&B
+ID_FILE = "wandb_id"  # in the run folder, so that a resumed run goes on as the same one elsewhere
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A tracking that can tell what its tracker has, so that a finished run can be sent later."""
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether the tracker has the run up to a step. Raises UserError as `start` does."""
+
+
+def track_finished(
+    tracking: Tracking, folder: Path, rows: list[dict[str, Any]], config: dict[str, Any]
+) -> list[str]:
+    """Tell the tracker of a run that was done before it was chosen, unless it knows the run or
+    cannot tell. Returns lines for people, as `finish` does."""
+    name = folder.name
+    if not (isinstance(tracking, Remembers) and rows):
+        return []
+    if tracking.has(name, str(folder), rows[-1]["step"]):
+        return []
+    tracker = tracking.start(name, group_name(config), str(folder), config)
+    for row in rows:
+        tracker.log(row)
+    picture = folder / "curves.png"
+    return tracker.finish(picture if picture.is_file() else None)
+
+
+def lasting_id(folder: Path) -> str:
+    """What a run folder is known by to trackers, made once: folders of one name are told apart, and
+    a run that is made again from one that was there before."""
+    file = folder / ID_FILE
+    if not file.exists():
+        write_atomic(file, secrets.token_hex(4).encode())
+    return file.read_text()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,16 +77,13 @@ class Wandb(Piece):
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         import wandb  # heavy; only loaded when asked for
 
-        id_file = Path(folder, ID_FILE)
-        if not id_file.exists():
-            write_atomic(id_file, secrets.token_hex(4).encode())
         mode = self.mode or ("online" if wandb.login(prompt=False) else "offline")
         try:
             run = wandb.init(
                 project=self.project,
                 entity=self.entity,
                 name=name,
-                id=id_file.read_text(),
+                id=lasting_id(Path(folder)),
                 resume="allow",
                 group=group,
                 job_type="train",
@@ -68,6 +99,10 @@ class Wandb(Piece):
                 "entity and tags"
             ) from error
         return _WandbRun(run)
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether it was begun there: W&B itself goes on with it."""
+        return Path(folder, "wandb").is_dir()
 
 
 def schedule_name(sync: dict[str, Any]) -> str:

@@ -76,7 +76,9 @@ def test_an_algorithm_from_the_wheel_in_an_empty_folder(outsider):
     sweep = ("my_idea", *SMALL, "steps=2", "seed=0")
     swept = outsider.ours("-m", f"sweep={sweep[0]}", *sweep[1:])
     assert swept.startswith("9 runs, ")
-    assert swept.endswith("9 done, 0 failed\n")
+    done, following = swept.splitlines()[-2:]
+    assert done == "9 done, 0 failed"
+    assert following.endswith(f"python -m rec_experiments figures {' '.join(sweep)}")
     assert "9 runs: 9 done" in outsider.ours("sweeps", "status", *sweep)
     assert "my_idea.png" in outsider.ours("figures", *sweep)
 
@@ -105,6 +107,9 @@ def test_a_task_from_the_wheel_in_an_empty_folder(outsider):
         (("algorithm", "lambda"), "lambda: is a word of Python's own"),
         (("algorithm", "json"), "json: is a word of Python's own"),
         (("algorithm", "_idea"), "_idea: is a word of Python's own"),
+        (("task", "none"), "none: is a word of Python's own"),
+        (("algorithm", "on"), "on: is a value on a command line, not a name"),
+        (("task", "problem"), "problem: its class would be Problem, which it imports"),
         (("algorithm", "numpy"), "numpy: is a module that Python finds already"),
         (("algorithm", "grpo"), "algo=grpo is there already"),
         (("algorithm", "importance"), "weight=importance is there already"),

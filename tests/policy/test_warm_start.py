@@ -61,6 +61,16 @@ def test_a_cache_that_cannot_be_a_folder_stops_no_run(tmp_path, maker):
     ]
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_lock_that_is_no_file_is_neither_followed_nor_waited_for(tmp_path, maker, kind):
+    other, lock = tmp_path / "other", tmp_path / "a.lock"
+    other.write_text("mine")
+    lock.symlink_to(other) if kind == "link" else os.mkfifo(lock)
+    assert maker(tmp_path / "a.pt") == b"weights"
+    assert "for this run alone" in maker.said[0]
+    assert other.read_text() == "mine"
+
+
 def test_a_full_disk_stops_no_run(tmp_path, maker, monkeypatch):
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")

@@ -200,6 +200,24 @@ def test_a_provenance_of_before_is_one_start_of_unknown_code():
     assert after["commit"] == "new"
 
 
+@pytest.mark.parametrize(
+    "starts",
+    [None, "x", {}, [1], [{"from_step": "0"}], [{"from_step": 0, "commit": 7}],
+     [{"from_step": 0, "code": {"digest": "a", "modules": [], "versions": {}}}]],
+    ids=repr,
+)  # fmt: skip
+def test_a_provenance_of_something_else_is_told_with_the_folder(starts, tmp_path):
+    (tmp_path / "provenance.json").write_text(json.dumps({"starts": starts}))
+    with pytest.raises(UserError, match=r"provenance\.json cannot be read .* remove it"):
+        RunFolder(tmp_path).made_by()
+
+
+def test_a_package_that_none_can_be_called_is_not_compared():
+    made = start(OTHER)
+    made["code"]["versions"] = {"": "1", "a\0b": "1"}
+    assert code.different_packages(made) == []
+
+
 def test_another_release_of_a_package_is_other_code():
     made = start()
     made["code"]["versions"] = {**made["code"]["versions"], "torch": "1.0.0", "not-here": "2.0"}

@@ -13,6 +13,7 @@ from rec_experiments.display import draw_curves
 from rec_experiments.errors import UserError
 from rec_experiments.records import local_tracking
 from rec_experiments.records.local_tracking import TensorBoard
+from rec_experiments.records.tracking import ID_FILE, NoTracking, track_finished
 
 ROWS = [
     {"step": 0, "eval/accuracy": 0.25},
@@ -118,6 +119,63 @@ def test_the_picture_stands_at_the_last_step_in_trackio(tmp_path):
     )  # fmt: skip
     logs = json.loads(done.stdout.splitlines()[0])[0]
     assert sorted(log["step"] for log in logs) == [0, 1, 2, 2]
+
+
+# Runs of one name: a folder, another one, the first made again, and none of them once more.
+NAMESAKES = """
+import json, sys
+from pathlib import Path
+import trackio
+from rec_experiments.records.local_tracking import Trackio
+from rec_experiments.records.tracking import ID_FILE, track_finished
+
+config, folders, rows = json.load(sys.stdin)
+tracking = Trackio(kind="trackio", project="lab", tags=[])
+said = [track_finished(tracking, Path(each), rows, config) for each in folders]
+Path(folders[-1], ID_FILE).unlink()
+said += [track_finished(tracking, Path(folders[-1]), rows, config) for _ in range(2)]
+records = trackio.SQLiteStorage.get_run_records("lab")
+found = [trackio.SQLiteStorage.get_logs("lab", "ring", run_id=each["id"]) for each in records]
+print(json.dumps([said, [[log["step"] for log in logs] for logs in found]]))
+"""
+
+
+def test_trackio_is_told_of_finished_runs_once_and_tells_namesakes_apart(tmp_path):
+    pytest.importorskip("trackio")
+    folders = [str(tmp_path / place / "ring") for place in ("one", "other")]
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-c", NAMESAKES],
+        input=json.dumps([resolve("algo=rec_ring"), folders, ROWS]),
+        env={**os.environ, "TRACKIO_DIR": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said, steps = json.loads(done.stdout.splitlines()[0])
+    assert [bool(lines) for lines in said] == [True, True, True, False]
+    assert steps == [[0, 1, 2]] * 3
+
+
+def test_tensorboard_is_told_of_a_finished_run_once(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder, tracking = tmp_path / "ring", TensorBoard(kind="tensorboard")
+    config = resolve("algo=rec_ring")
+    begun = tracking.start("ring", "g", str(folder), config)
+    begun.log(ROWS[0])  # a start that was tracked, before others that were not
+    begun.finish(failed=True)
+    assert track_finished(tracking, folder, ROWS, config)
+    assert not track_finished(tracking, folder, ROWS, config)
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("eval/accuracy")] == [0]
+    assert [event.step for event in events.Scalars("train/reward")] == [1, 2]
+
+
+def test_who_cannot_tell_is_not_told(tmp_path):
+    config = resolve("tracking=none")
+    assert track_finished(NoTracking(kind="none"), tmp_path, ROWS, config) == []
+    assert not (tmp_path / ID_FILE).exists()
 
 
 @pytest.mark.parametrize("name", ["trackio", "tensorboard"])

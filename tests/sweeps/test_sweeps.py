@@ -442,6 +442,35 @@ def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
     assert "0 done, 1 failed" in again.stdout
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_log_that_is_no_file_fails_its_job_in_one_line(multirun, tmp_path, kind):
+    multirun("seed=0")
+    [folder] = tmp_path.glob("runs/*_seed0_*")
+    (folder / "status.json").unlink()
+    (folder / "log.txt").unlink()
+    other = tmp_path / "other"
+    other.write_text("mine\n")
+    (folder / "log.txt").symlink_to(other) if kind == "link" else os.mkfifo(folder / "log.txt")
+    failed = multirun("seed=0")
+    assert failed.returncode == 1
+    assert "log.txt: cannot be written (" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert other.read_text() == "mine\n"
+
+
+def test_a_tracker_that_is_chosen_later_is_told_of_finished_runs(multirun, tmp_path):
+    pytest.importorskip("tensorboard")
+    multirun("seed=0")
+    [folder] = tmp_path.glob("runs/*_seed0_*")
+    (folder / "metrics.jsonl").write_text('{"step": 0, "eval/accuracy": 0.25}\n')
+    told = multirun("seed=0", "tracking=tensorboard").stdout
+    assert "1 runs, 1 finished before" in told
+    assert "1 of the finished runs was not tracked before, and is now" in told
+    assert f"tensorboard --logdir {folder.parent}" in told
+    assert [*folder.glob("tensorboard/events.*")]
+    assert "tracked" not in multirun("seed=0", "tracking=tensorboard").stdout
+
+
 def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multirun, tmp_path):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     stopped = multirun(

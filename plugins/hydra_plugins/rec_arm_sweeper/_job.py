@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 PREEMPTED = signal.SIGUSR2  # what submitit asks SLURM to send before a time limit or preemption
 POLL = 0.5  # seconds
@@ -42,7 +43,7 @@ def supervise(command: list[str], log: str, notice: float, record: str) -> None:
     for number in (PREEMPTED, signal.SIGTERM):
         signal.signal(number, receive)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as file:
+    with open_log(Path(log)) as file:
         run = subprocess.Popen([*DEAF, *command], stdout=file, stderr=file)
     end = math.inf  # of its patience
     while run.poll() is None:
@@ -65,6 +66,13 @@ def supervise(command: list[str], log: str, notice: float, record: str) -> None:
         while True:  # until SLURM ends the job: were it to end by itself, it would count as failed
             signal.pause()
     sys.exit(code if code > 0 else 128 - code)
+
+
+def open_log(file: Path) -> BinaryIO:
+    """A log to be written on. Raises OSError for a link, which would let another file grow, and for
+    a pipe, which would wait for its reader."""
+    strict = os.O_NOFOLLOW | os.O_NONBLOCK
+    return open(file, "ab", opener=lambda name, flags: os.open(name, flags | strict, 0o666))
 
 
 def _has_moved_on(run: Path, record: Path) -> bool:

@@ -19,6 +19,7 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
+from hydra_plugins.rec_arm_sweeper._job import open_log
 from hydra_plugins.rec_arm_sweeper._results import JobFailed, in_one_line, why_failed, without_hydra
 from omegaconf import DictConfig, open_dict
 
@@ -102,8 +103,12 @@ class LocalLauncher(Launcher):
         _, path = resolve(without_hydra(config))
         # For the provenance of the run: the command that repeats it alone.
         sys.orig_argv = [sys.executable, "-m", "rec_experiments", *overrides]
-        path.mkdir(parents=True, exist_ok=True)
-        with open(path / "log.txt", "ab") as log:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            opened = open_log(path / "log.txt")
+        except OSError as error:
+            raise JobFailed(f"{error.filename}: cannot be written ({error.strerror})") from error
+        with opened as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
         return run_job(
@@ -130,6 +135,8 @@ def _job(connection: Connection, payload: bytes) -> None:
     setup_globals()
     try:
         reason = why_failed(launcher.run(overrides, number))
+    except JobFailed as error:
+        reason = str(error)
     except Exception as error:  # of the launcher's own: a run's errors come back as its result
         traceback.print_exc()
         reason = in_one_line(error)

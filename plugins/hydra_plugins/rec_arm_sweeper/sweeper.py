@@ -20,6 +20,28 @@ if TYPE_CHECKING:
 OF_THE_SWEEP = ("hydra.sweeper.", "hydra/sweeper=", "hydra.mode=")
 
 
+def track(done: list["sweeps.Job"]) -> None:
+    """Send runs that are finished to the tracker that is chosen now, as far as it has them not.
+
+    Raises UserError for one that cannot be read, or a tracker that is not there.
+    """
+    from rec_experiments import schema
+    from rec_experiments.experiment import Experiment
+    from rec_experiments.records.run_folder import RunFolder
+    from rec_experiments.records.tracking import track_finished
+
+    said = []
+    for job in done:
+        if job.config["tracking"]["kind"] != "none":
+            tracking = schema.build(schema.restore(job.config), Experiment).tracking
+            rows = RunFolder(job.path).metrics()
+            said.append(track_finished(tracking, job.path, rows, job.config))
+    if number := sum(map(bool, said)):
+        were, are = ("were", "are") if number > 1 else ("was", "is")
+        print(f"{number} of the finished runs {were} not tracked before, and {are} now")
+        print(*dict.fromkeys(line for lines in said for line in lines), sep="\n", flush=True)
+
+
 class ArmSweeper(Sweeper):
     """Runs arms × grid: each distinct run once, and only what is not done, running or queued.
 
@@ -65,6 +87,7 @@ class ArmSweeper(Sweeper):
                 + (f", {active} queued or running" if active else ""),
                 flush=True,
             )
+            track([job for job, name in zip(runs, states, strict=True) if name == "done"])
             waiting = [
                 job
                 for job, name in zip(runs, states, strict=True)
@@ -77,8 +100,11 @@ class ArmSweeper(Sweeper):
                 )
             if waiting and hasattr(self.launcher, "submit"):
                 self._submit(waiting)
-            elif waiting:
+                return
+            if waiting:
                 self._run(waiting)
+            if of_figure := self._of_figure():
+                print("next      python -m rec_experiments figures", shlex.join(of_figure))
         except UserError as error:
             raise HydraException(str(error)) from error
 
@@ -89,11 +115,9 @@ class ArmSweeper(Sweeper):
 
     def _submit(self, waiting: list["sweeps.Job"]) -> None:
         """Hand the jobs over and say where to look."""
-        figure = self.config.hydra.runtime.choices.get("sweep")
-        submission = self.launcher.submit(figure or "sweep", waiting)
-        again = [word for word in sys.argv[1:] if word not in ("-m", "--multirun")]
-        of_figure = [figure, *(word for word in again if word != f"sweep={figure}")]
-        status = shlex.join(of_figure if figure else [str(submission.folder)])
+        of_figure = self._of_figure()
+        submission = self.launcher.submit(of_figure[0] if of_figure else "sweep", waiting)
+        status = shlex.join(of_figure or [str(submission.folder)])
         print(
             f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}; "
             "nothing here needs to go on",
@@ -102,6 +126,12 @@ class ArmSweeper(Sweeper):
             f"  cancel  scancel --name={submission.name}",
             sep="\n",
         )
+
+    def _of_figure(self) -> list[str]:
+        """The figure and the overrides that choose its runs, [] for a sweep that is none."""
+        figure = self.config.hydra.runtime.choices.get("sweep")
+        left_out = ("-m", "--multirun", f"sweep={figure}")
+        return [figure, *(word for word in sys.argv[1:] if word not in left_out)] if figure else []
 
     def _run(self, waiting: list["sweeps.Job"]) -> None:
         """Launch the jobs, wait for them, and exit with 1 if one failed."""
