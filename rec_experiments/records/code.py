@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from rec_experiments import streams
 from rec_experiments.cache import Kept
 from rec_experiments.errors import USER_ERROR, UserError, printable
 from rec_experiments.records.reading import read_object, unreadable
@@ -293,8 +294,9 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+    with streams.unfailing():
+        try:
+            main(sys.argv[1:])
+        except UserError as error:
+            print(f"error: {printable(str(error))}", file=sys.stderr)
+            sys.exit(USER_ERROR)

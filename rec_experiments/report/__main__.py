@@ -60,6 +60,12 @@ def write_page(request: Request) -> None:
         request.overrides,
         every_run=not request.names,
     )
+    if not (contents.figures or contents.runs or contents.left_out):
+        name = contents.without_runs[0]
+        raise UserError(
+            f"nothing to show: no run of {', '.join(contents.without_runs)} yet; "
+            f"python -m rec_experiments -m sweep={name} makes some"
+        )
     written = datetime.now().strftime("%-d %B %Y, %H:%M")
     page = render(contents, written, request.out.parent).encode(errors="replace")
     with command.writing(request.out):

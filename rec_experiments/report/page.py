@@ -175,7 +175,7 @@ def _run_cells(run: RunPart, home: Path) -> list[str]:
         f'<td data-sort="{escape(plain(run.final))}">{sparkline(run.accuracies)}</td>',
         *(sortable(value, "number") for value in (run.final, run.reward, run.kl)),
         sortable(run.seconds, "number", f"{run.seconds:.0f}"),
-        sortable("; ".join(dict.fromkeys(figures)), ""),
+        sortable("; ".join(dict.fromkeys(figures)), "words"),
         sortable(run.made_by or "this code", ""),
     ]
 

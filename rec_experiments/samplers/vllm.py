@@ -284,8 +284,8 @@ def _import_vllm() -> ModuleType:
         if error.name != "vllm":
             raise
         raise UserError(
-            "sampler=vllm: vLLM is not installed; pip install 'rec_experiments[vllm]' in an "
-            "environment of its own, or use sampler=native"
+            "sampler=vllm: vLLM is not installed; install this package with its extra vllm in an "
+            "environment of its own (make test-vllm makes one for a CPU), or use sampler=native"
         ) from error
     return vllm
 
