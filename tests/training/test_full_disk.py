@@ -32,16 +32,15 @@ cp -r disk/run run
 # Two ranks, started as torchrun starts them; what each of them ended with stands in its own file.
 RANKS = """
 import os, runpy
-code = 1
-try:
-    runpy.run_module("rec_experiments", run_name="__main__", alter_sys=True)
-    code = 0
-except SystemExit as end:
-    code = end.code
-    raise
-finally:
+end = os._exit
+
+def noted(code):
     with open(f"rank.{os.environ['RANK']}.codes", "a") as file:
         print(code, file=file)
+    end(code)
+
+os._exit = noted
+runpy.run_module("rec_experiments", run_name="__main__", alter_sys=True)
 """
 
 
