@@ -42,8 +42,9 @@ ABOVE = 0.06  # the title
 HEADING = 0.2  # over the first row, where columns have titles
 APART, ROWS_APART = 0.18, 0.2  # panels that share their axes
 WITH_LABELS, ROWS_WITH_LABELS = LEFT + 0.1, BOTTOM + 0.12  # those that have axes of their own
-# Inches that text takes: a character of the legend, and of the caption, whose lines are apart.
-CHARACTER, CAPTION_CHARACTER, CAPTION_LINE = 0.066, 0.0605, 0.136
+# Inches that text takes: a character of the legend, of the title, and of the caption, whose lines
+# are apart.
+CHARACTER, TITLE_CHARACTER, CAPTION_CHARACTER, CAPTION_LINE = 0.066, 0.076, 0.0605, 0.136
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ def page(
     figure = Figure(figsize=(width, sum(parts)), layout=layout)
     FigureCanvasAgg(figure)
     panels, middle, bottom = figure.subfigures(3, 1, squeeze=False, height_ratios=parts)[:, 0]
+    if layout:  # which makes room for a second line
+        title = textwrap.fill(title, int((width - 0.3) / TITLE_CHARACTER), break_on_hyphens=False)
     panels.suptitle(title, fontsize=10, y=None if layout else 1 - ABOVE / height)
     if legend:
         handles, labels = zip(*legend, strict=True)

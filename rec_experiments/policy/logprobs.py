@@ -22,12 +22,22 @@ from rec_experiments.policy.head import (
     LOGITS_AT_ONCE,
     REFERENCE,
     Head,
+    TokenScores,
     at_target,
     entropy_and_kl,
     tempered_logp,
     token_scores,
 )
-from rec_experiments.policy.token_batch import Batch, TokenBatch, collate, packed, shared
+from rec_experiments.policy.token_batch import (
+    Batch,
+    TokenBatch,
+    TreeBatch,
+    collate,
+    packed,
+    shared,
+    tree,
+)
+from rec_experiments.policy.tree_forward import fits, hidden_states
 
 # Families whose logits are `lm_head` of the hidden states and nothing after it.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -104,15 +114,18 @@ class ForwardPass:
     ) -> Logprobs:
         """As `compute_logprobs`, of these sequences in order."""
         prompts, responses = [s.prompt for s in sequences], [s.response for s in sequences]
-        batch: Batch
-        if self.packed and all(map(has_plain_head, [model, *(others or {}).values()])):
+        models = [model, *(others or {}).values()]
+        low = self.compute_dtype != torch.float32
+        batch: Batch | TreeBatch
+        if self.packed and all(map(has_plain_head, models)):
             batch, chunked = packed(prompts, responses), True
         elif self.shared:
             batch, chunked = shared(prompts, responses, self.pad_id), True
+        elif not low and all(map(fits, models)):
+            batch = tree(prompts, responses)
         else:
             batch = collate(prompts, responses, self.pad_id)
         device = next(model.parameters()).device
-        low = self.compute_dtype != torch.float32
         # Without a cache, since a pass needs each weight once: its copies would outlast the layer.
         with torch.autocast(
             device.type, dtype=self.compute_dtype, enabled=low, cache_enabled=False
@@ -135,7 +148,7 @@ def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:
 
 def compute_logprobs(
     model: PreTrainedModel,
-    batch: Batch,
+    batch: Batch | TreeBatch,
     temperature: float,
     *,
     others: Models | None = None,
@@ -150,10 +163,13 @@ def compute_logprobs(
     others: further models by role. kl: whether to measure the divergence from others[REFERENCE].
     differentiable: which of "entropy" and "kl" carry a gradient. chunked: whether the logits are
     made a chunk at a time; None decides by their number, which ranks that share a model must not do
-    each for itself. Models whose head is not the plain one of a family in PLAIN_HEADS (a soft cap
-    on the logits, a scale) keep the library's own path, with all logits in memory.
+    each for itself; a tree's always are. Models whose head is not the plain one of a family in
+    PLAIN_HEADS (a soft cap on the logits, a scale) keep the library's own path, with all logits in
+    memory.
     """
     others = others or {}
+    if isinstance(batch, TreeBatch):
+        return _of_tree(model, batch, temperature, others, kl, differentiable)
     if chunked is None:
         chunked = is_large(*batch.shape, model.config.vocab_size)
     if chunked and all(map(has_plain_head, [model, *others.values()])):
@@ -214,22 +230,60 @@ def _in_chunks(
     heads = {role: _other_head(other, batch) for role, other in others.items()}
 
     def scores_of(hidden_XXD: Tensor) -> Tensor:
-        """What the library takes for logits: B x T x (2, 3 with KL, and 1 for each other policy).
-        0 at padding."""
+        """What the library takes for logits."""
         head = Head(batch.live(hidden_XXD), model.lm_head.weight, model.lm_head.bias)
         scores = token_scores(
             head, heads, batch.target_N, temperature, kl=kl, differentiable=differentiable
         )
-        columns = [scores.logp_N, scores.entropy_N]
-        columns += [] if scores.kl_N is None else [scores.kl_N]
-        scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
-        B, T = batch.shape
-        row_N, column_N = batch.live_N // T, batch.live_N % T
-        zeros = scores_NX.new_zeros(B, T, scores_NX.shape[1])
-        return zeros.index_put((row_N, column_N), scores_NX)  # no view: FSDP2 warns of one
+        return _spread(scores, batch)
 
     with _head_forward(model, scores_of):
-        logp_BT, entropy_BT, *rest = head_output(model, batch).unbind(-1)
+        scores_BTX = head_output(model, batch)
+    return _named(scores_BTX, others, kl, differentiable)
+
+
+def _of_tree(
+    model: PreTrainedModel,
+    batch: TreeBatch,
+    temperature: float,
+    others: Models,
+    kl: bool,
+    differentiable: AbstractSet[str],
+) -> Logprobs:
+    """`compute_logprobs` of models that `policy/tree_forward.py` fits."""
+    with torch.no_grad():
+        heads = {role: _tree_head(other, batch) for role, other in others.items()}
+    scores = token_scores(
+        _tree_head(model, batch),
+        heads,
+        batch.target_N,
+        temperature,
+        kl=kl,
+        differentiable=differentiable,
+    )
+    return _named(_spread(scores, batch), others, kl, differentiable)
+
+
+def _tree_head(model: PreTrainedModel, batch: TreeBatch) -> Head:
+    return Head(hidden_states(model, batch), model.lm_head.weight, model.lm_head.bias)
+
+
+def _spread(scores: TokenScores, batch: Batch | TreeBatch) -> Tensor:
+    """B x T x (2, 3 with KL, and 1 for each other policy), 0 at padding."""
+    columns = [scores.logp_N, scores.entropy_N]
+    columns += [] if scores.kl_N is None else [scores.kl_N]
+    scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
+    B, T = batch.shape
+    row_N, column_N = batch.live_N // T, batch.live_N % T
+    zeros = scores_NX.new_zeros(B, T, scores_NX.shape[1])
+    return zeros.index_put((row_N, column_N), scores_NX)  # no view: FSDP2 warns of one
+
+
+def _named(
+    scores_BTX: Tensor, others: Models, kl: bool, differentiable: AbstractSet[str]
+) -> Logprobs:
+    """What `_spread` made, column by column."""
+    logp_BT, entropy_BT, *rest = scores_BTX.unbind(-1)
     kl_BT = rest.pop(0) if kl else None
     return Logprobs(
         logp_BT,

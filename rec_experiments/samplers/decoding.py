@@ -9,7 +9,7 @@ The B rows are the responses in flight, the U prefixes those in the cache.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import count
 
 import numpy as np
@@ -19,7 +19,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from rec_experiments.rng import uniforms
 from rec_experiments.samplers.fused_step import FusedStep
-from rec_experiments.samplers.prefixes import Prefixes
+from rec_experiments.samplers.prefixes import Memory, Prefixes
 from rec_experiments.types import Response, SampleKey
 
 # exp(logit - max) is counted in units of 2^-44: finer than float32 needs, and the integer sum over
@@ -69,6 +69,7 @@ class NativeSampler:
         self.accepts = inspect.signature(model.forward).parameters
         self.limit = max_response_tokens
         self.max_rows = max_rows
+        self.memory = Memory()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Copy `weights` into the model, in place. A tied parameter may appear under any name.
@@ -94,11 +95,17 @@ class NativeSampler:
         """
         rows = [(n, draw) for n, named in enumerate(draws) for draw in named]
         size = self.max_rows or self._rows_at_once(max(map(len, prompts), default=0))
-        responses: Iterator[Response] = (
-            response
-            for start in range(0, len(rows), size)
-            for response in self._decode(prompts, rows[start : start + size], temperature)
-        )
+        try:
+            responses = iter(
+                [
+                    response
+                    for start in range(0, len(rows), size)
+                    for response in self._decode(prompts, rows[start : start + size], temperature)
+                ]
+            )
+        except BaseException:
+            self.memory = Memory()  # it may hold what is not finite, or much
+            raise
         return [[next(responses) for _ in named] for named in draws]
 
     def _rows_at_once(self, prompt_tokens: int) -> int:
@@ -121,7 +128,7 @@ class NativeSampler:
         cache = DynamicCache(config=self.model.config)
         position_UP = (mask_UP.cumsum(dim=1) - 1).clamp(min=0)
         logits_UV = self._forward(ids_UP, mask_UP, position_UP, cache)
-        prefixes = Prefixes.after(cache, mask_UP, self.limit)
+        prefixes = Prefixes.after(cache, mask_UP, self.limit, self.memory, len(rows))
 
         # Draws of one prompt have different columns, and so have those of one prefix.
         columns = _occurrences([n for n, _ in rows])
@@ -156,6 +163,7 @@ class NativeSampler:
             token_M = torch.empty_like(pair_M)
             token_M[place_M] = pair_M - parent_M * vocabulary
             logits_UV = self._step(token_M, prefixes)
+        self.memory.release()
         return self._responses(token_TB.T, logp_TB.T)
 
     def _step(self, token_U: Tensor, prefixes: Prefixes) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-from rec_experiments.samplers.prefixes import Prefixes
+from rec_experiments.samplers.prefixes import HIDDEN, Prefixes
 
 # Attention is over a multiple of SPAN positions, and at least LEAST_SPAN, the unused ones masked:
 # torch has a slow kernel for the tiniest matrix products.
@@ -52,6 +52,17 @@ class _Layer(NamedTuple):
         )
 
 
+def is_plain(model: PreTrainedModel) -> bool:
+    """Whether each layer is causal attention with angles of the position alone, then a gated MLP,
+    both behind a norm, and the head is a linear layer."""
+    return (
+        type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
+        and model.config.hidden_act == "silu"
+        and not getattr(model.model, "has_sliding_layers", False)
+        and model.model.rotary_emb.rope_type in STATIC_ROPE
+    )
+
+
 class FusedStep:
     """The projections that read the same input become one matrix each. The model's parameters turn
     into views of it, so weights loaded in place are seen here too and nothing is stored twice.
@@ -60,13 +71,7 @@ class FusedStep:
     @staticmethod
     def fits(model: PreTrainedModel) -> bool:
         """Whether the model is exactly what this class computes."""
-        return (
-            type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
-            and model.dtype == torch.float32
-            and model.config.hidden_act == "silu"
-            and not getattr(model.model, "has_sliding_layers", False)
-            and model.model.rotary_emb.rope_type in STATIC_ROPE
-        )
+        return is_plain(model) and model.dtype == torch.float32
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -83,7 +88,8 @@ class FusedStep:
         sin_U1E = self.sin_LE.index_select(0, prefixes.position_U)[:, None]
         half = cos_U1E.shape[-1] // 2
         count, span = prefixes.count, max(LEAST_SPAN, -(-prefixes.length // SPAN) * SPAN)
-        bias_U11L = prefixes.bias_XL[:count, None, None, :span]
+        # Filled and not added to: what memory holds from before may be larger than any bias.
+        hidden_U11L = prefixes.bias_XL[:count, None, None, :span] < 0
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
         for layer, cache in zip(self.layers, prefixes.cache.layers, strict=True):
             qkv_UX = functional.linear(layer.attention_norm(x_UD), *layer.qkv)
@@ -97,7 +103,7 @@ class FusedStep:
             # The query heads of a key head are the rows of one small matrix.
             query_UJQE = rotated_UHE[:, :heads].unflatten(1, (key_heads, -1))
             score_UJQL = (query_UJQE * layer.scaling) @ key_UJLE.mT
-            mixed_UJQE = score_UJQL.add_(bias_U11L).softmax(dim=-1) @ value_UJLE
+            mixed_UJQE = score_UJQL.masked_fill_(hidden_U11L, HIDDEN).softmax(dim=-1) @ value_UJLE
             x_UD = x_UD + functional.linear(mixed_UJQE.flatten(1), *layer.o)
             gate_up_UX = functional.linear(layer.mlp_norm(x_UD), *layer.gate_up)
             gate_UF, up_UF = gate_up_UX.chunk(2, dim=-1)

@@ -4,8 +4,10 @@ A prefix has a place, a row of every tensor here. It keeps it while it can: only
 what would stand behind the last place, is copied.
 """
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,18 +18,76 @@ from transformers.cache_utils import DynamicLayer
 HIDDEN = -1e30
 
 
+# Bytes of keys and values that a sampler keeps from one call to the next. A large model's would
+# stand beside its training.
+KEPT = 2**27
+
+
+class Memory:
+    """Flat memory for keys and values, by layer and kind. What is kept needs no fresh pages, which
+    cost more than what is written to them. It holds finite numbers, if maybe those of an earlier
+    call: what a cache has not written is attended to with weight 0."""
+
+    def __init__(self) -> None:
+        self.flat: dict[tuple[int, int], Tensor] = {}
+
+    def begin(
+        self, name: tuple[int, int], shape: tuple[int, ...], most: int, like: Tensor
+    ) -> Tensor:
+        """A tensor of this shape for a cache that begins. most: rows that it may have once; on the
+        host memory for them is set aside, if it is not too much to keep, and taken as it is
+        written."""
+        size, old = math.prod(shape), self.flat.get(name)
+        kind = (like.dtype, like.device)
+        if old is None or len(old) < size or (old.dtype, old.device) != kind:
+            del old
+            self.flat.pop(name, None)  # before there is more
+            ahead = min(most * math.prod(shape[1:]), KEPT // like.itemsize)
+            self.flat[name] = _zeros(max(size, ahead if like.device.type == "cpu" else 0), like)
+        return self.flat[name][:size].view(shape)
+
+    def more(self, name: tuple[int, int], shape: tuple[int, ...]) -> Tensor:
+        """A tensor of this shape, with the rows that were there before as they were."""
+        flat, size = self.flat[name], math.prod(shape)
+        if len(flat) < size:
+            self.flat[name] = _zeros(size, flat)
+            self.flat[name][: len(flat)] = flat
+        return self.flat[name][:size].view(shape)
+
+    def release(self) -> None:
+        """Keep it for the next call; give it back if it is much, or not on the host, where torch
+        has fresh memory at hand and training needs it."""
+        flats = self.flat.values()
+        if sum(x.nbytes for x in flats) > KEPT or any(x.device.type != "cpu" for x in flats):
+            self.flat.clear()
+
+
+def _zeros(size: int, like: Tensor) -> Tensor:
+    """On the host from numpy, which leaves it to the system to write them where they are read."""
+    if like.device.type != "cpu":
+        return like.new_zeros(size)
+    return torch.from_numpy(np.zeros(size * like.itemsize, np.uint8)).view(like.dtype)
+
+
 class BufferLayer(DynamicLayer):
     """A layer of key/value cache in preallocated memory: it never concatenates."""
 
-    def __init__(self, prompt: DynamicLayer, extra: int) -> None:
-        """The cache of the prompts, with room for `extra` more tokens of each."""
+    def __init__(
+        self, prompt: DynamicLayer, extra: int, memory: Memory, number: int, most: int
+    ) -> None:
+        """The cache of the prompts, with room for `extra` more tokens of each. most: prefixes that
+        there may be once."""
         super().__init__()
         self.dtype, self.device, self.is_initialized = prompt.dtype, prompt.device, True
         self.count, self.length = len(prompt.keys), prompt.get_seq_length()
-        # What is not written yet is attended to with weight 0, so it must be finite.
-        self.buffers = [
-            functional.pad(x_UJPE, (0, 0, 0, extra)) for x_UJPE in (prompt.keys, prompt.values)
-        ]
+        self.memory, self.names = memory, ((number, 0), (number, 1))
+        prompts = (prompt.keys, prompt.values)
+        self.buffers = []
+        for name, x_UJPE in zip(self.names, prompts, strict=True):
+            U, J, P, E = x_UJPE.shape
+            buffer_UJLE = memory.begin(name, (U, J, P + extra, E), most, x_UJPE)
+            buffer_UJLE[:, :, :P] = x_UJPE
+            self.buffers.append(buffer_UJLE)
         self._view()
 
     def _view(self) -> None:
@@ -45,7 +105,10 @@ class BufferLayer(DynamicLayer):
     def move(self, source_X: Tensor, target_X: Tensor, count: int, places: int) -> None:
         """Copy some prefixes to other places; from now on there are `count`, with room for so
         many places."""
-        self.buffers = [_with_room(x_XJLE, places) for x_XJLE in self.buffers]
+        self.buffers = [
+            self.memory.more(name, (places, *x_XJLE.shape[1:]))
+            for name, x_XJLE in zip(self.names, self.buffers, strict=True)
+        ]
         for x_XJLE in self.buffers:
             _copy(x_XJLE[:, :, : self.length], source_X, target_X)
         self.count = count
@@ -63,11 +126,14 @@ class Prefixes:
     length: int  # cache positions in use, the same for every prefix
 
     @classmethod
-    def after(cls, cache: Cache, mask_UP: Tensor, extra: int) -> "Prefixes":
-        """Those of the prompts, with room for `extra` more tokens of each."""
+    def after(
+        cls, cache: Cache, mask_UP: Tensor, extra: int, memory: Memory, most: int
+    ) -> "Prefixes":
+        """Those of the prompts, with room for `extra` more tokens of each, in this memory. most:
+        prefixes that there may be once."""
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer:  # not a sliding window and the like
-                cache.layers[i] = BufferLayer(layer, extra)
+                cache.layers[i] = BufferLayer(layer, extra, memory, i, most)
         count, length = mask_UP.shape
         bias_XL = torch.full((count, length + extra), HIDDEN, device=mask_UP.device)
         bias_XL[:, :length].masked_fill_(mask_UP.bool(), 0)

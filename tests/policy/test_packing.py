@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
+from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import Limits, TokenSequence, micro_batches
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.token_batch import collate, packed
@@ -42,6 +43,14 @@ def sequences(lengths):
         return [3 + next(numbers) * 7 % 58 for _ in range(count)]
 
     return [TokenSequence(tokens(p), tokens(r), [n]) for n, (p, r) in enumerate(lengths)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def padded_rows():
+    """What is not laid out by choice stands in padded rows, as for models that fit no tree."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(logprobs, "fits", lambda model: False)
+        yield
 
 
 def forward(is_packed):

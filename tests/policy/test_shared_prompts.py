@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen
 
 from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
+from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import byte_tokenizer
@@ -59,6 +60,14 @@ def exact(name, seed):
                 mended.weight = norm.weight
                 setattr(module, child, mended)
     return policy
+
+
+@pytest.fixture(autouse=True, scope="module")
+def padded_rows():
+    """What is not laid out by choice stands in padded rows, as for models that fit no tree."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(logprobs, "fits", lambda model: False)
+        yield
 
 
 def forward(is_shared):

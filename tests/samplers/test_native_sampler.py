@@ -10,6 +10,7 @@
 7. A token is drawn with exactly its probability, in a vocabulary of any size.
 """
 
+import contextlib
 import copy
 import math
 from itertools import chain
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from rec_experiments.rng import TRAIN, uniforms
-from rec_experiments.samplers import decoding
+from rec_experiments.samplers import decoding, prefixes
 from rec_experiments.samplers.decoding import NativeSampler, choose
 from rec_experiments.samplers.native import Native
 from rec_experiments.types import Response, SampleKey
@@ -196,6 +197,55 @@ def test_draws_that_have_said_the_same_are_computed_once(name):
 def test_the_same_call_gives_the_same_bits():
     sampler = sampler_of(build("qwen2"))
     assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler.sample(PROMPTS, DRAWS, 1.0)
+
+
+def fill(weights, value):
+    return {name: torch.full_like(x, value) for name, x in weights.items()}
+
+
+def huge_keys(weights, value):
+    """A policy whose logits are finite all the same."""
+    return {name: x * (value if "k_proj.weight" in name else 1) for name, x in weights.items()}
+
+
+@pytest.mark.parametrize("ends", ["in time", "in the midst"])
+@pytest.mark.parametrize(
+    ("broken", "value"), [(fill, math.nan), (fill, math.inf), (huge_keys, 1e31), (huge_keys, 1e36)]
+)
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma2"])
+def test_what_an_earlier_call_left_in_memory_changes_no_bit(name, broken, value, ends, monkeypatch):
+    """Other prompts, lengths and numbers of rows before, and a policy that diverged."""
+    model = build(name)
+    used, fresh = sampler_of(model), sampler_of(model)
+    used.sample(PROMPTS, DRAWS, 1.0)
+    weights = {name: x.clone() for name, x in used.model.state_dict().items()}
+    calls = iter(range(1000))
+
+    def until_interrupted(*given):
+        if ends == "in the midst" and next(calls) == 3:
+            raise KeyboardInterrupt
+        return choose(*given)
+
+    for few in (PROMPTS[:1], PROMPTS):
+        used.load(broken(weights, value))
+        monkeypatch.setattr(decoding, "choose", until_interrupted)
+        with contextlib.suppress(FloatingPointError, KeyboardInterrupt):
+            used.sample(PROMPTS, DRAWS, 1.0)
+        monkeypatch.undo()
+        used.load(weights)
+        assert used.sample(few, DRAWS[: len(few)], 1.0) == fresh.sample(few, DRAWS[: len(few)], 1.0)
+
+
+def test_memory_is_kept_for_the_next_call_but_not_if_it_is_much(monkeypatch):
+    sampler = sampler_of(build("qwen2"))
+    sampler.sample(PROMPTS, DRAWS, 1.0)
+    places = [flat.data_ptr() for flat in sampler.memory.flat.values()]
+    assert places
+    sampler.sample(PROMPTS[:2], DRAWS[:2], 1.0)
+    assert [flat.data_ptr() for flat in sampler.memory.flat.values()] == places
+    monkeypatch.setattr(prefixes, "KEPT", 100)
+    sampler.sample(PROMPTS[:2], DRAWS[:2], 1.0)
+    assert not sampler.memory.flat
 
 
 def test_draws_are_distinct_and_may_be_few():

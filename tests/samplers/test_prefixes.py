@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
-from rec_experiments.samplers.prefixes import Prefixes
+from rec_experiments.samplers.prefixes import Memory, Prefixes
 
 STEPS, HEADS, SIZE = 6, 2, 3
 
@@ -23,7 +23,7 @@ def test_every_prefix_keeps_its_tokens(prompt_lengths, data):
     cache = DynamicCache()
     prompt_UJPE = torch.cat([keys_of(torch.arange(count) + 100 * p) for p in range(width)], 2)
     cache.update(prompt_UJPE, -prompt_UJPE, 0)
-    prefixes = Prefixes.after(cache, mask_UP, STEPS)
+    prefixes = Prefixes.after(cache, mask_UP, STEPS, Memory(), 12)
     histories = [[n + 100 * p for p in range(width)] for n in range(count)]
     prompts, token = list(range(count)), 1000
     for _ in range(STEPS):
@@ -57,7 +57,7 @@ def test_what_stays_is_not_copied():
     cache = DynamicCache()
     prompt_UJPE = keys_of(torch.arange(4))
     cache.update(prompt_UJPE, -prompt_UJPE, 0)
-    prefixes = Prefixes.after(cache, torch.ones(4, 1, dtype=torch.long), STEPS)
+    prefixes = Prefixes.after(cache, torch.ones(4, 1, dtype=torch.long), STEPS, Memory(), 12)
     [layer] = cache.layers
     before = [x.data_ptr() for x in layer.buffers]
     assert prefixes.branch(torch.tensor([0, 2, 2, 3])).tolist() == [0, 2, 1, 3]

@@ -45,6 +45,8 @@ from rec_experiments.training.metrics import TokenLog
 RANKS = 2
 PATIENCE = 600  # seconds until a command counts as hung
 
+pytestmark = pytest.mark.usefixtures("padded_rows")  # which ranks that share a model have
+
 
 def gradient_on(world, model, rollouts, pad_id, algorithm, micro_batch_size):
     """Gradient and metrics of a mini-batch, on one rank or many; the passes of this rank."""

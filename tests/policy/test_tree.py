@@ -1,0 +1,243 @@
+"""The written-out passes over the tree of prefixes say what the library says.
+
+1. Loss and gradient are those of padded rows, to float64's rounding, whatever begins alike, with a
+   reference and with exact entropy and KL in the loss.
+2. The tree holds each prefix once, and every row can be read from it.
+3. Only what is exactly computed there goes that way.
+"""
+
+import copy
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_shared_prompts import LARGER, assert_close, loss_and_gradient, rows_and_names, saved
+from torch.nn.utils import parametrizations, prune
+from transformers.models.qwen2 import modeling_qwen2 as qwen2
+
+from rec_experiments.distributed import ALONE
+from rec_experiments.policy import logprobs, tree_forward
+from rec_experiments.policy.batching import TokenSequence
+from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.token_batch import tree
+from rec_experiments.policy.tree_forward import fits
+
+STYLE = {
+    "vocab_size": 61, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 64,
+}  # fmt: skip
+CONFIGS = {
+    "qwen2": transformers.Qwen2Config(
+        **STYLE, num_key_value_heads=4, tie_word_embeddings=True, pad_token_id=2
+    ),
+    "qwen2, fewer key heads": transformers.Qwen2Config(**STYLE, num_key_value_heads=2),
+    "llama": transformers.LlamaConfig(**STYLE, num_key_value_heads=1),
+    "llama with biases of attention": transformers.LlamaConfig(
+        **STYLE, num_key_value_heads=4, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    ),
+}  # fmt: skip
+FORWARD = ForwardPass(pad_id=0, temperature=0.7, compute_dtype=torch.float32)
+TOKENS = st.integers(1, 3)  # few, so that rows begin alike and are equal
+ROWS = st.lists(
+    st.tuples(st.lists(TOKENS, min_size=1, max_size=4), st.lists(TOKENS, min_size=1, max_size=6)),
+    min_size=1, max_size=9,
+)  # fmt: skip
+
+
+def build(config, seed=0, dtype=torch.float32):
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)  # norms and biases too
+    return model.train()
+
+
+def sequences(rows):
+    return [TokenSequence(prompt, response, [n]) for n, (prompt, response) in enumerate(rows)]
+
+
+def in_float64(config, seed):
+    """With norms in float64, as the tree's are. Those of the library are in float32."""
+    model = build(config, seed, torch.float64)
+    for module in list(model.modules()):
+        for child, norm in module.named_children():
+            if "norm" in child:
+                mended = torch.nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
+                mended.weight, mended.variance_epsilon = norm.weight, norm.variance_epsilon
+                setattr(module, child, mended)
+    return model
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@settings(max_examples=10, deadline=None)
+@given(rows=ROWS)
+def test_loss_and_gradient_are_those_of_padded_rows(name, rows):
+    policy, reference = (in_float64(CONFIGS[name], seed) for seed in (0, 1))
+    one = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(logprobs, "fits", lambda model: True)
+        patched.setattr(logprobs, "collate", None)  # not that way
+        other = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
+        with torch.no_grad():
+            silent = FORWARD(policy, sequences(rows)).logp_BT
+        assert torch.equal(silent, FORWARD(policy, sequences(rows)).logp_BT)
+    torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
+    assert one[1].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_models_as_they_load_go_that_way(name, monkeypatch):
+    """In float32, beside the library's own forward pass, in rounding."""
+    policy = build(CONFIGS[name])
+    rows = sequences([([5, 6, 7], [8, 9]), ([5, 6, 7], [8, 4, 3, 2]), ([1], [5])])
+    assert fits(policy)
+    mine = FORWARD(policy, rows)
+    monkeypatch.setattr(logprobs, "fits", lambda model: False)
+    theirs = FORWARD(policy, rows)
+    for b, row in enumerate(rows):
+        live = (b, slice(len(row.response)))
+        torch.testing.assert_close(mine.logp_BT[live], theirs.logp_BT[live], rtol=0, atol=2e-5)
+        torch.testing.assert_close(
+            mine.entropy_BT[live], theirs.entropy_BT[live], rtol=0, atol=2e-5
+        )
+
+
+def test_a_run_is_that_of_padded_rows_up_to_rounding(tmp_path, monkeypatch):
+    """A token for padding among the responses, whose embedding has no gradient, included."""
+    saved(transformers.Qwen2Config(**LARGER), tmp_path / "model")
+    with_tree, _ = rows_and_names(ALONE, tmp_path / "tree", ())
+    monkeypatch.setattr(logprobs, "fits", lambda model: False)
+    assert_close(with_tree, rows_and_names(ALONE, tmp_path / "padded", ())[0])
+
+
+@given(rows=ROWS)
+def test_the_tree_holds_each_prefix_once(rows):
+    prompts, responses = [list(p) for p, _ in rows], [list(r) for _, r in rows]
+    batch = tree(prompts, responses)
+    read = [(p + r)[:-1] for p, r in rows]
+    distinct = {tuple(row[:n]) for row in read for n in range(1, len(row) + 1)}
+    assert len(batch.input_ids) == len(distinct)
+    places = batch.place_BL.tolist()
+    prefixes = {}
+    for row, place in zip(read, places, strict=True):
+        for n, u in enumerate(place[: len(row)]):
+            assert int(batch.input_ids[u]) == row[n]
+            assert int(batch.position_ids[u]) == n
+            assert prefixes.setdefault(u, row[: n + 1]) == row[: n + 1]
+    assert len(prefixes) == len(distinct)
+    flat = batch.place_BL.flatten()
+    assert flat[batch.first_U].tolist() == list(range(len(distinct)))
+    assert torch.equal(flat[batch.again_X], batch.again_place_X)
+    L = batch.place_BL.shape[1]
+    real = {b * L + n for b, row in enumerate(read) for n in range(len(row))}
+    assert {*batch.first_U.tolist(), *batch.again_X.tolist()} == real
+    assert len(batch.first_U) + len(batch.again_X) == len(real)
+    before = [prefixes[u] for u in batch.keep_N.tolist()]
+    assert before == [(p + r)[: len(p) + t] for p, r in rows for t in range(len(r))]
+    assert batch.target_N.tolist() == [token for _, r in rows for token in r]
+    T = batch.shape[1]
+    assert batch.live_N.tolist() == [
+        b * T + t for b, (_, r) in enumerate(rows) for t in range(len(r))
+    ]
+
+
+def part(model, path):
+    return model.get_submodule(f"model.layers.1.{path}")
+
+
+def of_class(path, base):
+    """The part computes otherwise, by its class."""
+
+    def change(model):
+        part(model, path).__class__ = type("Other", (base,), {})
+
+    return change
+
+
+def hooked(path, kind):
+    def change(model):
+        getattr(part(model, path), f"register_{kind}_hook")(lambda *_: None)
+
+    return change
+
+
+def wrapped(path):
+    def change(model):
+        part(model, path).forward = part(model, path).forward
+
+    return change
+
+
+def with_bias(model):
+    part(model, "mlp.down_proj").bias = torch.nn.Parameter(torch.zeros(24))
+
+
+def without_bias(model):
+    part(model, "self_attn.q_proj").bias = None
+
+
+CHANGES = {
+    "a hook": hooked("self_attn.q_proj", "forward"),
+    "a hook before": hooked("mlp", "forward_pre"),
+    "a hook of the backward pass": hooked("mlp", "full_backward"),
+    "a bias": with_bias,
+    "a bias less": without_bias,
+    "another linear layer": of_class("self_attn.q_proj", torch.nn.Linear),
+    "another MLP": of_class("mlp", qwen2.Qwen2MLP),
+    "another norm": lambda model: setattr(model.model, "norm", torch.nn.RMSNorm(24)),
+    "another activation": lambda model: setattr(part(model, "mlp"), "act_fn", torch.nn.GELU()),
+    "a compiled layer": wrapped("mlp"),
+    "weights that are pruned": lambda model: prune.identity(part(model, "mlp.up_proj"), "weight"),
+    "weights that are normed": lambda model: parametrizations.weight_norm(
+        part(model, "mlp.up_proj")
+    ),
+    "one part in float64": lambda model: part(model, "mlp").double(),
+    "checkpointing": lambda model: model.gradient_checkpointing_enable(),
+    "bfloat16": lambda model: model.to(torch.bfloat16),
+    "dropout": lambda model: setattr(model.config, "attention_dropout", 0.1),
+    "eager attention": lambda model: model.set_attn_implementation("eager"),
+    "another device": lambda model: model.to("meta"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_not_exactly_that_goes_the_librarys_way(change):
+    model = build(CONFIGS["qwen2"])
+    assert fits(model)
+    CHANGES[change](model)
+    assert not fits(model)
+
+
+def test_large_layers_go_the_librarys_way(monkeypatch):
+    """Their matrices are copied in every pass."""
+    model = build(CONFIGS["qwen2"])
+    weights = sum(x.numel() for x in model.model.layers[0].parameters())
+    monkeypatch.setattr(tree_forward, "LARGEST_LAYER", weights)
+    assert fits(model)
+    monkeypatch.setattr(tree_forward, "LARGEST_LAYER", weights - 1)
+    assert not fits(model)
+
+
+def test_a_second_backward_pass_is_told():
+    out = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT.sum()
+    out.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="can be differentiated once"):
+        out.backward()
+
+
+def test_other_families_go_the_librarys_way():
+    for config in (
+        transformers.MistralConfig(**STYLE, num_key_value_heads=4),
+        transformers.Qwen3Config(**STYLE, num_key_value_heads=4),
+        transformers.LlamaConfig(**STYLE, hidden_act="gelu"),
+        transformers.Qwen2Config(
+            **STYLE, use_sliding_window=True, sliding_window=4, max_window_layers=1
+        ),
+    ):
+        assert not fits(build(config))
