@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Mapping
 from itertools import count
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
@@ -103,9 +102,8 @@ class NativeSampler:
                     for response in self._decode(prompts, rows[start : start + size], temperature)
                 ]
             )
-        except BaseException:
-            self.memory = Memory()  # it may hold what is not finite, or much
-            raise
+        finally:
+            self.memory.release()
         return [[next(responses) for _ in named] for named in draws]
 
     def _rows_at_once(self, prompt_tokens: int) -> int:
@@ -135,9 +133,7 @@ class NativeSampler:
         column_B = torch.tensor(columns, device=device)
         prefix_B = torch.tensor([place[n] for n, _ in rows], device=device)
         row_B = torch.arange(len(rows), device=device)  # where each row in flight is reported
-        uniform_TB = torch.from_numpy(
-            np.stack([uniforms(draw, self.limit) for _, draw in rows], axis=1)
-        ).to(device)
+        uniform_TB = torch.from_numpy(uniforms([draw for _, draw in rows], self.limit)).to(device)
         token_TB = torch.full((self.limit, len(rows)), -1, dtype=torch.long, device=device)
         logp_TB = torch.zeros((self.limit, len(rows)), device=device)
         width, vocabulary = 1 + max(columns), logits_UV.shape[1]
@@ -163,7 +159,6 @@ class NativeSampler:
             token_M = torch.empty_like(pair_M)
             token_M[place_M] = pair_M - parent_M * vocabulary
             logits_UV = self._step(token_M, prefixes)
-        self.memory.release()
         return self._responses(token_TB.T, logp_TB.T)
 
     def _step(self, token_U: Tensor, prefixes: Prefixes) -> Tensor:

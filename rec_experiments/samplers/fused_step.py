@@ -7,11 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-from rec_experiments.samplers.prefixes import HIDDEN, Prefixes
+from rec_experiments.samplers.prefixes import Prefixes, span_of
 
-# Attention is over a multiple of SPAN positions, and at least LEAST_SPAN, the unused ones masked:
-# torch has a slow kernel for the tiniest matrix products.
-SPAN, LEAST_SPAN = 8, 32
 # Of a rotary embedding whose angles depend on the position alone.
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 
@@ -87,9 +84,8 @@ class FusedStep:
         cos_U1E = self.cos_LE.index_select(0, prefixes.position_U)[:, None]
         sin_U1E = self.sin_LE.index_select(0, prefixes.position_U)[:, None]
         half = cos_U1E.shape[-1] // 2
-        count, span = prefixes.count, max(LEAST_SPAN, -(-prefixes.length // SPAN) * SPAN)
-        # Filled and not added to: what memory holds from before may be larger than any bias.
-        hidden_U11L = prefixes.bias_XL[:count, None, None, :span] < 0
+        count, span = prefixes.count, span_of(prefixes.length)
+        bias_U11L = prefixes.bias_XL[:count, None, None, :span]
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
         for layer, cache in zip(self.layers, prefixes.cache.layers, strict=True):
             qkv_UX = functional.linear(layer.attention_norm(x_UD), *layer.qkv)
@@ -103,7 +99,7 @@ class FusedStep:
             # The query heads of a key head are the rows of one small matrix.
             query_UJQE = rotated_UHE[:, :heads].unflatten(1, (key_heads, -1))
             score_UJQL = (query_UJQE * layer.scaling) @ key_UJLE.mT
-            mixed_UJQE = score_UJQL.masked_fill_(hidden_U11L, HIDDEN).softmax(dim=-1) @ value_UJLE
+            mixed_UJQE = score_UJQL.add_(bias_U11L).softmax(dim=-1) @ value_UJLE
             x_UD = x_UD + functional.linear(mixed_UJQE.flatten(1), *layer.o)
             gate_up_UX = functional.linear(layer.mlp_norm(x_UD), *layer.gate_up)
             gate_UF, up_UF = gate_up_UX.chunk(2, dim=-1)

@@ -16,8 +16,9 @@ from transformers.cache_utils import DynamicLayer
 
 # Added to the attention scores of padding: its weight is then exactly 0.
 HIDDEN = -1e30
-
-
+# Attention is over a multiple of SPAN positions, and at least LEAST_SPAN: torch has a slow kernel
+# for the tiniest matrix products. Those not used yet are hidden, and hold zeros.
+SPAN, LEAST_SPAN = 8, 32
 # Bytes of keys and values that a sampler keeps from one call to the next. A large model's would
 # stand beside its training.
 KEPT = 2**27
@@ -25,8 +26,8 @@ KEPT = 2**27
 
 class Memory:
     """Flat memory for keys and values, by layer and kind. What is kept needs no fresh pages, which
-    cost more than what is written to them. It holds finite numbers, if maybe those of an earlier
-    call: what a cache has not written is attended to with weight 0."""
+    cost more than what is written to them. It may hold numbers of an earlier call, which are never
+    read."""
 
     def __init__(self) -> None:
         self.flat: dict[tuple[int, int], Tensor] = {}
@@ -69,8 +70,15 @@ def _zeros(size: int, like: Tensor) -> Tensor:
     return torch.from_numpy(np.zeros(size * like.itemsize, np.uint8)).view(like.dtype)
 
 
+def span_of(length: int) -> int:
+    """Positions that attention is over where `length` are in use."""
+    return max(LEAST_SPAN, -(-length // SPAN) * SPAN)
+
+
 class BufferLayer(DynamicLayer):
-    """A layer of key/value cache in preallocated memory: it never concatenates."""
+    """A layer of key/value cache in preallocated memory: it never concatenates.
+
+    Of its prefixes, what is behind the positions in use is 0 up to `span_of` them."""
 
     def __init__(
         self, prompt: DynamicLayer, extra: int, memory: Memory, number: int, most: int
@@ -87,6 +95,7 @@ class BufferLayer(DynamicLayer):
             U, J, P, E = x_UJPE.shape
             buffer_UJLE = memory.begin(name, (U, J, P + extra, E), most, x_UJPE)
             buffer_UJLE[:, :, :P] = x_UJPE
+            buffer_UJLE[:, :, P : span_of(P)] = 0
             self.buffers.append(buffer_UJLE)
         self._view()
 
@@ -98,6 +107,7 @@ class BufferLayer(DynamicLayer):
     ) -> tuple[Tensor, Tensor]:
         start, self.length = self.length, self.length + key_states.shape[2]
         for x_XJLE, new in zip(self.buffers, (key_states, value_states), strict=True):
+            x_XJLE[: self.count, :, span_of(start) : span_of(self.length)] = 0
             x_XJLE[: self.count, :, start : self.length] = new
         self._view()
         return self.keys, self.values
@@ -110,7 +120,7 @@ class BufferLayer(DynamicLayer):
             for name, x_XJLE in zip(self.names, self.buffers, strict=True)
         ]
         for x_XJLE in self.buffers:
-            _copy(x_XJLE[:, :, : self.length], source_X, target_X)
+            _copy(x_XJLE[:, :, : span_of(self.length)], source_X, target_X)
         self.count = count
         self._view()
 

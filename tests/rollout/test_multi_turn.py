@@ -340,15 +340,21 @@ def test_each_turn_is_prompted_with_the_tokens_before_it():
 
 
 def test_the_first_turn_has_the_numbers_it_always_had():
-    philox = np.random.Philox(key=[3, rng.EVAL], counter=[0, 7, 5, 2])
-    expected = np.random.Generator(philox).random(9)
-    assert np.array_equal(rng.uniforms(SampleKey(3, rng.EVAL, 2, 5, 7), 9), expected)
+    """Whatever is asked for beside them."""
+
+    def numbers(seed, stream, batch, group, response):
+        philox = np.random.Philox(key=[seed, stream], counter=[0, response, group, batch])
+        return np.random.Generator(philox).random(9)
+
+    names = [(3, rng.EVAL, 2, 5, 7), (3, rng.TRAIN, 2, 5, 7), (2**63, rng.EVAL, 0, 0, 0)]
+    found = rng.uniforms([SampleKey(*name) for name in names], 9)
+    assert np.array_equal(found, np.stack([numbers(*name) for name in names], axis=1))
 
 
 def test_turns_share_no_numbers():
     names = list(product([0, 1, 2, (1 << 32) - 1], repeat=2))
     keys = [SampleKey(0, rng.TRAIN, 1, 2, *name) for name in names]
-    assert len({tuple(rng.uniforms(key, 4)) for key in keys}) == len(names)
+    assert len({*map(tuple, rng.uniforms(keys, 4).T)}) == len(names)
     assert len({rng.integer(key) for key in keys}) == len(names)
 
 

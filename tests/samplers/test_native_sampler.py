@@ -112,7 +112,7 @@ def reference(
 ) -> Response:
     """One response by full forwards, with a CDF in float64."""
     ids, logp = list(prompt), []
-    for uniform in uniforms(draw, LIMIT):
+    for uniform in uniforms([draw], LIMIT)[:, 0]:
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, -1].double()
         logp_V = torch.log_softmax(logits / (temperature or 1), dim=-1).numpy()

@@ -1,11 +1,14 @@
 """The cache of the prefixes: whatever branches and ends, each prefix keeps its own tokens."""
 
+from unittest import mock
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
-from rec_experiments.samplers.prefixes import Memory, Prefixes
+from rec_experiments.samplers import prefixes as prefixes_module
+from rec_experiments.samplers.prefixes import Memory, Prefixes, span_of
 
 STEPS, HEADS, SIZE = 6, 2, 3
 
@@ -15,15 +18,18 @@ def keys_of(token_U: torch.Tensor) -> torch.Tensor:
     return token_U.float()[:, None, None, None].expand(-1, HEADS, -1, SIZE)
 
 
+@mock.patch.multiple(prefixes_module, SPAN=2, LEAST_SPAN=4)  # so that attention comes to read more
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.data())
 def test_every_prefix_keeps_its_tokens(prompt_lengths, data):
-    """Against plain lists of tokens. Prompts are padded left."""
+    """Against plain lists of tokens. Prompts are padded left. Memory of before is never read."""
     width, count = max(prompt_lengths), len(prompt_lengths)
     mask_UP = torch.tensor([[0] * (width - n) + [1] * n for n in prompt_lengths])
     cache = DynamicCache()
     prompt_UJPE = torch.cat([keys_of(torch.arange(count) + 100 * p) for p in range(width)], 2)
     cache.update(prompt_UJPE, -prompt_UJPE, 0)
-    prefixes = Prefixes.after(cache, mask_UP, STEPS, Memory(), 12)
+    used = Memory()
+    used.flat = {(0, kind): torch.full((12 * HEADS * 9 * SIZE,), torch.nan) for kind in (0, 1)}
+    prefixes = Prefixes.after(cache, mask_UP, STEPS, used, 12)
     histories = [[n + 100 * p for p in range(width)] for n in range(count)]
     prompts, token = list(range(count)), 1000
     for _ in range(STEPS):
@@ -45,6 +51,9 @@ def test_every_prefix_keeps_its_tokens(prompt_lengths, data):
         [layer] = cache.layers
         assert layer.keys[:, 0, :, 0].tolist() == histories
         assert torch.equal(layer.values, -layer.keys)
+        for buffer_XJLE in layer.buffers:
+            behind = buffer_XJLE[: prefixes.count, :, prefixes.length : span_of(prefixes.length)]
+            assert not behind.count_nonzero()
         for place, prompt in enumerate(prompts):
             said = len(histories[place]) - width
             row = [*mask_UP[prompt].tolist(), *[1] * said]
