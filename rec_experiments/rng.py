@@ -38,9 +38,11 @@ def uniforms(keys: Sequence[SampleKey], n: int) -> np.ndarray:
     numbers, state = np.random.Generator(bits), bits.state
     uniform_BX = np.empty((len(keys), n))
     for key, row in zip(keys, uniform_BX, strict=True):
-        # As of a new generator of that name, which takes ten times as long to make.
-        name = {"key": (key.seed, key.stream), "counter": (0, *_of_turn(key))}
-        state["state"] = {word: np.array(value, np.uint64) for word, value in name.items()}
+        # The state of a new generator of that name, which takes ten times as long to make.
+        state["state"] = {
+            "key": np.array((key.seed, key.stream), np.uint64),
+            "counter": np.array((0, *_of_turn(key)), np.uint64),
+        }
         bits.state = state
         numbers.random(out=row)
     return np.ascontiguousarray(uniform_BX.T)

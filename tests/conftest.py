@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import shapes
@@ -208,8 +209,9 @@ def assert_same_result(one: RunFolder, other: RunFolder) -> None:
     assert_equal(one.load_checkpoint()[0], other.load_checkpoint()[0])
 
 
-@pytest.fixture
-def padded_rows(monkeypatch):
+@pytest.fixture(scope="module")
+def padded_rows():
     """Every model goes through the library's own modules, as one that is split over ranks does. In
     float64 its norms still round to float32, where a tree's do not."""
-    monkeypatch.setattr("rec_experiments.policy.logprobs.fits", lambda model: False)
+    with mock.patch("rec_experiments.policy.logprobs.fits", return_value=False):
+        yield

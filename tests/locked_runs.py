@@ -59,7 +59,7 @@ def compute_here(passes: str, folder: str) -> dict[str, list[dict]]:
 
     torch.set_num_threads(1)
     schema.register()
-    fits = logprobs.fits if passes == "tree" else lambda model: False
+    fits = logprobs.fits if passes == "tree" else mock.Mock(return_value=False)
     with mock.patch.object(logprobs, "fits", fits):
         return {
             preset: [

@@ -28,8 +28,14 @@ class Head(NamedTuple):
     weight_VD: Tensor
     bias_V: Tensor | None
 
-    def logits(self, rows: slice) -> Tensor:
-        return functional.linear(self.hidden_ND[rows], self.weight_VD, self.bias_V)
+    def logp(self, rows: slice, temperature: float) -> Tensor:
+        """`tempered_logp` of some tokens' logits, which are used up. No caller hands them over:
+        once torch.compile has changed how Python calls, a caller holds what it hands over."""
+        logits_CV = functional.linear(self.hidden_ND[rows], self.weight_VD, self.bias_V)
+        logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
+        if temperature != 1:
+            logits_CV.div_(temperature)
+        return torch.log_softmax(logits_CV, dim=-1)
 
     def to(self, dtype: torch.dtype | None) -> "Head":
         """In this dtype; None leaves each tensor its own."""
@@ -184,10 +190,10 @@ def _scores_of(
 ) -> list[Tensor]:
     """Of one chunk: log-probability, entropy, KL if it is wanted, log-probability under others."""
     target_C = target_N[rows]
-    logp_CV = tempered_logp(head.logits(rows), temperature)
+    logp_CV = head.logp(rows, temperature)
     reference_CV, other_logp = None, []
     for name, other in others.items():
-        other_CV = tempered_logp(other.logits(rows), temperature)
+        other_CV = other.logp(rows, temperature)
         other_logp.append(at_target(other_CV, target_C))
         if kl and name == REFERENCE:
             reference_CV = other_CV
@@ -211,14 +217,14 @@ def _logits_grad(
     By logits / temperature: ∂ log p(y) = 1[y] − p, ∂H = −p (log p + H), and
     ∂KL(p ‖ q) = p (log p − log q − KL). All but 1[y] is p times a slope.
     """
-    logp_CV = tempered_logp(head.logits(rows), temperature)
+    logp_CV = head.logp(rows, temperature)
     slope_CX = -logp_grad_N[rows, None]  # of V columns as soon as they differ
     if entropy is not None:
         entropy_C1, grad_C1 = entropy.columns(rows)
         slope_CX = slope_CX - (logp_CV + entropy_C1).mul_(grad_C1)
     if kl is not None and reference is not None:
         kl_C1, grad_C1 = kl.columns(rows)
-        minus_CV = tempered_logp(reference.logits(rows), temperature).sub_(logp_CV).add_(kl_C1)
+        minus_CV = reference.logp(rows, temperature).sub_(logp_CV).add_(kl_C1)
         slope_CX = slope_CX - minus_CV.mul_(grad_C1)
         del minus_CV
     logits_grad_CV = logp_CV.exp_().mul_(slope_CX)

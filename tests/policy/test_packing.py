@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
-from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import Limits, TokenSequence, micro_batches
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.token_batch import collate, packed
+
+pytestmark = pytest.mark.usefixtures("padded_rows")  # what is not laid out by choice
 
 STYLE = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -43,14 +44,6 @@ def sequences(lengths):
         return [3 + next(numbers) * 7 % 58 for _ in range(count)]
 
     return [TokenSequence(tokens(p), tokens(r), [n]) for n, (p, r) in enumerate(lengths)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def padded_rows():
-    """What is not laid out by choice stands in padded rows, as for models that fit no tree."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(logprobs, "fits", lambda model: False)
-        yield
 
 
 def forward(is_packed):

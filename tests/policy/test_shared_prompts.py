@@ -19,7 +19,6 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen
 
 from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
-from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import byte_tokenizer
@@ -27,6 +26,8 @@ from rec_experiments.policy.token_batch import shared
 from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.training.loop import train
+
+pytestmark = pytest.mark.usefixtures("padded_rows")  # what is not laid out by choice
 
 # Of each prompt its length, and those of its responses; in what order they come is drawn too.
 GROUPS = st.lists(
@@ -60,14 +61,6 @@ def exact(name, seed):
                 mended.weight = norm.weight
                 setattr(module, child, mended)
     return policy
-
-
-@pytest.fixture(autouse=True, scope="module")
-def padded_rows():
-    """What is not laid out by choice stands in padded rows, as for models that fit no tree."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(logprobs, "fits", lambda model: False)
-        yield
 
 
 def forward(is_shared):
