@@ -27,7 +27,8 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:
     import numpy as np
 
     words = np.array([0, *counter, *[0] * (3 - len(counter))], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=[seed, stream], counter=words))
+    key = np.array((seed, stream), dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=words))
 
 
 def uniforms(keys: Sequence[SampleKey], n: int) -> np.ndarray:

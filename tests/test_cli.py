@@ -4,6 +4,7 @@
 2. The help page lists every group with its choices, and the keys with their values.
 """
 
+import gc
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from conftest import command, resolve
 from fabricated import rows_of, write_run
 from omegaconf import OmegaConf
 
-from rec_experiments import help, schema, sweeps
+from rec_experiments import cli, help, schema, sweeps
 from rec_experiments.composition import choices_by_group
 from rec_experiments.records import provenance
 
@@ -158,3 +159,12 @@ def test_remarks_are_those_behind_a_key_and_the_lines_that_follow(tmp_path):
 def test_every_listed_choice_is_a_file_of_its_group():
     for group, choices in choices_by_group().items():
         assert all((schema.CONF / group / f"{choice}.yaml").is_file() for choice in choices)
+
+
+def test_objects_from_before_a_run_are_at_rest_during_it_alone(monkeypatch):
+    counts = []
+    monkeypatch.setattr(schema, "build", lambda config, kind: None)
+    monkeypatch.setattr("rec_experiments.run.run", lambda *_: counts.append(gc.get_freeze_count()))
+    cli.start(OmegaConf.create())
+    assert counts[0] > 10_000
+    assert gc.get_freeze_count() == 0

@@ -29,8 +29,8 @@ class Head(NamedTuple):
     bias_V: Tensor | None
 
     def logp(self, rows: slice, temperature: float) -> Tensor:
-        """`tempered_logp` of some tokens' logits, which are used up. No caller hands them over:
-        once torch.compile has changed how Python calls, a caller holds what it hands over."""
+        """`tempered_logp` of some tokens. Their logits are made here, and divided in place: what a
+        caller hands over it may hold to the end, and does so once torch.compile has run."""
         logits_CV = functional.linear(self.hidden_ND[rows], self.weight_VD, self.bias_V)
         logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
         if temperature != 1:

@@ -94,16 +94,13 @@ class NativeSampler:
         """
         rows = [(n, draw) for n, named in enumerate(draws) for draw in named]
         size = self.max_rows or self._rows_at_once(max(map(len, prompts), default=0))
-        try:
-            responses = iter(
-                [
-                    response
-                    for start in range(0, len(rows), size)
-                    for response in self._decode(prompts, rows[start : start + size], temperature)
-                ]
-            )
-        finally:
-            self.memory.release()
+        found: list[Response] = []
+        for start in range(0, len(rows), size):
+            try:
+                found += self._decode(prompts, rows[start : start + size], temperature)
+            finally:
+                self.memory.release()
+        responses = iter(found)
         return [[next(responses) for _ in named] for named in draws]
 
     def _rows_at_once(self, prompt_tokens: int) -> int:

@@ -14,8 +14,8 @@ from torch.nn import functional
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-# Added to the attention scores of padding: its weight is then exactly 0.
-HIDDEN = -1e30
+# Added to the attention scores of padding: its weight is then 0.
+HIDDEN = -math.inf
 # Attention is over a multiple of SPAN positions, and at least LEAST_SPAN: torch has a slow kernel
 # for the tiniest matrix products. Those not used yet are hidden, and hold zeros.
 SPAN, LEAST_SPAN = 8, 32
@@ -26,8 +26,8 @@ KEPT = 2**27
 
 class Memory:
     """Flat memory for keys and values, by layer and kind. What is kept needs no fresh pages, which
-    cost more than what is written to them. It may hold numbers of an earlier call, which are never
-    read."""
+    cost more than what is written to them. It may hold numbers of an earlier call: `BufferLayer`
+    overwrites what is read."""
 
     def __init__(self) -> None:
         self.flat: dict[tuple[int, int], Tensor] = {}
@@ -134,6 +134,7 @@ class Prefixes:
     position_X: Tensor  # of the next token
     count: int
     length: int  # cache positions in use, the same for every prefix
+    most: int  # prefixes that there may be once
 
     @classmethod
     def after(
@@ -147,7 +148,7 @@ class Prefixes:
         count, length = mask_UP.shape
         bias_XL = torch.full((count, length + extra), HIDDEN, device=mask_UP.device)
         bias_XL[:, :length].masked_fill_(mask_UP.bool(), 0)
-        return cls(cache, bias_XL, mask_UP.sum(1), count, length)
+        return cls(cache, bias_XL, mask_UP.sum(1), count, length, most)
 
     @property
     def position_U(self) -> Tensor:
@@ -184,8 +185,8 @@ class Prefixes:
 
     def _move(self, source_X: Tensor, target_X: Tensor, count: int) -> None:
         places = len(self.position_X)
-        if count > places:  # twice as many, so that growing takes few copies
-            places = max(count, 2 * places)
+        if count > places:  # twice as many if there may be, so that growing takes few copies
+            places = max(count, min(2 * places, self.most))
         for layer in self.cache.layers:
             if isinstance(layer, BufferLayer):
                 layer.move(source_X, target_X, count, places)

@@ -343,10 +343,11 @@ def test_the_first_turn_has_the_numbers_it_always_had():
     """Whatever is asked for beside them."""
 
     def numbers(seed, stream, batch, group, response):
-        philox = np.random.Philox(key=[seed, stream], counter=[0, response, group, batch])
+        key = np.array([seed, stream], dtype=np.uint64)
+        philox = np.random.Philox(key=key, counter=[0, response, group, batch])
         return np.random.Generator(philox).random(9)
 
-    names = [(3, rng.EVAL, 2, 5, 7), (3, rng.TRAIN, 2, 5, 7), (2**63, rng.EVAL, 0, 0, 0)]
+    names = [(3, rng.EVAL, 2, 5, 7), (3, rng.TRAIN, 2, 5, 7), (2**63 - 1, rng.EVAL, 0, 0, 0)]
     found = rng.uniforms([SampleKey(*name) for name in names], 9)
     assert np.array_equal(found, np.stack([numbers(*name) for name in names], axis=1))
 

@@ -248,6 +248,32 @@ def test_memory_is_kept_for_the_next_call_but_not_if_it_is_much(monkeypatch):
     assert not sampler.memory.flat
 
 
+def test_memory_that_is_much_is_given_back_by_a_part_of_the_rows_and_by_an_interrupted_call(
+    monkeypatch,
+):
+    monkeypatch.setattr(prefixes, "KEPT", 100)
+    sampler, held = sampler_of(build("qwen2"), max_rows=3), []
+
+    def choosing(*given):
+        held.append(bool(sampler.memory.flat))
+        if len(held) == 5:
+            raise KeyboardInterrupt
+        return choose(*given)
+
+    def forward(*given):
+        assert not sampler.memory.flat  # as the prompts of the next rows are computed
+        return forward_before(*given)
+
+    forward_before = sampler._forward
+    monkeypatch.setattr(sampler, "_forward", forward)
+    sampler.sample(PROMPTS, DRAWS, 1.0)
+    monkeypatch.setattr(decoding, "choose", choosing)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.sample(PROMPTS, DRAWS, 1.0)
+    assert any(held)
+    assert not sampler.memory.flat
+
+
 def test_draws_are_distinct_and_may_be_few():
     few = [[], DRAWS[1], DRAWS[2][:1], [], []]
     sampled = sampler_of(build("qwen2")).sample(PROMPTS, few, 1.0)

@@ -29,9 +29,7 @@ def tree() -> dict[str, list[dict]]:
 def test_no_bit_has_changed(preset, library):
     """A change of bits is a decision: `make locked-metrics`, and say what it buys."""
     locked = json.loads(FILE.read_text())[preset]
-    assert [row["step"] for row in library[preset]] == [row["step"] for row in locked]
-    for row, expected in zip(library[preset], locked, strict=True):
-        assert {key: row.get(key) for key in expected} == expected, row["step"]
+    assert library[preset] == locked
     assert len({row.get("train/loss") for row in locked}) > 3  # the runs do learn
 
 
@@ -39,6 +37,5 @@ def test_no_bit_has_changed(preset, library):
 def test_passes_over_a_tree_compute_the_same_but_for_rounding(preset, tree, library):
     locked = json.loads(FILE.read_text())[preset]
     for row, expected in zip(tree[preset], locked, strict=True):
-        found = {key: row.get(key) for key in expected}
-        assert found == pytest.approx(expected, rel=1e-4, abs=1e-5), row["step"]
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-5), row["step"]
     assert tree[preset] != library[preset]  # the bits of the two do differ, so it was a tree
