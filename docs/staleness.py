@@ -37,12 +37,12 @@ def section(file: Path) -> str:
         f"methods, {found['finished']} finished runs. "
         f"Accuracy before training: {found['start']:.3f}. "
         f"{' '.join(found['makers'])}".rstrip(),
-        "",
-        f"![{found['title']}](figures/{file.stem}.png)",
     ]
-    for form in staleness.FORMS:
-        if len(found["ages"][form]) > 1:
-            lines += ["", *markdown(staleness.table(found, form))]
+    forms = [form for form in staleness.FORMS if len(found["ages"][form]) > 1]
+    if forms:
+        lines += ["", f"![{found['title']}](figures/{file.stem}.png)"]
+    for form in forms or list(staleness.FORMS)[:1]:  # one age is the same in any form
+        lines += ["", *markdown(staleness.table(found, form))]
     return "\n".join(lines)
 
 
