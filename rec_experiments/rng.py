@@ -39,7 +39,7 @@ def uniforms(keys: Sequence[SampleKey], n: int) -> np.ndarray:
     numbers, state = np.random.Generator(bits), bits.state
     uniform_BX = np.empty((len(keys), n))
     for key, row in zip(keys, uniform_BX, strict=True):
-        # The state of a new generator of that name, which takes ten times as long to make.
+        # The state of a new generator of that name, which takes longer to make.
         state["state"] = {
             "key": np.array((key.seed, key.stream), np.uint64),
             "counter": np.array((0, *_of_turn(key)), np.uint64),

@@ -18,7 +18,7 @@ from rec_experiments.policy.batching import Limits, TokenSequence, micro_batches
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.token_batch import collate, packed
 
-pytestmark = pytest.mark.usefixtures("padded_rows")  # what is not laid out by choice
+pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 
 STYLE = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,

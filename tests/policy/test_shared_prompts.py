@@ -27,7 +27,7 @@ from rec_experiments.prepare import prepare
 from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.training.loop import train
 
-pytestmark = pytest.mark.usefixtures("padded_rows")  # what is not laid out by choice
+pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 
 # Of each prompt its length, and those of its responses; in what order they come is drawn too.
 GROUPS = st.lists(
