@@ -212,12 +212,12 @@ def _labels(figures: list[FigureData], pattern: str) -> list[str]:
     return fnmatch.filter(arms, pattern) or [pattern]
 
 
-def _by_seed(figures: list[FigureData], arm: str, check: Check) -> BySeed:
+def _by_seed(figures: list[FigureData], arm: str, check: Check) -> BySeed[float]:
     runs = [run for data in figures for run in data.select(arm, check.column)]
     return of_finished(runs, check.statistic.of, check.metric)
 
 
-def _paired(first: BySeed, second: BySeed, compare: Compare) -> Sample:
+def _paired(first: BySeed[float], second: BySeed[float], compare: Compare) -> Sample:
     """Of the seeds that both arms have finished."""
     values, without = {}, {}
     for seed in sorted(first.finished & second.finished):

@@ -9,13 +9,14 @@ import itertools
 import math
 import zlib
 from collections.abc import Sequence
+from types import NoneType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rec_experiments.report.beside import forked
 from rec_experiments.results.runs import NUMBER, Row
-from rec_experiments.results.statistics import seconds_of_step
+from rec_experiments.results.statistics import seconds_of_steps
 
 Column = NDArray[np.float32]  # a number a row, NaN where it was not measured
 
@@ -40,7 +41,7 @@ def columns(rows: Sequence[Row]) -> dict[str, Column]:
     passed = {
         "step": [row["step"] for row in rows],
         "tokens": itertools.accumulate(row.get("tokens/response", 0) for row in rows),
-        "seconds": itertools.accumulate(map(seconds_of_step, rows)),
+        "seconds": itertools.accumulate(seconds_of_steps(rows)),
     }
     measured = ([row.get(key) for row in rows] for key in metrics)
     found = _columns([*map(list, passed.values()), *measured])[:, _kept(rows)]
@@ -55,7 +56,12 @@ def _kept(rows: Sequence[Row]) -> list[int]:
 
 def _columns(values: Sequence[Sequence[object]]) -> Column:
     """All at once, as a row each; NaN for what is no finite number."""
-    numbers = [[v if isinstance(v, NUMBER) else math.nan for v in each] for each in values]
+    numbers = [
+        each
+        if set(map(type, each)) <= {int, float, NoneType}  # None becomes NaN; quick to see
+        else [v if isinstance(v, NUMBER) else math.nan for v in each]
+        for each in values
+    ]
     with np.errstate(over="ignore"):
         found = np.array(numbers, dtype=np.float64).astype(np.float32)
     found[~np.isfinite(found)] = np.nan
@@ -67,17 +73,11 @@ def packed(runs: Sequence[dict[str, Column]]) -> dict[str, str]:
     keys = list(dict.fromkeys(key for run in runs for key in run))
 
     def of_all(key: str) -> str:
-        nothing = (np.full_like(run["step"], np.nan) for run in runs)
-        return pack(
-            np.concatenate([run.get(key, no) for run, no in zip(runs, nothing, strict=True)])
-        )
+        of_each = [run[key] if key in run else np.full_like(run["step"], np.nan) for run in runs]
+        return pack(np.concatenate(of_each))
 
     with forked(of_all, keys) as found:
         return dict(zip(keys, found, strict=True))
-
-
-def _or_empty(run: dict[str, Column], key: str) -> Column:
-    return run[key] if key in run else np.full_like(run["step"], np.nan)
 
 
 def pack(column: Column) -> str:

@@ -8,7 +8,7 @@ an arm that never gets there has none, and a curve that lingers near it has a lu
 
 import functools
 import hashlib
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from scipy.special import expit
 
 from rec_experiments.cache import Kept
 from rec_experiments.results.runs import Row
-from rec_experiments.results.statistics import NoValue, Statistic, best, final, measured
+from rec_experiments.results.statistics import NoValue, best, final, measured
 
 FEWEST_POINTS = 6  # after the first: twice as many as there are parameters
 SMALLEST_RISE = 0.06  # two standard errors of an evaluation of 256 problems, 0.03 at worst
@@ -37,6 +37,9 @@ class Curve:
     asymptote: float
     midpoint: float
     exponent: float
+
+
+PARAMETERS = tuple(field.name for field in fields(Curve))
 
 
 def fit(rows: list[Row], metric: str) -> Curve:
@@ -66,7 +69,7 @@ def fit(rows: list[Row], metric: str) -> Curve:
     return found
 
 
-@functools.lru_cache(maxsize=4096)  # three statistics of one run ask for the same curve
+@functools.lru_cache(maxsize=4096)  # figures share runs
 def _fitted(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve | None:
     """Of least squares, None where they do not converge. Kept for later processes: a fit takes some
     milliseconds, one that does not converge many more."""
@@ -102,15 +105,3 @@ def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve |
     except RuntimeError:
         return None
     return Curve(float(asymptote), float(np.exp(log_mid)), float(exponent))
-
-
-ASYMPTOTE = Statistic(
-    "asymptote", f"A of {FORM}, fitted to the curve", lambda *run: fit(*run).asymptote
-)
-MIDPOINT = Statistic(
-    "midpoint", f"steps to half of the rise in {FORM}", lambda *run: fit(*run).midpoint
-)
-EXPONENT = Statistic(
-    "exponent", f"steepness of the rise in {FORM}", lambda *run: fit(*run).exponent
-)
-FITTED = (ASYMPTOTE, MIDPOINT, EXPONENT)

@@ -9,27 +9,29 @@ who judges (claims/decision.py).
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # scipy.stats takes a second to import
 
-from rec_experiments.results.runs import Run
-from rec_experiments.results.statistics import Measure, NoValue
+from rec_experiments.results.runs import Row, Run
+from rec_experiments.results.statistics import NoValue
 
 Array = NDArray[np.float64]
+Value = TypeVar("Value")
 
 CONFIDENCE = 0.95
 TRIMMED = 0.25  # of the seeds at either end: what is left is the interquartile mean
 
 
 @dataclass(frozen=True, slots=True)
-class BySeed:
-    """One number a finished run. without: why a run has none. Both by seed."""
+class BySeed(Generic[Value]):
+    """One value a finished run. without: why a run has none. Both by seed."""
 
-    values: dict[int, float]
+    values: dict[int, Value]
     without: dict[int, str]
 
     @property
@@ -37,9 +39,11 @@ class BySeed:
         return {*self.values, *self.without}
 
 
-def of_finished(runs: Iterable[Run], measure: Measure, metric: str) -> BySeed:
-    """The number of each finished run; a seed's first run counts."""
-    found = BySeed({}, {})
+def of_finished(
+    runs: Iterable[Run], measure: Callable[[list[Row], str], Value], metric: str
+) -> BySeed[Value]:
+    """The value of each finished run; a seed's first run counts."""
+    found: BySeed[Value] = BySeed({}, {})
     for run in runs:
         if run.done and run.seed not in found.finished:
             try:

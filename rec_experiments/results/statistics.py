@@ -4,7 +4,7 @@ Each raises NoValue, with the reason, where the run does not say. Curves are tak
 smoothed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -168,13 +168,18 @@ def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
 
 def seconds(rows: list[Row]) -> float:
     """Seconds that the steps took. Drawing counts as far as training waited for it."""
-    return sum(map(seconds_of_step, rows))
+    return sum(seconds_of_steps(rows))
 
 
-def seconds_of_step(row: Row) -> float:
-    """As `seconds`, of one row."""
-    beside = {"time/rollout", "time/reward"} if "time/wait" in row else set()
-    return sum(v for k, v in row.items() if k.startswith("time/") and k not in beside)
+def seconds_of_steps(rows: list[Row]) -> Iterator[float]:
+    """As `seconds`, of each row."""
+    counted: dict[tuple[str, ...], list[str]] = {}  # by the keys of a row: few rows differ in them
+    for row in rows:
+        keys = tuple(row)
+        if keys not in counted:
+            beside = {"time/rollout", "time/reward"} if "time/wait" in row else set()
+            counted[keys] = [key for key in keys if key.startswith("time/") and key not in beside]
+        yield sum(row[key] for key in counted[keys])
 
 
 LAST_POINTS = f"mean of the last {FINAL_POINTS} points"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rec_experiments.results.learning_curve import FITTED, FORM
+from rec_experiments.results.learning_curve import FORM, PARAMETERS, fit
 from rec_experiments.results.over_seeds import CONFIDENCE, interval_of_mean, of_finished
 from rec_experiments.results.runs import FigureData, Row, Run
 from rec_experiments.results.statistics import (
@@ -72,12 +72,12 @@ def _summary_rows(data: FigureData) -> Iterator[Row]:
 
 def _curve(runs: list[Run], metric: str) -> dict[str, Any]:
     """Means over the seeds whose curve could be fitted. without: why not, with the seeds."""
-    found = {each.name: of_finished(runs, each.of, metric) for each in FITTED}
-    first = next(iter(found.values()))
+    found = of_finished(runs, fit, metric)
+    curves = list(found.values.values())
     return {
-        "seeds": len(first.values),
-        "without": dict(Counter(first.without.values())),
-        **{name: _mean(list(each.values.values())) for name, each in found.items()},
+        "seeds": len(curves),
+        "without": dict(Counter(found.without.values())),
+        **{name: _mean([getattr(curve, name) for curve in curves]) for name in PARAMETERS},
     }
 
 
@@ -91,7 +91,6 @@ def _mean(values: list[float]) -> dict[str, Any] | None:
 def summary_text(found: dict[str, Any]) -> str:
     """The summary of a figure as text: the statistics and the fitted curves, one line an arm,
     column and metric."""
-    fitted = [each.name for each in FITTED]
     cells = [[row["arm"], row["column"], row["metric"]] for row in found["rows"]]
     head = ["arm", "column", "metric", "seeds"]
     body = [
@@ -99,7 +98,7 @@ def summary_text(found: dict[str, Any]) -> str:
         for cell, row in zip(cells, found["rows"], strict=True)
     ]
     curves = [
-        [*cell, str(curve["seeds"]), *(_cell(curve[name]) for name in fitted), _without(curve)]
+        [*cell, str(curve["seeds"]), *(_cell(curve[name]) for name in PARAMETERS), _without(curve)]
         for cell, row in zip(cells, found["rows"], strict=True)
         for curve in [row["curve"]]
         if row["seeds"]
@@ -109,7 +108,7 @@ def summary_text(found: dict[str, Any]) -> str:
         "",
         *columns_of_text([[*head, *SUMMARIES], *body]),
         "",
-        *columns_of_text([[*head, *fitted, "seeds without a curve"], *curves]),
+        *columns_of_text([[*head, *PARAMETERS, "seeds without a curve"], *curves]),
         "",
         f"[ ]    {found['interval']}; none with one seed",
         *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "curve")),

@@ -5,13 +5,15 @@
 3. What no such curve describes has no fit: too short, flat, falling, collapsing, or not yet bent.
 """
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.results import learning_curve
-from rec_experiments.results.learning_curve import ASYMPTOTE, EXPONENT, FITTED, MIDPOINT, fit
+from rec_experiments.results.learning_curve import fit
 from rec_experiments.results.runs import Row
 from rec_experiments.results.statistics import NoValue, area_under_curve
 
@@ -49,7 +51,7 @@ def test_a_curve_of_the_form_is_found_again(asymptote, midpoint, exponent, first
 def test_noise_of_an_evaluation_moves_it_little():
     true = form(0.8, 30, 2.5)
     noisy = np.random.default_rng(0).binomial(256, true, size=(50, len(true))) / 256
-    found = np.array([[each.of(rows(values), "m") for each in FITTED] for values in noisy])
+    found = np.array([astuple(fit(rows(values), "m")) for values in noisy])
     assert found.mean(0) == pytest.approx([0.8, 30, 2.5], rel=0.1)
     assert found.std(0)[0] < 0.03
     assert found.std(0)[1] < 6
@@ -59,9 +61,10 @@ def test_height_and_speed_are_told_apart():
     """Two curves with the same average: one is fast and low, one is slow and high."""
     fast, slow = rows(form(0.6, 12, 3)), rows(form(0.75, 51, 3))
     assert area_under_curve(fast, "m") == pytest.approx(area_under_curve(slow, "m"), abs=0.01)
-    assert ASYMPTOTE.of(fast, "m") < ASYMPTOTE.of(slow, "m")
-    assert MIDPOINT.of(fast, "m") < MIDPOINT.of(slow, "m")
-    assert EXPONENT.of(fast, "m") == pytest.approx(3, rel=0.05)
+    of_fast, of_slow = fit(fast, "m"), fit(slow, "m")
+    assert of_fast.asymptote < of_slow.asymptote
+    assert of_fast.midpoint < of_slow.midpoint
+    assert of_fast.exponent == pytest.approx(3, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,8 @@ def test_height_and_speed_are_told_apart():
     ],
 )
 def test_what_the_curve_does_not_describe_has_none(values, reason):
-    for statistic in FITTED:
-        with pytest.raises(NoValue, match=reason):
-            statistic.of(rows(values), "m")
+    with pytest.raises(NoValue, match=reason):
+        fit(rows(values), "m")
 
 
 def test_a_fit_that_does_not_converge_has_none(monkeypatch):
