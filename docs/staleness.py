@@ -27,18 +27,22 @@ def page() -> str:
 def section(file: Path) -> str:
     """The runs of one scale: how many they are, the picture, a table for each form of age."""
     found: dict[str, Any] = json.loads(file.read_text())
-    seeds, claims = len(found["seeds"]), found["claim_seeds"]
+    seeds, claims = set(found["seeds"]), set(range(found["claim_seeds"]))
     methods, every = len(found["methods"]), len(yaml.safe_load(SWEEP.read_text())["arms"])
-    subset = "" if (seeds, methods) == (claims, every) else ", **a subset**"
+    judged = bool(seeds & claims)  # and not tuned on
+    whole = (seeds == claims or not judged) and methods == every
+    subset = "" if whole else ", **a subset**"
+    named = f"seeds {', '.join(map(str, sorted(seeds)))}"
+    counted = f"{len(seeds)} of {len(claims)} seeds" if judged else named
     lines = [
         f"### {found['title']}",
         "",
-        f"`scale={found['scale']}`{subset}: {seeds} of {claims} seeds, {methods} of {every} "
+        f"`scale={found['scale']}`{subset}: {counted}, {methods} of {every} "
         f"methods, {found['finished']} finished runs. "
         f"Accuracy before training: {found['start']:.3f}. "
         f"{' '.join(found['makers'])}".rstrip(),
     ]
-    forms = [form for form in staleness.FORMS if len(found["ages"][form]) > 1]
+    forms = [form for form, ages in found["ages"].items() if len(ages) > 1]
     if forms:
         lines += ["", f"![{found['title']}](figures/{file.stem}.png)"]
     for form in forms or list(staleness.FORMS)[:1]:  # one age is the same in any form

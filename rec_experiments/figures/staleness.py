@@ -1,6 +1,4 @@
-"""The picture of a staleness sweep: final accuracy against the age of the data."""
-
-import math
+"""The picture of a staleness sweep: final accuracy against the age of the data, or its columns."""
 
 import matplotlib
 import numpy as np
@@ -12,48 +10,54 @@ from rec_experiments.figures.render import Drawing, page
 from rec_experiments.results import staleness
 from rec_experiments.results.over_seeds import CONFIDENCE
 from rec_experiments.results.runs import FigureData
-from rec_experiments.results.tables import remarks
+from rec_experiments.results.tables import count_of_seeds, remarks
 
-METHODS_A_ROW = 8  # as many as can be told apart in one panel
+METHODS_A_PANEL = 8  # as many as can be told apart in one panel
+ACROSS = 2  # panels
 PANEL = (4.6, 2.9)  # inches, names beside the lines included
 LINE = 0.062  # height of a name, as a share of the panel's
 LABELS = {
     "offset": "offset: age of all data (batches)",
     "interval": "interval: batches from one policy",
+    staleness.COLUMN: "",  # its ticks say it
 }
 
 
 def draw(data: FigureData) -> Drawing:
-    """A column of panels for each form that has several ages, a row for each few methods."""
-    count = {form: len(staleness.ages(data, form)) for form in staleness.FORMS}
+    """A panel for each few methods and each form that has several ages. Of two forms each has a
+    column of panels."""
+    count = {form: len(staleness.ages(data, form)) for form in staleness.forms(data)}
     forms = [form for form, ages in count.items() if ages > 1] or list(count)
     found = {form: {line.arm: line for line in staleness.lines(data, form)} for form in forms}
     arms = [arm for arm in data.arms if any(arm in lines for lines in found.values())]
     # As even as they go: nine methods are five and four, not eight and one.
-    rows = [list(row) for row in np.array_split(arms, max(1, -(-len(arms) // METHODS_A_ROW)))]
+    groups = [list(row) for row in np.array_split(arms, max(1, -(-len(arms) // METHODS_A_PANEL)))]
+    panels = [(group, form) for group in groups for form in forms]
+    across = min(len(panels), ACROSS)
+    down = -(-len(panels) // across)
     summary = staleness.summary(data)
-    seeds = len(summary["seeds"])
+    seeds = count_of_seeds(len(summary["seeds"]))
     caption = [
         data.caption,
-        f"Mean and {100 * CONFIDENCE:.0f} % t interval of the final accuracy over {seeds} seeds; "
+        f"Mean and {100 * CONFIDENCE:.0f} % t interval of the final accuracy over {seeds}; "
         "dotted: the accuracy before training.",
         *remarks(data),
     ]
     with matplotlib.rc_context(style.RC):
-        figure, panels = page(
-            PANEL[0] * len(forms), PANEL[1] * len(rows), data.title, [], " ".join(caption)
-        )
-        grid = panels.subplots(len(rows), len(forms), squeeze=False, sharey=True)
-        for axes_of_row, of_row in zip(grid, rows, strict=True):
-            looks = style.distinct(of_row)
-            for axes, form in zip(axes_of_row, forms, strict=True):
-                ages = [age for age, _ in staleness.ages(data, form)]
-                chosen = [found[form][arm] for arm in of_row if arm in found[form]]
-                _draw_panel(axes, chosen, ages, looks)
-                if arms:
-                    axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
-                axes.set_xlabel(LABELS[form])
-            axes_of_row[0].set_ylabel("final accuracy")
+        figure, place = page(PANEL[0] * across, PANEL[1] * down, data.title, [], " ".join(caption))
+        grid = place.subplots(down, across, squeeze=False, sharey=True)
+        for axes, (group, form) in zip(grid.flat, panels, strict=False):
+            chosen = [found[form][arm] for arm in group if arm in found[form]]
+            ages = [age for age, _ in staleness.ages(data, form)]
+            _draw_panel(axes, chosen, ages, style.distinct(group))
+            axes.set_xticks(range(count[form]), [str(age) for age in summary["ages"][form]])
+            if arms:
+                axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
+            axes.set_xlabel(LABELS[form])
+        for axes in grid.flat[len(panels) :]:
+            axes.set_axis_off()
+        for axes in grid[:, 0]:
+            axes.set_ylabel("final accuracy")
         grid[0, 0].set_ylim(bottom=0)
         for axes in grid.flat:
             _write_names(axes)
@@ -82,11 +86,6 @@ def _draw_panel(
             elinewidth=0.7,
             label=line.arm,
         )
-    axes.set_xticks(range(len(ages)), [_tick(age) for age in ages])
-
-
-def _tick(age: float) -> str:
-    return "offline" if math.isinf(age) else f"{age:g}"
 
 
 def _write_names(axes: Axes) -> None:

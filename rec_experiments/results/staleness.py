@@ -1,4 +1,4 @@
-"""How methods stand the age of their data: accuracy against staleness, and what follows from it.
+"""How methods stand the age of their data, or another axis: accuracy against it, and what follows.
 
 Two forms. As an *offset* n every batch comes from the policy n batches ago. As an *interval* m the
 sampler's weights are renewed every m batches, so that ages run from 0 to m − 1. On-policy is offset
@@ -8,6 +8,9 @@ A method *survives* an age if its final accuracy lies above its first evaluation
 one difference, and the lower end of their t interval is above 0. How much it survives is the
 largest age up to which it survives all that were run, so that a lucky old age counts for nothing.
 One seed has no interval, and decides nothing.
+
+A sweep whose columns are no schedules has one form, its columns in their order: learning rates, or
+shares of flipped rewards. There the best column of each method is named instead.
 """
 
 import math
@@ -30,15 +33,25 @@ from rec_experiments.results.tables import columns_of_text, makers
 
 METRIC = "eval/accuracy"
 OFFLINE = math.inf
-FORMS = {"offset": 0, "interval": 1}  # with what on-policy is called in each
+FORMS = {"offset": 0, "interval": 1}  # of age, with what on-policy is called in each
+COLUMN = "column"  # the form of columns that are no schedules
+
+
+MEANINGS_OF_AGES = (
+    "survives   the largest age up to which the method survives every age that was run",
+    "area       mean accuracy over the ages, on the logarithm of 1 + offset or of the interval",
+)
+MEANINGS_OF_COLUMNS = ("best       the column with the highest accuracy, the first of equals",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One method at one age. mean, interval: of its final accuracy over seeds. gain: the same of
-    final − initial, seed by seed. An interval is None for a single seed."""
+    """One method at one age. name: the age as it is written. mean, interval: of its final accuracy
+    over seeds. gain: the same of final − initial, seed by seed. An interval is None for a single
+    seed."""
 
     age: float
+    name: int | str
     seeds: int
     mean: float
     interval: tuple[float, float] | None
@@ -73,18 +86,32 @@ class Line:
     @property
     def area(self) -> float | None:
         """Mean of the accuracy over the ages, by trapezoids on log(1 + offset) or log(interval),
-        offline left out; None with fewer than two ages. A mean: it compares over equal ages only.
+        offline left out; None with fewer than two ages, and for columns. A mean: it compares over
+        equal ages only.
         """
         finite = [point for point in self.points if math.isfinite(point.age)]
-        if len(finite) < 2:
+        if self.form == COLUMN or len(finite) < 2:
             return None
         places = np.log([point.age + 1 - FORMS[self.form] for point in finite])
         heights = [point.mean for point in finite]
         return float(np.trapezoid(heights, places) / (places[-1] - places[0]))
 
+    @property
+    def best(self) -> Point:
+        """The highest; the first of equals."""
+        return max(self.points, key=lambda point: point.mean)
+
+
+def forms(data: FigureData) -> list[str]:
+    """In which the figure's columns are read."""
+    return list(FORMS) if data.schedules else [COLUMN]
+
 
 def ages(data: FigureData, form: str) -> list[tuple[float, str]]:
-    """The ages that a figure has in one form, from the youngest, each with its column."""
+    """The ages that a figure has in one form, from the youngest, each with its column. For columns
+    that are no schedules these are their places."""
+    if form == COLUMN:
+        return list(enumerate(data.columns))
     return sorted(
         (age, column)
         for column, (interval, offset) in data.schedules.items()
@@ -115,6 +142,7 @@ def _points(data: FigureData, arm: str, form: str) -> Iterator[Point]:
         if ends:
             yield Point(
                 age=age,
+                name=_written(form, age, column),
                 seeds=len(ends),
                 mean=float(np.mean(ends)),
                 interval=interval_of_mean(ends),
@@ -150,7 +178,9 @@ def summary(data: FigureData) -> dict[str, Any]:
         "final": LAST_POINTS,
         "finished": sum(run.done for run in data.runs),
         "makers": makers(data.runs),
-        "ages": {form: [_written(age) for age, _ in ages(data, form)] for form in FORMS},
+        "ages": {
+            form: [_written(form, *each) for each in ages(data, form)] for form in forms(data)
+        },
         "methods": {
             arm: {
                 "milliseconds_a_step": milliseconds_a_step(
@@ -165,20 +195,22 @@ def summary(data: FigureData) -> dict[str, Any]:
 
 def _by_arm(data: FigureData) -> Mapping[str, list[Line]]:
     found: dict[str, list[Line]] = {}
-    for form in FORMS:
+    for form in forms(data):
         for line in lines(data, form):
             found.setdefault(line.arm, []).append(line)
     return {arm: found[arm] for arm in data.arms if arm in found}
 
 
 def _plain(line: Line) -> dict[str, Any]:
+    survived = {point.age: point.name for point in line.points}
     return {
-        "survives": None if line.survived is None else _written(line.survived),
+        "survives": None if line.survived is None else survived[line.survived],
         "decided": bool(line.decided),
         "area": line.area,
+        "best": line.best.name,
         "points": [
             {
-                "age": _written(point.age),
+                "age": point.name,
                 "seeds": point.seeds,
                 "mean": point.mean,
                 "interval": point.interval,
@@ -191,29 +223,39 @@ def _plain(line: Line) -> dict[str, Any]:
     }
 
 
-def _written(age: float) -> int | str:
+def _written(form: str, age: float, column: str) -> int | str:
+    if form == COLUMN:
+        return column
     return "offline" if math.isinf(age) else int(age)
 
 
 def age_name(form: str, age: int | str) -> str:
     """As in `interval 20`."""
-    return str(age) if age == "offline" else f"{form} {age}"
+    return str(age) if form == COLUMN or age == "offline" else f"{form} {age}"
 
 
 def table(found: dict[str, Any], form: str) -> list[list[str]]:
-    """Head and one row a method, the largest area first."""
+    """Head and one row a method, the largest area first; of columns, the highest at its best."""
     columns = found["ages"][form]
     head = ["method", *(age_name(form, age) for age in columns)]
     rows = [
         (
-            each[form]["area"] or 0.0,
+            _height(each[form], form),
             [arm, *_cells(each[form], columns, len(found["seeds"])), *_ends(each, form)],
         )
         for arm, each in found["methods"].items()
         if form in each
     ]
     rows.sort(key=lambda row: -row[0])
-    return [[*head, "survives", "area", "ms a step"], *(cells for _, cells in rows)]
+    ends = ["best"] if form == COLUMN else ["survives", "area"]
+    return [[*head, *ends, "ms a step"], *(cells for _, cells in rows)]
+
+
+def _height(line: dict[str, Any], form: str) -> float:
+    """What a table is sorted by."""
+    if form == COLUMN:
+        return max(point["mean"] for point in line["points"])
+    return line["area"] or 0.0
 
 
 def _cells(line: dict[str, Any], columns: list[int | str], seeds: int) -> list[str]:
@@ -237,13 +279,15 @@ def accuracy(point: dict[str, Any]) -> str:
 
 
 def _ends(method: dict[str, Any], form: str) -> list[str]:
-    survives, area = method[form]["survives"], method[form]["area"]
-    cost = method["milliseconds_a_step"]
-    nothing = "none" if method[form]["decided"] else "–"
+    line, cost = method[form], method["milliseconds_a_step"]
+    time = "–" if cost is None else f"{cost:.0f}"
+    if form == COLUMN:
+        return [line["best"], time]
+    nothing = "none" if line["decided"] else "–"
     return [
-        nothing if survives is None else str(survives),
-        "–" if area is None else f"{area:.3f}",
-        "–" if cost is None else f"{cost:.0f}",
+        nothing if line["survives"] is None else str(line["survives"]),
+        "–" if line["area"] is None else f"{line['area']:.3f}",
+        time,
     ]
 
 
@@ -253,12 +297,12 @@ def tidy(data: FigureData) -> list[Row]:
         {
             "arm": run.arm,
             "form": form,
-            "age": _written(age),
+            "age": _written(form, age, column),
             "seed": run.seed,
             "final": final(run.rows, METRIC),
             "initial": run.rows[0][METRIC],
         }
-        for form in FORMS
+        for form in forms(data)
         for age, column in ages(data, form)
         for run in data.runs
         if run.column == column and run.done
@@ -268,15 +312,14 @@ def tidy(data: FigureData) -> list[Row]:
 def text(found: dict[str, Any]) -> str:
     """The tables as text."""
     parts = [found["title"], ""]
-    for form in FORMS:
+    for form in found["ages"]:
         parts += [*columns_of_text(table(found, form)), ""]
     parts += [
         f"{found['finished']} finished runs, seeds {', '.join(map(str, found['seeds']))}; "
         f"claims need {found['claim_seeds']}.",
         "accuracy ± half of its 95 % t interval; in brackets where final − initial is not above 0 "
         "by its interval over seeds; n= where seeds are missing",
-        "survives   the largest age up to which the method survives every age that was run",
-        "area       mean accuracy over the ages, on the logarithm of 1 + offset or of the interval",
+        *(MEANINGS_OF_COLUMNS if COLUMN in found["ages"] else MEANINGS_OF_AGES),
         "ms a step  median over runs, drawing and evaluation included, on the machine they ran on",
     ]
     return "\n".join(parts) + "\n"

@@ -4,7 +4,7 @@ Each raises NoValue, with the reason, where the run does not say. Curves are tak
 smoothed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -171,7 +171,7 @@ def seconds(rows: list[Row]) -> float:
     return sum(seconds_of_steps(rows))
 
 
-def seconds_of_steps(rows: list[Row]) -> Iterator[float]:
+def seconds_of_steps(rows: Sequence[Row]) -> Iterator[float]:
     """As `seconds`, of each row."""
     counted: dict[tuple[str, ...], list[str]] = {}  # by the keys of a row: few rows differ in them
     for row in rows:

@@ -136,7 +136,7 @@ def remarks(data: FigureData) -> list[str]:
     seeds_at_hand = {run.seed for run in data.runs if run.rows}
     if data.claim_seeds and len(seeds_at_hand) < data.claim_seeds:
         found.append(
-            f"A quick look at {_seeds(len(seeds_at_hand))}; claims need {data.claim_seeds}."
+            f"A quick look at {count_of_seeds(len(seeds_at_hand))}; claims need {data.claim_seeds}."
         )
     if data.partial:
         found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
@@ -181,7 +181,8 @@ def _names(names: Iterable[str]) -> str:
     return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
 
 
-def _seeds(count: int) -> str:
+def count_of_seeds(count: int) -> str:
+    """In words."""
     return "1 seed" if count == 1 else f"{count} seeds"
 
 

@@ -3,9 +3,11 @@
 1. A method survives up to the largest age with no failure before it, by its interval over seeds.
 2. The area is a mean on a logarithmic axis; on-policy opens both forms, offline closes one.
 3. The picture has the points, intervals and names of its data.
-4. A method is tuned only on its whole budget, to the rate that is best over seeds.
+4. Columns that are no ages stand in their order, and each method's best is named.
+5. A method is tuned only on its whole budget, to the rate that is best over seeds.
 """
 
+import dataclasses
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +111,40 @@ def test_the_picture_shows_its_data():
     assert drawn["GRPO"] == pytest.approx([0.6, 0.6, 0.7])
     assert {text.get_text() for text in left.texts} == set(ENDS)
     assert len(drawing.table) == len(ENDS) * 3 * (3 + 4)
+
+
+RATES = {"rate 1.5e-5": 0.5, "rate 3e-5": 0.7, "rate 1.5e-4": 0.2}
+
+
+def over_rates() -> FigureData:
+    """GRPO is best in the middle; RLOO never rises."""
+    ends = {"RLOO": dict.fromkeys(RATES, START), "GRPO": RATES}
+    runs = [
+        run_of(arm, column, seed, ends[arm][column] + off)
+        for arm, column, (seed, off) in itertools.product(ends, RATES, enumerate(SPREAD))
+    ]
+    changes = {"arms": list(ends), "columns": list(RATES), "runs": runs, "schedules": {}}
+    return dataclasses.replace(figure(), **changes)
+
+
+def test_columns_that_are_no_ages_stand_in_their_order():
+    found = staleness.summary(over_rates())
+    assert found["ages"] == {"column": list(RATES)}
+    head, first, second = staleness.table(found, "column")
+    assert head == ["method", *RATES, "best", "ms a step"]
+    assert (first[0], first[4]) == ("GRPO", "rate 3e-5")
+    assert first[3].startswith("(0.200 ± 0.025")
+    assert (second[0], second[4]) == ("RLOO", "rate 1.5e-5")  # the first of equals
+    assert "survives" not in staleness.text(found)
+    assert by_arm(over_rates(), "column")["GRPO"].area is None
+    assert {row["age"] for row in staleness.tidy(over_rates())} == set(RATES)
+
+
+def test_the_picture_has_columns_that_are_no_ages():
+    (axes,) = picture.draw(over_rates()).figure.get_axes()
+    assert [text.get_text() for text in axes.get_xticklabels()] == list(RATES)
+    drawn = {c.get_label(): list(c[0].get_ydata()) for c in axes.containers}
+    assert drawn["GRPO"] == pytest.approx(list(RATES.values()))
 
 
 def test_names_keep_their_order_and_distance():

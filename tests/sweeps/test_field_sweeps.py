@@ -69,7 +69,7 @@ def test_tuning_is_on_other_seeds_than_judging_with_one_budget():
     )
     assert not set(figure.grid["seed"]) & set(judging)
     assert len(points) == len(figure.arms) * 4 * 3
-    assert figure.picture == "curves"
+    assert figure.picture == "staleness"
     assert {figure.heading(point)[:5] for point in points} == {"rate "}
 
 
