@@ -53,7 +53,7 @@ class StandaloneAlgorithm:
         judged: Tensor | None = None,
         versions: Tensor | None = None,
         seed: int = 0,
-        step: int = 0,
+        step: int | None = None,
     ) -> Result:
         """Loss and metrics of a whole mini-batch of B responses of up to T tokens.
 
@@ -63,19 +63,22 @@ class StandaloneAlgorithm:
             logp: B x T, log-probabilities under the current policy, differentiable.
             behavior_logp: B x T, under the policy that drew the tokens, at the same temperature.
             groups: B integers; responses to one prompt share a number.
-            mask: B x T, true (or 1) at response tokens; elsewhere anything may stand.
+            mask: B x T, true or 1 at response tokens, false or 0 elsewhere, where log-probabilities
+                may be anything.
             rewards: B scalars.
             advantages: B scalars in their place: another estimator's. They stand where the
                 algorithm's advantage of the rewards would; its data weighting still applies.
             sampler_logp, proximal_logp, reference_logp: B x T, under further policies.
             finished, judged: B, whether a response came to its end, and whether its reward is
                 one; all, where they are not given.
-            versions: B, gradient steps that the policy which drew each response had taken; `step`,
-                where they are not given.
-            seed, step: name the randomness of algorithms that drop samples.
+            versions: B integers, gradient steps that the policy which drew each response had
+                taken; `step`, where they are not given.
+            step: gradient steps that the current policy has taken; 0, where it is not given.
+            seed: names the randomness of algorithms that drop samples, together with `step`.
         Raises:
-            ValueError: the shapes do not fit together, something that the algorithm needs is
-                missing, both rewards and advantages are given, or one that counts is not finite.
+            ValueError: shapes or kinds of tensors do not fit, something that the algorithm needs
+                is missing, both rewards and advantages are given, a number that counts is not
+                finite, or a version lies beyond `step`.
         """
         given = {
             "behavior": behavior_logp,
@@ -83,10 +86,25 @@ class StandaloneAlgorithm:
             "proximal": proximal_logp,
             "reference": reference_logp,
         }
+        _check_given({"logp": logp, "groups": groups, "mask": mask})
+        _check_tensors(
+            {f"{role}_logp": tensor for role, tensor in given.items()}
+            | {"logp": logp, "groups": groups, "mask": mask, "rewards": rewards}
+            | {"advantages": advantages, "finished": finished, "judged": judged}
+            | {"versions": versions}
+        )
+        if seed < 0:
+            raise ValueError(f"seed={seed}: must be at least 0")
         logps = {role: tensor.detach() for role, tensor in given.items() if tensor is not None}
         self._check_policies(logps)
+        self._check_versions(logps, versions, step)
         _check_one_shape(logp, {"mask": mask} | {f"{r}_logp": x for r, x in logps.items()})
+        _check_kinds(mask, {"groups": groups, "versions": versions})
+        read = {"logp": logp, **{f"{r}_logp": logps[r] for r in self._reads() & logps.keys()}}
+        for given_name, tensor in read.items():
+            _check_finite(given_name, tensor, mask.bool())
         name, values = self._outcome(rewards, advantages)
+        step = 0 if step is None else step
         every = torch.ones_like(groups, dtype=torch.bool)
         finished = every if finished is None else finished
         judged = every if judged is None else judged
@@ -115,13 +133,24 @@ class StandaloneAlgorithm:
         log.add(out, batch)
         return Result(out.loss, log.reduce())
 
+    def _reads(self) -> frozenset[str]:
+        return self.parts.needs.logps | {"behavior"}
+
     def _check_policies(self, logps: Mapping[str, Tensor]) -> None:
         computed = not (self.proximal.of_batch or self.proximal.has_weights)
-        for role in sorted(self.parts.needs.logps - logps.keys()):
+        for role in sorted(self._reads() - logps.keys()):
             if role != "proximal" or not computed:
                 raise ValueError(f"{role}_logp is missing: this algorithm needs it")
         if self.parts.needs.dense:
             raise ValueError("this algorithm needs all logits: it runs in the trainer only")
+
+    def _check_versions(
+        self, logps: Mapping[str, Tensor], versions: Tensor | None, step: int | None
+    ) -> None:
+        if "proximal" in self._reads() - logps.keys() and self.proximal.of_versions:
+            _check_given({"versions": versions, "step": step})
+        if versions is not None and step is not None and (versions > step).any():
+            raise ValueError(f"versions must be at most step={step}: one is {int(versions.max())}")
 
     def _outcome(self, rewards: Tensor | None, advantages: Tensor | None) -> tuple[str, Tensor]:
         """What stands for the outcomes, and its name."""
@@ -138,6 +167,37 @@ class StandaloneAlgorithm:
     def describe(self) -> str:
         """The formula in words."""
         return "\n".join(self.parts.describe())
+
+
+def _check_given(values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        if value is None:
+            raise ValueError(f"{name} is missing: this algorithm needs it")
+
+
+def _check_tensors(values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Tensor | None):
+            raise ValueError(f"{name} must be a tensor, it is of {type(value).__name__}")
+
+
+def _check_kinds(mask: Tensor, integers: Mapping[str, Tensor | None]) -> None:
+    if not ((mask == 0) | (mask == 1)).all():
+        raise ValueError("mask must be true or false, or 1 or 0, at every token")
+    for name, tensor in integers.items():
+        if tensor is not None and (tensor.is_floating_point() or tensor.dtype == torch.bool):
+            raise ValueError(f"{name} must be integers, they are {tensor.dtype}")
+
+
+def _check_finite(name: str, tensor: Tensor, mask: Tensor) -> None:
+    """Where the mask is true; a policy that may be NaN there would drop tokens without a word."""
+    odd = (~torch.isfinite(tensor.detach()) & mask).nonzero()
+    if len(odd):
+        row, token = odd[0].tolist()
+        value = float(tensor.detach()[row, token])
+        raise ValueError(
+            f"{name} must be finite where mask is true: row {row}, token {token} is {value}"
+        )
 
 
 def _check_one_shape(logp: Tensor, others: Mapping[str, Tensor]) -> None:

@@ -254,14 +254,15 @@ class Advantages:
     """What one mini-batch owes to each sequence, before any gradient: advantage and live tokens.
 
     advantage_B: the factor on each sequence's log-probability gradient, float64.
-    mask_BT: response tokens that count. A dropped sequence has none, so it leaves the denominator.
-    live_B: sequences of the row's group that count, over the whole mini-batch.
+    mask_BT: response tokens that take part in the loss; a dropped sequence has none.
+    counted_B: sequences of the row's group that are in the denominators, over the whole mini-batch:
+    as a rule those that take part.
     totals: of the whole mini-batch, over all micro-batches and ranks.
     """
 
     advantage_B: Tensor
     mask_BT: Tensor
-    live_B: Tensor
+    counted_B: Tensor
     totals: Totals
 
     def to(self, device: torch.device) -> Advantages:
@@ -269,7 +270,7 @@ class Advantages:
         return Advantages(
             self.advantage_B.to(device),
             self.mask_BT.to(device),
-            self.live_B.to(device),
+            self.counted_B.to(device),
             self.totals,
         )
 
@@ -278,14 +279,14 @@ class Advantages:
         return Advantages(
             self.advantage_B[index_B],
             self.mask_BT[index_B, :width],
-            self.live_B[index_B],
+            self.counted_B[index_B],
             self.totals,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Denominators of a mini-batch: its live tokens, and the groups that have a live sequence."""
+    """Denominators of a mini-batch: its tokens, and the groups that have a sequence with one."""
 
     tokens: int
     groups: int

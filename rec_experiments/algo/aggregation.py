@@ -39,7 +39,7 @@ class SequenceMean(Piece):
     the 1/K Σ_i Σ_t of Eq. 1 and Eq. 8, the 1/|S| Σ_{i∈S} Σ_t of Eq. 10."""
 
     def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
-        share_B = loss_BT.sum(1) / advantages.live_B.clamp(min=1)
+        share_B = loss_BT.sum(1) / advantages.counted_B.clamp(min=1)
         return share_B.sum() / max(1, advantages.totals.groups)
 
     def describe(self) -> str:
@@ -53,7 +53,7 @@ class SequenceTokenMean(Piece):
 
     def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
         length_B = advantages.mask_BT.sum(1).clamp(min=1)
-        share_B = loss_BT.sum(1) / length_B / advantages.live_B.clamp(min=1)
+        share_B = loss_BT.sum(1) / length_B / advantages.counted_B.clamp(min=1)
         return share_B.sum() / max(1, advantages.totals.groups)
 
     def describe(self) -> str:

@@ -15,10 +15,17 @@ if TYPE_CHECKING:
 
 
 class Weighted(NamedTuple):
-    """advantage_B: float64. live_B: rows whose tokens count in the denominator."""
+    """advantage_B: float64. live_B: rows that take part in the loss. counted_B: rows whose tokens
+    count in the denominator; all live ones are among them."""
 
     advantage_B: Tensor
     live_B: Tensor
+    counted_B: Tensor
+
+
+def _of_everyone(advantage_B: Tensor) -> Weighted:
+    everyone_B = advantage_B.new_ones(advantage_B.shape).bool()
+    return Weighted(advantage_B, everyone_B, everyone_B)
 
 
 class DataWeighting(Protocol):
@@ -31,10 +38,6 @@ class DataWeighting(Protocol):
         """The formula, given the advantage's."""
 
 
-def _everyone(rewards_B: Tensor) -> Tensor:
-    return rewards_B.new_ones(rewards_B.shape).bool()
-
-
 @dataclass(kw_only=True, slots=True)
 class Uniform(Piece):
     """Every response counts alike."""
@@ -42,7 +45,7 @@ class Uniform(Piece):
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
-        return Weighted(advantage(rewards_B, groups_B), _everyone(rewards_B))
+        return _of_everyone(advantage(rewards_B, groups_B))
 
     def describe(self, advantage: str) -> str:
         return advantage
@@ -65,7 +68,9 @@ class DropNegatives(Piece):
         kept_B = keep_balanced(rewards_B, groups_B, rng)
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
         advantage_B[kept_B] = advantage(rewards_B[kept_B], groups_B[kept_B])
-        return Weighted(advantage_B, _everyone(rewards_B) if self.count_dropped else kept_B)
+        if self.count_dropped:
+            return _of_everyone(advantage_B)
+        return Weighted(advantage_B, kept_B, kept_B)
 
     def describe(self, advantage: str) -> str:
         return f"{advantage} on the subset with excess negatives dropped"
@@ -85,14 +90,18 @@ def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator)
 
 @dataclass(kw_only=True, slots=True)
 class VariedGroups(Piece):
-    """Groups whose rewards are all equal are masked out: of loss, penalty and denominators
-    (arXiv 2505.22257, Eq. 8; DAPO draws others in their place instead: source=refill)."""
+    """Groups whose rewards are all equal are masked out, with their penalty (arXiv 2505.22257,
+    Eq. 8; DAPO draws others in their place instead: source=refill). count_masked: whether their
+    tokens stay in the denominator, as Eq. 8 has it, an average over all prompts."""
+
+    count_masked: bool
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
         varied_B = group_sum(center(rewards_B, groups_B).abs(), groups_B) > 0
-        return Weighted(advantage(rewards_B, groups_B) * varied_B, varied_B)
+        counted_B = varied_B.new_ones(varied_B.shape) if self.count_masked else varied_B
+        return Weighted(advantage(rewards_B, groups_B) * varied_B, varied_B, counted_B)
 
     def describe(self, advantage: str) -> str:
         return f"{advantage}, groups of equal rewards masked out"
@@ -120,7 +129,7 @@ class ExponentialWeight(Exponential):
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
         advantage_B = advantage(rewards_B, groups_B)
-        return Weighted(self.weight(advantage_B) * advantage_B, _everyone(rewards_B))
+        return _of_everyone(self.weight(advantage_B) * advantage_B)
 
     def describe(self, advantage: str) -> str:
         return f"exp(A/{self.temperature:g})·A with A = {advantage}"
@@ -138,8 +147,7 @@ class PairwiseWeight(Exponential):
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
         advantage_B = advantage(rewards_B, groups_B)
-        shaped_B = pairwise(advantage_B, self.weight(advantage_B), groups_B)
-        return Weighted(shaped_B, _everyone(rewards_B))
+        return _of_everyone(pairwise(advantage_B, self.weight(advantage_B), groups_B))
 
     def describe(self, advantage: str) -> str:
         w = f"w = exp(A/{self.temperature:g})"

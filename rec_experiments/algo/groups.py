@@ -38,11 +38,11 @@ def group_max(values_B: Tensor, groups_B: Tensor) -> Tensor:
 def center(values_B: Tensor, groups_B: Tensor) -> Tensor:
     """values − group mean; exactly 0 for a value that equals the mean.
 
-    Values carry the rounding of float32, in which rewards often come, and their sum that of each of
-    them, so a difference that small is none. Without the exact 0 the sign of that error would tell
-    positives from negatives where all rewards are equal, and dividing it by a standard deviation
-    that is itself error makes it as large as an advantage.
+    Values carry the rounding of float32, in which rewards often come, and their mean at most that
+    of the largest, so a difference that small is none. Without the exact 0 the sign of that error
+    would tell positives from negatives where all rewards are equal, and dividing it by a standard
+    deviation that is itself error makes it as large as an advantage.
     """
     difference_B = values_B - group_mean(values_B, groups_B)
-    rounding_B = FLOAT32_EPSILON * group_sum(values_B.abs(), groups_B)
+    rounding_B = FLOAT32_EPSILON * group_max(values_B.abs(), groups_B)
     return difference_B.masked_fill(difference_B.abs() <= rounding_B, 0.0)

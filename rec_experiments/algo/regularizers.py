@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from rec_experiments.algo.groups import group_sum
+from rec_experiments.algo.groups import group_size, group_sum
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.types import LossInput, Needs, Piece
 
@@ -151,12 +151,14 @@ class ExactKl(Piece):
 
 @dataclass(kw_only=True, slots=True)
 class PairSquare(Piece):
-    """beta/4 · (d_i − d_j)², d = log π_θ(y)/π_ref(y), mean over the ordered pairs of a group's live
+    """beta/4 · (d_i − d_j)², d = log π_θ(y)/π_ref(y), mean over the ordered pairs of a group's
     responses: with leave-one-out rewards it makes half the contrastive policy gradient
     (R_i − R_j)(∇log π(y_i) − ∇log π(y_j)), R = r − β d (CoPG, arXiv 2406.19185).
 
-    A response's share is spread evenly over its live tokens, to be summed by sequence_mean. Raises
-    ValueError for beta < 0.
+    A response without a live token is in the pairs with d = 0, as it is in the others' baseline:
+    left out, nothing would hold what all d of a group have in common. The sum over pairs is
+    Σ d_i (d_i − d̄) up to a factor; a response's term is spread evenly over its live tokens, to be
+    summed by sequence_mean. Raises ValueError for beta < 0.
     """
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}), whole_batch=True)
@@ -167,10 +169,10 @@ class PairSquare(Piece):
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
-        count_B = batch.advantages.live_B.to(batch.logp_BT.dtype)
+        count_B = group_size(batch.groups_B).to(batch.logp_BT.dtype)
         drift_B = _live_difference(batch, "reference").sum(1)
-        mean_B = group_sum(drift_B, batch.groups_B) / count_B.clamp(min=1)
-        share_B = count_B / (count_B - 1).clamp(min=1) * (drift_B - mean_B) ** 2
+        mean_B = group_sum(drift_B, batch.groups_B) / count_B
+        share_B = count_B / (count_B - 1).clamp(min=1) * drift_B * (drift_B - mean_B)
         length_B = mask_BT.sum(1).clamp(min=1)
         return (self.beta / 2 * share_B / length_B)[:, None] * mask_BT
 

@@ -59,12 +59,13 @@ class Algorithm:
         weighted = self.data_weighting(self.advantage, rewards_B[judged_B], groups_B[judged_B], rng)
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
         advantage_B[judged_B] = weighted.advantage_B
-        live_B = judged_B.new_zeros(judged_B.shape)
-        live_B[judged_B] = weighted.live_B
-        mask_BT = outcomes.mask_BT & (live_B & counts_B)[:, None]
-        live_B = mask_BT.any(1)
-        totals = Totals(tokens=int(mask_BT.sum()), groups=len(groups_B[live_B].unique()))
-        return Advantages(advantage_B, mask_BT, group_sum(live_B.long(), groups_B), totals)
+        mask_BT, counted_BT = (
+            outcomes.mask_BT & counts_B[:, None] & _rows_again(rows, judged_B)[:, None]
+            for rows in (weighted.live_B, weighted.counted_B)
+        )
+        counted_B = counted_BT.any(1)
+        totals = Totals(tokens=int(counted_BT.sum()), groups=len(groups_B[counted_B].unique()))
+        return Advantages(advantage_B, mask_BT, group_sum(counted_B.long(), groups_B), totals)
 
     def loss(self, batch: LossInput) -> LossOutput:
         """These rows' share of the loss, with log-ratios and kept tokens for metrics."""
@@ -107,6 +108,13 @@ class Algorithm:
         if self.truncation.describe():
             lines.append(f"truncation: {self.truncation.describe()}")
         return [*lines, f"normalised: {self.aggregation.describe()}"]
+
+
+def _rows_again(rows_J: Tensor, judged_B: Tensor) -> Tensor:
+    """What is known of the judged rows, as all rows: false for the others."""
+    rows_B = judged_B.new_zeros(judged_B.shape)
+    rows_B[judged_B] = rows_J
+    return rows_B
 
 
 def tokens(log_ratio_BT: Tensor, advantage_B: Tensor) -> LossInput:

@@ -24,10 +24,12 @@ class Proximal(Piece):
     """The policy that a trust region is built around; a rule for one derives from this.
 
     of_batch: its log-probabilities are taken once, from the policy at the start of a batch of
-    several updates. has_weights: it is a model of its own, made as a copy of the initial one.
+    several updates. of_versions: they follow from the version that drew each row. has_weights: it
+    is a model of its own, made as a copy of the initial one.
     """
 
     of_batch: ClassVar[bool] = False
+    of_versions: ClassVar[bool] = False
     has_weights: ClassVar[bool] = False
 
     def move(self, proximal: nn.Module, policy: nn.Module) -> None:
@@ -62,6 +64,7 @@ class Interpolated(Proximal):
     lag: gradient steps by which the proximal policy is behind. Raises ValueError for lag < 1.
     """
 
+    of_versions: ClassVar[bool] = True
     lag: int
 
     def __post_init__(self) -> None:

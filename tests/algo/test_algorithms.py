@@ -355,7 +355,7 @@ def test_no_per_token_synchronisation_inside_the_loss():
         meta = Advantages(
             credit.advantage_B.to("meta"),
             credit.mask_BT.to("meta"),
-            credit.live_B.to("meta"),
+            credit.counted_B.to("meta"),
             credit.totals,
         )
         loss_input = LossInput(

@@ -12,7 +12,7 @@ NEEDED = {
     "decoupled_ppo": {"proximal_logp"},
     "ppo_ewma": {"proximal_logp"},
     "mix_ppg": {"proximal_logp"},
-    "a3po": set(),  # it follows from the versions
+    "a3po": {"versions", "step"},  # which the proximal policy follows from
     "tis": {"sampler_logp"},
     "mis": {"sampler_logp"},
     "icepop": {"sampler_logp"},
@@ -35,6 +35,54 @@ def test_a_policy_is_needed_or_ignored(preset):
         fewer = {key: x for key, x in call.items() if key != name}
         with pytest.raises(ValueError, match=f"^{name} is missing: this algorithm needs it$"):
             algorithm(**fewer)
+
+
+def test_versions_and_step_make_the_proximal_policy():
+    """Without them it would be the behavior policy, and A-3PO would be GRPO."""
+    call = drawn(2, "far").call(proximal_logp=None)
+    a3po, grpo = composed("a3po")(**call).loss, composed("grpo")(**call).loss
+    assert not torch.isclose(a3po, grpo, rtol=1e-3)
+    given = torch.from_numpy(drawn(2, "far").proximal)
+    without = call | {"proximal_logp": given, "versions": None, "step": None}
+    assert composed("a3po")(**without).loss.isfinite()  # a policy of one's own needs neither
+    call["versions"][3] = 10
+    with pytest.raises(ValueError, match=r"^versions must be at most step=9: one is 10$"):
+        composed("a3po")(**call)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+@pytest.mark.parametrize(
+    ("preset", "name"),
+    [("reinforce", "logp"), ("grpo", "logp"), ("grpo", "behavior_logp"),
+     ("mis", "sampler_logp"), ("grpo_kl", "reference_logp"), ("ppo_ewma", "proximal_logp")],
+)  # fmt: skip
+def test_what_is_not_finite_at_a_response_token_is_named(preset, name, value):
+    call = drawn(0, "near").call()
+    with torch.no_grad():
+        call[name][0, 0] = value
+    with pytest.raises(ValueError, match=f"^{name} must be finite where mask is true: row 0, tok"):
+        composed(preset)(**call)
+    if name not in {"logp", "behavior_logp"}:  # what nobody reads may be anything
+        assert composed("reinforce")(**call).loss.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask": torch.full((13, 6), 0.5)}, "mask must be true or false, or 1 or 0"),
+        ({"mask": torch.full((13, 6), torch.nan)}, "mask must be true or false, or 1 or 0"),
+        ({"mask": None}, "mask is missing"),
+        ({"behavior_logp": None}, "behavior_logp is missing"),
+        ({"groups": torch.arange(13.0)}, "groups must be integers, they are torch.float32"),
+        ({"groups": torch.ones(13).bool()}, "groups must be integers, they are torch.bool"),
+        ({"versions": torch.zeros(13)}, "versions must be integers, they are torch.float32"),
+        ({"rewards": [1.0] * 13}, "rewards must be a tensor, it is of list"),
+        ({"seed": -1}, "seed=-1: must be at least 0"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        composed("grpo")(**drawn(0, "near").call(**changes))
 
 
 def test_rewards_or_advantages_but_one_of_them():

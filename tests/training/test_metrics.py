@@ -52,7 +52,7 @@ def rows_of(seed: int, spread: float) -> LossInput:
     advantages = Advantages(
         advantage_B=torch.from_numpy(rng.choice([-1.5, 0.0, 0.5], B)),
         mask_BT=mask_BT,
-        live_B=torch.ones(B, dtype=torch.long),
+        counted_B=torch.ones(B, dtype=torch.long),
         totals=Totals(tokens=int(mask_BT.sum()), groups=2),
     )
     return LossInput(
