@@ -49,34 +49,45 @@ def read(name: str) -> Any:
 
 
 def benchmark() -> dict[str, list[str]]:
-    """The row of each preset in the staleness benchmark, by preset; none where it was not run."""
+    """The rows of each preset in the staleness benchmark, one a set of runs; none where it was not
+    run. A tuned arm's label is that of the method and the rate."""
     arms = yaml.safe_load((schema.CONF / "sweep" / "staleness.yaml").read_text())["arms"]
     found: dict[str, list[str]] = {}
     for file in sorted((HERE / "results").glob("staleness*.json")):
         result = json.loads(file.read_text())
         for label, method in result["methods"].items():
+            label, _, rate = label.partition(", lr ")
             [preset, *others] = arms.get(label, [""])
             if preset and not others:
-                row = measured(result, method)
+                row = measured(result, method, rate)
                 found.setdefault(preset.removeprefix("algo="), [""]).append(row)
     return found
 
 
-def measured(result: dict[str, Any], method: dict[str, Any]) -> str:
-    """Final accuracy at every age that was run, and the largest that is survived."""
-    forms = [form for form in method if len(result["ages"].get(form, ())) > 1]
-    ages = [
+def measured(result: dict[str, Any], method: dict[str, Any], rate: str) -> str:
+    """Final accuracy at every age that was run, or in every column; of ages the largest that is
+    survived, where there are several."""
+    there = [form for form in result["ages"] if form in method]
+    several = [form for form in there if len(result["ages"][form]) > 1]
+    cells = [
         f"{staleness.age_name(form, point['age'])} {staleness.accuracy(point)}"
-        for form in forms
+        for form in several or there[:1]  # a single age is the same in any form
         for point in method[form]["points"]
     ]
-    survived = [(form, method[form]["survives"]) for form in forms]
-    ends = [staleness.age_name(form, age) for form, age in survived if age is not None]
+    seeds = f"{len(result['seeds'])} seeds"
     return (
-        f"[Staleness](staleness.md), `scale={result['scale']}`, {len(result['seeds'])} of "
-        f"{result['claim_seeds']} seeds, from {result['start']:.3f}: {', '.join(ages)}; survives "
-        f"{' and '.join(ends) or 'none'}."
+        f"[Staleness](staleness.md), `scale={result['scale']}`, {seeds}"
+        f"{f', tuned rate {rate}' if rate else ''}, from {result['start']:.3f}: "
+        f"{', '.join(cells)}{verdict(several, method)}."
     )
+
+
+def verdict(forms: list[str], method: dict[str, Any]) -> str:
+    """What is survived in these forms; nothing where that is not known."""
+    decided = [form for form in forms if form in staleness.FORMS and method[form]["decided"]]
+    survived = [(form, method[form]["survives"]) for form in decided]
+    ends = [staleness.age_name(form, age) for form, age in survived if age is not None]
+    return f"; survives {' and '.join(ends) or 'none'}" if decided else ""
 
 
 def comparison(peer: str, found: dict[str, Any]) -> str:
