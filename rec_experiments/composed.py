@@ -26,7 +26,6 @@ class Experiment:
     @classmethod
     def compose(cls, *overrides: str) -> Experiment:
         """Raises UserError for an unknown choice, a misspelt key or a value out of range."""
-        schema.register()
         with composing():
             config = compose("config", list(overrides))
             return cls(schema.build(config, typed.Experiment))

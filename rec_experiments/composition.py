@@ -4,28 +4,51 @@ import contextlib
 import difflib
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.version import VersionBase
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from rec_experiments import schema
 from rec_experiments.errors import UserError, first_line
 
+_ALONE = threading.RLock()
+
 
 @contextlib.contextmanager
 def composing() -> Iterator[None]:
-    """Compose within, by `hydra.compose`; what Hydra refuses is a UserError."""
-    schema.register()
+    """Compose within, by `hydra.compose`; what Hydra refuses is a UserError. The program around us
+    may use Hydra as well; of several threads one composes at a time."""
+    with _ALONE, _others_put_aside():
+        schema.register()
+        try:
+            with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+                yield
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(explain(error)) from error
+        except (TypeError, ValueError) as error:  # what Hydra raises for some, as `sync=3`
+            raise UserError(explain(error)) from error
+
+
+@contextlib.contextmanager
+def _others_put_aside() -> Iterator[None]:
+    """Hydra's state is one for the whole process: within there is none, and afterwards that of the
+    program around us."""
+    state, job, version = GlobalHydra.instance(), JobRuntime.instance(), VersionBase.instance()
+    hydra, name, base = state.hydra, job.get("name"), version.version_base
+    state.clear()
     try:
-        with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-            yield
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(explain(error)) from error
-    except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
-        raise UserError(explain(error)) from error
+        yield
+    finally:
+        GlobalHydra.set_instance(state)  # Hydra leaves a copy in its place
+        state.hydra, version.version_base = hydra, base
+        job.set("name", name)
 
 
 def choices_by_group() -> dict[str, list[str]]:
