@@ -745,18 +745,23 @@ def copg(logp, reference, rewards, mask, groups, beta=0.1):
         ½ [(r_i - r_j)(d_i - d_j) - β/2 (d_i - d_j)²],  d = log π(y)/π_ref(y)
 
     whose gradient is half the mean of (R_i - R_j)(∇log π(y_i) - ∇log π(y_j)), R = r - β d (CoPG,
-    arXiv 2406.19185; from a secondary source). Every row must have a token. A group of one has no
-    pair and counts as a group.
+    arXiv 2406.19185; from a secondary source). A row without a token is in the pairs, with d = 0
+    and its reward. The K(K - 1) pairs of a group count as K - 1 for each row that has a token, as
+    in any mean over sequences here. A group of one has no pair and counts as a group.
     """
     rows = range(np.shape(mask)[0])
-    count = len({int(g) for g in groups})
+    live = [i for i in rows if _row_positions(mask, i)]
+    count = len({int(groups[i]) for i in live})
     drift = [math.fsum(logp[i][t] - reference[i][t] for t in _row_positions(mask, i)) for i in rows]
     total, slopes = 0.0, np.zeros(np.shape(mask))
     for i, j in itertools.permutations(rows, 2):
         if groups[i] != groups[j]:
             continue
         size = sum(1 for n in rows if groups[n] == groups[i])
-        share = 1.0 / count / size / (size - 1)
+        with_token = sum(1 for n in live if groups[n] == groups[i])
+        if not with_token:
+            continue
+        share = 1.0 / count / with_token / (size - 1)
         apart, better = drift[i] - drift[j], rewards[i] - rewards[j]
         total += share * 0.5 * (better * apart - beta / 2 * apart**2)
         for row, sign in ((i, 1.0), (j, -1.0)):

@@ -109,15 +109,16 @@ def capped(gradient: np.ndarray, x: Batch, low: float, high: float) -> np.ndarra
     return np.where(inside, gradient, 0.0)
 
 
-def kl(x: Batch, mask) -> np.ndarray:
+def kl(x: Batch) -> np.ndarray:
     """Of GRPO with a k3 penalty."""
-    clipped = references.ppo_clip(x.logp, x.behavior, x.whitened, mask)
-    return clipped[1] + references.k3_kl(x.logp, x.reference, mask, beta=0.1)[1]
+    clipped = references.ppo_clip(x.logp, x.behavior, x.whitened, x.mask)
+    return clipped[1] + references.k3_kl(x.logp, x.reference, x.mask, beta=0.1)[1]
 
 
-def varied(x: Batch) -> np.ndarray:
+def of_varied_groups(x: Batch) -> np.ndarray:
+    """`kl`, 0 where a group's rewards are equal; its tokens stay in the mean (Eq. 8 there)."""
     rows = [len({x.rewards[j] for j in np.flatnonzero(x.groups == g)}) > 1 for g in x.groups]
-    return x.mask & np.array(rows)[:, None]
+    return np.where(np.array(rows)[:, None], kl(x), 0.0)
 
 
 def of_versions(x: Batch, weights) -> np.ndarray:
@@ -181,8 +182,8 @@ GRADIENTS = {
         x.logp, r.max_at_k_advantage(x.rewards, x.groups), x.mask, x.groups
     )[1],
     "mix_ppg": lambda x: r.around_proximal(x.logp, x.behavior, x.proximal, x.standard, x.mask)[1],
-    "grpo_kl": lambda x: kl(x, x.mask),
-    "grpo_zero_variance": lambda x: kl(x, varied(x)),
+    "grpo_kl": kl,
+    "grpo_zero_variance": of_varied_groups,
 }
 # Choices that are no preset of their own: overrides of grpo, or of the preset that comes first.
 CHOICES = {
@@ -308,7 +309,7 @@ def test_a_preset_is_its_papers_objective(preset, kind):
     algorithm = composed(preset)
     for seed in range(4):
         for sizes in SIZES:
-            batch = drawn(seed, kind, sizes, empty=preset != "copg")
+            batch = drawn(seed, kind, sizes)
             found, expected = worth(algorithm, batch), GRADIENTS[preset](batch)
             np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
 
@@ -508,7 +509,7 @@ def test_a_reference_is_the_gradient_of_its_objective(name):
     there the objective is Σ w A log π, or Σ M r A, with w and M as they are at the batch's policy.
     """
     objective, step = OBJECTIVES[name], 1e-6
-    batch = drawn(0, "far", empty=name != "copg")
+    batch = drawn(0, "far")
     _, gradient = objective(batch, batch.logp)
     assert np.abs(gradient).max() > 1e-3
     for i, t in zip(*np.nonzero(batch.mask), strict=True):
@@ -535,7 +536,7 @@ def test_no_advantage_is_no_gradient(preset):
 @pytest.mark.parametrize("preset", sorted(set(GRADIENTS) - {"red_drop"}))  # drawn row by row
 def test_padding_and_the_order_of_rows_change_nothing(preset):
     algorithm = composed(preset)
-    batch = drawn(2, "far", empty=preset != "copg")
+    batch = drawn(2, "far")
     expected = worth(algorithm, batch)
     order = np.random.default_rng(0).permutation(len(batch.groups))
     fields = [field.name for field in dataclasses.fields(Batch)]
