@@ -17,6 +17,8 @@ advantages B       one number per row
 mask       B x T   bool; where false, every B x T array may hold anything, NaN and inf included
 weights    B x T   optional constants that multiply each token's contribution (see the
                    `*_weights` functions); the denominators do not change with them
+at         B x T   the policy at which every `sg` is taken; `logp` unless it is given. With it
+                   fixed, J is a function of `logp` whose derivative can be checked
 ========== ======= ==========================================================================
 
 r = exp(logp - behavior) is the token's ratio. `sg` is the stop-gradient. Every objective J is
@@ -25,7 +27,7 @@ gradient is B x T and exactly zero outside the mask. The token mean divides by N
 clipped or dropped included. An empty mask gives loss 0 and a zero gradient.
 
 At a clipping bound itself the token counts as inside (it keeps its gradient): M = 1(A>0, r <= 1+ε)
-+ 1(A<0, r >= 1-ε).
++ 1(A<0, r >= 1-ε). Whatever is off by ROUNDING of the bound counts as at it.
 """
 
 import itertools
@@ -33,7 +35,17 @@ import math
 
 import numpy as np
 
+ROUNDING = 1e-12
+
 # --- helpers --------------------------------------------------------------------------------
+
+
+def _at_most(value, bound):
+    return value <= bound + ROUNDING * abs(bound)
+
+
+def _at_least(value, bound):
+    return value >= bound - ROUNDING * abs(bound)
 
 
 def _count(mask):
@@ -74,10 +86,10 @@ def _clipped_surrogate(log_ratio, advantage, lower, upper):
     """
     ratio = math.exp(log_ratio)
     if advantage > 0:
-        inside = ratio <= upper
+        inside = _at_most(ratio, upper)
         value = (ratio if inside else upper) * advantage
     elif advantage < 0:
-        inside = ratio >= lower
+        inside = _at_least(ratio, lower)
         value = (ratio if inside else lower) * advantage
     else:
         return 0.0, 0.0
@@ -169,6 +181,25 @@ def optimal_advantage(rewards, groups, beta=0.5):
     return found
 
 
+def exponential_advantage(rewards, groups, temperature=1.0):
+    """a_i exp(a_i/τ), a_i = r_i - r̄ (RED-Weight, arXiv 2509.24203, Section 4.3)."""
+    centred = group_mean_advantage(rewards, groups)
+    return np.array([a * math.exp(a / temperature) for a in centred])
+
+
+def pairwise_advantage(rewards, groups, temperature=1.0):
+    """Σ_j w_ij (r_i - r_j), w_ij = exp((a_i + a_j)/τ)/K, a = r - r̄ (arXiv 2509.24203, Eq. 9)."""
+    centred = group_mean_advantage(rewards, groups)
+    found = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        members = [j for j in range(len(rewards)) if groups[j] == groups[i]]
+        found[i] = math.fsum(
+            math.exp((centred[i] + centred[j]) / temperature) * (rewards[i] - rewards[j])
+            for j in members
+        ) / len(members)
+    return found
+
+
 def max_at_k_advantage(rewards, groups, k=4, without_own=True):
     """K/C(K, k) Σ over sets I of k responses with i in I of (max_I r - max over I without i of r).
 
@@ -222,16 +253,56 @@ def grpo(logp, behavior, rewards, groups, mask, low=0.2, high=0.2, ddof=1, eps=1
     return ppo_clip(logp, behavior, advantages, mask, low, high, weights)
 
 
-def cispo(logp, behavior, advantages, mask, cap=5.0, cap_low=None, weights=None):
+def rec(
+    logp, behavior, advantages, mask, side, importance, low=0.2, high=0.2,
+    outer_low=0.6, outer_high=2.0, at=None,
+):  # fmt: skip
+    """J = (1/N) Σ sg(M) r A with `importance` (REC-*-IS), (1/N) Σ sg(M) A log π without (NoIS).
+
+    M of arXiv 2509.24203, Section 4.1, by `side`:
+    - "one":  1(A>0, r <= 1+high) + 1(A<0, r >= 1-low)
+    - "two":  1(1-low <= r <= 1+high)
+    - "ring": "two" + 1(A>0, r <= 1-outer_low) + 1(A<0, r >= 1+outer_high)
+    """
+    total, slopes, at = 0.0, np.zeros(np.shape(mask)), logp if at is None else at
+    for i, t in _positions(mask):
+        ratio, positive = math.exp(at[i][t] - behavior[i][t]), advantages[i] > 0
+        below, above = _at_most(ratio, 1.0 + high), _at_least(ratio, 1.0 - low)
+        kept = (below if positive else above) if side == "one" else below and above
+        if side == "ring" and not kept:
+            beyond = _at_most(ratio, 1.0 - outer_low), _at_least(ratio, 1.0 + outer_high)
+            kept = beyond[0] if positive else beyond[1]
+        if not kept:
+            continue
+        slopes[i, t] = advantages[i]
+        if importance:
+            slopes[i, t] *= math.exp(logp[i][t] - behavior[i][t])
+        total += slopes[i, t] if importance else advantages[i] * logp[i][t]
+    return _minimised(total, slopes, _count(mask))
+
+
+def opmd(logp, behavior, advantages, mask, tau=0.1):
+    """J = (1/N) Σ_y {A log π(y) - τ/2 (log π(y)/π_b(y))²} (arXiv 2509.24203, Section 4.2)."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i in range(np.shape(mask)[0]):
+        positions = _row_positions(mask, i)
+        drift = math.fsum(logp[i][t] - behavior[i][t] for t in positions)
+        total += advantages[i] * math.fsum(logp[i][t] for t in positions) - tau / 2 * drift**2
+        for t in positions:
+            slopes[i, t] = advantages[i] - tau * drift
+    return _minimised(total, slopes, _count(mask))
+
+
+def cispo(logp, behavior, advantages, mask, cap=5.0, cap_low=None, weights=None, at=None):
     """J = (1/N) Σ sg(clip(r, 1-cap_low, cap)) A log π (CISPO, arXiv 2506.13585).
 
     `cap` is the largest ratio itself, not a distance from 1; without `cap_low` there is no lower
     bound. No token loses its gradient: dJ/dlog π = clip(r)A/N. The paper writes the upper bound
     as 1+ε_high and leaves the lower one inactive; ScaleRL (arXiv 2510.13786) writes min(r, cap).
     """
-    total, slopes = 0.0, np.zeros(np.shape(mask))
+    total, slopes, at = 0.0, np.zeros(np.shape(mask)), logp if at is None else at
     for i, t in _positions(mask):
-        ratio = min(math.exp(logp[i][t] - behavior[i][t]), cap)
+        ratio = min(math.exp(at[i][t] - behavior[i][t]), cap)
         if cap_low is not None:
             ratio = max(ratio, 1.0 - cap_low)
         factor = _weight(weights, i, t) * ratio * advantages[i]
@@ -311,7 +382,7 @@ def m2po_kept(logp, behavior, advantages, mask, threshold=0.04):
     return kept
 
 
-def m2po(logp, behavior, advantages, mask, threshold=0.04, weights=None):
+def m2po(logp, behavior, advantages, mask, threshold=0.04, weights=None, at=None):
     """J = (1/N) Σ M r A, M = sg(`m2po_kept`) (M2PO, arXiv 2510.01161).
 
     dJ/dlog π = rA/N on kept tokens, 0 on dropped ones; N counts both. There is no clipping
@@ -325,7 +396,7 @@ def m2po(logp, behavior, advantages, mask, threshold=0.04, weights=None):
     keeps the bounds from closing further. Another public version takes
     the mean over all masked tokens, without regard to the sign of A.
     """
-    kept = m2po_kept(logp, behavior, advantages, mask, threshold)
+    kept = m2po_kept(logp if at is None else at, behavior, advantages, mask, threshold)
     total, slopes = 0.0, np.zeros(np.shape(mask))
     for i, t in _positions(kept):
         ratio = math.exp(logp[i][t] - behavior[i][t])
@@ -432,13 +503,14 @@ def bapo_bounds(
     return low, high
 
 
-def bapo(logp, behavior, advantages, mask, weights=None, **search):
+def bapo(logp, behavior, advantages, mask, weights=None, at=None, **search):
     """J = (1/N) Σ min(rA, clip(r, low, high)A), (low, high) = sg(`bapo_bounds(..., **search)`).
 
     BAPO, arXiv 2510.18927. dJ/dlog π is that of PPO-clip at the bounds found. The authors' code
     adds the dual clip of verl (for A < 0 the surrogate is at least 3A); it is not here.
     """
-    low, high = bapo_bounds(logp, behavior, advantages, mask, **search)
+    at = logp if at is None else at
+    low, high = bapo_bounds(at, behavior, advantages, mask, **search)
     return _clipped_token_mean(logp, behavior, advantages, mask, low, high, weights)
 
 
@@ -463,6 +535,16 @@ def decoupled_ppo(logp, behavior, proximal, advantages, mask, low=0.2, high=0.2,
 def ppo_ewma(logp, behavior, proximal, advantages, mask, low=0.2, high=0.2, weights=None):
     """`decoupled_ppo` whose proximal policy has the averaged weights of `ewma_update`."""
     return decoupled_ppo(logp, behavior, proximal, advantages, mask, low, high, weights)
+
+
+def interpolated_logp(logp, behavior, mask, versions, step):
+    """log π_prox = (1/d) log π_behavior + (1 - 1/d) log π_θ, d = step - version gradient steps
+    behind; π_behavior where d = 0 (A-3PO, arXiv 2512.06547). 0 outside the mask."""
+    found = np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        part = 1.0 / max(1, step - int(versions[i]))
+        found[i, t] = part * behavior[i][t] + (1.0 - part) * logp[i][t]
+    return found
 
 
 def ewma_update(average, weights, decay):
@@ -561,7 +643,7 @@ def gmpo(logp, behavior, advantages, mask, groups, low=-0.4, high=0.4):
         value = advantages[i] * math.exp(math.fsum(cut.values()) / len(positions))
         total += share * value
         for t in positions:
-            slopes[i, t] = share * value / len(positions) * (cut[t] == log_ratio[t])
+            slopes[i, t] = share * value / len(positions) * (abs(cut[t] - log_ratio[t]) < ROUNDING)
     return -total, -slopes
 
 
@@ -574,7 +656,7 @@ def sppo(logp, behavior, advantages, mask, eps=0.3):
     for i, t in _positions(mask):
         log_ratio, bound = logp[i][t] - behavior[i][t], math.log1p(eps)
         total += advantages[i] * min(max(log_ratio, -bound), bound)
-        slopes[i, t] = advantages[i] * (-bound <= log_ratio <= bound)
+        slopes[i, t] = advantages[i] * _at_most(abs(log_ratio), bound)
     return _minimised(total, slopes, _count(mask))
 
 
@@ -597,15 +679,15 @@ def sapo(logp, behavior, advantages, mask, groups, tau_pos=1.0, tau_neg=1.05):
     return _per_token(mask, _shares(mask, groups, by_length=True), gate)
 
 
-def dppo(logp, behavior, advantages, mask, distance, low, high, cap=20.0):
+def dppo(logp, behavior, advantages, mask, distance, low, high, cap=20.0, at=None):
     """J = (1/N) Σ M sg(min(r, cap)) A log π (DPPO, arXiv 2602.04879).
 
     M drops A > 0 with π > π_behavior and a distance over `high`, and A < 0 with π < π_behavior and
     one over `low`. distance: "tv", |π - π_behavior|, or "kl", that of the coin π_behavior to π.
     """
-    total, slopes = 0.0, np.zeros(np.shape(mask))
+    total, slopes, at = 0.0, np.zeros(np.shape(mask)), logp if at is None else at
     for i, t in _positions(mask):
-        new, old = math.exp(logp[i][t]), math.exp(behavior[i][t])
+        new, old = math.exp(at[i][t]), math.exp(behavior[i][t])
         if distance == "tv":
             gap = abs(new - old)
         else:
@@ -614,18 +696,20 @@ def dppo(logp, behavior, advantages, mask, distance, low, high, cap=20.0):
             continue
         if advantages[i] < 0 and new < old and gap > low:
             continue
-        factor = min(math.exp(logp[i][t] - behavior[i][t]), cap) * advantages[i]
+        factor = min(math.exp(at[i][t] - behavior[i][t]), cap) * advantages[i]
         total += factor * logp[i][t]
         slopes[i, t] = factor
     return _minimised(total, slopes, _count(mask))
 
 
-def vespo(logp, behavior, advantages, mask, groups, positive=(2.0, 3.0), negative=(3.0, 2.0)):
+def vespo(
+    logp, behavior, advantages, mask, groups, positive=(2.0, 3.0), negative=(3.0, 2.0), at=None
+):
     """J = mean of Σ_t sg(w^k exp(λ(1 - w))) A log π, w = Π_t r_t (VESPO, arXiv 2602.10693)."""
-    total, slopes = 0.0, np.zeros(np.shape(mask))
+    total, slopes, at = 0.0, np.zeros(np.shape(mask)), logp if at is None else at
     for i, share in _shares(mask, groups, by_length=False).items():
         positions = _row_positions(mask, i)
-        log_w = math.fsum(logp[i][t] - behavior[i][t] for t in positions)
+        log_w = math.fsum(at[i][t] - behavior[i][t] for t in positions)
         k, decay = positive if advantages[i] >= 0 else negative
         factor = share * math.exp(k * log_w + decay * (1.0 - math.exp(log_w))) * advantages[i]
         for t in positions:
@@ -640,14 +724,14 @@ def sequence_reinforce(logp, advantages, mask, groups):
     return _per_token(mask, shares, lambda i, t: (advantages[i] * logp[i][t], advantages[i]))
 
 
-def tapered_reinforce(logp, behavior, advantages, mask, groups):
+def tapered_reinforce(logp, behavior, advantages, mask, groups, at=None):
     """`topr` as the paper has it: token sums, averaged over the trajectories."""
-    total, slopes = 0.0, np.zeros(np.shape(mask))
+    total, slopes, at = 0.0, np.zeros(np.shape(mask)), logp if at is None else at
     for i, share in _shares(mask, groups, by_length=False).items():
         positions = _row_positions(mask, i)
         taper = 1.0
         if advantages[i] < 0:
-            log_ratio = math.fsum(logp[i][t] - behavior[i][t] for t in positions)
+            log_ratio = math.fsum(at[i][t] - behavior[i][t] for t in positions)
             taper = math.exp(min(log_ratio, 0.0))
         for t in positions:
             total += share * taper * advantages[i] * logp[i][t]
@@ -661,18 +745,23 @@ def copg(logp, reference, rewards, mask, groups, beta=0.1):
         ½ [(r_i - r_j)(d_i - d_j) - β/2 (d_i - d_j)²],  d = log π(y)/π_ref(y)
 
     whose gradient is half the mean of (R_i - R_j)(∇log π(y_i) - ∇log π(y_j)), R = r - β d (CoPG,
-    arXiv 2406.19185; from a secondary source). Every row must have a token. A group of one has no
-    pair and counts as a group.
+    arXiv 2406.19185; from a secondary source). A row without a token is in the pairs, with d = 0
+    and its reward. The K(K - 1) pairs of a group count as K - 1 for each row that has a token, as
+    in any mean over sequences here. A group of one has no pair and counts as a group.
     """
     rows = range(np.shape(mask)[0])
-    count = len({int(g) for g in groups})
+    live = [i for i in rows if _row_positions(mask, i)]
+    count = len({int(groups[i]) for i in live})
     drift = [math.fsum(logp[i][t] - reference[i][t] for t in _row_positions(mask, i)) for i in rows]
     total, slopes = 0.0, np.zeros(np.shape(mask))
     for i, j in itertools.permutations(rows, 2):
         if groups[i] != groups[j]:
             continue
         size = sum(1 for n in rows if groups[n] == groups[i])
-        share = 1.0 / count / size / (size - 1)
+        with_token = sum(1 for n in live if groups[n] == groups[i])
+        if not with_token:
+            continue
+        share = 1.0 / count / with_token / (size - 1)
         apart, better = drift[i] - drift[j], rewards[i] - rewards[j]
         total += share * 0.5 * (better * apart - beta / 2 * apart**2)
         for row, sign in ((i, 1.0), (j, -1.0)):
@@ -714,7 +803,7 @@ def dual_clip(logp, behavior, advantages, mask, low=0.2, high=0.2, ceiling=3.0):
     for i, t in _positions(mask):
         log_ratio = logp[i][t] - behavior[i][t]
         value, slope = _clipped_surrogate(log_ratio, advantages[i], 1.0 - low, 1.0 + high)
-        if advantages[i] < 0 and value < ceiling * advantages[i]:
+        if advantages[i] < 0 and not _at_least(value, ceiling * advantages[i]):
             value, slope = ceiling * advantages[i], 0.0
         total += value
         slopes[i, t] = slope
@@ -754,9 +843,9 @@ def masked_weights(behavior, sampler, mask, cap=3.0, floor=None, kept="sequence"
         positions = _row_positions(mask, i)
         log_rho = {t: float(behavior[i][t] - sampler[i][t]) for t in positions}
         log_product = math.fsum(log_rho.values())
-        if log_product > math.log(cap):
+        if not _at_most(log_product, math.log(cap)):
             continue
-        if floor is not None and log_product < math.log(floor):
+        if floor is not None and not _at_least(log_product, math.log(floor)):
             continue
         for t in positions:
             weight = {"sequence": log_product, "token": log_rho[t], "one": 0.0}[kept]
@@ -769,7 +858,7 @@ def band_weights(behavior, sampler, mask, low=0.5, high=5.0):
     weights = np.zeros(np.shape(mask))
     for i, t in _positions(mask):
         rho = math.exp(behavior[i][t] - sampler[i][t])
-        weights[i, t] = rho if low <= rho <= high else 0.0
+        weights[i, t] = rho if _at_least(rho, low) and _at_most(rho, high) else 0.0
     return weights
 
 

@@ -72,6 +72,28 @@ def test_a_real_difference_is_never_taken_for_rounding(steps, unit):
             assert centered == pytest.approx(unit * (step - mean), rel=1e-9)
 
 
+@pytest.mark.parametrize("ones", [1, 17, 63])
+def test_rewards_may_have_any_zero(ones):
+    """Of 64 responses some earn 0.004 more; a thousand added to all is no other advantage."""
+    rewards_B = 0.004 * (torch.arange(64) < ones).double()
+    groups_B = torch.zeros(64).long()
+    near_B, far_B = (center(rewards_B + shift, groups_B) for shift in (0.0, 1000.0))
+    assert near_B.tolist() == pytest.approx((rewards_B - 0.004 * ones / 64).tolist(), rel=1e-12)
+    large_B = near_B.abs() > 1e-3  # others are no more than what float32 leaves of a thousand
+    assert large_B.any()
+    torch.testing.assert_close(far_B[large_B], near_B[large_B], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.9, 1.1, 1 / 3, 1000.3])
+@pytest.mark.parametrize("size", [2, 64])
+def test_rewards_that_float32_rounds_apart_are_equal(reward, size):
+    """Every second one is the next number after the others."""
+    rewards_B = torch.full((size,), reward, dtype=torch.float32)
+    rewards_B[::2] = torch.nextafter(rewards_B[::2], torch.tensor(torch.inf))
+    assert len(rewards_B.unique()) == 2
+    assert (center(rewards_B.double(), torch.zeros(size).long()) == 0).all()
+
+
 def batch(**changes) -> dict:
     g = torch.Generator().manual_seed(0)
     behavior = -torch.rand(8, 5, generator=g, dtype=torch.float64)

@@ -21,6 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
+import rec_experiments
+from rec_experiments.algo.regularizers import ExactKl
 from rec_experiments.distributed import ALONE, whole
 from rec_experiments.policy import head, logprobs
 from rec_experiments.policy.batching import Limits
@@ -236,11 +238,79 @@ def test_a_decision_of_the_whole_batch_is_another_than_that_of_a_part(name, draw
     assert np.abs(np.concatenate(apart) - together).max() > 1e-4
 
 
-def dense_gradient(model, reference, rollouts, pad_id, whole_batch, size, chunk):
-    """Of PPO or M2PO with exact entropy and KL in the loss; `chunk` tokens of logits at a time."""
+# Further methods, by name: nothing of them may depend on the cut into micro-batches.
+PRESETS = [
+    "vespo", "gmpo", "sapo", "dppo_tv", "dppo_kl", "oapl", "sppo", "mix_ppg", "a3po", "tis", "mis",
+    "icepop", "max_at_k", "maxrl", "rloo", "copg", "grpo_zero_variance", "grpo_kl",
+    "grpo regularizer=kl_exact",
+]  # fmt: skip
+ON_RANKS = {"copg", "a3po", "mis", "grpo_zero_variance", "grpo regularizer=kl_exact"}
+
+
+def with_all_policies(rollouts, computed: bool):
+    """The rows as the trainer sees them after the sampler: κ and ρ on both sides of the bounds,
+    rows of several versions. computed: the proximal policy comes with no batch."""
+    rng = np.random.default_rng(1)
+    recomputed = [
+        [x + offset + 0.2 * rng.normal() for x in response.logp]
+        for response, offset in zip(rollouts.responses, np.linspace(-0.3, 0.3, 16), strict=True)
+    ]
+    logps = {"behavior": recomputed} | ({} if computed else rollouts.logps)
+    return dataclasses.replace(rollouts, logps=logps, versions=[0, 1, 2, 3] * 4)
+
+
+def preset_gradient(world, model, rollouts, pad_id, algorithm, size):
+    """The gradient of a method with every policy that it asks for, on one rank or many."""
+    Qwen2RMSNorm.forward, norm = exact_norm, Qwen2RMSNorm.forward
+    try:
+        others = {}
+        if algorithm.parts.needs_reference:
+            reference = copy.deepcopy(model).requires_grad_(False)
+            for parameter in reference.parameters():
+                parameter.mul_(1.1)
+            others["reference"] = world.split(reference)
+        model = world.split(copy.deepcopy(model))
+        gradient = GradientPass(
+            algorithm=algorithm.parts,
+            forward=ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=torch.float32),
+            limits=Limits(sequences=size, tokens=None),
+            others=others,
+            proximal=algorithm.proximal,
+            world=world,
+        )
+        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm.parts, TICK, 0, model))
+        return torch.cat([whole(p.grad).flatten() for p in model.parameters()])
+    finally:
+        Qwen2RMSNorm.forward = norm
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_presets_gradient_does_not_depend_on_the_cut(preset, drawn, ranks):
+    """Into micro-batches of 1, 3 and all; and over two ranks, for one method of each kind."""
+    model, rollouts, pad_id = drawn
+    algorithm = rec_experiments.algorithm(*preset.split())
+    batch = model, with_all_policies(rollouts, computed=preset == "a3po"), pad_id
+    expected = preset_gradient(ALONE, *batch, algorithm, None)
+    largest = float(expected.abs().max())
+    assert largest > 1e-4
+    cuts = [preset_gradient(ALONE, *batch, algorithm, size) for size in (1, 3)]
+    if preset in ON_RANKS:
+        cuts += ranks(preset_gradient, *batch, algorithm, 3)
+    for found in cuts:
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
+
+
+EXTRAS = {  # a regulariser, and what it adds to each token's loss
+    "spread": (pieces.Spread(), lambda kl, entropy: 0.3 * kl - 0.2 * entropy),
+    "kl_exact": (ExactKl(beta=0.3), lambda kl, entropy: 0.3 * kl),
+}
+
+
+def dense_gradient(model, reference, rollouts, pad_id, whole_batch, extra, size, chunk):
+    """Of PPO or M2PO with an exact extra in the loss; `chunk` tokens of logits at a time."""
     model = copy.deepcopy(model)
     method = pieces.METHODS["m2po" if whole_batch else "ppo"]
-    algorithm = pieces.compose(**method, regularizer=pieces.Spread())
+    algorithm = pieces.compose(**method, regularizer=EXTRAS[extra][0])
     gradient = GradientPass(
         algorithm=algorithm,
         forward=ForwardPass(pad_id=pad_id, temperature=0.7, compute_dtype=torch.float32),
@@ -256,8 +326,10 @@ def dense_gradient(model, reference, rollouts, pad_id, whole_batch, size, chunk)
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-@pytest.mark.parametrize("whole_batch", [False, True])
-def test_exact_entropy_and_kl_in_the_loss(whole_batch, drawn, monkeypatch):
+@pytest.mark.parametrize(
+    ("whole_batch", "extra"), [(False, "spread"), (True, "spread"), (False, "kl_exact")]
+)
+def test_exact_entropy_and_kl_in_the_loss(whole_batch, extra, drawn, monkeypatch):
     """By the library's own logits and autograd, row by row; and in any cut, in chunks or not."""
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
     policy, rollouts, pad_id = drawn
@@ -273,18 +345,19 @@ def test_exact_entropy_and_kl_in_the_loss(whole_batch, drawn, monkeypatch):
             for m in (model, reference)
         )
         entropy, kl = -(p.exp() * p).sum(-1), (p.exp() * (p - q.detach())).sum(-1)
-        rows.append((p[range(len(response.tokens)), response.tokens], 0.3 * kl - 0.2 * entropy))
+        added = EXTRAS[extra][1](kl, entropy)
+        rows.append((p[range(len(response.tokens)), response.tokens], added))
     numbers = numbers_of(rollouts, [logp.detach() for logp, _ in rows])
     _, worth = REFERENCES["m2po" if whole_batch else "ppo"](numbers)
     loss = sum(
-        (logp * torch.from_numpy(each[: len(logp)])).sum() + extra.sum() / numbers.mask.sum()
-        for (logp, extra), each in zip(rows, worth, strict=True)
+        (logp * torch.from_numpy(each[: len(logp)])).sum() + added.sum() / numbers.mask.sum()
+        for (logp, added), each in zip(rows, worth, strict=True)
     )
     loss.backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
     largest = float(expected.abs().max())
     for size, chunk in ((1, 1000), (3, 1000), (None, 1000), (None, 7), (3, 5)):
-        found = dense_gradient(policy, reference, rollouts, pad_id, whole_batch, size, chunk)
+        found = dense_gradient(policy, reference, rollouts, pad_id, whole_batch, extra, size, chunk)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
 
 
