@@ -4,19 +4,15 @@
 2. The area is a mean on a logarithmic axis; on-policy opens both forms, offline closes one.
 3. The picture has the points, intervals and names of its data.
 4. Columns that are no ages stand in their order, and each method's best is named.
-5. A method is tuned only on its whole budget, to the rate that is best over seeds.
 """
 
 import dataclasses
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
 
-from rec_experiments import tune
 from rec_experiments.figures import staleness as picture
 from rec_experiments.results import staleness
 from rec_experiments.results.runs import FigureData, Run
@@ -154,28 +150,3 @@ def test_names_keep_their_order_and_distance():
     assert min(np.diff(heights)) >= picture.LINE - 1e-12
     assert heights[-1] <= 1
     assert placed["c"] == 0.1
-
-
-def test_the_best_rate_is_that_of_the_mean_and_the_lower_of_equals():
-    assert tune.best_rate({1e-5: {0: 0.2, 1: 0.6}, 3e-5: {0: 0.3, 1: 0.6}}) == 3e-5
-    assert tune.best_rate({3e-5: {0: 0.5}, 1e-5: {0: 0.5}}) == 1e-5
-
-
-def test_only_a_whole_budget_tunes():
-    def job(label, rate):
-        config = {"seed": 100, "optimizer": {"learning_rate": rate}}
-        return SimpleNamespace(label=label, config=config)
-
-    partial = Run(arm="RLOO", column="", seed=100, path=Path(), state="failed", rows=[])
-    runs = [
-        (job("GRPO", 1e-5), run_of("GRPO", "", 100, 0.4)),
-        (job("GRPO", 3e-5), run_of("GRPO", "", 100, 0.5)),
-        (job("RLOO", 1e-5), run_of("RLOO", "", 100, 0.4)),
-        (job("RLOO", 3e-5), partial),
-    ]
-    arms = {"GRPO": ["algo=grpo"], "RLOO": ["algo=rloo"]}
-    found = tune.tuned_arms(tune.by_arm(runs), arms)
-    assert found == {"GRPO, tuned lr 3e-05": ["algo=grpo", "optimizer.learning_rate=3e-05"]}
-    node = yaml.safe_load(tune.sweep({"mini": found}))
-    assert node["at"]["mini"]["arms"] == found
-    assert node["defaults"][0] == "staleness"
