@@ -35,19 +35,37 @@ def section(file: Path) -> str:
     named = f"seeds {', '.join(map(str, sorted(seeds)))}"
     counted = f"{len(seeds)} of {len(claims)} seeds" if judged else named
     lines = [
-        f"### {found['title']}",
+        f"### {found['title']}: {ages(found)}",
         "",
         f"`scale={found['scale']}`{subset}: {counted}, {methods} of {every} "
         f"methods, {found['finished']} finished runs. "
         f"Accuracy before training: {found['start']:.3f}. "
         f"{' '.join(found['makers'])}".rstrip(),
     ]
-    forms = [form for form, ages in found["ages"].items() if len(ages) > 1]
-    if forms:
+    if pictured(found):
         lines += ["", f"![{found['title']}](figures/{file.stem}.png)"]
-    for form in forms or list(staleness.FORMS)[:1]:  # one age is the same in any form
+    for form in shown(found):
         lines += ["", *markdown(staleness.table(found, form))]
     return "\n".join(lines)
+
+
+def pictured(found: dict[str, Any]) -> list[str]:
+    """The forms that have several ages."""
+    return [form for form, each in found["ages"].items() if len(each) > 1]
+
+
+def shown(found: dict[str, Any]) -> list[str]:
+    """The forms that have a table; one age is the same in any of them."""
+    return pictured(found) or list(found["ages"])[:1]
+
+
+def ages(found: dict[str, Any]) -> str:
+    """The ages, as in `offset 0, 10; interval 1, 20, offline`."""
+    return "; ".join(
+        ", ".join([staleness.age_name(form, first), *map(str, others)])
+        for form in shown(found)
+        for first, *others in [found["ages"][form]]
+    )
 
 
 def markdown(table: list[list[str]]) -> list[str]:

@@ -14,3 +14,10 @@ def test_the_page_is_the_one_that_is_made(name):
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert (DOCS / f"{name}.md").read_text() == script.page(), "run make pages"
+
+
+@pytest.mark.parametrize("name", ["algorithms", "staleness"])
+def test_no_two_sections_of_a_page_have_one_heading(name):
+    lines = (DOCS / f"{name}.md").read_text().splitlines()
+    headings = [line for line in lines if line.startswith("##")]
+    assert len(set(headings)) == len(headings)

@@ -5,9 +5,10 @@ sampler's weights are renewed every m batches, so that ages run from 0 to m − 
 0 and interval 1; offline, where all data come from the initial policy, ends the intervals.
 
 A method *survives* an age if its final accuracy lies above its first evaluation: each seed gives
-one difference, and the lower end of their t interval is above 0. How much it survives is the
-largest age up to which it survives all that were run, so that a lucky old age counts for nothing.
-One seed has no interval, and decides nothing.
+one difference, and the lower end of their t interval is above 0. That is decided by all seeds of
+the table, two or more: the interval over the first two of ten is too wide for any method. How much
+it survives is the largest age up to which it survives all ages of the table, so that a lucky old
+age counts for nothing. Where the next age was not run, or not with all seeds, it may be more.
 
 A sweep whose columns are no schedules has one form, its columns in their order: learning rates, or
 shares of flipped rewards. There the best column of each method is named instead.
@@ -16,7 +17,6 @@ shares of flipped rewards. There the best column of each method is named instead
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ COLUMN = "column"  # the form of columns that are no schedules
 
 
 MEANINGS_OF_AGES = (
-    "survives   the largest age up to which the method survives every age that was run",
+    "survives   the largest age up to which the method survives every age; ≥ where the next one is "
+    "not decided, – where the first is not",
     "area       mean accuracy over the ages, on the logarithm of 1 + offset or of the interval",
 )
 MEANINGS_OF_COLUMNS = ("best       the column with the highest accuracy, the first of equals",)
@@ -60,6 +61,7 @@ class Point:
 
     @property
     def survives(self) -> bool:
+        """As far as these seeds say; `survival` asks for all of them."""
         return self.gain_interval is not None and self.gain_interval[0] > 0
 
 
@@ -70,18 +72,6 @@ class Line:
     arm: str
     form: str
     points: list[Point]
-
-    @property
-    def survived(self) -> float | None:
-        """The largest age up to which all that were run are survived; None where the first is not.
-        Ages with a single seed say nothing and are passed over."""
-        ages = [point.age for point in takewhile(lambda point: point.survives, self.decided)]
-        return ages[-1] if ages else None
-
-    @property
-    def decided(self) -> list[Point]:
-        """The points of two seeds or more."""
-        return [point for point in self.points if point.gain_interval is not None]
 
     @property
     def area(self) -> float | None:
@@ -168,6 +158,7 @@ def milliseconds_a_step(runs: list[Run]) -> float | None:
 def summary(data: FigureData) -> dict[str, Any]:
     """All as plain values, for the files beside the picture and for the pages of the docs."""
     seeds = sorted({run.seed for run in data.runs if run.done})
+    names = {form: [_written(form, *each) for each in ages(data, form)] for form in forms(data)}
     return {
         "figure": data.name,
         "title": data.title,
@@ -178,15 +169,13 @@ def summary(data: FigureData) -> dict[str, Any]:
         "final": LAST_POINTS,
         "finished": sum(run.done for run in data.runs),
         "makers": makers(data.runs),
-        "ages": {
-            form: [_written(form, *each) for each in ages(data, form)] for form in forms(data)
-        },
+        "ages": names,
         "methods": {
             arm: {
                 "milliseconds_a_step": milliseconds_a_step(
                     [run for run in data.runs if run.arm == arm]
                 ),
-                **{line.form: _plain(line) for line in of_arm},
+                **{line.form: _plain(line, names[line.form], len(seeds)) for line in of_arm},
             }
             for arm, of_arm in _by_arm(data).items()
         },
@@ -201,26 +190,51 @@ def _by_arm(data: FigureData) -> Mapping[str, list[Line]]:
     return {arm: found[arm] for arm in data.arms if arm in found}
 
 
-def _plain(line: Line) -> dict[str, Any]:
-    survived = {point.age: point.name for point in line.points}
+def _plain(line: Line, ages: list[int | str], seeds: int) -> dict[str, Any]:
+    points = [
+        {
+            "age": point.name,
+            "seeds": point.seeds,
+            "mean": point.mean,
+            "interval": point.interval,
+            "gain": point.gain,
+            "gain_interval": point.gain_interval,
+            "survives": point.survives,
+        }
+        for point in line.points
+    ]
+    survives, beyond = (None, "none") if line.form == COLUMN else survival(points, ages, seeds)
     return {
-        "survives": None if line.survived is None else survived[line.survived],
-        "decided": bool(line.decided),
+        "survives": survives,
+        "beyond": beyond,
         "area": line.area,
         "best": line.best.name,
-        "points": [
-            {
-                "age": point.name,
-                "seeds": point.seeds,
-                "mean": point.mean,
-                "interval": point.interval,
-                "gain": point.gain,
-                "gain_interval": point.gain_interval,
-                "survives": point.survives,
-            }
-            for point in line.points
-        ],
+        "points": points,
     }
+
+
+def survival(
+    points: list[dict[str, Any]], ages: list[int | str], seeds: int
+) -> tuple[int | str | None, str]:
+    """The largest age up to which all ages of the table are survived, None without one, and what
+    comes next: an age that is `failed` or `unknown`, or `none`.
+
+    Of the points of a summary, which may be an older one that does not say what comes next.
+    """
+    by_age = {point["age"]: point for point in points}
+    survived = None
+    for age in ages:
+        if age not in by_age or not _decides(by_age[age], seeds):
+            return survived, "unknown"
+        if not by_age[age]["survives"]:
+            return survived, "failed"
+        survived = age
+    return survived, "none"
+
+
+def _decides(point: dict[str, Any], seeds: int) -> bool:
+    """Whether it has all seeds of the table, and an interval over them."""
+    return point["seeds"] == seeds and point["gain_interval"] is not None
 
 
 def _written(form: str, age: float, column: str) -> int | str:
@@ -234,28 +248,49 @@ def age_name(form: str, age: int | str) -> str:
     return str(age) if form == COLUMN or age == "offline" else f"{form} {age}"
 
 
-def table(found: dict[str, Any], form: str) -> list[list[str]]:
-    """Head and one row a method, the largest area first; of columns, the highest at its best."""
+def survived(found: dict[str, Any], line: dict[str, Any], form: str) -> str | None:
+    """How much a method of a summary survives: `20`, or `≥ 20` where it is not known beyond; None
+    for nothing, or where that is not known."""
+    age, beyond = survival(line["points"], found["ages"][form], len(found["seeds"]))
+    if age is None:
+        return None
+    return f"≥ {age}" if beyond == "unknown" else str(age)
+
+
+def table(found: dict[str, Any], form: str, cost: bool = False) -> list[list[str]]:
+    """Head and one row a method, the largest area first; of columns, the highest at its best.
+
+    cost: with the time of a step, which is that of a machine and of what else ran there.
+    """
     columns = found["ages"][form]
-    head = ["method", *(age_name(form, age) for age in columns)]
-    rows = [
-        (
-            _height(each[form], form),
-            [arm, *_cells(each[form], columns, len(found["seeds"])), *_ends(each, form)],
-        )
-        for arm, each in found["methods"].items()
-        if form in each
-    ]
-    rows.sort(key=lambda row: -row[0])
     ends = ["best"] if form == COLUMN else ["survives", "area"]
-    return [[*head, *ends, "ms a step"], *(cells for _, cells in rows)]
+    head = ["method", *(age_name(form, age) for age in columns), *ends, *["ms a step"] * cost]
+    methods = {arm: each for arm, each in found["methods"].items() if form in each}
+    areas = any(each[form]["area"] is not None for each in methods.values())
+    order = sorted(methods, key=lambda arm: -_height(methods[arm][form], form, areas))
+    return [
+        head,
+        *(
+            [
+                arm,
+                *_cells(methods[arm][form], columns, len(found["seeds"])),
+                *_ends(found, methods[arm][form], form),
+                *[_milliseconds(methods[arm])] * cost,
+            ]
+            for arm in order
+        ),
+    ]
 
 
-def _height(line: dict[str, Any], form: str) -> float:
-    """What a table is sorted by."""
+def _height(line: dict[str, Any], form: str, areas: bool) -> float:
+    """What a table is sorted by. areas: whether any method has one. Where none has, the accuracy at
+    the oldest age; a method without one stands among others by the age that an area would hold."""
+    means = [point["mean"] for point in line["points"]]
     if form == COLUMN:
-        return max(point["mean"] for point in line["points"])
-    return line["area"] or 0.0
+        return max(means)
+    if line["area"] is not None:
+        return line["area"]
+    return means[0] if areas else means[-1]
 
 
 def _cells(line: dict[str, Any], columns: list[int | str], seeds: int) -> list[str]:
@@ -264,8 +299,9 @@ def _cells(line: dict[str, Any], columns: list[int | str], seeds: int) -> list[s
 
 
 def _cell(point: dict[str, Any], seeds: int) -> str:
-    """The accuracy, in brackets where the method does not survive; its seeds if these are fewer."""
-    fails = point["gain_interval"] is not None and not point["survives"]
+    """The accuracy, in brackets where the method does not survive; its seeds if these are fewer,
+    and then nothing is decided."""
+    fails = _decides(point, seeds) and not point["survives"]
     text = f"({accuracy(point)})" if fails else accuracy(point)
     return text if point["seeds"] == seeds else f"{text} n={point['seeds']}"
 
@@ -278,17 +314,19 @@ def accuracy(point: dict[str, Any]) -> str:
     )
 
 
-def _ends(method: dict[str, Any], form: str) -> list[str]:
-    line, cost = method[form], method["milliseconds_a_step"]
-    time = "–" if cost is None else f"{cost:.0f}"
+def _ends(found: dict[str, Any], line: dict[str, Any], form: str) -> list[str]:
     if form == COLUMN:
-        return [line["best"], time]
-    nothing = "none" if line["decided"] else "–"
+        return [line["best"]]
+    _, beyond = survival(line["points"], found["ages"][form], len(found["seeds"]))
     return [
-        nothing if line["survives"] is None else str(line["survives"]),
+        survived(found, line, form) or ("none" if beyond == "failed" else "–"),
         "–" if line["area"] is None else f"{line['area']:.3f}",
-        time,
     ]
+
+
+def _milliseconds(method: dict[str, Any]) -> str:
+    cost = method["milliseconds_a_step"]
+    return "–" if cost is None else f"{cost:.0f}"
 
 
 def tidy(data: FigureData) -> list[Row]:
@@ -313,13 +351,14 @@ def text(found: dict[str, Any]) -> str:
     """The tables as text."""
     parts = [found["title"], ""]
     for form in found["ages"]:
-        parts += [*columns_of_text(table(found, form)), ""]
+        parts += [*columns_of_text(table(found, form, cost=True)), ""]
     parts += [
         f"{found['finished']} finished runs, seeds {', '.join(map(str, found['seeds']))}; "
         f"claims need {found['claim_seeds']}.",
         "accuracy ± half of its 95 % t interval; in brackets where final − initial is not above 0 "
-        "by its interval over seeds; n= where seeds are missing",
+        "by its interval over seeds; n= where seeds are missing, which decides nothing",
         *(MEANINGS_OF_COLUMNS if COLUMN in found["ages"] else MEANINGS_OF_AGES),
-        "ms a step  median over runs, drawing and evaluation included, on the machine they ran on",
+        "ms a step  median over runs, drawing and evaluation included, on the machine they ran on "
+        "beside whatever else ran there: good for a factor of two",
     ]
     return "\n".join(parts) + "\n"

@@ -7,7 +7,7 @@ import fnmatch
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ class Sweep:
     """Arms × grid (conf/hydra/sweeper/arms.yaml).
 
     arms: legend label to the overrides that belong together. grid: key to its values. only:
-    patterns of the labels to run, * for any text.
+    patterns of the labels to run, * for any text. fixed: keys that the command line must not set,
+    because labels name what arms set them to.
 
     Raises UserError for a value of another shape and for a pattern that fits no arm.
     """
@@ -43,11 +44,13 @@ class Sweep:
     arms: dict[str, list[str]]
     grid: dict[str, list[Any]]
     only: list[str]
+    fixed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check("arms", self.arms, dict, "a mapping from labels to lists of overrides")
         _check("grid", self.grid, dict, "a mapping from keys to lists of values")
         _check("only", self.only, list, "a list of labels")
+        _check("fixed", self.fixed, list, "a list of keys")
         for name in ("arms", "grid"):
             for key, values in getattr(self, name).items():
                 _check(f"{name}.{key}", values, list, "a list")
@@ -183,7 +186,7 @@ def _composed(*overrides: str) -> Composed:
 def sweep_of(node: dict[str, Any]) -> Sweep:
     """Arms × grid of the composed node hydra.sweeper."""
     node = _at_scale(node)
-    return Sweep(arms=node["arms"], grid=node["grid"], only=node["only"])
+    return Sweep(arms=node["arms"], grid=node["grid"], only=node["only"], fixed=node["fixed"])
 
 
 def figure_of(name: str, node: dict[str, Any]) -> Figure:
@@ -202,6 +205,7 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         arms=node["arms"],
         grid=node["grid"],
         only=node["only"],
+        fixed=node["fixed"],
         name=name,
         title=_title(node),
         caption=f"{node['caption']} {node['data'][node['setting']]}",
@@ -223,17 +227,30 @@ def _title(node: dict[str, Any]) -> str:
 
 
 def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
-    """Lay what holds at one scale only over the rest."""
-    special = node.get("at", {}).get(node.get("scale"), {})
-    return OmegaConf.to_container(OmegaConf.merge(node, special))  # type: ignore[return-value]
+    """Lay what holds at one scale only over the rest.
+
+    Raises UserError at a scale without arms of a sweep that has them at others.
+    """
+    at, scale = node.get("at", {}), node.get("scale")
+    merged = OmegaConf.to_container(OmegaConf.merge(node, at.get(scale, {})))
+    with_arms = [name for name, special in at.items() if special.get("arms")]
+    if with_arms and not merged["arms"]:  # type: ignore[index, call-overload]
+        raise UserError(
+            f"scale={scale}: this sweep has no arms there; allowed: {', '.join(with_arms)}"
+        )
+    return merged  # type: ignore[return-value]
 
 
 def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
     """Arms × grid as overrides, the first axis of the grid outermost, the arms innermost.
 
     An override that sweeps, as in seed=0,1, is an axis; any override replaces the axis of its key.
+    Raises UserError for one of a key that is fixed.
     """
     parsed = [override for override in _parse(overrides) if not _shapes_sweep(override)]
+    for override in parsed:
+        if override.key_or_group in sweep.fixed:
+            raise UserError(f"{override.input_line}: the arms of this sweep set it")
     typed = {override.get_key_element(): _lines(override) for override in parsed}
     grid = {
         key: [f"{key}={'null' if value is None else value}" for value in values]

@@ -1,22 +1,19 @@
 """Staleness: what is read off a sweep over ages.
 
-1. A method survives up to the largest age with no failure before it, by its interval over seeds.
+1. A method survives up to the largest age with no failure before it, by its interval over all
+   seeds; what was not run, or not with all seeds, decides nothing.
 2. The area is a mean on a logarithmic axis; on-policy opens both forms, offline closes one.
 3. The picture has the points, intervals and names of its data.
 4. Columns that are no ages stand in their order, and each method's best is named.
-5. A method is tuned only on its whole budget, to the rate that is best over seeds.
 """
 
 import dataclasses
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
 
-from rec_experiments import tune
 from rec_experiments.figures import staleness as picture
 from rec_experiments.results import staleness
 from rec_experiments.results.runs import FigureData, Run
@@ -45,10 +42,11 @@ def run_of(arm: str, column: str, seed: int, end: float) -> Run:
 
 
 def figure(spread=SPREAD, without=()) -> FigureData:
+    """without: (arm, column) or (arm, column, seed) of the runs that are not there."""
     runs = [
         run_of(arm, column, seed, ENDS[arm][column] + off)
         for arm, column, (seed, off) in itertools.product(ENDS, COLUMNS, enumerate(spread))
-        if (arm, column) not in without
+        if not {(arm, column), (arm, column, seed)} & set(without)
     ]
     return FigureData(
         name="staleness", title="Staleness", caption="Made up.", scale="mini", claim_seeds=10,
@@ -67,19 +65,68 @@ def test_ages_are_sorted_and_on_policy_opens_both_forms():
     assert [age for age, _ in staleness.ages(data, "interval")] == [1, 5, 20, staleness.OFFLINE]
 
 
+def survived(data: FigureData, arm: str, form: str) -> tuple:
+    """What the summary says, and how the table writes it."""
+    found = staleness.summary(data)
+    line = found["methods"][arm][form]
+    head, *rows = staleness.table(found, form)
+    [row] = [row for row in rows if row[0] == arm]
+    return line["survives"], line["beyond"], row[head.index("survives")]
+
+
 def test_a_method_survives_up_to_its_first_failure():
-    offset, interval = by_arm(figure(), "offset"), by_arm(figure(), "interval")
-    assert (offset["GRPO"].survived, interval["GRPO"].survived) == (20, 20)  # not offline
-    assert (offset["REINFORCE"].survived, interval["REINFORCE"].survived) == (0, 1)
+    assert survived(figure(), "GRPO", "offset") == (20, "none", "20")
+    assert survived(figure(), "GRPO", "interval") == (20, "failed", "20")  # not offline
+    assert survived(figure(), "REINFORCE", "offset") == (0, "failed", "0")
+    assert survived(figure(), "REINFORCE", "interval") == (1, "failed", "1")
 
 
 def test_the_interval_over_seeds_decides_and_one_seed_does_not():
-    wide = by_arm(figure(spread=(-0.3, 0.0, 0.3)), "offset")["GRPO"]
-    assert [point.mean for point in wide.points] == pytest.approx([0.6, 0.6, 0.7])
-    assert wide.survived is None  # the mean gain is 0.2, its interval holds 0
-    single = by_arm(figure(spread=(0.0,)), "offset")["GRPO"]
-    assert single.survived is None
-    assert not single.decided
+    wide = figure(spread=(-0.3, 0.0, 0.3))
+    points = by_arm(wide, "offset")["GRPO"].points
+    assert [point.mean for point in points] == pytest.approx([0.6, 0.6, 0.7])
+    assert survived(wide, "GRPO", "offset") == (None, "failed", "none")  # gain 0.2, with 0 inside
+    assert survived(figure(spread=(0.0,)), "GRPO", "offset") == (None, "unknown", "–")
+
+
+ON_POLICY, FIVE, TWENTY = "on-policy", "sync_offset = 5", "sync_offset = 20"
+
+
+@pytest.mark.parametrize(
+    ("without", "expected"),
+    [
+        ([("GRPO", TWENTY)], (5, "unknown", "≥ 5")),
+        ([("GRPO", TWENTY, 1)], (5, "unknown", "≥ 5")),
+        ([("GRPO", TWENTY, 1), ("GRPO", TWENTY, 2)], (5, "unknown", "≥ 5")),
+        ([("GRPO", FIVE)], (0, "unknown", "≥ 0")),
+        ([("GRPO", ON_POLICY)], (None, "unknown", "–")),
+    ],
+)
+def test_what_was_not_run_with_all_seeds_is_not_known(without, expected):
+    assert survived(figure(without=without), "GRPO", "offset") == expected
+
+
+def test_two_seeds_of_three_put_nothing_in_brackets():
+    """Their interval is 12.7 standard errors wide to either side."""
+    data = figure(spread=(-0.02, 0.0, 0.02), without=[("GRPO", FIVE, 0)])
+    cells = {row[0]: row[2] for row in staleness.table(staleness.summary(data), "offset")}
+    assert cells["GRPO"].startswith("0.610 ± 0.127")
+    assert cells["GRPO"].endswith(" n=2")
+    assert cells["REINFORCE"].startswith("(0.200")
+    failing = figure(without=[("REINFORCE", FIVE, 0)])
+    cells = {row[0]: row[2] for row in staleness.table(staleness.summary(failing), "offset")}
+    assert cells["REINFORCE"].startswith("0.205")
+    assert survived(failing, "REINFORCE", "offset") == (0, "unknown", "≥ 0")
+
+
+def test_an_older_summary_is_read_by_its_points():
+    """It passed over what was not run, and did not say what comes next."""
+    found = staleness.summary(figure(without=[("GRPO", FIVE)]))
+    line = found["methods"]["GRPO"]["offset"]
+    del line["beyond"]
+    line["survives"] = 20
+    assert staleness.survived(found, line, "offset") == "≥ 0"
+    assert [row[-2] for row in staleness.table(found, "offset") if row[0] == "GRPO"] == ["≥ 0"]
 
 
 def test_the_area_is_a_mean_on_a_logarithmic_axis():
@@ -97,9 +144,29 @@ def test_a_missing_age_is_a_dash_and_a_failed_one_in_brackets():
     head, first, second = staleness.table(staleness.summary(data), "offset")
     assert head[1:4] == ["offset 0", "offset 5", "offset 20"]
     assert [first[0], first[2]] == ["GRPO", "–"]
-    assert [second[0], second[4]] == ["REINFORCE", "0"]
+    assert [first[4], second[0], second[4]] == ["≥ 0", "REINFORCE", "0"]
     assert second[2].startswith("(0.200 ± 0.025")  # t of two degrees of freedom, 4.303 · .01/√3
-    assert first[-1] == "500"
+
+
+def test_the_time_of_a_step_stands_in_the_text_with_its_caveat_and_in_no_page():
+    found = staleness.summary(figure())
+    assert "ms a step" not in staleness.table(found, "offset")[0]
+    assert [row[-1] for row in staleness.table(found, "offset", cost=True)] == [
+        "ms a step", "500", "500",
+    ]  # fmt: skip
+    assert "beside whatever else ran there" in staleness.text(found)
+
+
+def test_a_method_without_an_area_stands_where_its_accuracy_belongs():
+    def order(without, form="offset"):
+        found = staleness.summary(figure(without=without))
+        return [row[0] for row in staleness.table(found, form)[1:]]
+
+    one_age = [("GRPO", column) for column in COLUMNS if column != TWENTY]
+    assert order(one_age) == ["GRPO", "REINFORCE"]  # 0.7, above an area of 0.42
+    ages = [c for c in COLUMNS if c not in ("offline", "sync_interval = 20")]
+    no_areas = [(arm, column) for arm in ENDS for column in ages]
+    assert order(no_areas, "interval") == ["REINFORCE", "GRPO"]  # offline 0.6 and 0.3
 
 
 def test_the_picture_shows_its_data():
@@ -131,7 +198,7 @@ def test_columns_that_are_no_ages_stand_in_their_order():
     found = staleness.summary(over_rates())
     assert found["ages"] == {"column": list(RATES)}
     head, first, second = staleness.table(found, "column")
-    assert head == ["method", *RATES, "best", "ms a step"]
+    assert head == ["method", *RATES, "best"]
     assert (first[0], first[4]) == ("GRPO", "rate 3e-5")
     assert first[3].startswith("(0.200 ± 0.025")
     assert (second[0], second[4]) == ("RLOO", "rate 1.5e-5")  # the first of equals
@@ -154,28 +221,3 @@ def test_names_keep_their_order_and_distance():
     assert min(np.diff(heights)) >= picture.LINE - 1e-12
     assert heights[-1] <= 1
     assert placed["c"] == 0.1
-
-
-def test_the_best_rate_is_that_of_the_mean_and_the_lower_of_equals():
-    assert tune.best_rate({1e-5: {0: 0.2, 1: 0.6}, 3e-5: {0: 0.3, 1: 0.6}}) == 3e-5
-    assert tune.best_rate({3e-5: {0: 0.5}, 1e-5: {0: 0.5}}) == 1e-5
-
-
-def test_only_a_whole_budget_tunes():
-    def job(label, rate):
-        config = {"seed": 100, "optimizer": {"learning_rate": rate}}
-        return SimpleNamespace(label=label, config=config)
-
-    partial = Run(arm="RLOO", column="", seed=100, path=Path(), state="failed", rows=[])
-    runs = [
-        (job("GRPO", 1e-5), run_of("GRPO", "", 100, 0.4)),
-        (job("GRPO", 3e-5), run_of("GRPO", "", 100, 0.5)),
-        (job("RLOO", 1e-5), run_of("RLOO", "", 100, 0.4)),
-        (job("RLOO", 3e-5), partial),
-    ]
-    arms = {"GRPO": ["algo=grpo"], "RLOO": ["algo=rloo"]}
-    found = tune.tuned_arms(tune.by_arm(runs), arms)
-    assert found == {"GRPO, tuned lr 3e-05": ["algo=grpo", "optimizer.learning_rate=3e-05"]}
-    node = yaml.safe_load(tune.sweep({"mini": found}))
-    assert node["at"]["mini"]["arms"] == found
-    assert node["defaults"][0] == "staleness"
