@@ -55,8 +55,8 @@ def benchmark() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for file in sorted((HERE / "results").glob("staleness*.json")):
         result = json.loads(file.read_text())
-        for label, method in result["methods"].items():
-            label, _, rate = label.partition(", lr ")
+        for name, method in result["methods"].items():
+            label, _, rate = name.partition(", lr ")
             [preset, *others] = arms.get(label, [""])
             if preset and not others:
                 row = measured(result, method, rate)
@@ -78,16 +78,19 @@ def measured(result: dict[str, Any], method: dict[str, Any], rate: str) -> str:
     return (
         f"[Staleness](staleness.md), `scale={result['scale']}`, {seeds}"
         f"{f', tuned rate {rate}' if rate else ''}, from {result['start']:.3f}: "
-        f"{', '.join(cells)}{verdict(several, method)}."
+        f"{', '.join(cells)}{verdict(result, several, method)}."
     )
 
 
-def verdict(forms: list[str], method: dict[str, Any]) -> str:
+def verdict(result: dict[str, Any], forms: list[str], method: dict[str, Any]) -> str:
     """What is survived in these forms; nothing where that is not known."""
-    decided = [form for form in forms if form in staleness.FORMS and method[form]["decided"]]
-    survived = [(form, method[form]["survives"]) for form in decided]
-    ends = [staleness.age_name(form, age) for form, age in survived if age is not None]
-    return f"; survives {' and '.join(ends) or 'none'}" if decided else ""
+    ages = [form for form in forms if form in staleness.FORMS]
+    found = {form: staleness.survived(result, method[form], form) for form in ages}
+    ends = [staleness.age_name(form, age) for form, age in found.items() if age is not None]
+    if ends:
+        return f"; survives {' and '.join(ends)}"
+    failed = ages and all(method[form]["points"][0]["survives"] is False for form in ages)
+    return "; survives none" if failed else ""
 
 
 def comparison(peer: str, found: dict[str, Any]) -> str:
