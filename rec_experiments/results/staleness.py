@@ -266,7 +266,7 @@ def shown(found: dict[str, Any]) -> list[str]:
 
 def survived_in_words(found: dict[str, Any], method: dict[str, Any]) -> str:
     """In the forms shown, as in `offset 10 and interval ≥ 20`, `none`, or `not known`."""
-    forms = [form for form in shown(found) if form in method]
+    forms = [form for form in shown(found) if form in FORMS and form in method]
     ends = {form: survived(found, method[form], form) for form in forms}
     ages = [age_name(form, end) for form, end in ends.items() if end not in ("none", "–")]
     nothing = "none" if "none" in ends.values() else "not known"
