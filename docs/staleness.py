@@ -42,28 +42,18 @@ def section(file: Path) -> str:
         f"Accuracy before training: {found['start']:.3f}. "
         f"{' '.join(found['makers'])}".rstrip(),
     ]
-    if pictured(found):
+    if any(len(each) > 1 for each in found["ages"].values()):
         lines += ["", f"![{found['title']}](figures/{file.stem}.png)"]
-    for form in shown(found):
+    for form in staleness.shown(found):
         lines += ["", *markdown(staleness.table(found, form))]
     return "\n".join(lines)
-
-
-def pictured(found: dict[str, Any]) -> list[str]:
-    """The forms that have several ages."""
-    return [form for form, each in found["ages"].items() if len(each) > 1]
-
-
-def shown(found: dict[str, Any]) -> list[str]:
-    """The forms that have a table; one age is the same in any of them."""
-    return pictured(found) or list(found["ages"])[:1]
 
 
 def ages(found: dict[str, Any]) -> str:
     """The ages, as in `offset 0, 10; interval 1, 20, offline`."""
     return "; ".join(
         ", ".join([staleness.age_name(form, first), *map(str, others)])
-        for form in shown(found)
+        for form in staleness.shown(found)
         for first, *others in [found["ages"][form]]
     )
 

@@ -248,13 +248,29 @@ def age_name(form: str, age: int | str) -> str:
     return str(age) if form == COLUMN or age == "offline" else f"{form} {age}"
 
 
-def survived(found: dict[str, Any], line: dict[str, Any], form: str) -> str | None:
-    """How much a method of a summary survives: `20`, or `≥ 20` where it is not known beyond; None
-    for nothing, or where that is not known."""
+def survived(found: dict[str, Any], line: dict[str, Any], form: str) -> str:
+    """How much a method of a summary survives: `20`, `≥ 20` where it is not known beyond, `none`,
+    or `–` where nothing is known."""
     age, beyond = survival(line["points"], found["ages"][form], len(found["seeds"]))
     if age is None:
-        return None
+        return "none" if beyond == "failed" else "–"
     return f"≥ {age}" if beyond == "unknown" else str(age)
+
+
+def shown(found: dict[str, Any]) -> list[str]:
+    """The forms of a summary that have several ages; one of all, if none has, as one age is the
+    same in any."""
+    several = [form for form, ages in found["ages"].items() if len(ages) > 1]
+    return several or list(found["ages"])[:1]
+
+
+def survived_in_words(found: dict[str, Any], method: dict[str, Any]) -> str:
+    """In the forms shown, as in `offset 10 and interval ≥ 20`, `none`, or `not known`."""
+    forms = [form for form in shown(found) if form in FORMS and form in method]
+    ends = {form: survived(found, method[form], form) for form in forms}
+    ages = [age_name(form, end) for form, end in ends.items() if end not in ("none", "–")]
+    nothing = "none" if "none" in ends.values() else "not known"
+    return " and ".join(ages) or nothing
 
 
 def table(found: dict[str, Any], form: str, cost: bool = False) -> list[list[str]]:
@@ -317,9 +333,8 @@ def accuracy(point: dict[str, Any]) -> str:
 def _ends(found: dict[str, Any], line: dict[str, Any], form: str) -> list[str]:
     if form == COLUMN:
         return [line["best"]]
-    _, beyond = survival(line["points"], found["ages"][form], len(found["seeds"]))
     return [
-        survived(found, line, form) or ("none" if beyond == "failed" else "–"),
+        survived(found, line, form),
         "–" if line["area"] is None else f"{line['area']:.3f}",
     ]
 

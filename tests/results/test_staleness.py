@@ -119,6 +119,20 @@ def test_two_seeds_of_three_put_nothing_in_brackets():
     assert survived(failing, "REINFORCE", "offset") == (0, "unknown", "≥ 0")
 
 
+@pytest.mark.parametrize(
+    ("arm", "without", "expected"),
+    [
+        ("GRPO", [], "offset 20 and interval 20"),
+        ("GRPO", [("GRPO", TWENTY)], "offset ≥ 5 and interval 20"),
+        ("GRPO", [("GRPO", ON_POLICY)], "not known"),
+        ("REINFORCE", [("REINFORCE", ON_POLICY)], "not known"),
+    ],
+)
+def test_what_is_survived_in_words(arm, without, expected):
+    found = staleness.summary(figure(without=without))
+    assert staleness.survived_in_words(found, found["methods"][arm]) == expected
+
+
 def test_an_older_summary_is_read_by_its_points():
     """It passed over what was not run, and did not say what comes next."""
     found = staleness.summary(figure(without=[("GRPO", FIVE)]))
