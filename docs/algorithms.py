@@ -37,6 +37,7 @@ def page() -> str:
     filled = {
         "{table}": "\n".join(table),
         "{presets}": "\n\n".join(sections),
+        "{names}": "\n".join(names_table(read("names.yaml"))),
         "{peers}": "\n\n".join(map(comparison, *zip(*read("peers.yaml").items(), strict=True))),
     }
     for place, text in filled.items():
@@ -91,6 +92,20 @@ def verdict(result: dict[str, Any], forms: list[str], method: dict[str, Any]) ->
         return f"; survives {' and '.join(ends)}"
     failed = ages and all(method[form]["points"][0]["survives"] is False for form in ages)
     return "; survives none" if failed else ""
+
+
+def names_table(rows: list[dict[str, Any]]) -> list[str]:
+    """What else a preset's name stands for, row by row."""
+    lines = ["| name | the preset | elsewhere | who | here |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        here = [f"`algo={' '.join(row['here'])}`"] if row["here"] else ["–"]
+        here += [row["why"][:1].upper() + row["why"][1:]] if "why" in row else []
+        cells = [
+            f"[`{row['name']}`](#{row['name']})",
+            *(row[key] for key in ("paper", "elsewhere", "who")),
+        ]
+        lines.append(f"| {' | '.join([*cells, '. '.join(here)])} |")
+    return lines
 
 
 def comparison(peer: str, found: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from rec_experiments import installed, outside
 from rec_experiments.algo import (
     advantages,
     aggregation,
+    best_of_k,
     clips,
     corrections,
     data_weighting,
@@ -87,6 +88,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "total_variation": trust_regions.TotalVariation,
         "binary_kl": trust_regions.BinaryKl,
         "second_moment": trust_regions.SecondMoment,
+        "second_moment_of_all": trust_regions.SecondMomentOfAll,
+        "second_moment_bounds": trust_regions.SecondMomentBounds,
         "balanced": trust_regions.Balanced,
     },
     "weight": {
@@ -94,7 +97,11 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "importance": weights.ImportanceWeight,
         "behavior": weights.BehaviorWeight,
         "capped": weights.CappedWeight,
+        "bounded": weights.BoundedWeight,
+        "capped_behavior": weights.CappedBehavior,
+        "zero": weights.ZeroWeight,
         "tapered": weights.TaperedWeight,
+        "token_tapered": weights.TokenTaper,
         "soft_gate": weights.SoftGate,
         "geometric_mean": weights.GeometricMean,
         "gamma": weights.GammaWeight,
@@ -108,6 +115,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "k3": regularizers.K3,
         "exact_kl": regularizers.ExactKl,
         "pair_square": regularizers.PairSquare,
+        "best_of_k": best_of_k.OffPolicyBest,
     },
     "aggregation": {
         "token_mean": aggregation.TokenMean,
@@ -130,6 +138,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "masked": corrections.MaskedCorrection,
         "sequence": corrections.SequenceCorrection,
         "band": corrections.BandCorrection,
+        "rejection": corrections.RejectionCorrection,
     },
     "proximal": {
         "batch_start": policies.BatchStart,

@@ -34,8 +34,9 @@ PAPER = {
 }  # fmt: skip
 FIELD = {
     "a3po", "bapo", "cispo", "copg", "dapo", "decoupled_ppo", "dppo_kl", "dppo_tv", "dr_grpo",
-    "gmpo", "grpo_kl", "grpo_zero_variance", "gspo", "icepop", "m2po", "max_at_k", "maxrl", "mis",
-    "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo", "sfpo", "sppo", "tis", "topr", "vespo",
+    "gmpo", "grpo_kl", "grpo_zero_variance", "gspo", "icepop", "m2po", "max_at_k",
+    "max_at_k_off_policy", "maxrl", "mis", "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo", "sfpo",
+    "sppo", "tis", "topr", "vespo",
 }  # fmt: skip
 SCHEDULES = ("on_policy", "interval20", "offset10", "offline")
 GOLDEN = Path(__file__).parent / "golden"

@@ -146,25 +146,94 @@ class SecondMoment(OneSide):
         if not 0 <= self.threshold < math.inf:
             raise ValueError(f"threshold={self.threshold}: must be at least 0, and finite")
 
+    def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        """Boolean B x T: the tokens whose moment is bounded, and that can be dropped."""
+        return _outward(log_ratio_BT, batch)
+
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         import torch
 
-        outward_BT = (log_ratio_BT * batch.advantage_B[:, None] > 0) & batch.mask_BT
-        region_N = outward_BT.flatten().nonzero().flatten()
+        among_BT = self.among(log_ratio_BT, batch)
+        region_N = among_BT.flatten().nonzero().flatten()
         square_N = log_ratio_BT.flatten()[region_N].double() ** 2
         descending_N = square_N.argsort(descending=True, stable=True)
         ascending_N = square_N[descending_N].flip(0)
         count_N = torch.arange(1, len(ascending_N) + 1, device=ascending_N.device)
         kept = (ascending_N.cumsum(0) / count_N <= self.threshold).sum()  # these means ascend
-        keep_N = outward_BT.new_ones(outward_BT.numel())
+        keep_N = among_BT.new_ones(among_BT.numel())
         keep_N[region_N[descending_N[: len(descending_N) - kept]]] = False
-        return keep_N.view_as(outward_BT) & super(SecondMoment, self).__call__(log_ratio_BT, batch)
+        return keep_N.view_as(among_BT) & super(SecondMoment, self).__call__(log_ratio_BT, batch)
 
     def describe(self, ratio: str) -> str:
-        moment = f"drops the largest (log {ratio})² until the mean is ≤ {self.threshold:g}"
+        moment = (
+            f"of the tokens with {self._among(ratio)} drops the largest (log {ratio})² until the "
+            f"mean of the others is ≤ {self.threshold:g}"
+        )
         if self.low is None and self.high is None:
             return moment
         return f"{moment}; {super(SecondMoment, self).describe(ratio)}"
+
+    def _among(self, ratio: str) -> str:
+        return f"A > 0 and {ratio} > 1, or A < 0 and {ratio} < 1,"
+
+
+@dataclass(kw_only=True, slots=True)
+class SecondMomentOfAll(SecondMoment):
+    """As SecondMoment, of all live tokens whatever the sign of A: AReaL's reading of M2PO, which
+    takes the moment of π_prox/π_behavior and clips as decoupled PPO besides."""
+
+    def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return batch.mask_BT
+
+    def _among(self, ratio: str) -> str:
+        return "any A"
+
+
+@dataclass(kw_only=True, slots=True)
+class SecondMomentBounds(SecondMoment):
+    """One pair of bounds e^±τ for the tokens that a one-side clip could drop, as the authors' code
+    of M2PO has it (Infini-AI-Lab/M2PO, core_algos.py). Where the mean of (log ρ)² is over the
+    threshold, τ is the largest |log ρ| such that the mean of min((log ρ)², τ²) is below it; tokens
+    at τ go too, so that more go than by Algorithm 1. That code decides in each micro-batch and has
+    1e-12 in its comparisons; here the mini-batch decides.
+
+    low, high: the bounds do not close further than 1 − low and 1 + high; null for no such limit.
+    """
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        outward_BT = _outward(log_ratio_BT, batch)
+        square_BT = log_ratio_BT.double() ** 2
+        inside_BT = square_BT < self.bound(square_BT[outward_BT])
+        if self.high is not None:
+            inside_BT = inside_BT | ((log_ratio_BT > 0) & self.below_ceiling(log_ratio_BT))
+        if self.low is not None:
+            inside_BT = inside_BT | ((log_ratio_BT < 0) & self.above_floor(log_ratio_BT))
+        return inside_BT | ~outward_BT
+
+    def bound(self, square_N: Tensor) -> float:
+        """τ²; ∞ for no bound, 0 where no token is left."""
+        import torch
+
+        count = len(square_N)
+        if count == 0 or float(square_N.mean()) <= self.threshold:
+            return math.inf
+        ascending_N = square_N.sort().values
+        above_N = torch.arange(count - 1, -1, -1, device=square_N.device)
+        cut_N = ascending_N.cumsum(0) + above_N * ascending_N  # Σ of all, cut at each; ascends
+        below = int((cut_N < self.threshold * count).sum())
+        return float(ascending_N[below - 1]) if below else 0.0
+
+    def describe(self, ratio: str) -> str:
+        closest = [
+            f"{1 - self.low:g} below" if self.low is not None else "",
+            f"{1 + self.high:g} above" if self.high is not None else "",
+        ]
+        limits = " and ".join(limit for limit in closest if limit)
+        return (
+            f"of the tokens with {self._among(ratio)} keeps |log {ratio}| < τ, the largest for "
+            f"which the mean of min((log {ratio})², τ²) is < {self.threshold:g}"
+            + (f"; no closer than {limits}" if limits else "")
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -220,6 +289,11 @@ class Balanced(OneSide):
             f"{ratio} ≥ {1 - self.low:g} to {1 - self.low_end:g} where A < 0, until A > 0 makes "
             f"{self.target:g} of the surrogate"
         )
+
+
+def _outward(log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+    """Live tokens that a one-side clip could drop: A > 0 and ρ > 1, A < 0 and ρ < 1."""
+    return (log_ratio_BT * batch.advantage_B[:, None] > 0) & batch.mask_BT
 
 
 def _positive_share(log_ratio_BT: Tensor, batch: LossInput, low: float, high: float) -> float:

@@ -81,6 +81,51 @@ class CappedWeight(Piece):
 
 
 @dataclass(kw_only=True, slots=True)
+class BoundedWeight(CappedWeight):
+    """max(floor, min(ratio, cap)): CISPO with both bounds, 1 − ε_low and 1 + ε_high in its Eq. 5,
+    as the code of verl and ROLL has it. A floor of 0 is none.
+
+    Raises ValueError unless 0 ≤ floor ≤ cap.
+    """
+
+    floor: float
+
+    def __post_init__(self) -> None:
+        super(BoundedWeight, self).__post_init__()
+        if not 0 <= self.floor <= self.cap:
+            raise ValueError(f"floor={self.floor}: must be at least 0, and at most cap={self.cap}")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return super(BoundedWeight, self).__call__(log_ratio_BT, batch).clamp(min=self.floor)
+
+    def describe(self, ratio: str) -> str:
+        return f" · max({self.floor:g}, min({ratio}, {self.cap:g}))"
+
+
+@dataclass(kw_only=True, slots=True)
+class CappedBehavior(CappedWeight):
+    """min(ρ, cap), ρ = π_θ/π_behavior of each token, whatever ratio the clip looks at: decoupled
+    PPO as in its authors' code (openai/ppo-ewma), which raises log π_behavior where ρ > 100."""
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return super(CappedBehavior, self).__call__(batch.log_ratio_BT(), batch)
+
+    def describe(self, ratio: str) -> str:
+        return super(CappedBehavior, self).describe("ρ")
+
+
+@dataclass(kw_only=True, slots=True)
+class ZeroWeight(Piece):
+    """0 for every token: the gradient is that of the extra loss alone."""
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return log_ratio_BT.new_zeros(log_ratio_BT.shape)
+
+    def describe(self, ratio: str) -> str:
+        return " · 0"
+
+
+@dataclass(kw_only=True, slots=True)
 class TaperedWeight(Piece):
     """1 where A ≥ 0, min(Π_t ρ_t, 1) of the whole response elsewhere (TOPR, arXiv 2503.14286)."""
 
@@ -90,6 +135,19 @@ class TaperedWeight(Piece):
 
     def describe(self, ratio: str) -> str:
         return " · (1 where A ≥ 0, min(Π ρ, 1) where A < 0)"
+
+
+@dataclass(kw_only=True, slots=True)
+class TokenTaper(Piece):
+    """1 where A ≥ 0, min(ρ, 1) of each token elsewhere: what ROLL calls TOPR, which has the ratio
+    of the whole response (TaperedWeight)."""
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        taper_BT = batch.log_ratio_BT().clamp(max=0.0).exp()
+        return taper_BT.where(batch.advantage_B[:, None] < 0, 1.0)
+
+    def describe(self, ratio: str) -> str:
+        return " · (1 where A ≥ 0, min(ρ, 1) where A < 0)"
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,0 +1,281 @@
+"""Objectives that go by the name of another: each choice against a reference of its own.
+
+1. What a token is worth is the reference's gradient to 1e-10, on random batches, far off, extreme,
+   and with the sampler at the bounds of a correction.
+2. Padding and the order of rows change nothing. Bounds are inclusive.
+3. The off-policy gradient of the best of k is off by the square of ρ − 1, in expectation.
+4. Values out of range are refused. The table of names composes.
+"""
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import references
+import torch
+import variant_references as v
+import yaml
+from scipy.optimize import brentq
+from test_field import Batch, composed, drawn, worth
+
+from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.trust_regions import SecondMoment, SecondMomentBounds, SecondMomentOfAll
+from rec_experiments.errors import UserError
+
+KINDS = ["near", "far", "extreme", "bounds"]
+NAMES = yaml.safe_load((Path(__file__).parents[2] / "docs" / "names.yaml").read_text())
+
+
+def corrected(weight, cap, measure, low, high):
+    def gradient(x: Batch) -> np.ndarray:
+        factors = v.rollout_correction(
+            x.behavior, x.sampler, x.mask, weight, cap, measure, low, high
+        )
+        return references.ppo_clip(*x.against_behavior, weights=factors)[1]
+
+    return gradient
+
+
+def decoupled(x: Batch) -> np.ndarray:
+    return v.capped_decoupled(
+        x.logp, x.behavior, x.proximal, x.standard, x.mask, low=0.2, high=0.2, cap=100.0
+    )
+
+
+def best(k, bound):
+    return lambda x: v.best_of_k(x.logp, x.behavior, x.rewards, x.mask, x.groups, k, bound)
+
+
+CORRECTIONS = {
+    "product_truncated": ("product", 2.0, "product", None, None),
+    "token_rejected": ("one", None, "token", 0.5, 2.0),
+    "masked_both": ("one", None, "product", 1 / 3, 3.0),
+    "masked_token": ("token", 2.0, "product", 0.5, 2.0),
+    "masked_product": ("product", 2.0, "product", 0.5, 2.0),
+    "geometric": ("one", None, "mean", 0.999, 1.001),
+    "geometric_token": ("token", 2.0, "mean", 0.999, 1.001),
+    "k3": ("one", None, "k3", None, 0.01),
+}
+VARIANTS = {
+    "cispo weight=bounded": lambda x: v.bounded_cispo(*x.against_behavior, 0.8, 1.2),
+    "cispo weight=bounded weight.floor=0.9 weight.cap=1.1 clip.low=0.1 clip.high=0.1": lambda x: (
+        v.masked_cispo(*x.against_behavior, 0.9, 1.1)
+    ),
+    "cispo weight.cap=1.28 clip.high=0.28": lambda x: v.masked_cispo(
+        *x.against_behavior, 0.0, 1.28
+    ),
+    "topr weight=token_tapered": lambda x: v.token_topr(
+        x.logp, x.behavior, 2 * x.rewards - 1, x.mask, x.groups
+    ),
+    "ppo_ewma weight=capped_behavior": decoupled,
+    "m2po region=second_moment_of_all": lambda x: v.m2po_of_all(*x.against_behavior, 0.04),
+    "m2po region=second_moment_bounds": lambda x: v.m2po_bounds(*x.against_behavior, 0.04),
+    "m2po region=second_moment_bounds clip.low=0.3 clip.high=0.5": lambda x: v.m2po_bounds(
+        *x.against_behavior, 0.04, low=0.3, high=0.5
+    ),
+    "max_at_k_off_policy": best(4, 0.2),
+    "max_at_k_off_policy regularizer.k=1 regularizer.bound=null": best(1, None),
+    "max_at_k_off_policy regularizer.k=2 regularizer.bound=null": best(2, None),
+    "max_at_k_off_policy regularizer.k=3": best(3, 0.2),
+    "max_at_k_off_policy regularizer.k=99": best(99, 0.2),
+    "grpo correction=geometric_token correction.cap=null correction.low=0.9 correction.high=1.1": (
+        corrected("token", None, "mean", 0.9, 1.1)
+    ),
+    **{f"grpo correction={name}": corrected(*rule) for name, rule in CORRECTIONS.items()},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_a_variant_is_its_objective(variant, kind):
+    algorithm = composed(*variant.split())
+    for seed, sizes in itertools.product(range(4), ["mixed", "one", "single"]):
+        batch = drawn(seed, kind, sizes)
+        found, expected = worth(algorithm, batch), VARIANTS[variant](batch)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+
+
+K3_ROOTS = [brentq(lambda x: math.expm1(x) - x - 0.01, *ends) for ends in ((-1, 0), (0, 1))]
+
+
+@pytest.mark.parametrize("name", sorted(CORRECTIONS))
+def test_a_correction_at_its_bounds(name):
+    """A hair inside of a bound is inside, a hair outside is out, for tokens and for responses."""
+    _, cap, measure, low, high = CORRECTIONS[name]
+    algorithm, sides = composed("grpo", f"correction={name}"), set()
+    bounds = K3_ROOTS if measure == "k3" else [math.log(b) for b in (low, high, cap) if b]
+    for seed in range(8):
+        rng, batch = np.random.default_rng(seed), drawn(seed, "near")
+        bound_B1 = rng.choice(bounds, (len(batch.groups), 1)) + rng.choice(
+            [-1e-9, 1e-9], (len(batch.groups), 1)
+        )
+        if measure == "product":
+            bound_B1 = bound_B1 / np.maximum(batch.mask.sum(1, keepdims=True), 1)
+        batch.sampler = batch.behavior - bound_B1
+        expected = corrected(*CORRECTIONS[name])(batch)
+        np.testing.assert_allclose(worth(algorithm, batch), expected, rtol=1e-10, atol=1e-13)
+        sides |= {bool(x) for x in expected[batch.mask & (batch.standard != 0)[:, None]]}
+    assert sides == ({True, False} if low or high else {True})  # PPO itself drops none so near
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_padding_and_the_order_of_rows_change_nothing(variant):
+    algorithm, batch = composed(*variant.split()), drawn(2, "far")
+    expected = worth(algorithm, batch)
+    order = np.random.default_rng(0).permutation(len(batch.groups))
+    fields = [field.name for field in dataclasses.fields(Batch)]
+    shuffled = Batch(**{name: getattr(batch, name)[order] for name in fields})
+    shuffled.groups = 7 - 3 * shuffled.groups
+    for name in ("logp", "behavior", "proximal", "reference", "sampler"):
+        wider = np.pad(getattr(shuffled, name), ((0, 0), (0, 2)), constant_values=np.nan)
+        setattr(shuffled, name, wider)
+    shuffled.mask = np.pad(shuffled.mask, ((0, 0), (0, 2)))
+    found = worth(algorithm, shuffled)
+    assert (found[:, -2:] == 0).all()
+    np.testing.assert_allclose(found[:, :-2], expected[order], rtol=1e-10, atol=1e-14)
+
+
+def kept(piece, log_ratio, sign=1.0):
+    log_ratio_BT = torch.tensor([log_ratio], dtype=torch.float64)
+    return piece(log_ratio_BT, tokens(log_ratio_BT, torch.tensor([sign])))[0].tolist()
+
+
+def test_a_second_moment_at_its_threshold_is_kept():
+    """(log ρ)² of ¼ and 0: binary fractions, so that their means are exact."""
+    bounds = {"low": None, "high": None}
+    for cls in (SecondMoment, SecondMomentOfAll, SecondMomentBounds):
+        assert kept(cls(threshold=0.25, **bounds), [0.5, 0.5, 0.5]) == [True] * 3
+        assert kept(cls(threshold=0.24, **bounds), [0.5, 0.5, 0.5]) == [False] * 3
+        assert kept(cls(threshold=0.0, **bounds), [0.0, 0.0]) == [True] * 2
+
+
+def test_which_tokens_a_second_moment_is_about():
+    """One token moved out, one moved back by as much: the mean over all has both."""
+    bounds = {"low": None, "high": None, "threshold": 0.1}
+    moved = [0.25, -0.5]  # 1/16 outward, 1/4 inward
+    assert kept(SecondMoment(**bounds), moved) == [True, True]
+    assert kept(SecondMomentOfAll(**bounds), moved) == [True, False]
+    assert kept(SecondMomentOfAll(**bounds), moved, sign=0.0) == [True, False]
+    # means of squares cut at τ²: 0.01 at 0.1; 0.0975 at 0.35, over 0.09; so 0.2 is τ and goes too
+    far, threshold = [0.1, 0.2, 0.35, 0.5], {"low": None, "high": None, "threshold": 0.07}
+    assert kept(SecondMoment(**threshold), far) == [True, True, True, False]
+    assert kept(SecondMomentBounds(**threshold), far) == [True, False, False, False]
+    wide = SecondMomentBounds(low=0.3, high=0.3, threshold=0.07)
+    assert kept(wide, far) == [True, True, False, False]
+    assert kept(wide, [-x for x in far], sign=-1.0) == [True, True, True, False]
+    assert kept(wide, far, sign=-1.0) == [True] * 4
+
+
+def test_what_a_second_moment_says_of_itself():
+    about = composed("m2po").describe()
+    assert "of the tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, drops" in about
+    assert "any A drops" in composed("m2po", "region=second_moment_of_all").describe()
+    bounds = composed("m2po", "region=second_moment_bounds", "clip.low=0.3", "clip.high=0.5")
+    assert "no closer than 0.7 below and 1.5 above" in bounds.describe()
+
+
+REWARDS = np.array([0.0, 0.4, 1.0])
+SIZE, BEST_OF = 4, 3
+
+
+def expected_gradient(algorithm, behavior, logits) -> np.ndarray:
+    """Of all groups of SIZE draws from `behavior`, each of one token, with respect to the logits
+    of the policy; each group counts by its probability."""
+    groups = list(itertools.product(range(len(REWARDS)), repeat=SIZE))
+    rows = np.array(groups).ravel()
+    logp = logits - np.log(np.exp(logits).sum())
+    gradient = np.zeros(len(REWARDS))
+    tensors = {
+        "behavior_logp": torch.from_numpy(np.log(behavior)[rows][:, None]),
+        "rewards": torch.from_numpy(REWARDS[rows]),
+        "groups": torch.arange(len(groups)).repeat_interleave(SIZE),
+        "mask": torch.ones(len(rows), 1, dtype=torch.bool),
+    }
+    leaf = torch.from_numpy(logp[rows][:, None]).requires_grad_()
+    (worth_B1,) = torch.autograd.grad(algorithm(logp=leaf, **tensors).loss, leaf)
+    worth_GK = -worth_B1.numpy().reshape(len(groups), SIZE) * len(groups)
+    for group, worth_K in zip(groups, worth_GK, strict=True):
+        for y, c in zip(group, worth_K, strict=True):
+            gradient += behavior[list(group)].prod() * c * (np.eye(len(REWARDS))[y] - np.exp(logp))
+    return gradient
+
+
+def true_gradient(logits) -> np.ndarray:
+    """Of the expected best of BEST_OF draws from the policy, by listing them."""
+    leaf = torch.from_numpy(logits).requires_grad_()
+    policy, best_of = torch.softmax(leaf, 0), torch.zeros((), dtype=torch.float64)
+    for chosen in itertools.product(range(len(REWARDS)), repeat=BEST_OF):
+        best_of = best_of + policy[list(chosen)].prod() * REWARDS[list(chosen)].max()
+    return torch.autograd.grad(best_of, leaf)[0].numpy()
+
+
+@pytest.mark.parametrize(("off_policy", "order"), [(True, 2), (False, 1)])
+def test_the_best_of_k_from_the_draws_of_another_policy_in_expectation(off_policy, order):
+    """How the error falls with the distance of the policies: with its square where ratios are
+    taken to first order, in proportion where they are left out. 0 at none."""
+    overrides = [f"regularizer.k={BEST_OF}", "regularizer.bound=null"]
+    algorithm = (
+        composed("max_at_k_off_policy", *overrides)
+        if off_policy
+        else composed("max_at_k", f"advantage.k={BEST_OF}", "advantage.without_own=false")
+    )
+    logits, away = np.array([0.3, -0.2, 0.1]), np.array([0.5, -1.0, 0.7])
+    behavior = np.exp(logits) / np.exp(logits).sum()
+
+    def error(distance):
+        there = logits + distance * away
+        found = expected_gradient(algorithm, behavior, there)
+        return np.abs(found - true_gradient(there)).max()
+
+    assert error(0.0) < 1e-14
+    ratio = error(1e-2) / error(1e-3)
+    assert ratio == pytest.approx(10**order, rel=0.1)
+
+
+def test_on_policy_it_is_the_estimate_without_a_baseline():
+    batch = drawn(0, "far", empty=False)
+    batch.logp = batch.behavior.copy()
+    same = composed("max_at_k", "advantage.without_own=false")
+    found = worth(composed("max_at_k_off_policy"), batch)
+    np.testing.assert_allclose(found, worth(same, batch), rtol=1e-10, atol=1e-13)
+
+
+REFUSED = {
+    "weight=bounded weight.floor=-0.1": r"weight.floor=-0.1: must be at least 0",
+    "weight=bounded weight.floor=1.3": r"weight.floor=1.3: .* at most cap=1.2",
+    "weight=bounded weight.cap=0": r"weight.cap=0.0: must be greater than 0",
+    "weight=capped_behavior weight.cap=-1": r"weight.cap=-1.0: must be greater than 0",
+    "region=second_moment_of_all clip.threshold=-1": r"clip.threshold=-1.0: must be at least 0",
+    "region=second_moment_bounds clip.low=1.5": r"clip.low=1.5: must be between 0 and 1",
+    "correction=k3 correction.low=0.1": r"correction.low=0.1: must be 0 to 0, or null",
+    "correction=k3 correction.high=-1": r"correction.high=-1.0: must be at least 0 and finite",
+    "correction=geometric correction.low=1.5": r"correction.low=1.5: must be 0 to 1, or null",
+    "correction=geometric correction.high=0.9": r"correction.high=0.9: must be at least 1 and",
+    "correction=geometric correction.cap=0.5": r"correction.cap=0.5: must be at least 1",
+    "correction=geometric correction.weight=two": (
+        r"correction.weight=two: must be one of one, token, product"
+    ),
+    "correction=geometric correction.measure=sum": (
+        r"correction.measure=sum: must be one of token, product, mean, k3"
+    ),
+    "regularizer=best_of_k regularizer.k=0": r"regularizer.k=0: must be at least 1",
+    "regularizer=best_of_k regularizer.bound=0": r"regularizer.bound=0.0: must be greater than 0",
+}
+
+
+@pytest.mark.parametrize("overrides", sorted(REFUSED))
+def test_a_value_out_of_range_is_refused(overrides):
+    with pytest.raises(UserError, match=REFUSED[overrides]):
+        composed("grpo", *overrides.split())
+
+
+@pytest.mark.parametrize("here", [row["here"] for row in NAMES if row["here"]], ids=" ".join)
+def test_the_table_of_names_composes(here):
+    assert composed(*here).describe()
+
+
+def test_a_name_without_a_choice_says_why():
+    assert all(row["here"] or row["why"] for row in NAMES)
