@@ -194,6 +194,74 @@ def test_the_picture_shows_its_data():
     assert len(drawing.table) == len(ENDS) * 3 * (3 + 4)
 
 
+def test_a_leader_begins_at_the_end_of_its_line_and_is_dotted_where_that_is_early():
+    data = figure(without=[("GRPO", FIVE), ("GRPO", TWENTY)])
+    left, right = picture.draw(data).figure.get_axes()
+    drawn = {c.get_label(): c[0].get_xydata()[-1] for c in left.containers}
+    leaders = {text.get_text(): text for text in left.texts}
+    for name, end in drawn.items():
+        assert leaders[name].xycoords == "data"
+        assert leaders[name].xy == pytest.approx(tuple(end))
+    dashes = {name: leader.arrow_patch.get_linestyle() for name, leader in leaders.items()}
+    assert dashes == {"GRPO": ":", "REINFORCE": "-"}
+    assert {text.arrow_patch.get_linestyle() for text in right.texts} == {"-"}
+
+
+def at(*means: float, half: float = 0.01) -> list[staleness.Point]:
+    return [
+        staleness.Point(
+            age=0, name=0, seeds=3, mean=mean, interval=(mean - half, mean + half), gain=0.0,
+            gain_interval=None,
+        )
+        for mean in means
+    ]  # fmt: skip
+
+
+def test_panels_begin_at_the_data_and_at_0_where_these_come_near_it():
+    low, high = picture._limits(at(0.6, 0.62), start=0.5)
+    assert 0.48 < low < 0.5
+    assert 0.62 < high < 0.65
+    low, high = picture._limits(at(0.6, 0.05), start=0.5)
+    assert -0.05 < low <= 0
+    assert 0.6 < high < 0.7
+    low, high = picture._limits(at(0.6, 0.62) + at(0.6, half=9), start=0.5)
+    assert 0.48 < low < high < 0.65  # one wide interval
+
+
+def touching(axes) -> list[tuple[str, str]]:
+    """Neighbours under the axis whose texts overlap."""
+    axes.figure.get_figure(root=True).canvas.draw()
+    labels = axes.get_xticklabels()
+    boxes = [label.get_window_extent() for label in labels]
+    return [
+        (one.get_text(), other.get_text())
+        for (one, a), (other, b) in itertools.pairwise(zip(labels, boxes, strict=True))
+        if a.overlaps(b) and not one.get_rotation()
+    ]
+
+
+def test_names_under_an_axis_do_not_touch():
+    """All ages beside the longest name of a method; and columns with long names."""
+    ages = {
+        "on-policy": (1, 0), "offline": (None, 0),
+        **{f"sync_interval = {n}": (n, 0) for n in (2, 5, 10, 20, 50, 100)},
+        **{f"sync_offset = {n}": (1, n) for n in (1, 2, 5, 10, 20, 50, 100)},
+    }  # fmt: skip
+    long = "GRPO + KL, zero-variance masking"
+    runs = [run_of(long, column, seed, 0.5) for column in ages for seed in range(2)]
+    changes = {"arms": [long], "columns": list(ages), "runs": runs, "schedules": ages}
+    left, right = picture.draw(dataclasses.replace(figure(), **changes)).figure.get_axes()
+    assert not touching(left)
+    assert not touching(right)
+    assert {label.get_rotation() for label in right.get_xticklabels()} == {45}
+    shares = ["no reward flipped", *(f"{n} % of rewards flipped" for n in (5, 10, 20))]
+    runs = [run_of("GRPO", column, seed, 0.5) for column in shares for seed in range(2)]
+    changes = {"arms": ["GRPO"], "columns": shares, "runs": runs, "schedules": {}}
+    (axes,) = picture.draw(dataclasses.replace(figure(), **changes)).figure.get_axes()
+    assert not touching(axes)
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {0}
+
+
 RATES = {"rate 1.5e-5": 0.5, "rate 3e-5": 0.7, "rate 1.5e-4": 0.2}
 
 
@@ -223,7 +291,8 @@ def test_columns_that_are_no_ages_stand_in_their_order():
 
 def test_the_picture_has_columns_that_are_no_ages():
     (axes,) = picture.draw(over_rates()).figure.get_axes()
-    assert [text.get_text() for text in axes.get_xticklabels()] == list(RATES)
+    names = [text.get_text().replace("\n", " ") for text in axes.get_xticklabels()]
+    assert names == list(RATES)
     drawn = {c.get_label(): list(c[0].get_ydata()) for c in axes.containers}
     assert drawn["GRPO"] == pytest.approx(list(RATES.values()))
 
