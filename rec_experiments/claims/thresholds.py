@@ -62,6 +62,13 @@ DIPS = Range(
     reason="eleven evaluations of a policy that stays as it is draw down by 0.085 somewhere, and "
     "sixteen, for which it was set, by 0.1; twice that. A smaller dip can be real and is none here",
 )
+UNSTABLE = Range(
+    name="unstable",
+    low=0.1,
+    reason="the fall of Figure 2(a) of arXiv 2505.22257 at its first swap, as far as it can be "
+    "read. Not the opposite of `stable`: that curve falls and comes back. Twelve evaluations of a "
+    "policy that stays as it is draw down by 0.09 somewhere, so little more than luck is enough",
+)
 RECOVERS = Range(
     name="recovers",
     low=0.1,

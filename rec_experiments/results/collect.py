@@ -52,6 +52,7 @@ def collect(
             for job in jobs
         ],
         picture=figure.picture,
+        statistics=figure.statistics,
         schedules=_schedules(jobs) if figure.columns == "sync" else {},
     )
     if len(data.missing) == len(data.runs):

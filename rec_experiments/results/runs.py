@@ -61,7 +61,8 @@ class FigureData:
 
     scale: of its runs, a choice of conf/scale. claim_seeds: how many seeds claims need there, None
     where they take those that the figure shows. shown: those seeds. picture: what to draw of them.
-    schedules: (interval, offset) of each column, where the columns are schedules.
+    statistics: of the evaluations, those in a table of their own. schedules: (interval, offset) of
+    each column, where the columns are schedules.
     """
 
     name: str
@@ -75,6 +76,7 @@ class FigureData:
     panels: list[Panel]
     runs: list[Run]
     picture: str = "curves"
+    statistics: list[str] = field(default_factory=list)
     schedules: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
 
     def select(self, arm: str, column: str) -> list[Run]:

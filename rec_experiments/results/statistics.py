@@ -65,6 +65,21 @@ def highest(rows: list[Row], metric: str) -> float:
     return max(measured(rows, metric)[1])
 
 
+def lowest(rows: list[Row], metric: str) -> float:
+    """The lowest point."""
+    return min(measured(rows, metric)[1])
+
+
+def median(rows: list[Row], metric: str) -> float:
+    """Of the points, each counted once, however far apart they are."""
+    return float(np.median(measured(rows, metric)[1]))
+
+
+def mean(rows: list[Row], metric: str) -> float:
+    """Of the points, each counted once, however far apart they are."""
+    return float(np.mean(measured(rows, metric)[1]))
+
+
 def best(rows: list[Row], metric: str) -> float:
     """Highest mean of FINAL_POINTS points in a row: as noisy as `final`, no single lucky point."""
     values = measured(rows, metric)[1]
@@ -95,6 +110,12 @@ def area_under_first_third(rows: list[Row], metric: str) -> float:
 
 def area_under_middle_third(rows: list[Row], metric: str) -> float:
     return area_under_curve(_third(rows, 1), metric)
+
+
+def at_first_quarter(rows: list[Row], metric: str) -> float:
+    """At a quarter of the run's steps, on the straight line between the points beside it."""
+    steps, values = measured(rows, metric)
+    return float(np.interp(rows[-1]["step"] / 4, steps, values))
 
 
 def _third(rows: list[Row], number: int) -> list[Row]:
@@ -206,6 +227,12 @@ FINAL_MINUS_MIDDLE_THIRD = Statistic(
     "final − area under the middle third",
     f"{LAST_POINTS}, minus the area under the middle third of the steps divided by its length",
     difference(final, area_under_middle_third),
+)
+FINAL_MINUS_FIRST_QUARTER = Statistic(
+    "final − end of the first quarter",
+    f"{LAST_POINTS}, minus the curve at a quarter of the steps, which is where the first of four "
+    "stages of equal length ends",
+    difference(final, at_first_quarter),
 )
 FINAL_OVER_BEST = Statistic(
     "final ÷ best", f"{LAST_POINTS}, divided by the {BEST_POINTS}", ratio(final, best)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rec_experiments import sweeps
 from rec_experiments.results.learning_curve import FORM, PARAMETERS, fit
 from rec_experiments.results.over_seeds import CONFIDENCE, interval_of_mean, of_finished
 from rec_experiments.results.runs import FigureData, Row, Run
@@ -15,30 +16,44 @@ from rec_experiments.results.statistics import (
     BEST_POINTS,
     LAST_POINTS,
     Measure,
+    Statistic,
     area_under_curve,
     best,
     final,
+    highest,
     last,
+    lowest,
+    mean,
+    median,
 )
 
-SUMMARISED = ("eval/accuracy", "train/reward")
+EVALUATED = "eval/accuracy"
+SUMMARISED = (EVALUATED, "train/reward")
 SUMMARIES: dict[str, Measure] = {
     "final": final,
     "area": area_under_curve,
     "best": best,
     "last": last,
 }
+# What hydra.sweeper.statistics may name.
+STATISTICS = {
+    "lowest": Statistic("Min", "lowest of a run's evaluations, the one at step 0 included", lowest),
+    "highest": Statistic("Max", "highest of them", highest),
+    "median": Statistic("Median", "median of them", median),
+    "mean": Statistic("Mean", "mean of them", mean),
+}
+assert set(STATISTICS) == set(sweeps.STATISTICS)
 INTERVAL = f"{100 * CONFIDENCE:.0f} % t interval over seeds"
 NAMES_SHOWN = 6
 
 
 def summary(data: FigureData) -> dict[str, Any]:
     """Per arm and column, over finished runs: mean of each statistic with its interval, and the
-    fitted learning curve.
+    fitted learning curve; of the evaluations, the statistics that the figure names.
 
     Partial and missing runs are named, and are not in the means.
     """
-    return {
+    found: dict[str, Any] = {
         "figure": data.name,
         "title": data.title,
         "interval": INTERVAL,
@@ -50,6 +65,10 @@ def summary(data: FigureData) -> dict[str, Any]:
         "partial": [_describe(run) for run in data.partial],
         "missing": [run.name for run in data.missing],
     }
+    if data.statistics:
+        found["statistics"] = {name: STATISTICS[name].meaning for name in data.statistics}
+        found["evaluations"] = list(_evaluation_rows(data))
+    return found
 
 
 def _summary_rows(data: FigureData) -> Iterator[Row]:
@@ -68,6 +87,22 @@ def _summary_rows(data: FigureData) -> Iterator[Row]:
                     **{name: _mean(list(each.values.values())) for name, each in found.items()},
                     "curve": _curve(runs, metric),
                 }
+
+
+def _evaluation_rows(data: FigureData) -> Iterator[Row]:
+    for arm in data.arms:
+        for column in data.columns:
+            runs = data.select(arm, column)
+            found = {
+                name: list(of_finished(runs, STATISTICS[name].of, EVALUATED).values.values())
+                for name in data.statistics
+            }
+            yield {
+                "arm": arm,
+                "column": column,
+                "seeds": min(map(len, found.values())),
+                **{name: _mean(values) for name, values in found.items()},
+            }
 
 
 def _curve(runs: list[Run], metric: str) -> dict[str, Any]:
@@ -90,7 +125,7 @@ def _mean(values: list[float]) -> dict[str, Any] | None:
 
 def summary_text(found: dict[str, Any]) -> str:
     """The summary of a figure as text: the statistics and the fitted curves, one line an arm,
-    column and metric."""
+    column and metric, and the table of the evaluations if there is one."""
     cells = [[row["arm"], row["column"], row["metric"]] for row in found["rows"]]
     head = ["arm", "column", "metric", "seeds"]
     body = [
@@ -115,7 +150,33 @@ def summary_text(found: dict[str, Any]) -> str:
     ]
     for word in ("partial", "missing"):
         lines += [f"{word}  {name}" for name in found[word]]
+    if "evaluations" in found:
+        lines += ["", *_evaluations_text(found)]
     return "\n".join(lines) + "\n"
+
+
+def _evaluations_text(found: dict[str, Any]) -> list[str]:
+    """The statistics of the evaluations, one line an arm and column."""
+    names = {name: STATISTICS[name].name for name in found["statistics"]}
+    body = [
+        [row["arm"], row["column"], str(row["seeds"]), *(_half(row[name]) for name in names)]
+        for row in found["evaluations"]
+    ]
+    return [
+        *columns_of_text([["arm", "column", "seeds", *names.values()], *body]),
+        "",
+        f"±      half of the {found['interval']}; none with one seed",
+        *(f"{head:<6} {found['statistics'][name]}" for name, head in names.items()),
+    ]
+
+
+def _half(value: dict[str, Any] | None) -> str:
+    """A mean ± half of its interval."""
+    if value is None:
+        return "-"
+    low_high = value["interval"]
+    half = f" ± {(low_high[1] - low_high[0]) / 2:.4f}" if low_high else ""
+    return f"{value['mean']:.4f}{half}"
 
 
 def _cell(value: dict[str, Any] | None) -> str:

@@ -5,6 +5,7 @@ python -m rec_experiments sweeps list | status | wait | resubmit FIGURE [overrid
 
 from rec_experiments.sweeps.jobs import (
     PICTURES,
+    STATISTICS,
     Figure,
     Job,
     Panel,
@@ -27,6 +28,7 @@ from rec_experiments.sweeps.submission import Submission, prepare
 __all__ = [
     "ACTIVE",
     "PICTURES",
+    "STATISTICS",
     "Figure",
     "Job",
     "Panel",

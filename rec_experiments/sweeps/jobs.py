@@ -28,6 +28,7 @@ from rec_experiments.sweeps.compositions import Composed, kept, resolved, settle
 # Overrides that say which jobs there are; a job itself does not see them.
 SWEEP_KEYS = ("sweep", "scale")
 PICTURES = ("curves", "staleness")  # what a figure may show of its runs
+STATISTICS = ("lowest", "highest", "median", "mean")  # of evaluations, that a table may have
 
 
 @dataclass(kw_only=True, frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Figure(Sweep):
 
     columns: the key of the grid that makes columns. headings: its values to the columns' titles.
     panels: the rows. scale: mini or paper. picture: what is drawn of the runs, one of PICTURES.
+    statistics: of STATISTICS, those in a table of the runs' evaluations; none for no table.
     hours: that a run takes, an estimate.
     """
 
@@ -107,6 +109,7 @@ class Figure(Sweep):
     headings: dict[str, str]
     panels: list[Panel]
     picture: str
+    statistics: list[str]
     hours: float
 
     def heading(self, point: "Point") -> str:
@@ -201,6 +204,13 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
             f"hydra.sweeper.picture={node['picture']}: no such picture; allowed: "
             + ", ".join(PICTURES)
         )
+    _check("statistics", node["statistics"], list, "a list of names")
+    for statistic in node["statistics"]:
+        if statistic not in STATISTICS:
+            raise UserError(
+                f"hydra.sweeper.statistics={statistic}: no such statistic; allowed: "
+                + ", ".join(STATISTICS)
+            )
     return Figure(
         arms=node["arms"],
         grid=node["grid"],
@@ -214,6 +224,7 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         headings=node["headings"],
         panels=[Panel(metric, **node["axes"][metric]) for metric in node["panels"]],
         picture=node["picture"],
+        statistics=node["statistics"],
         hours=node["hours"][node["setting"]],
     )
 

@@ -335,6 +335,7 @@ def two_sweeps(tmp_path, monkeypatch):
             panels=[panel],
             grid={},
             picture="curves",
+            statistics=[],
             columns="",
         ),
         jobs=jobs,

@@ -191,6 +191,12 @@ def rows(*values: float) -> list[Row]:
         (statistics.RECOVERY, (1, 6, 0, 0, 0), 0),
         (statistics.FINAL_MINUS_MIDDLE_THIRD, (0, 0, 1, 2, 3, 5, 5), 13 / 3 - 2),
         (statistics.STANDARD_DEVIATION, (1, 3, 1, 3), 1),
+        (statistics.FINAL_MINUS_FIRST_QUARTER, (0, 1, 3, 0, 9, 9, 5, 5, 5), 2),
+        (statistics.FINAL_MINUS_FIRST_QUARTER, (0, 2, 8, 0, 9, 9, 9), 9 - 5),
+        (tables.STATISTICS["lowest"], (3, 1, 6, 2), 1),
+        (tables.STATISTICS["highest"], (3, 1, 6, 2), 6),
+        (tables.STATISTICS["median"], (3, 1, 6, 2), 2.5),
+        (tables.STATISTICS["mean"], (3, 1, 6, 2), 3),
     ],
 )
 def test_closed_forms(statistic, values, expected):
@@ -296,6 +302,34 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
     assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
     assert "95 % t interval over seeds" in text
     assert "3: 5 points are too few for a fit" in text
+
+
+def test_a_figure_that_names_statistics_has_a_table_of_its_evaluations(tmp_path):
+    data = figure_data(tmp_path)
+    plain = tables.summary(data)
+    assert not plain.keys() & {"statistics", "evaluations"}
+    found = tables.summary(dataclasses.replace(data, statistics=["median", "lowest"]))
+    assert {key: found[key] for key in plain} == plain
+    cells = {(row["arm"], row["column"]): row for row in found["evaluations"]}
+    assert list(cells) == [(arm, column) for arm in data.arms for column in data.columns]
+    whole = cells[COLLAPSING, "offline"]  # level + 0.01 · seed, at steps 0, 10, …, 40
+    assert (whole["seeds"], list(whole)[3:]) == (3, ["median", "lowest"])
+    half = 4.302653 * 0.01 / math.sqrt(3)  # t of two degrees of freedom
+    for name, mean in (("median", 0.31), ("lowest", 0.01)):
+        assert whole[name]["mean"] == pytest.approx(mean)
+        assert whole[name]["interval"] == pytest.approx([mean - half, mean + half])
+    assert cells[STABLE, "offline"]["lowest"] == {"mean": pytest.approx(0.3), "interval": None}
+    assert cells[ABSENT, "offline"]["lowest"] is None
+
+    text, table = tables.summary_text(plain), tables.summary_text(found).splitlines()
+    assert table[: text.count("\n")] == text.splitlines()
+    head, *body = [line.split("  ") for line in table[text.count("\n") + 1 :]]
+    assert [cell.strip() for cell in head if cell] == ["arm", "column", "seeds", "Median", "Min"]
+    printed = [[cell.strip() for cell in line if cell] for line in body]
+    assert [COLLAPSING, "offline", "3", "0.3100 ± 0.0248", "0.0100 ± 0.0248"] in printed
+    assert [STABLE, "offline", "1", "0.5500", "0.3000"] in printed
+    assert [ABSENT, "offline", "0", "-", "-"] in printed
+    assert any(line.startswith("Min    lowest of a run's evaluations") for line in table)
 
 
 def test_fewer_seeds_than_claims_need_are_a_quick_look(tmp_path):

@@ -2,13 +2,18 @@
 
 1. Staleness has every preset at its defaults, both forms of age, and tunes on seeds of its own.
 2. Figure 2 and Tables 2 and 3 of paper 2 have its settings at its scale, and stand-ins below.
+3. The files of Tables 2 and 3 have the columns of those tables.
 """
+
+import json
 
 import pytest
 import yaml
 from conftest import resolve
+from fabricated import STABLE, rows_of, write_run
 
 from rec_experiments import schema, sweeps
+from rec_experiments.figures import __main__ as figures_cli
 
 AGES = [0, 1, 2, 5, 10, 20, 50, 100]
 SCALES = ["mini", "mini_chain", "small", "paper"]
@@ -134,6 +139,7 @@ def test_figure_2_of_paper_2_is_its_section_5_1():
 )
 def test_tables_2_and_3_of_paper_2_are_its_section_5_2(table, hub, samples):
     jobs = of_jobs(table, "paper")
+    assert expanded(table, "paper")[0].statistics == ["lowest", "highest", "median", "mean"]
     assert [vi(job.config)[:2] for job in jobs.values()] == [(1, 1), (10, 1)]
     for job in jobs.values():
         config = job.config
@@ -161,6 +167,37 @@ def test_stand_ins_have_what_sets_paper_2_apart(scale):
             assert config["batch_size"] * config["group_size"] == 128
             if swap := config["reference"]["swap_every"]:
                 assert config["steps"] == 4 * swap  # S = 3 swaps, four stages
+
+
+@pytest.mark.parametrize("table", ["paper2_table2", "paper2_table3"])
+def test_the_files_of_the_tables_have_their_columns(table, tmp_path):
+    """Runs that rise from 0.3 by 1 / 80 a step, and by 0.01 a seed."""
+    runs = sweeps.jobs(sweeps.load_figure(table))
+    for path, job in sweeps.distinct(runs).items():
+        steps = job.config["steps"]
+        write_run(tmp_path / "runs" / path.name, rows_of(STABLE, job.config["seed"], steps))
+    figures_cli.main([table, f"out={tmp_path}", f"runs={tmp_path}/runs"])
+    found = json.loads((tmp_path / f"{table}.json").read_text())["evaluations"]
+    assert [(row["arm"], row["column"], row["seeds"]) for row in found] == [
+        (arm, "β = 0.001", 3) for arm in ("GRPO with KL (v=1, i=1)", "GRPO with KL (v=10, i=1)")
+    ]
+    low, high = 0.31, 0.31 + steps / 80
+    middle = (low + high) / 2
+    for row in found:
+        means = [row[name]["mean"] for name in ("lowest", "highest", "median", "mean")]
+        assert means == pytest.approx([low, high, middle, middle])
+    text = (tmp_path / f"{table}.txt").read_text()
+    assert "seeds  Min              Max              Median           Mean\n" in text
+    cells = (f"{each:.4f} ± 0.0248" for each in (low, high, middle, middle))
+    assert text.count("3      " + "  ".join(cells) + "\n") == 2
+
+
+def test_an_unknown_statistic_is_one_line(capsys):
+    with pytest.raises(SystemExit) as caught:
+        figures_cli.main(["paper2_table2", "hydra.sweeper.statistics=[mode]"])
+    error = capsys.readouterr().err
+    assert (caught.value.code, error.count("\n")) == (2, 1)
+    assert "hydra.sweeper.statistics=mode: no such statistic; allowed: lowest, highest" in error
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -343,6 +343,12 @@ def test_arms_are_chosen_by_label():
         ("fig3", ["hydra.sweeper.arms=3"], r"hydra\.sweeper\.arms=3: must be a mapping"),
         ("fig3", ["hydra.sweeper.grid=3"], r"hydra\.sweeper\.grid=3: must be a mapping"),
         ("fig3", ["hydra.sweeper.grid.seed=4"], r"hydra\.sweeper\.grid\.seed=4: must be a list"),
+        (
+            "fig3",
+            ["hydra.sweeper.statistics=[foo]"],
+            r"statistics=foo: no such statistic; allowed: lowest, highest, median, mean",
+        ),
+        ("fig3", ["hydra.sweeper.statistics=mean"], r"statistics=mean: must be a list of names"),
         ("fig3", ["hydra.sweeper.panels=[foo]"], r"hydra\.sweeper\.panels=foo: no such panel"),
     ],
 )
