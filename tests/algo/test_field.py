@@ -200,6 +200,12 @@ CHOICES = {
     "reinforce regularizer=opmd_token": lambda x: (
         r.reinforce(x.logp, x.mean, x.mask)[1] + r.k2_kl(x.logp, x.behavior, x.mask, beta=0.2)[1]
     ),
+    "rec_ring clip.low=0.1 clip.high=0.4": lambda x: r.rec(
+        x.logp, x.behavior, x.mean, x.mask, "ring", False, low=0.1, high=0.4
+    )[1],
+    "gmpo clip.low=0.2 clip.high=0.6": lambda x: r.gmpo(
+        *x.against_behavior, x.groups, low=math.log1p(-0.2), high=math.log1p(0.6)
+    )[1],
     "mix_ppg clip.low=0.1 clip.high=0.4": lambda x: r.around_proximal(
         x.logp, x.behavior, x.proximal, x.standard, x.mask, low=0.1, high=0.4
     )[1],
@@ -255,7 +261,7 @@ def drawn(seed: int, kind: str, sizes: str = "mixed", empty: bool = True) -> Bat
         rewards=rewards,
         groups=groups,
         mask=np.arange(length) < lengths[:, None],
-        versions=rng.integers(0, STEP + 1, rows),
+        versions=STEP - rng.choice([0, 0, 1, 2, 5, STEP], rows),
     )
     if kind == "beside":
         batch.proximal = np.where(batch.proximal == behavior, behavior, batch.logp - ratios())
@@ -272,7 +278,8 @@ def put_at_bounds(batch: Batch, ratio: np.ndarray, rng: np.random.Generator) -> 
     """One policy of each two is certain of the token, so that no difference is rounded."""
     batch.logp, batch.behavior = np.minimum(ratio, 0.0), np.minimum(-ratio, 0.0)
     certain = batch.behavior == 0
-    batch.proximal = np.where(certain, 0.0, -rng.choice(BOUNDS, ratio.shape))
+    same = certain | (rng.random(ratio.shape) < 0.5)
+    batch.proximal = np.where(same, batch.behavior, -rng.choice(BOUNDS, ratio.shape))
     first = certain & (np.arange(ratio.shape[1]) == 0)
     gap = rng.choice([math.log(kappa) for kappa in (0.5, 2.0, 3.0)], ratio.shape)
     batch.sampler = batch.behavior - np.where(first, gap, 0.0)
@@ -373,6 +380,15 @@ def test_a_dual_clip_keeps_its_ceiling():
     piece = trust_regions.DualClip(low=0.2, high=0.2, ceiling=3.0)
     column, batch = piece_input(around(math.log(3.0)), advantage=-1.0)
     assert piece(column, batch).flatten().tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_clip_around_the_proximal_policy_keeps_its_bounds(sign):
+    piece = trust_regions.AroundProximal(low=0.2, high=0.3)
+    edge = 0.3 if sign > 0 else -0.2
+    bound = float(torch.full((3, 1), edge, dtype=torch.float64).log1p()[0])
+    column, batch = piece_input(around(bound), advantage=sign, proximal=[0.0] * 3)
+    assert piece(column, batch).flatten().tolist()[::sign] == [True, True, False]
 
 
 @pytest.mark.parametrize("kind", [trust_regions.TotalVariation, trust_regions.BinaryKl])

@@ -39,7 +39,8 @@ def test_a_policy_is_needed_or_ignored(preset):
 
 def test_versions_and_step_make_the_proximal_policy():
     """Without them it would be the behavior policy, and A-3PO would be GRPO."""
-    call = drawn(2, "far").call(proximal_logp=None)
+    versions = torch.zeros(13, dtype=torch.long)
+    call = drawn(2, "far").call(proximal_logp=None, versions=versions)
     a3po, grpo = composed("a3po")(**call).loss, composed("grpo")(**call).loss
     assert not torch.isclose(a3po, grpo, rtol=1e-3)
     given = torch.from_numpy(drawn(2, "far").proximal)
