@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from rec_experiments.algo.advantages import MaxAtK
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.rollout.schedule import Schedule
 
@@ -118,6 +119,10 @@ class Experiment(Pieces):
         if self.group_size == 1:
             raise ValueError(
                 "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"
+            )
+        if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
+            raise ValueError(
+                f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
             )
         self._refuse_policies_that_nobody_reads()
         fresh = self.source.fresh(self.batch_size)

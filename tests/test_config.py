@@ -1,13 +1,13 @@
 """The configuration: presets, choices, defaults, and what is refused.
 
 1. Every preset's resolved configuration is on file: a changed default shows in review.
-2. The paper's presets run under all schedules, the field's under one; all compose with every clip
-   that makes sense.
+2. Every preset runs under all schedules, and composes with every clip that makes sense.
 3. A value stands once: dataclasses have no defaults of their own.
 4. Reading a configuration loads none of the large libraries but torch.
 """
 
 import dataclasses
+import functools
 import math
 import subprocess
 import sys
@@ -91,30 +91,32 @@ def test_a_paper_setting_has_the_gpus_that_its_model_fits_on():
         assert sweeps.gpus_of(resolve(f"setting=paper/{setting}")) == gpus
 
 
-@pytest.mark.parametrize("sync", SCHEDULES)
-@pytest.mark.parametrize("preset", sorted(PAPER))
-def test_every_preset_of_the_paper_runs_under_every_schedule(preset, sync, tmp_path):
-    overrides = (*SMALL, f"algo={preset}", f"sync={sync}")
-    exp, folder = experiment(*overrides), RunFolder(tmp_path)
-    folder.start(resolve(*overrides), {})
-    train(exp, prepare(exp), folder)
-    rows = folder.metrics()
-    assert [row["step"] for row in rows] == [0, 1, 2, 3]
-    staleness = 0 if sync == "on_policy" else 2
-    assert rows[-1]["train/staleness"] == staleness
+@functools.cache
+def schedule_of(sync):
+    return experiment(f"sync={sync}").sync
 
 
-@pytest.mark.parametrize("preset", sorted(FIELD))
-def test_every_preset_of_the_field_runs(preset, tmp_path):
-    """Off-policy, with a sampler that differs from the trainer where the method corrects for it."""
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_runs_under_every_schedule(preset, tmp_path):
+    """Composed once: most of so small a run is composing."""
     fewer = ["source.reuse=2"] if preset == "mix_ppg" else []  # groups of a batch of 4
-    overrides = (*SMALL, f"algo={preset}", "sync=interval20", *fewer)
-    exp, folder = experiment(*overrides), RunFolder(tmp_path)
-    folder.start(resolve(*overrides), {})
-    train(exp, prepare(exp), folder)
-    rows = folder.metrics()
-    assert [row["step"] for row in rows] == [0, 1, 2, 3]
-    assert all(math.isfinite(row["train/loss"]) for row in rows[1:])
+    composed = experiment(*SMALL, f"algo={preset}", *fewer)
+    for sync in SCHEDULES:
+        exp = dataclasses.replace(composed, sync=schedule_of(sync))
+        folder = RunFolder(tmp_path / sync)
+        folder.start(exp.config(), {})
+        train(exp, prepare(exp), folder)
+        rows = folder.metrics()
+        assert [row["step"] for row in rows] == [0, 1, 2, 3], sync
+        assert all(math.isfinite(row["train/loss"]) for row in rows[1:]), sync
+        if preset in PAPER:  # one gradient step a batch
+            assert rows[-1]["train/staleness"] == (0 if sync == "on_policy" else 2), sync
+
+
+def test_a_schedule_that_is_set_afterwards_is_the_one_composed():
+    for sync in SCHEDULES:
+        later = dataclasses.replace(experiment("algo=grpo"), sync=schedule_of(sync))
+        assert later.config() == experiment("algo=grpo", f"sync={sync}").config()
 
 
 @pytest.mark.parametrize("clip", ["none", "narrow", "asymmetric", "wide"])
@@ -125,6 +127,12 @@ def test_every_preset_composes_with_every_clip(preset, clip):
     assert (exp.clip.low, exp.clip.high) == bounds.get(clip, (0.6, 2.0))
     golden = OmegaConf.load(GOLDEN / f"{preset}.yaml")
     assert exp.clip.kind == golden.clip.kind
+
+
+def test_no_more_of_a_group_are_best_than_it_has():
+    assert experiment("algo=max_at_k", "advantage.k=8", "group_size=8").advantage.k == 8
+    with pytest.raises(UserError, match=r"^advantage\.k=9: must be at most group_size=8$"):
+        experiment("algo=max_at_k", "advantage.k=9", "group_size=8")
 
 
 def test_bounds_that_move_need_a_start():
