@@ -25,7 +25,7 @@ from rec_experiments.algo.surrogate import tokens
 from rec_experiments.algo.trust_regions import SecondMoment, SecondMomentBounds, SecondMomentOfAll
 from rec_experiments.errors import UserError
 
-KINDS = ["near", "far", "extreme", "beside"]
+KINDS = ["near", "far", "extreme"]
 NAMES = yaml.safe_load((Path(__file__).parents[2] / "docs" / "names.yaml").read_text())
 
 
