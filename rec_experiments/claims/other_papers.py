@@ -63,7 +63,7 @@ ON_PAR = Claim(
 BETTER = Claim(
     id="v10-better",
     says="Off-policy GRPO (v=10, i=1) falls less deeply than on-policy GRPO and gets higher",
-    quote="“For off-policy training we see that using v=10, i=1 stabilizes also the training and "
+    quote="“For off-policy training we see that using v=10,i=1 stabilizes also the training and "
     "leads also to better performance.” (arXiv 2505.22257, Figure 2); “leads to an improved Pass@1 "
     "of 50% on the test set” (Section 5.1)",
     figures=FIG2,
@@ -86,8 +86,8 @@ AMPLIFIED = Claim(
         for arm in (FRESH, MASKED, OLD_MODEL)
     ),
     note="Each stage begins at its reference, so the end less the end of the first stage is the "
-    "sum of the gains of the three stages that follow a swap. Without an arm that keeps its "
-    "reference it does not show that the swaps are the cause.",
+    "sum of the gains of the three stages that follow a swap; that one of them loses is not seen. "
+    "Without an arm that keeps its reference it does not show that the swaps are the cause.",
 )
 
 # Staleness, in papers whose effect is large and known ---------------------------------------------
