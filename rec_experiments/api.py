@@ -127,7 +127,7 @@ class StandaloneAlgorithm:
             tick=Tick(batch=step, epoch=0, part=0, update=step),
         )
         if "proximal" in self.parts.needs.logps - logps.keys():
-            logps["proximal"] = self.proximal.logp(batch)
+            batch = replace(batch, logps={**logps, "proximal": self.proximal.logp(batch)})
         out = parts.loss(batch)
         log = TokenLog()
         log.add(out, batch)

@@ -18,6 +18,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from rec_experiments import distributed, schema, streams
 from rec_experiments.composition import explain
@@ -62,7 +63,7 @@ def hydra_main(
         else:
             _refuse_unknown_options(sys.argv[1:])
             start(guarded)()
-    except (UserError, HydraException, OmegaConfBaseException) as error:
+    except (UserError, HydraException, OmegaConfBaseException, YAMLError) as error:
         refuse(error)
     except (TypeError, ValueError) as error:  # what Hydra raises for some overrides, as `sync=3`
         if composed:

@@ -11,9 +11,15 @@ from pathlib import Path
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from hydra.version import VersionBase
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
 
 from rec_experiments import schema
 from rec_experiments.errors import UserError, first_line
@@ -30,7 +36,7 @@ def composing() -> Iterator[None]:
         try:
             with initialize_config_dir(str(schema.CONF), version_base="1.3"):
                 yield
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise UserError(explain(error)) from error
         except (TypeError, ValueError) as error:  # what Hydra raises for some, as `sync=3`
             raise UserError(explain(error)) from error
@@ -72,18 +78,29 @@ def files_under(root: Path, *suffixes: str) -> Iterator[Path]:
 def explain(error: BaseException) -> str:
     """One line for the user: the key, the value, what is allowed."""
     chain = [error]
-    while (cause := chain[-1].__cause__) is not None:
+    while (cause := _reason(chain[-1])) is not None:
         chain.append(cause)
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
             return f"{part.override}: cannot be read ({first_line(part)}){_quoted(part.override)}"
         if isinstance(part, MissingConfigException) and part.missing_cfg_file:
             return _no_such_choice(part.missing_cfg_file, part.options)
+        if isinstance(part, MarkedYAMLError) and part.problem_mark:
+            where = f"{part.problem_mark.name}, line {part.problem_mark.line + 1}"
+            return f"{where}: is no YAML ({part.problem})"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
             return f"{where}: {first_line(part)}{_suggestion(part)}"
     return first_line(error)
+
+
+def _reason(error: BaseException) -> BaseException | None:
+    """What an error follows from. Hydra says of a file that does not fit its schema only while what
+    error it did so."""
+    return error.__cause__ or (
+        error.__context__ if isinstance(error, ConfigCompositionException) else None
+    )
 
 
 def _quoted(override: str) -> str:
@@ -96,6 +113,9 @@ def _quoted(override: str) -> str:
 
 def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
     """options: the choices of the file's folder, if there is such a folder."""
+    if file.startswith("schema/"):
+        slot = file.split("/")[1]
+        return f"{file}: no such class; allowed: {', '.join(schema.registry().get(slot, {}))}"
     if options:
         group, _, choice = file.rpartition("/")
     else:

@@ -122,14 +122,33 @@ def _unfit(cls: Any, protocol: type) -> str | None:
         return "must be a dataclass derived from rec_experiments.types.Piece"
     members = [*vars(protocol), *inspect.get_annotations(protocol)]
     has = {*cls.__dataclass_fields__, *(name for base in cls.__mro__ for name in vars(base))}
+    asks = f"{protocol.__module__}.{protocol.__name__}"
     for name in members:
-        if name not in has and (name == "__call__" or not name.startswith("_")):
-            return f"has no {name}, which {protocol.__module__}.{protocol.__name__} asks for"
+        if name.startswith("_") and name != "__call__":
+            continue
+        if name not in has:
+            return f"has no {name}, which {asks} asks for"
+        promised = vars(protocol).get(name)
+        if inspect.isfunction(promised) and not _takes(getattr(cls, name, None), promised):
+            return f"{name} must take what {asks} gives: {inspect.signature(promised)}"
     try:
         OmegaConf.structured(cls)
     except OmegaConfBaseException as error:
         return first_line(error)
     return None
+
+
+def _takes(method: Any, promised: Callable[..., Any]) -> bool:
+    """Whether a method can be called with the arguments of the protocol's."""
+    if not inspect.isfunction(method):
+        return True
+    parameters = inspect.signature(promised).parameters.values()
+    by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+    try:
+        inspect.signature(method).bind(*[None] * (len(parameters) - len(by_name)), **by_name)
+    except TypeError:
+        return False
+    return True
 
 
 def refuse_hidden_files(ours: Path, added: list[Package]) -> None:

@@ -17,6 +17,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
 
 from rec_experiments import installed, outside
 from rec_experiments.algo import (
@@ -302,15 +303,16 @@ def build(config: DictConfig, kind: type[T]) -> T:
     """
     parts: dict[str, Any] = {}
     names = _field_names(kind)
-    _check_keys(config, names)
+    with _named(""):
+        _check_keys(config, names)
     for key in names:
         if OmegaConf.is_missing(config, key):
             raise UserError(f"{key}: has no value; choose one, as in {key}=NAME (see --help)")
         with _named(f"{key}."):
             value = config[key]
             parts[key] = OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
-            if isinstance(parts[key], Piece):
-                _check_kind(key, parts[key])
+            if key in registry():
+                _check_class(key, parts[key])
     with _named(""):
         return kind(**parts)
 
@@ -333,6 +335,17 @@ def _field_names(kind: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
+def _check_class(slot: str, chosen: object) -> None:
+    """A file that names no class makes a dict or a list."""
+    if isinstance(chosen, dict | list):
+        raise UserError(
+            f"{slot}: its choice names no class; the file must begin with "
+            f"defaults: [/schema/{slot}/NAME@_here_, _self_]"
+        )
+    if isinstance(chosen, Piece):
+        _check_kind(slot, chosen)
+
+
 def _check_kind(slot: str, piece: Piece) -> None:
     """`kind` follows from the chosen file; setting it would mislabel the run."""
     registered = {cls: name for name, cls in registry()[slot].items()}[type(piece)]
@@ -343,7 +356,8 @@ def _check_kind(slot: str, piece: Piece) -> None:
 
 
 class _named:
-    """Turn a ValueError of a dataclass's range check into a UserError with the key's full name."""
+    """Turn a ValueError of a dataclass's range check, and a value that is missing, into a UserError
+    with the key's full name."""
 
     def __init__(self, prefix: str):
         self.prefix = prefix
@@ -352,5 +366,7 @@ class _named:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MissingMandatoryValue):
+            raise UserError(f"{error.full_key}: has no value") from error
         if isinstance(error, ValueError):
             raise UserError(f"{self.prefix}{error}") from error

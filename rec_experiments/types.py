@@ -292,6 +292,13 @@ class Totals:
     groups: int
 
 
+class _Given(dict[str, Any]):
+    """Tensors by name; one that nobody asked for is not there."""
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"{name}: was not asked for; `needs` of the piece that reads it names it")
+
+
 @dataclass(frozen=True, slots=True)
 class LossInput:
     """What a loss may read: a whole mini-batch, or some rows of it. Tensors are B x T unless named
@@ -302,6 +309,8 @@ class LossInput:
     groups_B: rows with one id answer the same prompt.
     versions_B: gradient steps that the policy which drew each row had taken.
     dense: what `Needs.dense` names, differentiable.
+
+    Reading a role or a dense quantity that no piece needs raises KeyError.
     """
 
     logp_BT: Tensor
@@ -311,6 +320,10 @@ class LossInput:
     versions_B: Tensor
     tick: Tick
     dense: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logps", _Given(self.logps))
+        object.__setattr__(self, "dense", _Given(self.dense))
 
     @property
     def mask_BT(self) -> Tensor:

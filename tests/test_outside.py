@@ -161,10 +161,11 @@ class Mine(Piece):
     def __call__(self, log_ratio_BT, *_):
         return log_ratio_BT
 
-    def describe(self):
+    def describe(self, *_):
         return ""
 
 """
+SCHEMA = "defaults: [/schema/weight/mine@_here_, _self_]\n"
 
 
 def write_package(
@@ -259,6 +260,16 @@ def test_our_own_classes_would_fit():
             "dataset.mine: has no load, which rec_experiments.types.Task asks for",
         ),
         (
+            f"{PIECE}@dataclass\nclass Fewer(Mine):\n    def __call__(self, log_ratio_BT): ...\n"
+            "SCHEMAS = {'weight': {'fewer': Fewer}}",
+            "weight.fewer: __call__ must take what rec_experiments.algo.weights.Weight gives: (sel",
+        ),
+        (
+            f"{PIECE}@dataclass\nclass More(Mine):\n    def describe(self, one, two): ...\n"
+            "SCHEMAS = {'weight': {'more': More}}",
+            "weight.more: describe must take what rec_experiments.algo.weights.Weight gives: (self",
+        ),
+        (
             f"{PIECE}@dataclass\nclass Odd(Mine):\n    field: object()\n"
             "SCHEMAS = {'weight': {'odd': Odd}}",
             "weight.odd: Unexpected type annotation",
@@ -271,6 +282,63 @@ def test_a_package_that_does_not_fit_is_told(installed, code, reason):
         schema.register()
     assert f"package a1: {reason}" in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"{SCHEMA}cap: [2\n", r"^/.*weight/mine\.yaml, line 3: is no YAML \(expected ',' or '\]'"),
+        (
+            f"{SCHEMA}cup: 2\n",
+            r"^weight\.cup: Key 'cup' not in 'Capped'; did you mean cap\? allowed",
+        ),
+        (f"{SCHEMA}cap: two\n", r"^weight\.cap: Value 'two' of type 'str' could not be converted"),
+        (SCHEMA, r"^weight\.cap: has no value$"),
+        (
+            SCHEMA.replace("mine@", "nine@"),
+            r"^schema/weight/nine: no such class; allowed: none, .*",
+        ),
+        *(
+            (text, r"^weight: its choice names no class; the file must begin with defaults: \[/sch")
+            for text in ("cap: 2\n", "- cap\n", "")
+        ),
+    ],
+)
+def test_a_choice_that_cannot_be_read_is_told(installed, text, reason):
+    capped = f"{PIECE}@dataclass(kw_only=True)\nclass Capped(Mine):\n    cap: float\n"
+    installed("a6", f"{capped}SCHEMAS = {{'weight': {{'mine': Capped}}}}", "weight/mine.yaml", text)
+    with pytest.raises(UserError, match=reason) as told:
+        rec_experiments.algorithm("reinforce", "weight=mine")
+    assert "\n" not in str(told.value)
+
+
+def test_a_piece_that_breaks_its_promise_is_named(installed):
+    """An author's mistake, found in the first step: a traceback, whose last line says which."""
+    code = f"""{PIECE}
+@dataclass(kw_only=True)
+class OfRows(Mine):
+    def __call__(self, log_ratio_BT, batch):
+        return log_ratio_BT.sum(1, keepdim=True)
+
+@dataclass(kw_only=True)
+class OfReference(Mine):
+    def __call__(self, log_ratio_BT, batch):
+        return batch.logps["reference"]
+
+SCHEMAS = {{"weight": {{"mine": OfRows, "other": OfReference}}}}"""
+    installed("a7", code, "weight/mine.yaml", SCHEMA)
+    given = {
+        "logp": torch.zeros(2, 3), "behavior_logp": torch.zeros(2, 3), "mask": torch.ones(2, 3),
+        "rewards": torch.tensor([1.0, 0.0]), "groups": torch.tensor([0, 0]),
+    }  # fmt: skip
+    with pytest.raises(
+        ValueError, match=r"^OfRows: gave a tensor of shape \(2, 1\); must be \(2, 3\)"
+    ):
+        rec_experiments.algorithm("reinforce", "weight=mine")(**given)
+    other = ("a8", "", "weight/other.yaml", SCHEMA.replace("mine@", "other@"))
+    installed(*other)
+    with pytest.raises(KeyError, match="reference: was not asked for"):
+        rec_experiments.algorithm("reinforce", "weight=other")(**given)
 
 
 def test_two_packages_of_one_name_are_told(installed):

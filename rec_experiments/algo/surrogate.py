@@ -52,13 +52,15 @@ class Algorithm:
         """Advantages and denominators of a whole mini-batch, before it is cut.
 
         A response that could not be judged is in no baseline, no loss and no denominator. rng: the
-        randomness of what drops samples.
+        randomness of what drops samples. Raises ValueError for another number of advantages than
+        rewards.
         """
         rewards_B, counts_B = self.truncation(outcomes.rewards_B, outcomes.finished_B)
         judged_B, groups_B = outcomes.judged_B, outcomes.groups_B
-        weighted = self.data_weighting(self.advantage, rewards_B[judged_B], groups_B[judged_B], rng)
+        rewards_J = rewards_B[judged_B]
+        weighted = self.data_weighting(self.advantage, rewards_J, groups_B[judged_B], rng)
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
-        advantage_B[judged_B] = weighted.advantage_B
+        advantage_B[judged_B] = _like(rewards_J, self.advantage, weighted.advantage_B)
         mask_BT, counted_BT = (
             outcomes.mask_BT & counts_B[:, None] & _rows_again(rows, judged_B)[:, None]
             for rows in (weighted.live_B, weighted.counted_B)
@@ -68,19 +70,23 @@ class Algorithm:
         return Advantages(advantage_B, mask_BT, group_sum(counted_B.long(), groups_B), totals)
 
     def loss(self, batch: LossInput) -> LossOutput:
-        """These rows' share of the loss, with log-ratios and kept tokens for metrics."""
+        """These rows' share of the loss, with log-ratios and kept tokens for metrics.
+
+        Raises ValueError for a piece whose result is not B x T: it would be spread over rows or
+        tokens that it does not belong to.
+        """
         mask_BT = batch.mask_BT
-        log_ratio_BT = self.ratio(batch)
-        keep_BT = self.clip(log_ratio_BT, batch) & mask_BT
-        weight_BT = self.weight(log_ratio_BT, batch)
+        log_ratio_BT = _like(mask_BT, self.ratio, self.ratio(batch))
+        keep_BT = _like(mask_BT, self.clip, self.clip(log_ratio_BT, batch)) & mask_BT
+        weight_BT = _like(mask_BT, self.weight, self.weight(log_ratio_BT, batch))
         correction_BT = self.correction(batch)
         if correction_BT is not None:
-            weight_BT = weight_BT * correction_BT
+            weight_BT = weight_BT * _like(mask_BT, self.correction, correction_BT)
         surrogate_BT = -(weight_BT * batch.advantage_B[:, None]) * batch.logp_BT
         loss_BT = surrogate_BT.where(keep_BT, 0.0)
         extra_BT = self.regularizer(batch)
         if extra_BT is not None:
-            loss_BT = loss_BT + extra_BT
+            loss_BT = loss_BT + _like(mask_BT, self.regularizer, extra_BT)
         return LossOutput(
             self.aggregation(loss_BT, batch.advantages),
             batch.log_ratio_BT(),
@@ -115,6 +121,16 @@ def _rows_again(rows_J: Tensor, judged_B: Tensor) -> Tensor:
     rows_B = judged_B.new_zeros(judged_B.shape)
     rows_B[judged_B] = rows_J
     return rows_B
+
+
+def _like(promised: Tensor, piece: object, result: Tensor) -> Tensor:
+    """What a piece gave, if it has the shape of what was promised."""
+    if result.shape != promised.shape:
+        raise ValueError(
+            f"{type(piece).__name__}: gave a tensor of shape {tuple(result.shape)}; must be "
+            f"{tuple(promised.shape)}, by responses{' and tokens' if promised.ndim == 2 else ''}"
+        )
+    return result
 
 
 def tokens(log_ratio_BT: Tensor, advantage_B: Tensor) -> LossInput:
