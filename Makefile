@@ -17,7 +17,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-pythons test-docs test-slurm test-vllm check format bench bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install run figures claim-runs claims report test test-fast test-pythons test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -112,8 +112,13 @@ bench: $(STAMP) ## speed of the native sampler against transformers' generate, i
 $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
-		--constraint constraints-peers.txt --editable . trl
+		--constraint constraints-peers.txt --editable '.[dev]' trl
+	@# Of verl its file of losses is read; what it asks for besides is a cluster's.
+	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints-peers.txt --no-deps verl
 	@touch $@
+
+test-peers: $(PEERS_STAMP) ## the losses of TRL and verl beside ours, on the same inputs
+	$(PEERS_VENV)/bin/python -m pytest tests/peers $(ARGS)
 
 bench-peers: $(PEERS_STAMP) ## speed and memory beside TRL, a plain loop and, after make test-vllm, vLLM; half an hour
 	$(PEERS_VENV)/bin/python benchmarks/peers.py --out docs/peers.json $(ARGS)
