@@ -14,14 +14,44 @@ from rec_experiments.results import staleness
 
 HERE = Path(__file__).parent
 PAGE = HERE / "staleness.md"
+SEEDS = range(10)  # those that claims are judged on
+CORE_SECONDS = {"mini_chain": 11, "mini": 18}  # of a core for a run, at the least, one by one
 SWEEP = schema.CONF / "sweep" / "staleness.yaml"
 
 
 def page() -> str:
     """The whole page."""
     files = sorted((HERE / "results").glob("staleness*.json"))
-    parts = "\n\n".join(section(file) for file in files)
-    return (HERE / "staleness.template").read_text().replace("{results}", parts)
+    found = {"results": "\n\n".join(section(file) for file in files), **counts()}
+    text = (HERE / "staleness.template").read_text()
+    for name, value in found.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def counts() -> dict[str, str]:
+    """What the benchmark is by count, and what it costs: by name, as the template has them."""
+    sweep = yaml.safe_load(SWEEP.read_text())
+    methods, schedules = len(sweep["arms"]), len(sweep["grid"]["sync"])
+    rows = {
+        "`staleness`": (schedules, len(SEEDS)),
+        "`staleness_tuning`": (4, 3),
+        "`staleness_rate`, at one age": (4, len(SEEDS)),
+        "`staleness_noise`, at one age": (4, len(SEEDS)),
+    }
+    table = ["| sweep | runs, both tasks | core hours |", "| --- | --- | --- |"]
+    for name, (columns, seeds) in rows.items():
+        runs = methods * columns * seeds
+        hours = runs * sum(CORE_SECONDS.values()) / 3600
+        product = f"{methods} × {columns} × {seeds} × 2 = {2 * runs:,}"
+        table.append(f"| {name} | {product} | {hours:.0f} |")
+    one = methods * schedules * len(SEEDS) * CORE_SECONDS["mini_chain"] / 3600
+    return {
+        "methods": str(methods),
+        "schedules": str(schedules),
+        "costs": "\n".join(table),
+        "chain_hours": f"{one / 2:.0f}",
+    }
 
 
 def section(file: Path) -> str:

@@ -1,6 +1,7 @@
 """The pages of docs/ that are made are what configurations and results say."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,12 @@ def test_no_two_sections_of_a_page_have_one_heading(name):
     lines = (DOCS / f"{name}.md").read_text().splitlines()
     headings = [line for line in lines if line.startswith("##")]
     assert len(set(headings)) == len(headings)
+
+
+def test_what_the_staleness_page_quotes_stands_in_its_tables():
+    """Its prose is written by hand, its tables are made."""
+    quoted = re.findall(r"\.\d{3} ± \.\d{3}", (DOCS / "staleness.template").read_text())
+    tables = [line for line in (DOCS / "staleness.md").read_text().splitlines() if line[:1] == "|"]
+    cells = re.findall(r"\.\d{3} ± \.\d{3}", "\n".join(tables).replace("± 0.", "± ."))
+    assert len(quoted) > 20
+    assert set(quoted) <= set(cells)

@@ -362,7 +362,7 @@ def test_what_red_drop_keeps_is_balanced(seed):
         assert all(stay for stay, plus in zip(of_group[1], positive, strict=True) if plus)
         assert sum(negatives) == min(len(negatives), sum(positive))
     np.testing.assert_allclose(
-        worth(composed("red_drop"), batch), red_drop(batch), rtol=1e-10, atol=1e-13
+        worth(composed("red_drop"), batch), of_kept(batch, batch.logp)[1], rtol=1e-10, atol=1e-13
     )
 
 

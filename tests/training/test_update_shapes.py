@@ -240,7 +240,8 @@ def test_a_decision_of_the_whole_batch_is_another_than_that_of_a_part(name, draw
 
 
 # Every preset, and a loss over the whole vocabulary.
-PRESETS = [*sorted(file.stem for file in (CONF / "algo").glob("*.yaml")), "grpo regularizer=kl_exact"]
+PRESETS = sorted(file.stem for file in (CONF / "algo").glob("*.yaml"))
+PRESETS += ["grpo regularizer=kl_exact"]
 
 
 def with_all_policies(rollouts, computed: bool):
@@ -285,7 +286,8 @@ def test_a_presets_gradient_does_not_depend_on_the_cut(preset, drawn, ranks):
     """Into micro-batches of 1, 3 and all; and over two ranks."""
     model, rollouts, pad_id = drawn
     algorithm = rec_experiments.algorithm(*preset.split())
-    batch = model, with_all_policies(rollouts, computed=algorithm.proximal.kind == "interpolated"), pad_id
+    computed = algorithm.proximal.kind == "interpolated"
+    batch = model, with_all_policies(rollouts, computed), pad_id
     expected = preset_gradient(ALONE, *batch, algorithm, None)
     largest = float(expected.abs().max())
     assert largest > 1e-4
