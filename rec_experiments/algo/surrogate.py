@@ -60,7 +60,9 @@ class Algorithm:
         rewards_J = rewards_B[judged_B]
         weighted = self.data_weighting(self.advantage, rewards_J, groups_B[judged_B], rng)
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
-        advantage_B[judged_B] = _like(rewards_J, self.advantage, weighted.advantage_B)
+        advantage_B[judged_B] = _like(
+            rewards_J, weighted.advantage_B, self.advantage, self.data_weighting
+        )
         mask_BT, counted_BT = (
             outcomes.mask_BT & counts_B[:, None] & _rows_again(rows, judged_B)[:, None]
             for rows in (weighted.live_B, weighted.counted_B)
@@ -76,17 +78,17 @@ class Algorithm:
         tokens that it does not belong to.
         """
         mask_BT = batch.mask_BT
-        log_ratio_BT = _like(mask_BT, self.ratio, self.ratio(batch))
-        keep_BT = _like(mask_BT, self.clip, self.clip(log_ratio_BT, batch)) & mask_BT
-        weight_BT = _like(mask_BT, self.weight, self.weight(log_ratio_BT, batch))
+        log_ratio_BT = _like(mask_BT, self.ratio(batch), self.ratio)
+        keep_BT = _like(mask_BT, self.clip(log_ratio_BT, batch), self.clip) & mask_BT
+        weight_BT = _like(mask_BT, self.weight(log_ratio_BT, batch), self.weight)
         correction_BT = self.correction(batch)
         if correction_BT is not None:
-            weight_BT = weight_BT * _like(mask_BT, self.correction, correction_BT)
+            weight_BT = weight_BT * _like(mask_BT, correction_BT, self.correction)
         surrogate_BT = -(weight_BT * batch.advantage_B[:, None]) * batch.logp_BT
         loss_BT = surrogate_BT.where(keep_BT, 0.0)
         extra_BT = self.regularizer(batch)
         if extra_BT is not None:
-            loss_BT = loss_BT + _like(mask_BT, self.regularizer, extra_BT)
+            loss_BT = loss_BT + _like(mask_BT, extra_BT, self.regularizer)
         return LossOutput(
             self.aggregation(loss_BT, batch.advantages),
             batch.log_ratio_BT(),
@@ -123,11 +125,11 @@ def _rows_again(rows_J: Tensor, judged_B: Tensor) -> Tensor:
     return rows_B
 
 
-def _like(promised: Tensor, piece: object, result: Tensor) -> Tensor:
-    """What a piece gave, if it has the shape of what was promised."""
+def _like(promised: Tensor, result: Tensor, *pieces: object) -> Tensor:
+    """What these pieces gave, if it has the shape of what was promised."""
     if result.shape != promised.shape:
         raise ValueError(
-            f"{type(piece).__name__}: gave a tensor of shape {tuple(result.shape)}; must be "
+            f"{', '.join(type(piece).__name__ for piece in pieces)}: gave a tensor of shape {tuple(result.shape)}; must be "
             f"{tuple(promised.shape)}, by responses{' and tokens' if promised.ndim == 2 else ''}"
         )
     return result
