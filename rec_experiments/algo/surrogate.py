@@ -128,8 +128,9 @@ def _rows_again(rows_J: Tensor, judged_B: Tensor) -> Tensor:
 def _like(promised: Tensor, result: Tensor, *pieces: object) -> Tensor:
     """What these pieces gave, if it has the shape of what was promised."""
     if result.shape != promised.shape:
+        names = ", ".join(type(piece).__name__ for piece in pieces)
         raise ValueError(
-            f"{', '.join(type(piece).__name__ for piece in pieces)}: gave a tensor of shape {tuple(result.shape)}; must be "
+            f"{names}: gave a tensor of shape {tuple(result.shape)}; must be "
             f"{tuple(promised.shape)}, by responses{' and tokens' if promised.ndim == 2 else ''}"
         )
     return result

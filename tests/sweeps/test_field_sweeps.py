@@ -13,6 +13,7 @@ from conftest import resolve
 from fabricated import STABLE, rows_of, write_run
 
 from rec_experiments import schema, sweeps
+from rec_experiments.experiment import Experiment
 from rec_experiments.figures import __main__ as figures_cli
 
 AGES = [0, 1, 2, 5, 10, 20, 50, 100]
@@ -210,3 +211,20 @@ def test_every_scale_has_titles_captions_and_resources(name, scale):
     assert figure.caption
     assert points
     assert figure.hours > 0
+
+
+# Stand-ins ---------------------------------------------------------------------------------------
+
+STAND_INS = [
+    f"{scale}/{file.stem}"
+    for scale in ("mini", "mini_chain")
+    for file in sorted((schema.CONF / "setting" / scale).glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize("setting", STAND_INS)
+def test_a_stand_in_has_as_many_problems_as_it_asks_for(setting):
+    """Small numbers make few prompts."""
+    task = schema.build(schema.restore(resolve(f"setting={setting}")), Experiment).dataset
+    train, held_out = task.load()
+    assert (len(train), len(held_out)) == (task.train_problems, task.eval_problems)
