@@ -129,8 +129,9 @@ def _unfit(cls: Any, protocol: type) -> str | None:
         if name not in has:
             return f"has no {name}, which {asks} asks for"
         promised = vars(protocol).get(name)
-        if inspect.isfunction(promised) and not _takes(getattr(cls, name, None), promised):
-            return f"{name} must take what {asks} gives: {inspect.signature(promised)}"
+        if inspect.isfunction(promised) and not _takes(cls, name, promised):
+            given = ", ".join([*inspect.signature(promised).parameters][1:])
+            return f"{name} must take what {asks} gives: ({given})"
     try:
         OmegaConf.structured(cls)
     except OmegaConfBaseException as error:
@@ -138,14 +139,18 @@ def _unfit(cls: Any, protocol: type) -> str | None:
     return None
 
 
-def _takes(method: Any, promised: Callable[..., Any]) -> bool:
+def _takes(cls: type, name: str, promised: Callable[..., Any]) -> bool:
     """Whether a method can be called with the arguments of the protocol's."""
+    method = getattr(cls, name, None)
     if not inspect.isfunction(method):
         return True
     parameters = inspect.signature(promised).parameters.values()
     by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+    by_place = [None] * (len(parameters) - len(by_name))
+    if isinstance(inspect.getattr_static(cls, name), staticmethod):
+        by_place.pop()
     try:
-        inspect.signature(method).bind(*[None] * (len(parameters) - len(by_name)), **by_name)
+        inspect.signature(method).bind(*by_place, **by_name)
     except TypeError:
         return False
     return True

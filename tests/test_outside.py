@@ -262,12 +262,12 @@ def test_our_own_classes_would_fit():
         (
             f"{PIECE}@dataclass\nclass Fewer(Mine):\n    def __call__(self, log_ratio_BT): ...\n"
             "SCHEMAS = {'weight': {'fewer': Fewer}}",
-            "weight.fewer: __call__ must take what rec_experiments.algo.weights.Weight gives: (sel",
+            "weight.fewer: __call__ must take what rec_experiments.algo.weights.Weight gives: (log",
         ),
         (
             f"{PIECE}@dataclass\nclass More(Mine):\n    def describe(self, one, two): ...\n"
             "SCHEMAS = {'weight': {'more': More}}",
-            "weight.more: describe must take what rec_experiments.algo.weights.Weight gives: (self",
+            "weight.more: describe must take what rec_experiments.algo.weights.Weight gives: (ratio",
         ),
         (
             f"{PIECE}@dataclass\nclass Odd(Mine):\n    field: object()\n"
@@ -339,6 +339,23 @@ SCHEMAS = {{"weight": {{"mine": OfRows, "other": OfReference}}}}"""
     installed(*other)
     with pytest.raises(KeyError, match="reference: was not asked for"):
         rec_experiments.algorithm("reinforce", "weight=other")(**given)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def describe(self, *anything): ...",
+        "def describe(self, other_name, more=1, *, most=2): ...",
+        "@staticmethod\n    def describe(ratio): ...",
+        "@classmethod\n    def describe(cls, ratio): ...",
+        "describe = functools.partialmethod(lambda self, words, ratio: words, 'words')",
+    ],
+)
+def test_a_method_that_can_be_called_fits(installed, method):
+    added = f"@dataclass\nclass Added(Mine):\n    {method}\n"
+    installed("a9", f"import functools\n{PIECE}{added}SCHEMAS = {{'weight': {{'added': Added}}}}")
+    schema.register()
+    assert "added" in schema.registry()["weight"]
 
 
 def test_two_packages_of_one_name_are_told(installed):
