@@ -267,7 +267,7 @@ def test_our_own_classes_would_fit():
         (
             f"{PIECE}@dataclass\nclass More(Mine):\n    def describe(self, one, two): ...\n"
             "SCHEMAS = {'weight': {'more': More}}",
-            "weight.more: describe must take what rec_experiments.algo.weights.Weight gives: (ratio",
+            "weight.more: describe must take what rec_experiments.algo.weights.Weight gives: (rat",
         ),
         (
             f"{PIECE}@dataclass\nclass Odd(Mine):\n    field: object()\n"
