@@ -8,6 +8,8 @@ blocks      the numbers of arms, quantity by quantity
 tables      the same for people and for programs
 """
 
+import functools
+
 from rec_experiments.regime import tables
 from rec_experiments.regime.arms import Arm, arms_in
 from rec_experiments.regime.blocks import Section, sections
@@ -19,7 +21,12 @@ __all__ = ["of_arms", "of_figure", "tables"]
 
 def of_arms(arms: list[Arm]) -> list[Section]:
     """Their numbers beside published ones."""
-    return sections(arms, load(REFERENCE_VALUES, Published))
+    return sections(arms, _published())
+
+
+@functools.cache  # a report asks for them with each figure
+def _published() -> list[Published]:
+    return load(REFERENCE_VALUES, Published)
 
 
 def of_figure(data: FigureData) -> list[Section]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from rec_experiments.errors import UserError
+from rec_experiments.records.reading import LOADER
 from rec_experiments.regime.arms import Arm, Config
 from rec_experiments.regime.quantities import DERIVED, PARTS, Lags
 from rec_experiments.results.runs import is_finite
@@ -110,7 +111,7 @@ Kind = TypeVar("Kind", bound=Expected)
 def load(file: Path, kind: type[Kind]) -> list[Kind]:
     """The entries of a file. Raises UserError for one that is not of this kind."""
     try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))
+        entries = yaml.load(file.read_text(encoding="utf-8"), LOADER)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file}: cannot be read ({error})") from error
     if not isinstance(entries, list):

@@ -8,13 +8,14 @@ not read, and a damaged file counts as absent.
 """
 
 import contextlib
+import gc
 import hashlib
 import os
 import pickle
 import platform
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -53,12 +54,25 @@ def remembered(
         for reason in reasons:
             leave_out(reason)
         return found
-    with left_out_within() as reasons:
+    with left_out_within() as reasons, _nothing_collected():
         found = find()
     changes = [time_ns for _, of_files in stamps for _, time_ns in filter(None, of_files)]
     if max(changes, default=0) < (time.time() - SETTLED) * 1e9:
         _keep(kind, file, cloudpickle.dumps((found, reasons)))
     return found
+
+
+@contextlib.contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """What is found is some millions of values that stay, in which the garbage collector would look
+    for cycles again and again. Processes that are forked within do without it too."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()
 
 
 def _versions() -> list[str | None]:

@@ -1,5 +1,6 @@
 """What was found in run folders is found again without looking, as long as nothing has changed."""
 
+import gc
 import os
 import pickle
 import time
@@ -62,6 +63,20 @@ def test_it_is_found_once(runs):
     assert [ask(find, runs), ask(find, runs), ask(find, runs, "more"), ask(find, runs)] == [
         1, 1, 2, 2,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("collected", [True, False])
+def test_the_garbage_collector_rests_while_it_is_found(runs, collected):
+    was = gc.isenabled()
+    try:
+        (gc.enable if collected else gc.disable)()
+        assert remembered("page", [collected], runs, gc.isenabled) is False
+        assert gc.isenabled() is collected
+        with pytest.raises(ZeroDivisionError):
+            remembered("page", ["error", collected], runs, lambda: 1 / 0)
+        assert gc.isenabled() is collected
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_runs_that_were_left_out_are_named_again(runs):
