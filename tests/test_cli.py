@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from rec_experiments.records import provenance
 
 ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "datasets", "wandb", "vllm")
+DRAWING = ("matplotlib",)
 FEW = ["sync=offline", "seed=0,1"]
 # Python runs this before all else; at its end the process says what it has loaded. Those that it
 # starts do not.
@@ -31,14 +33,14 @@ SPY = f"""
 import atexit, os, sys
 def tell(place):
     with open(place, "w") as file:
-        file.write(" ".join(sorted({set(HEAVY)!r} & sys.modules.keys())))
+        file.write(" ".join(sorted({set(HEAVY + DRAWING)!r} & sys.modules.keys())))
 if "LOADED" in os.environ:
     atexit.register(tell, os.environ.pop("LOADED"))
 """
 
 
 def loaded(*arguments, cwd: Path) -> set[str]:
-    """The heavy libraries that `python ARGUMENTS`, which must succeed, has loaded at its end."""
+    """Of HEAVY and DRAWING, what `python ARGUMENTS`, which must succeed, has loaded at its end."""
     (cwd / "spy").mkdir(exist_ok=True)
     (cwd / "spy" / "sitecustomize.py").write_text(SPY)
     paths = [str(cwd / "spy"), str(ROOT), str(ROOT / "plugins")]
@@ -86,7 +88,19 @@ def test_the_spy_sees_what_is_loaded(tmp_path):
     ids=" ".join,
 )
 def test_a_command_without_gradients_does_not_load_torch(swept, arguments):
-    assert loaded("-m", *arguments, cwd=swept) == set()
+    assert loaded("-m", *arguments, cwd=swept).isdisjoint(HEAVY)
+
+
+def test_a_page_that_is_remembered_is_written_without_what_draws(swept, monkeypatch, tmp_path):
+    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
+    minute_ago = time.time() - 60  # a file that has just been written is not relied on
+    for file in (swept / "runs").rglob("*"):
+        os.utime(file, (minute_ago, minute_ago))
+    report = ["-m", "rec_experiments.report", "figures=fig3", *FEW]
+    assert loaded(*report, cwd=swept) == set(DRAWING)
+    first = (swept / "report.html").read_text()
+    assert loaded(*report, cwd=swept) == set()
+    assert len((swept / "report.html").read_text()) == pytest.approx(len(first), abs=20)  # its date
 
 
 def test_a_process_that_only_launches_jobs_does_not_load_torch(tmp_path):

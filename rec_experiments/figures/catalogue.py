@@ -1,20 +1,16 @@
 """Which figures there are: those computed and those drawn from runs, and how these are drawn."""
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rec_experiments import sweeps
-from rec_experiments.figures import render, staleness
 from rec_experiments.figures.computed import COMPUTED
-from rec_experiments.figures.render import Drawing
 from rec_experiments.results.runs import FigureData
+from rec_experiments.sweeps import PICTURES
 
-# What hydra.sweeper.picture may be; each takes the steps of the running average too.
-PICTURES: dict[str, Callable[[FigureData, int], Drawing]] = {
-    "curves": render.draw,
-    "staleness": lambda data, window: staleness.draw(data),
-}
+if TYPE_CHECKING:
+    from rec_experiments.figures.render import Drawing
+
 BENCHMARK = "staleness"  # how the names of its sweeps begin
-assert set(PICTURES) == set(sweeps.PICTURES)
 
 
 def names() -> list[str]:
@@ -30,6 +26,14 @@ def usual() -> list[str]:
     return [name for name in names() if not name.startswith(BENCHMARK)]
 
 
-def draw(data: FigureData, window: int) -> Drawing:
+def draw(data: FigureData, window: int) -> "Drawing":
     """The figure of a sweep. window: steps in the running average of the training reward."""
-    return PICTURES[data.picture](data, window)
+    # Matplotlib takes half a second to import, and names need none.
+    from rec_experiments.figures import render, staleness
+
+    pictures = {
+        "curves": lambda: render.draw(data, window),
+        "staleness": lambda: staleness.draw(data),
+    }
+    assert pictures.keys() == set(PICTURES)
+    return pictures[data.picture]()

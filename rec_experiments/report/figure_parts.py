@@ -2,18 +2,21 @@
 
 import io
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rec_experiments import regime
 from rec_experiments.figures import catalogue
 from rec_experiments.figures.computed import COMPUTED
 from rec_experiments.figures.curves import WINDOW
-from rec_experiments.figures.render import Drawing
 from rec_experiments.records.identity import flat, identity
 from rec_experiments.report.beside import forked
 from rec_experiments.results.runs import FigureData
 from rec_experiments.results.tables import remarks
+
+if TYPE_CHECKING:
+    from rec_experiments.figures.render import Drawing
 
 DPI = 130  # sharp on a phone, small in the page
 
@@ -50,13 +53,14 @@ def figures(
 ) -> list[FigurePart]:
     """Those that are computed, and those that have data."""
     swept = [name for name in names if name in data]
+    import_module("rec_experiments.figures.render")  # once, not in each process that is forked
     with forked(lambda name: _of_runs(data[name], configs), swept) as of_runs:
         parts = {name: _computed(COMPUTED[name]()) for name in names if name in COMPUTED}
         parts |= {part.name: part for part in of_runs}
     return [parts[name] for name in names if name in parts]
 
 
-def _computed(drawing: Drawing) -> FigurePart:
+def _computed(drawing: "Drawing") -> FigurePart:
     return FigurePart(
         name=drawing.name,
         title=drawing.summary.partition("\n")[0],
@@ -114,7 +118,7 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _png(drawing: Drawing) -> bytes:
+def _png(drawing: "Drawing") -> bytes:
     buffer = io.BytesIO()
     drawing.figure.savefig(buffer, format="png", dpi=DPI)
     return buffer.getvalue()
