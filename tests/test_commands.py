@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import command, refused
-from test_cli import loaded
+from test_cli import HEAVY, loaded
 
 from rec_experiments import commands, help
 
@@ -36,7 +36,7 @@ KEY = re.compile(r"[a-z]+=[A-Z/]+(?:,…|\.md)?|KEY=VALUE")
 def pages(tmp_path_factory) -> dict[str, str]:
     """The help of each sub-command, made by a process that loads no torch."""
     folder = tmp_path_factory.mktemp("pages")
-    assert loaded("-c", PAGES, cwd=folder) == set()
+    assert loaded("-c", PAGES, cwd=folder).isdisjoint(HEAVY)
     return {name: (folder / f"{name}.txt").read_text() for name in help.COMMANDS}
 
 
