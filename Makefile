@@ -17,7 +17,7 @@ FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py test
 	tests/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-pythons test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install run figures claim-runs claims report test test-fast test-long test-pythons test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -55,8 +55,11 @@ claims: $(STAMP) ## the paper's claims, judged on the runs that are there
 report: $(STAMP) ## one local HTML page of all figures, claims and runs that are there
 	$(BIN)/python -m rec_experiments report
 
-test: $(STAMP) ## all tests, two files at a time; REC_DATA=FOLDER adds those on real data sets
+test: $(STAMP) ## the tests, two files at a time; REC_DATA=FOLDER adds those on real data sets
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(ARGS)
+
+test-long: $(STAMP) ## tests that take long and hold in part what others hold: ranks, kills, full disks, notebooks
+	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadscope $(ARGS)
 
 test-fast: $(STAMP) ## an answer in about a minute: the pieces, the schedule, answers, claims, and short runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)

@@ -51,8 +51,10 @@ SMALL = (
 
 @pytest.fixture(scope="session", autouse=True)
 def _session(tmp_path_factory):
+    temporary = tmp_path_factory.getbasetemp()
+    shared = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary
     torch.set_num_threads(1)
-    os.environ["REC_EXPERIMENTS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["REC_EXPERIMENTS_CACHE"] = str(shared / "cache")  # of all workers
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))  # of all processes
     schema.register()
     shapes.watch()

@@ -22,6 +22,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+LONG = {"own_algorithm", "tour"}  # these train
 MOST_BYTES = 200_000
 MINUTES = 15  # for one cell
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+|\b[A-Z]:\\")
@@ -83,7 +84,13 @@ def strings(value: object) -> Iterator[str]:
             yield from strings(each)
 
 
-@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(path, id=path.stem, marks=[pytest.mark.long] if path.stem in LONG else [])
+        for path in NOTEBOOKS
+    ],
+)
 def path(request: pytest.FixtureRequest) -> Path:
     return request.param
 

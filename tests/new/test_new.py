@@ -83,6 +83,7 @@ def test_an_algorithm_from_the_wheel_in_an_empty_folder(outsider):
     assert "my_idea.png" in outsider.ours("figures", *sweep)
 
 
+@pytest.mark.long
 def test_a_task_from_the_wheel_in_an_empty_folder(outsider):
     outsider.ours("new", "task", "sorting")
     outsider.install("./sorting")

@@ -58,6 +58,7 @@ def test_loss_and_gradient_are_those_of_layers_that_are_not(checkpointing):
     assert counters["stats"]["unique_graphs"] - before <= len(LAYOUTS)
 
 
+@pytest.mark.long
 def test_two_ranks(ranks, tmp_path):
     saved(Qwen2Config(**LARGER), tmp_path / "model")
     plain, names = rows_and_names(ALONE, tmp_path / "plain", CHECKPOINTING)

@@ -21,6 +21,7 @@ from rec_experiments.sweeps import compositions
 
 jobs_module = import_module("rec_experiments.sweeps.jobs")  # `sweeps.jobs` is the function
 
+OTHER_SCALES = ["mini_chain", "small"]
 FEW = ["sync=offline", "seed=0,1"]
 BENCHMARK = ["sync=interval20", "seed=0", "hydra.sweeper.only=[DAPO,REC-Ring-*]"]
 
@@ -72,7 +73,9 @@ def covering(jobs):
 
 
 @pytest.mark.parametrize("name", sweeps.names())
-@pytest.mark.parametrize("scale", ["mini", "mini_chain", "small", "paper"])
+@pytest.mark.parametrize(
+    "scale", ["mini", *(pytest.param(s, marks=pytest.mark.long) for s in OTHER_SCALES), "paper"]
+)
 def test_a_job_is_what_hydra_composes_from_its_overrides(name, scale, forget, asked):
     chosen = [f"scale={scale}", *(BENCHMARK if name.startswith("staleness") else ())]
     composed = all_jobs(name, chosen)

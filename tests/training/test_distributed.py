@@ -285,6 +285,7 @@ main()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.long
 def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
     overrides = ("steps=24", "checkpoint_every=4", "eval_every=12", "sync.interval=3",
                  "sync.offset=2")  # fmt: skip

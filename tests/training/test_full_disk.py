@@ -58,7 +58,7 @@ def in_small_disk(folder: Path, command: list[str]) -> None:
         pytest.skip("this machine allows no mounts of one's own")
 
 
-@pytest.mark.parametrize("beside", ["false", "true"])
+@pytest.mark.parametrize("beside", ["false", pytest.param("true", marks=pytest.mark.long)])
 def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path: Path, beside: str) -> None:
     command = [sys.executable, "-m", "rec_experiments", *SMALL, "steps=6"]
     command.append(f"async_checkpoints={beside}")
@@ -75,6 +75,7 @@ def test_a_full_disk_is_one_line_and_the_run_resumes(tmp_path: Path, beside: str
     assert differences(RunFolder(tmp_path / "run"), RunFolder(tmp_path / "whole")) == []
 
 
+@pytest.mark.long
 def test_a_full_disk_ends_every_rank(tmp_path: Path) -> None:
     """What the disk has no room for is written beside training; the state before it is whole."""
     (tmp_path / "ranks.py").write_text(RANKS)

@@ -7,6 +7,7 @@
 3. Without that choice it is refused in one line, and so is what cannot be.
 """
 
+import itertools
 import json
 import re
 
@@ -26,13 +27,15 @@ from rec_experiments.training.loop import make_feed
 from rec_experiments.training.state import Trained
 from rec_experiments.types import Rollouts
 
-WAYS = [(1, 2), (2, 1), (2, 3)]
+FEWER = (2, 1)
+WAYS = [(1, 2), FEWER, (2, 3)]
 RUN = (
     "steps=6", "checkpoint_every=3", "micro_batch_size=3", "eval_every=6", "sync.interval=2",
     "sync.offset=3", "optimizer.learning_rate=0.002",
 )  # fmt: skip
 # Of each shape the step of its state: of several updates a batch, in the midst of one.
-KINDS = {"one update a batch": 3, "a moving average": 6, "replay": 6, "refill": 3, "sfpo": 5}
+PLAIN = "one update a batch"
+KINDS = {PLAIN: 3, "a moving average": 6, "replay": 6, "refill": 3, "sfpo": 5}
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +104,13 @@ def gathered(world, path, overrides):
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("before", "after"), WAYS)
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        pytest.param(kind, *way, marks=[] if kind == PLAIN or way == FEWER else [pytest.mark.long])
+        for kind, way in itertools.product(KINDS, WAYS)
+    ],
+)
 def test_all_parts_put_together_are_the_same(on, tmp_path, before, after, kind):
     step, path = KINDS[kind], tmp_path / "run"
     overrides = (

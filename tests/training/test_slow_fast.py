@@ -154,6 +154,7 @@ def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
     assert alphas == [0.8] * 12 + [0.0] * 2
 
 
+@pytest.mark.long
 def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
     shape = (*MOVING, "steps=8", "checkpoint_every=1", "sync.interval=2", *ENDED)
     entire = ranks(run_on, tmp_path / "whole", shape)
