@@ -68,30 +68,24 @@ def benchmark() -> dict[str, list[str]]:
 def measured(result: dict[str, Any], method: dict[str, Any], rate: str) -> str:
     """Final accuracy at every age that was run, or in every column; of ages the largest that is
     survived, where there are several."""
-    there = [form for form in result["ages"] if form in method]
-    several = [form for form in there if len(result["ages"][form]) > 1]
     cells = [
         f"{staleness.age_name(form, point['age'])} {staleness.accuracy(point)}"
-        for form in several or there[:1]  # a single age is the same in any form
+        for form in staleness.shown(result)
+        if form in method
         for point in method[form]["points"]
     ]
     seeds = f"{len(result['seeds'])} seeds"
     return (
         f"[Staleness](staleness.md), `scale={result['scale']}`, {seeds}"
         f"{f', tuned rate {rate}' if rate else ''}, from {result['start']:.3f}: "
-        f"{', '.join(cells)}{verdict(result, several, method)}."
+        f"{', '.join(cells)}{verdict(result, method)}."
     )
 
 
-def verdict(result: dict[str, Any], forms: list[str], method: dict[str, Any]) -> str:
-    """What is survived in these forms; nothing where that is not known."""
-    ages = [form for form in forms if form in staleness.FORMS]
-    found = {form: staleness.survived(result, method[form], form) for form in ages}
-    ends = [staleness.age_name(form, age) for form, age in found.items() if age is not None]
-    if ends:
-        return f"; survives {' and '.join(ends)}"
-    failed = ages and all(method[form]["points"][0]["survives"] is False for form in ages)
-    return "; survives none" if failed else ""
+def verdict(result: dict[str, Any], method: dict[str, Any]) -> str:
+    """What is survived; nothing where that is not known, or where columns are no ages."""
+    words = staleness.survived_in_words(result, method)
+    return "" if words == "not known" else f"; survives {words}"
 
 
 def names_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -29,9 +29,11 @@ class Diverged(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """What an error says, in one line: the first, and what it announces if it ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def mistake(error: Exception) -> UserError | None:

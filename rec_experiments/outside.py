@@ -45,7 +45,10 @@ class Package:
     def schemas(self) -> Registry:
         """Raises UserError for SCHEMAS of another shape."""
         found = getattr(self.module, "SCHEMAS", {})
-        if not isinstance(found, dict) or not all(isinstance(v, dict) for v in found.values()):
+        if not isinstance(found, dict) or not all(
+            isinstance(slot, str) and isinstance(classes, dict) and all(map(_is_name, classes))
+            for slot, classes in found.items()
+        ):
             raise UserError(f"package {self.name}: SCHEMAS must be slot: {{name: class}}")
         return found
 
@@ -61,10 +64,14 @@ def packages() -> list[Package]:
     return [Package(name, version, _imported(name, module)) for name, version, module in listed]
 
 
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str)
+
+
 def _imported(name: str, module: str) -> ModuleType:
     try:
         imported = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"package {name}: {module} cannot be imported ({type(error).__name__}: "
             f"{first_line(error)}); mend or uninstall it"
@@ -142,12 +149,13 @@ def _unfit(cls: Any, protocol: type) -> str | None:
 def _takes(cls: type, name: str, promised: Callable[..., Any]) -> bool:
     """Whether a method can be called with the arguments of the protocol's."""
     method = getattr(cls, name, None)
-    if not inspect.isfunction(method):
-        return True
+    bound = inspect.ismethod(method)
+    if not bound and not inspect.isfunction(method):
+        return callable(method)
     parameters = inspect.signature(promised).parameters.values()
     by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
     by_place = [None] * (len(parameters) - len(by_name))
-    if isinstance(inspect.getattr_static(cls, name), staticmethod):
+    if bound or isinstance(inspect.getattr_static(cls, name), staticmethod):
         by_place.pop()
     try:
         inspect.signature(method).bind(*by_place, **by_name)

@@ -138,9 +138,11 @@ def read(scale: str, folders: list[Path] | None) -> Arms:
         runs = []
     found = by_arm(zip(jobs, runs, strict=True)) if runs else {}
     left = [arm for arm in arms if arm not in found]
+    failed = {job.label for job, run in zip(jobs, runs, strict=bool(runs)) if run.state == "failed"}
     print(f"{scale}: {len(found)} of {len(arms)} methods tuned", file=sys.stderr)
     if found and left:
-        print("  budget not spent: " + "; ".join(left), file=sys.stderr)
+        told = [f"{arm} (a run of it failed)" if arm in failed else arm for arm in left]
+        print("  budget not spent: " + "; ".join(told), file=sys.stderr)
     for sentence in origins(runs):
         print(f"  {sentence}", file=sys.stderr)
     if found:

@@ -332,13 +332,91 @@ SCHEMAS = {{"weight": {{"mine": OfRows, "other": OfReference}}}}"""
         "rewards": torch.tensor([1.0, 0.0]), "groups": torch.tensor([0, 0]),
     }  # fmt: skip
     with pytest.raises(
-        ValueError, match=r"^OfRows: gave a tensor of shape \(2, 1\); must be \(2, 3\)"
+        ValueError,
+        match=r"^OfRows: gave a tensor of shape \(2, 1\); must be a tensor of shape \(2, 3\)",
     ):
         rec_experiments.algorithm("reinforce", "weight=mine")(**given)
     other = ("a8", "", "weight/other.yaml", SCHEMA.replace("mine@", "other@"))
     installed(*other)
     with pytest.raises(KeyError, match="reference: was not asked for"):
         rec_experiments.algorithm("reinforce", "weight=other")(**given)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("log_ratio_BT.exp()", "gave NoneType; must be a tensor of shape"),
+        ("return 1.0", "gave float; must be a tensor of shape"),
+        ("return log_ratio_BT.exp_()", "changes a tensor that it was given; make a copy"),
+        ("batch.mask_BT.zero_(); return log_ratio_BT", "changes a tensor that it was given"),
+        ("return (batch.logp_BT - batch.logps['behavior']).exp()", "gave a tensor with a gradient"),
+    ],
+)
+def test_a_weight_that_would_change_the_gradient_in_silence_is_named(installed, body, told):
+    code = f"""{PIECE}
+@dataclass(kw_only=True)
+class Spoiling(Mine):
+    def __call__(self, log_ratio_BT, batch):
+        {body}
+
+SCHEMAS = {{"weight": {{"mine": Spoiling}}}}"""
+    installed("b7", code, "weight/mine.yaml", SCHEMA)
+    with pytest.raises(ValueError, match=f"^Spoiling: {told}"):
+        rec_experiments.algorithm("reinforce", "weight=mine")(
+            logp=torch.zeros(2, 3, requires_grad=True), behavior_logp=torch.zeros(2, 3),
+            mask=torch.ones(2, 3, dtype=torch.bool), rewards=torch.tensor([1.0, 0.0]),
+            groups=torch.tensor([0, 0]),
+        )  # fmt: skip
+
+
+def test_a_clip_is_a_region(installed):
+    code = f"""{PIECE}
+import torch
+
+@dataclass(kw_only=True)
+class All(Mine):
+    low: float | None
+    high: float | None
+
+    def __call__(self, log_ratio_BT, batch):
+        return torch.ones_like(log_ratio_BT, dtype=torch.bool)
+
+    def describe(self, ratio):
+        return f"keeps all, ({{self.low:g}}, {{self.high:g}})"
+
+SCHEMAS = {{"clip": {{"mine": All}}}}"""
+    text = "# @package clip\ndefaults: [/schema/clip/mine@_here_]\n"
+    installed("d7", code, "region/mine.yaml", text)
+    found = rec_experiments.algorithm("reinforce", "region=mine", "clip=wide")
+    assert found.describe().splitlines()[1] == "mask M: keeps all, (0.6, 2)"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "describe = None",
+        "@classmethod\n    def describe(cls): ...",
+        "@property\n    def describe(self): ...",
+    ],
+)
+def test_a_method_that_cannot_be_called_is_told(installed, method):
+    added = f"@dataclass\nclass Added(Mine):\n    {method}\n"
+    installed("c9", f"{PIECE}{added}SCHEMAS = {{'weight': {{'added': Added}}}}")
+    with pytest.raises(UserError, match=r"^package c9: weight\.added: describe must take what"):
+        schema.register()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise SystemExit(0)", r"c8 cannot be imported \(SystemExit: 0\)"),
+        ("SCHEMAS = {'weight': {1: int}}", "SCHEMAS must be slot: {name: class}"),
+    ],
+)
+def test_a_package_that_says_no_names_is_told(installed, code, told):
+    installed("c8", code)
+    with pytest.raises(UserError, match=f"^package c8: {told}"):
+        schema.register()
 
 
 @pytest.mark.parametrize(

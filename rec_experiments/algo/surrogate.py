@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.aggregation import Aggregation
@@ -22,6 +23,8 @@ from rec_experiments.types import Advantages, LossInput, LossOutput, Needs, Outc
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,19 +77,22 @@ class Algorithm:
     def loss(self, batch: LossInput) -> LossOutput:
         """These rows' share of the loss, with log-ratios and kept tokens for metrics.
 
-        Raises ValueError for a piece whose result is not B x T: it would be spread over rows or
-        tokens that it does not belong to.
+        Raises ValueError for a piece whose result is not B x T (it would be spread over rows or
+        tokens that it does not belong to), for a weight or correction with a gradient of its own,
+        and for a piece that changes what others read.
         """
         mask_BT = batch.mask_BT
-        log_ratio_BT = _like(mask_BT, self.ratio(batch), self.ratio)
-        keep_BT = _like(mask_BT, self.clip(log_ratio_BT, batch), self.clip) & mask_BT
-        weight_BT = _like(mask_BT, self.weight(log_ratio_BT, batch), self.weight)
-        correction_BT = self.correction(batch)
+        log_ratio_BT = _like(mask_BT, _asked(self.ratio, batch), self.ratio)
+        keep_BT = _like(mask_BT, _asked(self.clip, log_ratio_BT, batch), self.clip) & mask_BT
+        weight_BT = _like(mask_BT, _asked(self.weight, log_ratio_BT, batch), self.weight)
+        weight_BT = _constant(weight_BT, self.weight)
+        correction_BT = _asked(self.correction, batch)
         if correction_BT is not None:
-            weight_BT = weight_BT * _like(mask_BT, correction_BT, self.correction)
+            correction_BT = _like(mask_BT, correction_BT, self.correction)
+            weight_BT = weight_BT * _constant(correction_BT, self.correction)
         surrogate_BT = -(weight_BT * batch.advantage_B[:, None]) * batch.logp_BT
         loss_BT = surrogate_BT.where(keep_BT, 0.0)
-        extra_BT = self.regularizer(batch)
+        extra_BT = _asked(self.regularizer, batch)
         if extra_BT is not None:
             loss_BT = loss_BT + _like(mask_BT, extra_BT, self.regularizer)
         return LossOutput(
@@ -127,11 +133,40 @@ def _rows_again(rows_J: Tensor, judged_B: Tensor) -> Tensor:
 
 def _like(promised: Tensor, result: Tensor, *pieces: object) -> Tensor:
     """What these pieces gave, if it has the shape of what was promised."""
-    if result.shape != promised.shape:
+    shape = getattr(result, "shape", None)
+    if shape != promised.shape:
         names = ", ".join(type(piece).__name__ for piece in pieces)
+        gave = type(result).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
         raise ValueError(
-            f"{names}: gave a tensor of shape {tuple(result.shape)}; must be "
-            f"{tuple(promised.shape)}, by responses{' and tokens' if promised.ndim == 2 else ''}"
+            f"{names}: gave {gave}; must be a tensor of shape {tuple(promised.shape)}, by "
+            f"responses{' and tokens' if promised.ndim == 2 else ''}"
+        )
+    return result
+
+
+def _asked(piece: Callable[..., Result], *arguments: Any) -> Result:
+    """What a piece gives. Raises ValueError if it changes what it was given, which others read."""
+    given = [each for each in arguments if not isinstance(each, LossInput)]
+    for batch in arguments:
+        if isinstance(batch, LossInput):
+            given += [batch.logp_BT, batch.mask_BT, batch.advantage_B, *batch.logps.values()]
+    before = [_version(tensor) for tensor in given]
+    result = piece(*arguments)
+    if [_version(tensor) for tensor in given] != before:
+        raise ValueError(f"{type(piece).__name__}: changes a tensor that it was given; make a copy")
+    return result
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor was changed in place, as far as torch counts it."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _constant(result: Tensor, piece: object) -> Tensor:
+    """A factor of ∇log π_θ, if it is one: with a gradient of its own it would add to that one."""
+    if result.requires_grad:
+        raise ValueError(
+            f"{type(piece).__name__}: gave a tensor with a gradient; must be without (.detach())"
         )
     return result
 

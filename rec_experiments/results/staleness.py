@@ -258,10 +258,10 @@ def survived(found: dict[str, Any], line: dict[str, Any], form: str) -> str:
 
 
 def shown(found: dict[str, Any]) -> list[str]:
-    """The forms of a summary that have several ages; one of all, if none has, as one age is the
-    same in any."""
-    several = [form for form, ages in found["ages"].items() if len(ages) > 1]
-    return several or list(found["ages"])[:1]
+    """The forms of a summary that say something of their own: those with several ages, or one that
+    is not on-policy, which is the same in any form. If there is none, one of all."""
+    telling = [form for form, ages in found["ages"].items() if ages not in ([], [FORMS.get(form)])]
+    return telling or list(found["ages"])[:1]
 
 
 def survived_in_words(found: dict[str, Any], method: dict[str, Any]) -> str:
