@@ -149,9 +149,11 @@ def _unfit(cls: Any, protocol: type) -> str | None:
 def _takes(cls: type, name: str, promised: Callable[..., Any]) -> bool:
     """Whether a method can be called with the arguments of the protocol's."""
     method = getattr(cls, name, None)
+    if not callable(method):
+        return False
     bound = inspect.ismethod(method)
     if not bound and not inspect.isfunction(method):
-        return callable(method)
+        return True
     parameters = inspect.signature(promised).parameters.values()
     by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
     by_place = [None] * (len(parameters) - len(by_name))
