@@ -166,8 +166,9 @@ def _takes(cls: type, name: str, promised: Callable[..., Any]) -> bool:
     return True
 
 
-def refuse_hidden_files(ours: Path, added: list[Package]) -> None:
-    """Hydra takes the first of two files of one name. Raises UserError that names both packages."""
+def refuse_files(ours: Path, added: list[Package]) -> None:
+    """Files that Hydra would hide, as it takes the first of two of one name, or could not read and
+    not name. Raises UserError for one."""
     folders = [(OURS, ours)]
     for package in added:
         for file in sorted(package.conf.rglob("*.yaml")):
@@ -178,4 +179,8 @@ def refuse_hidden_files(ours: Path, added: list[Package]) -> None:
                         f"package {package.name}: {owner} has a conf/{place} already; choose "
                         "another name"
                     )
+            try:
+                file.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise UserError(f"{file}: must be text in UTF-8 ({error.reason})") from error
         folders.append((package.name, package.conf))

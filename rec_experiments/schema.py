@@ -205,7 +205,7 @@ T = TypeVar("T", bound=Pieces)
 @functools.cache
 def registry() -> outside.Registry:
     """SCHEMAS and those of outside packages. Raises UserError for one that does not fit."""
-    outside.refuse_hidden_files(CONF, outside.packages())
+    outside.refuse_files(CONF, outside.packages())
     return outside.merged(SCHEMAS, PROTOCOLS, outside.packages())
 
 

@@ -457,6 +457,14 @@ def test_files_of_two_packages_that_hide_each_other_are_told(installed):
         schema.register()
 
 
+def test_a_file_that_is_no_text_is_named(installed, tmp_path):
+    installed("a5", "", "weight/mine.yaml")
+    file = next(tmp_path.rglob("mine.yaml"))
+    file.write_bytes("cap: 2  # größer".encode("latin-1"))
+    with pytest.raises(UserError, match=f"^{file}: must be text in UTF-8"):
+        schema.register()
+
+
 def test_a_run_whose_package_is_gone_is_told():
     with pytest.raises(UserError, match=r"weight.kind=gone: nothing installed has it; allowed: no"):
         schema.restore({"weight": {"kind": "gone"}})

@@ -127,6 +127,15 @@ def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path, monkeypatch):
         train_until(tmp_path / "run", *SMALL)
 
 
+def test_a_piece_that_gives_no_number_is_not_the_policys_fault(tmp_path, monkeypatch):
+    def of_no_number(piece, log_ratio_BT, batch):
+        return log_ratio_BT * float("nan")
+
+    monkeypatch.setattr("rec_experiments.algo.weights.CappedWeight.__call__", of_no_number)
+    with pytest.raises(FloatingPointError, match="nan, of finite log-ratios, so perhaps a piece"):
+        train_until(tmp_path / "run", *SMALL, "algo=asymre", "weight=capped")
+
+
 @pytest.mark.parametrize("place", ["introduce", "draw_curves"])
 def test_a_failure_outside_of_training_is_in_the_status(place, tmp_path, monkeypatch):
     def boom(*arguments):

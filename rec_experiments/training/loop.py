@@ -286,7 +286,8 @@ def update(
     before = copied(context.model) if gradient.kl else None
     norm = float(experiment.optimizer.step(optimizer, context.model, tick.update))
     if not math.isfinite(norm):  # and no more are the weights
-        raise FloatingPointError(f"norm of the gradient: {norm}")
+        why = ", of finite log-ratios, so perhaps a piece of the loss" if log.is_finite else ""
+        raise FloatingPointError(f"norm of the gradient: {norm}{why}")
     row["train/grad_norm"] = norm
     if before is not None:
         row["train/weight_step"] = relative_distance(context.model, before, context.world)

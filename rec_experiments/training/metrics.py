@@ -52,6 +52,11 @@ class TokenLog:
             self.kl.append(kl_BT[mask_BT])
             self.kl_response.append(torch.where(mask_BT, kl_BT, 0.0).double().sum(1))
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the policy gave every token a log-ratio that is a number."""
+        return all(bool(part.isfinite().all()) for part in self.log_ratio)
+
     def cpu(self) -> "TokenLog":
         """The same values on the CPU, where ranks can exchange them."""
         return TokenLog(*([value.cpu() for value in getattr(self, f.name)] for f in fields(self)))
