@@ -1,6 +1,7 @@
 """Shared: one-thread torch, a cache of warm starts for the session, small experiments and runs."""
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
 from rec_experiments import cli, hub, schema
@@ -75,16 +76,20 @@ def _switches():
         os.environ.pop(name, None)
 
 
+@functools.cache
+def composed(*overrides: str) -> DictConfig:
+    """By Hydra, which takes tenths of seconds."""
+    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+        return compose("config", list(overrides))
+
+
 def resolve(*overrides: str) -> dict:
     """The resolved configuration, as run folders hold it."""
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        config = compose("config", list(overrides))
-    return OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    return OmegaConf.to_container(composed(*overrides), resolve=True, enum_to_str=True)
 
 
 def experiment(*overrides: str) -> Experiment:
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        return schema.build(compose("config", list(overrides)), Experiment)
+    return schema.build(composed(*overrides), Experiment)
 
 
 def run(path: Path, *overrides: str, until: int | None = None, remake: bool = False) -> RunFolder:

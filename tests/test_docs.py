@@ -55,6 +55,12 @@ def commands() -> list[str]:
     return list(found)
 
 
+def marked(command: str):
+    """All figures at values of their own are a hundred compositions."""
+    slow = re.search(r"rec_experiments claims .*(micro_batch_size|setting)=", command)
+    return pytest.param(command, marks=[pytest.mark.long] if slow else [])
+
+
 def test_there_are_commands():
     assert len(commands()) > 20
     assert {"make run", "make test"} <= set(commands())
@@ -80,7 +86,7 @@ def test_files_that_a_page_links_to_are_there(page):
         assert link.startswith("http") or (page.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", map(marked, commands()))
 def test_a_command_of_the_pages_is_one(command, tmp_path):
     words = shlex.split(command)
     if words[0] == "make":

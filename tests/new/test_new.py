@@ -73,14 +73,19 @@ def test_an_algorithm_from_the_wheel_in_an_empty_folder(outsider):
     assert "algorithm   MyIdea (my_idea)" in said
     assert "min(ρ, 1.5)" in said
 
-    sweep = ("my_idea", *SMALL, "steps=2", "seed=0")
+
+@pytest.mark.long
+def test_its_sweep_and_its_figure(outsider):
+    outsider.ours("new", "algorithm", "swept_idea")
+    outsider.install("./swept_idea")
+    sweep = ("swept_idea", *SMALL, "steps=2", "seed=0")
     swept = outsider.ours("-m", f"sweep={sweep[0]}", *sweep[1:])
     assert swept.startswith("9 runs, ")
     done, following = swept.splitlines()[-2:]
     assert done == "9 done, 0 failed"
     assert following.endswith(f"python -m rec_experiments figures {' '.join(sweep)}")
     assert "9 runs: 9 done" in outsider.ours("sweeps", "status", *sweep)
-    assert "my_idea.png" in outsider.ours("figures", *sweep)
+    assert "swept_idea.png" in outsider.ours("figures", *sweep)
 
 
 @pytest.mark.long

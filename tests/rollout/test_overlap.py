@@ -390,7 +390,9 @@ def test_closing_leaves_no_process_and_no_shared_memory():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), 9)", "pass"])
+@pytest.mark.parametrize(
+    "ending", ["os.kill(os.getpid(), 9)", pytest.param("pass", marks=pytest.mark.long)]
+)
 def test_without_its_trainer_the_process_dies_within_a_batch(ending):
     """The trainer is killed, or ends without closing what it has started."""
     script = (

@@ -136,12 +136,10 @@ SHAPE = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "schedule",
-    [
-        ("sync.interval=1", "sync.offset=2"),
-        *(pytest.param((s,), marks=pytest.mark.long) for s in ("sync.interval=2", "sync=offline")),
-    ],
+    [("sync.interval=1", "sync.offset=2"), ("sync.interval=2",), ("sync=offline",)],
 )
 def test_a_run_of_every_shape_goes_on_as_if_nothing_had_been(tmp_path, schedule):
     whole = conftest.run(tmp_path / "whole", *SHAPE, *schedule)

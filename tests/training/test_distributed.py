@@ -188,7 +188,13 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, marks=[pytest.mark.long] if shape in ("several", "replay") else [])
+        for shape in SHAPES
+    ],
+)
 def test_ten_steps_of_two_ranks_are_those_of_one(ranks, tmp_path, shape):
     """Same responses, metrics and weights, up to float32 rounding."""
     overrides = ("steps=10", "sync.interval=3", "sync.offset=1", "micro_batch_size=3",

@@ -133,6 +133,7 @@ SHAPE = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
     """Cut within fast steps, before and after the slow one, and after the fast steps have ended."""
     whole = conftest.run(tmp_path / "whole", *SHAPE)
