@@ -1,9 +1,12 @@
 """Writes docs/staleness.md from docs/staleness.template and docs/results: `make pages`.
 
-A file of docs/results is the .json that `python -m rec_experiments.figures staleness` writes.
+A file of docs/results is the .json that `python -m rec_experiments.figures staleness` writes. The
+template quotes it as `{mini_chain | TOPR | interval 20}`: the set (its file less `staleness_`), the
+method, the age.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +20,29 @@ PAGE = HERE / "staleness.md"
 SEEDS = range(10)  # those that claims are judged on
 CORE_SECONDS = {"mini_chain": 11, "mini": 18}  # of a core for a run, at the least, one by one
 SWEEP = schema.CONF / "sweep" / "staleness.yaml"
+QUOTE = re.compile(r"\{(\w+) \| ([^{}]+) \| ([^{}]+)\}")
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page. KeyError for a quote of what no set has."""
     files = sorted((HERE / "results").glob("staleness*.json"))
-    found = {"results": "\n\n".join(section(file) for file in files), **counts()}
+    sets = {file.stem: json.loads(file.read_text()) for file in files}
+    sections = "\n\n".join(section(name, found) for name, found in sets.items())
     text = (HERE / "staleness.template").read_text()
-    for name, value in found.items():
+    text = QUOTE.sub(lambda quote: quoted(sets[f"staleness_{quote[1]}"], quote[2], quote[3]), text)
+    for name, value in {"results": sections, **counts()}.items():
         text = text.replace(f"{{{name}}}", value)
     return text
+
+
+def quoted(found: dict[str, Any], method: str, age: str) -> str:
+    """The accuracy of a method of a set at an age, as in `.684 ± .018`."""
+    points = {
+        staleness.age_name(form, point["age"]): point
+        for form in found["ages"]
+        for point in found["methods"][method].get(form, {"points": []})["points"]
+    }
+    return staleness.accuracy(points[age]).replace("0.", ".")
 
 
 def counts() -> dict[str, str]:
@@ -54,9 +70,8 @@ def counts() -> dict[str, str]:
     }
 
 
-def section(file: Path) -> str:
-    """The runs of one scale: how many they are, the picture, a table for each form of age."""
-    found: dict[str, Any] = json.loads(file.read_text())
+def section(name: str, found: dict[str, Any]) -> str:
+    """One set of runs: how many they are, the picture, a table for each form of age."""
     seeds, claims = set(found["seeds"]), set(range(found["claim_seeds"]))
     methods, every = len(found["methods"]), len(yaml.safe_load(SWEEP.read_text())["arms"])
     judged = bool(seeds & claims)  # and not tuned on
@@ -73,7 +88,7 @@ def section(file: Path) -> str:
         f"{' '.join(found['makers'])}".rstrip(),
     ]
     if any(len(each) > 1 for each in found["ages"].values()):
-        lines += ["", f"![{found['title']}](figures/{file.stem}.png)"]
+        lines += ["", f"![{found['title']}](figures/{name}.png)"]
     for form in staleness.shown(found):
         lines += ["", *markdown(staleness.table(found, form))]
     return "\n".join(lines)
