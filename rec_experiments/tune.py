@@ -101,7 +101,7 @@ def sweep(at: Mapping[str, dict[str, Any]]) -> str:
     node = yaml.safe_load((schema.CONF / "sweep" / f"{BASE}.yaml").read_text(encoding="utf-8"))
     del node["arms"]
     node |= {
-        "topic": "every preset at its best learning rate against the age of its data",
+        "topic": "methods at their best learning rate against the age of their data",
         "fixed": [KEY],
         "at": dict(at),
     }

@@ -214,7 +214,7 @@ FEW = ("scale=mini", "sync=interval20", "seed=0")
 def test_the_sweep_has_tuned_arms_alone_and_the_rates_of_their_labels(as_sweep):
     figure, [job] = as_sweep(*FEW)
     assert (figure.picture, figure.columns) == ("staleness", "sync")
-    assert figure.title.startswith("Staleness in miniature: every preset at its best learning rate")
+    assert figure.title.startswith("Staleness in miniature: methods at their best learning rate")
     assert (job.label, job.config["optimizer"]["learning_rate"]) == ("GRPO, lr 6e-05", 6e-5)
     assert [job.label for job in as_sweep(*FEW, 'hydra.sweeper.only=["GRPO,*"]')[1]] == [job.label]
 
