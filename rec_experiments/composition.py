@@ -5,11 +5,13 @@ import difflib
 import os
 import re
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime
 from hydra.errors import (
     ConfigCompositionException,
@@ -92,7 +94,18 @@ def explain(error: BaseException) -> str:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
             return f"{where}: {first_line(part)}{_suggestion(part)}"
+    if choice := _not_a_name(error):
+        allowed = choices_by_group().get(choice.key_or_group, [])
+        return f"{choice.input_line}: is no name of a choice; allowed: {', '.join(allowed)}"
     return first_line(error)
+
+
+def _not_a_name(error: BaseException) -> Override | None:
+    """The choice of a group that Hydra was reading when it raised a ValueError, as in `sync=3`: its
+    message does not name the group."""
+    frames = (frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__))
+    found = [each["override"] for each in frames if isinstance(each.get("override"), Override)]
+    return found[-1] if found and isinstance(error, ValueError) else None
 
 
 def _reason(error: BaseException) -> BaseException | None:

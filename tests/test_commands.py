@@ -91,7 +91,7 @@ def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
         (["report", "runs="], "runs=: no such folder"),
         (["claims", "runs=.,"], "runs=: no such folder"),
         (["plan", "=3"], "=3: names no key"),
-        (["sweeps", "list", "fig3", "sync=3"], "must be a string"),
+        (["sweeps", "list", "fig3", "sync=3"], "sync=3: is no name of a choice; allowed: interval10, "),
         (["plan", "setting=paper/nothing"], "setting=paper/nothing: no such choice; allowed: "),
         (["watch", "."], ".: holds no run; name run folders, or a sweep=NAME"),
         (["new", "algorithm", "null"], "new algorithm null: is a value on a command line"),
