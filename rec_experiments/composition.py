@@ -20,7 +20,8 @@ from hydra.errors import (
     OverrideParseException,
 )
 from hydra.version import VersionBase
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 from yaml import MarkedYAMLError, YAMLError
 
 from rec_experiments import schema
@@ -93,6 +94,9 @@ def explain(error: BaseException) -> str:
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
+            if isinstance(part, ValidationError) and isinstance(part.child_node, DictConfig):
+                keys = ", ".join(sorted(f"{part.full_key}.{key}" for key in part.child_node))
+                return f"{where}: takes no value of its own; its keys: {keys}"
             return f"{where}: {first_line(part)}{_suggestion(part)}"
     if choice := _not_a_name(error):
         allowed = choices_by_group().get(choice.key_or_group, [])
