@@ -94,14 +94,19 @@ def explain(error: BaseException) -> str:
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
-            if isinstance(part, ValidationError) and isinstance(part.child_node, DictConfig):
-                keys = ", ".join(sorted(f"{part.full_key}.{key}" for key in part.child_node))
-                return f"{where}: takes no value of its own; its keys: {keys}"
-            return f"{where}: {first_line(part)}{_suggestion(part)}"
+            return f"{where}: {_of_key(part)}"
     if choice := _not_a_name(error):
         allowed = choices_by_group().get(choice.key_or_group, [])
         return f"{choice.input_line}: is no name of a choice; allowed: {', '.join(allowed)}"
     return first_line(error)
+
+
+def _of_key(error: OmegaConfBaseException) -> str:
+    """What is wrong with a key or its value."""
+    if isinstance(error, ValidationError) and isinstance(error.child_node, DictConfig):
+        keys = ", ".join(sorted(f"{error.full_key}.{key}" for key in error.child_node))
+        return f"takes no value of its own; its keys: {keys}"
+    return f"{first_line(error)}{_suggestion(error)}"
 
 
 def _not_a_name(error: BaseException) -> Override | None:
