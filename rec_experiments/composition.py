@@ -104,7 +104,7 @@ def explain(error: BaseException) -> str:
 def _of_key(error: OmegaConfBaseException) -> str:
     """What is wrong with a key or its value."""
     if isinstance(error, ValidationError) and isinstance(error.child_node, DictConfig):
-        keys = ", ".join(sorted(f"{error.full_key}.{key}" for key in error.child_node))
+        keys = ", ".join(sorted(f"{error.full_key}.{key!s}" for key in error.child_node))
         return f"takes no value of its own; its keys: {keys}"
     return f"{first_line(error)}{_suggestion(error)}"
 
