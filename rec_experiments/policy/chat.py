@@ -5,6 +5,7 @@ from datetime import date
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import numpy as np
 from jinja2 import TemplateError
 
 from rec_experiments.errors import UserError, first_line
@@ -100,7 +101,8 @@ class ChatTemplate:
 
     def decode(self, tokens: list[int]) -> str:
         """The text of a response, with the tag that the template opened for it."""
-        return self.opening + self.tokenizer.decode(tokens, skip_special_tokens=True)
+        # As an array: transformers looks at each number of a list, longer than it takes to decode.
+        return self.opening + self.tokenizer.decode(np.array(tokens), skip_special_tokens=True)
 
     def turns(self, response: Response) -> list[str]:
         """The texts of the policy's turns."""

@@ -3,7 +3,7 @@
 Logits are the largest tensor of a training step: 4,096 tokens of a vocabulary of 151,936 take
 2.5 GB in float32, and log-softmax with its gradient holds several tensors of that size. Here no
 more than `LOGITS_AT_ONCE` of them exist at a time: the forward pass keeps a few numbers a token,
-and the backward pass makes the logits of each chunk again.
+and the backward pass makes the logits of each chunk again, where they are more than a few.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -18,6 +18,8 @@ from torch.nn import functional
 # weights of a model with such a vocabulary, and every chunk reads the head's weight and adds to its
 # gradient, which takes longer than the products themselves once a chunk has few tokens.
 LOGITS_AT_ONCE = 2**26
+# So few, 4 MiB in float32, are kept for the backward pass, which would take longer to make them again.
+LOGITS_KEPT = 2**20
 REFERENCE = "reference"  # of the other policies the one that KL is measured to
 
 
@@ -119,9 +121,13 @@ class _TokenScores(torch.autograd.Function):
         ctx.low, ctx.temperature = _autocast_dtype(hidden_ND.device), temperature
         low_head = head.to(ctx.low)  # cast once for all chunks
         low_others = {name: other.to(ctx.low) for name, other in others.items()}
+        few = len(target_N) * len(weight_VD) <= min(LOGITS_KEPT, LOGITS_AT_ONCE)  # one chunk
+        ctx.kept = kept_NV = None
+        if few and any(ctx.needs_input_grad):
+            ctx.kept = kept_NV = low_head.logp(slice(None), temperature)
         columns: list[Tensor] = []
         for rows in _chunks(len(target_N), len(weight_VD)):
-            found = _scores_of(rows, low_head, low_others, target_N, temperature, kl)
+            found = _scores_of(rows, low_head, kept_NV, low_others, target_N, temperature, kl)
             columns = columns or [x_C.new_empty(len(target_N)) for x_C in found]
             for column_N, x_C in zip(columns, found, strict=True):
                 column_N[rows] = x_C
@@ -154,12 +160,13 @@ class _TokenScores(torch.autograd.Function):
         if kl_N is not None:
             kl = _Pull(kl_N, kl_grad_N / ctx.temperature)
         precise = torch.promote_types(weight_VD.dtype, torch.float32)
+        kept_NV, ctx.kept = ctx.kept, None  # it is used up
         hidden_grad_ND = torch.empty_like(hidden_ND)
         weight_grad_VD = torch.zeros_like(weight_VD, dtype=precise)
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precise)
         for rows in _chunks(len(target_N), len(weight_VD)):
             logits_grad_CV = _logits_grad(
-                rows, head, reference, target_N, ctx.temperature, logp_grad_N, entropy, kl
+                rows, head, kept_NV, reference, target_N, ctx.temperature, logp_grad_N, entropy, kl
             )
             hidden_grad_ND[rows] = logits_grad_CV @ head.weight_VD
             weight_grad_VD += logits_grad_CV.mT @ head.hidden_ND[rows]
@@ -183,14 +190,17 @@ class _Pull(NamedTuple):
 def _scores_of(
     rows: slice,
     head: Head,
+    kept_NV: Tensor | None,
     others: Mapping[str, Head],
     target_N: Tensor,
     temperature: float,
     kl: bool,
 ) -> list[Tensor]:
-    """Of one chunk: log-probability, entropy, KL if it is wanted, log-probability under others."""
+    """Of one chunk: log-probability, entropy, KL if it is wanted, log-probability under others.
+
+    kept_NV: what the head says of all tokens, if it is there."""
     target_C = target_N[rows]
-    logp_CV = head.logp(rows, temperature)
+    logp_CV = head.logp(rows, temperature) if kept_NV is None else kept_NV[rows]
     reference_CV, other_logp = None, []
     for name, other in others.items():
         other_CV = other.logp(rows, temperature)
@@ -205,6 +215,7 @@ def _scores_of(
 def _logits_grad(
     rows: slice,
     head: Head,
+    kept_NV: Tensor | None,
     reference: Head | None,
     target_N: Tensor,
     temperature: float,
@@ -215,9 +226,10 @@ def _logits_grad(
     """The loss's gradient by one chunk's logits, C x V, in the dtype of its products.
 
     By logits / temperature: ∂ log p(y) = 1[y] − p, ∂H = −p (log p + H), and
-    ∂KL(p ‖ q) = p (log p − log q − KL). All but 1[y] is p times a slope.
+    ∂KL(p ‖ q) = p (log p − log q − KL). All but 1[y] is p times a slope. kept_NV: as in
+    `_scores_of`; its rows are used up.
     """
-    logp_CV = head.logp(rows, temperature)
+    logp_CV = head.logp(rows, temperature) if kept_NV is None else kept_NV[rows]
     slope_CX = -logp_grad_N[rows, None]  # of V columns as soon as they differ
     if entropy is not None:
         entropy_C1, grad_C1 = entropy.columns(rows)

@@ -263,12 +263,12 @@ def tree(prompts: list[list[int]], responses: list[list[int]]) -> TreeBatch:
         torch.from_numpy(again_X),
         torch.from_numpy(place_BL.ravel()[again_X]),
         torch.from_numpy(place_BL[before_BL]),
-        torch.tensor([*chain.from_iterable(responses)]),
+        torch.from_numpy(np.array([*chain.from_iterable(responses)])),  # torch reads a list slowly
         _places(responses, T),
         (B, T),
     )
 
 
 def _places(responses: list[list[int]], T: int) -> Tensor:
-    places = [b * T + t for b, response in enumerate(responses) for t in range(len(response))]
-    return torch.tensor(places).long()
+    length_B = np.array([len(response) for response in responses])
+    return torch.from_numpy(np.flatnonzero(np.arange(T) < length_B[:, None]))

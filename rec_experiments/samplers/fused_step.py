@@ -85,8 +85,10 @@ class FusedStep:
         sin_U1E = self.sin_LE.index_select(0, prefixes.position_U)[:, None]
         half = cos_U1E.shape[-1] // 2
         count, span = prefixes.count, span_of(prefixes.length)
-        bias_U11L = prefixes.bias_XL[:count, None, None, :span]
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+        # The query heads of a key head are the Q rows of one small matrix; there are Z = U · J.
+        bias_U11L = prefixes.bias_XL[:count, None, None, :span]
+        bias_ZQL = bias_U11L.expand(-1, key_heads, heads // key_heads, -1).flatten(0, 1)
         for layer, cache in zip(self.layers, prefixes.cache.layers, strict=True):
             qkv_UX = functional.linear(layer.attention_norm(x_UD), *layer.qkv)
             qkv_UHE = qkv_UX.unflatten(1, (heads + 2 * key_heads, -1))
@@ -95,12 +97,13 @@ class FusedStep:
                 rotated_UHE * cos_U1E, rotated_UHE.roll(half, dims=-1), sin_U1E
             )
             cache.update(rotated_UHE[:, heads:, None], qkv_UHE[:, heads + key_heads :, None])
-            key_UJLE, value_UJLE = (x_XJLE[:count, :, :span] for x_XJLE in cache.buffers)
-            # The query heads of a key head are the rows of one small matrix.
-            query_UJQE = rotated_UHE[:, :heads].unflatten(1, (key_heads, -1))
-            score_UJQL = (query_UJQE * layer.scaling) @ key_UJLE.mT
-            mixed_UJQE = score_UJQL.add_(bias_U11L).softmax(dim=-1) @ value_UJLE
-            x_UD = x_UD + functional.linear(mixed_UJQE.flatten(1), *layer.o)
+            key_ZLE, value_ZLE = (
+                x_XJLE.flatten(0, 1)[: len(bias_ZQL), :span] for x_XJLE in cache.buffers
+            )
+            query_ZQE = rotated_UHE[:, :heads].reshape(*bias_ZQL.shape[:2], -1)
+            score_ZQL = torch.baddbmm(bias_ZQL, query_ZQE, key_ZLE.mT, alpha=layer.scaling)
+            mixed_ZQE = torch.bmm(score_ZQL.softmax(dim=-1), value_ZLE)
+            x_UD = x_UD + functional.linear(mixed_ZQE.reshape(count, -1), *layer.o)
             gate_up_UX = functional.linear(layer.mlp_norm(x_UD), *layer.gate_up)
             gate_UF, up_UF = gate_up_UX.chunk(2, dim=-1)
             x_UD = x_UD + functional.linear(functional.silu(gate_UF) * up_UF, *layer.down)

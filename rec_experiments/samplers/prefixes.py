@@ -106,8 +106,10 @@ class BufferLayer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         start, self.length = self.length, self.length + key_states.shape[2]
+        before, span = span_of(start), span_of(self.length)
         for x_XJLE, new in zip(self.buffers, (key_states, value_states), strict=True):
-            x_XJLE[: self.count, :, span_of(start) : span_of(self.length)] = 0
+            if before < span:
+                x_XJLE[: self.count, :, before:span] = 0
             x_XJLE[: self.count, :, start : self.length] = new
         self._view()
         return self.keys, self.values

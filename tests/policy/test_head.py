@@ -205,12 +205,13 @@ def leaves_of(*shapes, seed=0):
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
+@pytest.mark.parametrize("at_once", [2 * 7, 5 * 7])  # chunks, and few enough to be kept
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     "outputs",
     [c for n in (1, 2, 3) for c in itertools.combinations(("logp_N", "entropy_N", "kl_N"), n)],
 )
-def test_the_gradients_pass_the_numerical_check(outputs, bias):
+def test_the_gradients_pass_the_numerical_check(outputs, bias, at_once):
     shapes = ((5, 3), (7, 3), (7,))[: 2 + bias]
     target_N = torch.tensor([0, 6, 2, 2, 1])
     reference = Head(*(x.detach() for x in leaves_of((5, 3), (7, 3), (7,), seed=1)))
@@ -223,8 +224,25 @@ def test_the_gradients_pass_the_numerical_check(outputs, bias):
         )  # fmt: skip
         return tuple(getattr(all_scores, name) for name in outputs)
 
-    with mock.patch.object(head, "LOGITS_AT_ONCE", 2 * 7):
+    with mock.patch.object(head, "LOGITS_AT_ONCE", at_once):
         assert torch.autograd.gradcheck(scores, leaves_of(*shapes))
+
+
+@pytest.mark.parametrize(("kept", "made"), [(2**20, 1), (5 * 7 - 1, 2)])
+def test_few_logits_are_made_once_and_the_gradient_is_the_same_bit_for_bit(kept, made, monkeypatch):
+    leaves, target_N = leaves_of((5, 3), (7, 3), (7,)), torch.tensor([0, 6, 2, 2, 1])
+
+    def gradients():
+        score = token_scores(Head(*leaves), {}, target_N, 0.7, differentiable={"entropy"})
+        return torch.autograd.grad((score.logp_N * score.entropy_N).sum(), leaves)
+
+    monkeypatch.setattr(head, "LOGITS_KEPT", 0)
+    before = gradients()
+    monkeypatch.setattr(head, "LOGITS_KEPT", kept)
+    with mock.patch.object(Head, "logp", autospec=True, side_effect=Head.logp) as logp:
+        after = gradients()
+    assert logp.call_count == made
+    assert all(map(torch.equal, before, after))
 
 
 def test_at_the_reference_the_gradient_of_kl_is_exactly_0():
