@@ -23,6 +23,7 @@ from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool, inline_verifier
 from rec_experiments.rollout.worker import LocalWorker
+from rec_experiments.samplers import shared
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.tasks.text_task import LongPrompts, TextTask
 from rec_experiments.training.loop import TrainingContext, forward_pass, pass_limits
@@ -180,7 +181,17 @@ def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTempla
             model, forward_pass(experiment, chat), pass_limits(experiment)
         )
     task = experiment.dataset
-    return LocalWorker(sampler, chat, verifier_for(task), task, experiment.reward, recomputer)
+    return LocalWorker(
+        sampler,
+        chat,
+        verifier_for(task),
+        task,
+        experiment.reward,
+        recomputer,
+        # Runs of one seed have the initial weights in common and no others. The worker is told the
+        # version of the weights, which a sampler is not.
+        initial=shared.among_jobs(sampler),
+    )
 
 
 def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

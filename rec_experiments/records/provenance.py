@@ -1,6 +1,7 @@
 """Where a run came from: enough to run it again, or to see why that is not possible."""
 
 import json
+import os
 import platform
 import sys
 from datetime import datetime
@@ -22,7 +23,7 @@ SOURCE = "source.json"  # beside a copy of the package: the commit and the diff 
 # What is kept of every start of a run; of the newest one provenance.json has all.
 OF_A_START = (
     "time", "command", "commit", "diff", "left_out", "copy", "code", "device", "cpu_capability",
-    "ranks",
+    "ranks", "shared_draws",
 )  # fmt: skip
 
 
@@ -31,8 +32,12 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
 
     config: the resolved configuration of its run. cpu_capability: the instructions that torch
     uses; with others it rounds otherwise, and so it does with another number of ranks.
+    shared_draws: what the native sampler drew from the initial weights may have come from another
+    run of the sweep, and time/rollout of those batches says nothing.
     """
     import torch
+
+    from rec_experiments.samplers import shared
 
     return {
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -45,6 +50,7 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "ranks": config.get("ranks"),
+        "shared_draws": shared.FOLDER in os.environ,
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in outside.packages()},
     }

@@ -123,7 +123,7 @@ class LocalWorker:
 
     Implements `RolloutWorker`: batches are drawn at the moment they are submitted.
     adjust: changes the rewards of training batches. recomputer: computes their log-probabilities
-    again, where that is asked for.
+    again, where that is asked for. initial: draws in the sampler's place from version 0.
     """
 
     ahead = 0
@@ -136,9 +136,11 @@ class LocalWorker:
         task: Task,
         adjust: RewardAdjustment,
         recomputer: LogprobRecomputer | None = None,
+        initial: Sampler | None = None,
     ):
         self.sampler, self.chat, self.verifier = sampler, chat, verifier
         self.adjust, self.recomputer = adjust, recomputer
+        self.initial = initial or sampler
         self.limit = task.max_response_tokens
         self.conversation = task if isinstance(task, MultiTurnTask) else None
         self._loaded: int | None = None
@@ -192,16 +194,17 @@ class LocalWorker:
 
     def _answers(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
         """One batch for each request, all sampled together; the time is shared by responses."""
+        sampler = self.sampler if snapshot.version else self.initial
         if self._loaded != snapshot.version:
             weights = snapshot.full()
-            self.sampler.load(weights)
+            sampler.load(weights)
             if self.recomputer:
                 self.recomputer.load(weights)
             self._loaded = snapshot.version
         started = time.perf_counter()
         together = RolloutRequest.joined(requests)
         prompts = self.chat.encode_all([problem.messages for problem in together.problems])
-        responses = self._respond(together, prompts)
+        responses = self._respond(sampler, together, prompts)
         sampled = time.perf_counter()
         rows = [
             (group, response) for group, of_group in enumerate(responses) for response in of_group
@@ -225,7 +228,9 @@ class LocalWorker:
             for start, request in zip(starts, requests, strict=False)
         ]
 
-    def _respond(self, request: RolloutRequest, prompts: list[list[int]]) -> list[list[Response]]:
+    def _respond(
+        self, sampler: Sampler, request: RolloutRequest, prompts: list[list[int]]
+    ) -> list[list[Response]]:
         """One response per key, of one turn, or of several where the task replies to them.
 
         Every turn is prompted with the tokens before it as they are: text is never tokenised
@@ -233,7 +238,7 @@ class LocalWorker:
         and then cut to what the trajectory has left.
         """
         keys, temperature = request.keys, request.temperature
-        responses = self.sampler.sample(prompts, keys, temperature)
+        responses = sampler.sample(prompts, keys, temperature)
         task = self.conversation
         if task is None:
             return responses
@@ -251,7 +256,7 @@ class LocalWorker:
             live = spoken_to
             if not live:
                 break
-            written = self.sampler.sample(
+            written = sampler.sample(
                 [prompts[group] + responses[group][k].tokens for group, k in live],
                 [[replace(keys[group][k], turn=turn)] for group, k in live],
                 temperature,

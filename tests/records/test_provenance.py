@@ -4,6 +4,7 @@ changes is not kept."""
 import pytest
 
 from rec_experiments.records import provenance
+from rec_experiments.samplers import shared
 
 
 def start(capability: str | None, from_step: int = 0, **more: object) -> dict:
@@ -32,6 +33,12 @@ def test_other_instructions_are_told(starts, told):
 def test_secrets_that_are_not_kept_are_told():
     [line] = provenance.remarks({"starts": [start("AVX2", left_out=["a/.env", "id_rsa"])]})
     assert line.endswith("a/.env, id_rsa")
+
+
+def test_a_run_says_whether_its_draws_may_be_those_of_another(monkeypatch):
+    assert provenance.collect({})["shared_draws"] is False
+    monkeypatch.setenv(shared.FOLDER, "/somewhere")
+    assert provenance.collect({})["shared_draws"] is True
 
 
 def test_what_is_told_is_of_what_is_collected(monkeypatch):

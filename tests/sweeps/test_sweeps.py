@@ -6,6 +6,8 @@
 3. A value on the command line replaces an axis; labels choose arms; a job knows nothing of a sweep.
 4. Each job has its own folder, and figures share runs.
 5. A sweep runs what is not done, goes on past failed and killed jobs, names them, and exits with 1.
+6. Jobs of a local sweep share their first draws, which changes nothing but times, in a folder that
+   is gone when the sweep has ended, however it ended. No jobs of another launcher do.
 """
 
 import functools
@@ -20,7 +22,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from conftest import resolve
+from conftest import SMALL, resolve, run, timeless
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.singleton import Singleton
@@ -29,6 +31,7 @@ from hydra_plugins.rec_arm_sweeper import local
 from rec_experiments import schema, sweeps
 from rec_experiments.errors import UserError
 from rec_experiments.records.identity import run_path
+from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.sweeps.__main__ import main
 
 ROOT = Path(__file__).parents[2]
@@ -367,8 +370,10 @@ def test_a_fixed_run_dir_cannot_hold_a_sweep():
 # A task that takes no time: seed 1 raises, 2 is killed, 3 is a user's mistake, 4 is left undone.
 STUB = """
 import os, signal, sys, time
+from pathlib import Path
 from rec_experiments import command
 from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.samplers.shared import FOLDER
 from rec_experiments.sweeps import resolve
 from rec_experiments.errors import UserError
 
@@ -380,6 +385,9 @@ def task(config):
     _, path = resolve(config)
     path.mkdir(parents=True, exist_ok=True)
     print("seed", config.seed, flush=True)
+    (path / "told").write_text(os.environ.get(FOLDER, ""))
+    if FOLDER in os.environ:
+        Path(os.environ[FOLDER], str(config.seed)).touch()
     if config.seed == 1:
         raise KeyError("boom")
     if config.seed == 2:
@@ -397,11 +405,30 @@ if __name__ == "__main__":
     command.hydra_main("config", task)
 """
 
+# A run in earnest, which says in the end where the shared draws are, and which.
+TELLING = """
+import json, os
+from pathlib import Path
+from rec_experiments import cli, command
+from rec_experiments.samplers.shared import FOLDER
+from rec_experiments.sweeps import resolve
+
+def task(config):
+    cli.start(config)
+    _, path = resolve(config)
+    files = {file.name: file.stat() for file in Path(os.environ[FOLDER]).iterdir()}
+    told = {name: (found.st_ino, found.st_mtime_ns) for name, found in files.items()}
+    (path / "told").write_text(json.dumps([os.environ[FOLDER], told]))
+
+if __name__ == "__main__":
+    command.hydra_main("config", task)
+"""
+
 
 @pytest.fixture
-def multirun(tmp_path):
+def multirun(tmp_path, request):
     script = tmp_path / "stub.py"
-    script.write_text(STUB)
+    script.write_text(getattr(request, "param", STUB))
     paths = [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
 
     def start(*overrides, until=None, stop=None):
@@ -422,6 +449,13 @@ def multirun(tmp_path):
     return start
 
 
+def assert_gone(tmp_path):
+    """The jobs were told of one folder for their draws, and it is no longer there."""
+    [folder] = {told.read_text() for told in tmp_path.glob("runs/*/told")}
+    assert "rec_draws_" in folder
+    assert not Path(folder).exists()
+
+
 def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
     done = multirun("seed=0,1,2,3,4,5")
     assert done.returncode == 1
@@ -439,6 +473,7 @@ def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
     }
     logs = {log.parent.name.split("_seed")[1][0]: log for log in tmp_path.glob("runs/*/log.txt")}
     assert sorted(logs) == list("012345")
+    assert_gone(tmp_path)
     assert "seed 0" in logs["0"].read_text()
     assert "seed 1" not in logs["0"].read_text()
     assert "Traceback" in logs["1"].read_text()
@@ -486,6 +521,7 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multiru
     )
     assert stopped.returncode == 128 + signal.SIGINT
     assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
+    assert_gone(tmp_path)
     assert "1 runs, 1 finished before" in multirun("seed=0").stdout
 
 
@@ -499,6 +535,7 @@ def test_a_signal_to_a_sweep_stops_its_jobs(multirun, tmp_path, number):
     assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
     [log] = tmp_path.glob("runs/*_seed6_*/log.txt")
     assert log.read_text() == "seed 6\ntold to stop by SIGTERM\n"
+    assert_gone(tmp_path)
 
 
 def test_an_error_of_the_local_launcher_is_named_and_its_traceback_kept(capfd):
@@ -520,11 +557,38 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
     assert "4 runs, 0 finished before" in done.stdout
     assert "2 done, 2 failed" in done.stdout
     assert done.stderr.count("KeyError: 'boom'") >= 2
+    told = {each.read_text() for each in tmp_path.glob("runs/*/told")}
+    assert len(told) == 1
+    assert (told == {""}) == (launcher != "local")
     figure = sweeps.load_figure("fig3", arguments)
     jobs = sweeps.jobs(figure, [*arguments, f"output_dir={tmp_path}/runs"])
     assert {job.path for job in jobs if sweeps.finished(job)} == {
         job.path for job in jobs if job.config["seed"] == 0
     }
+
+
+@pytest.mark.parametrize("multirun", [TELLING], indirect=True)
+@pytest.mark.parametrize("pipeline", ["sequential", "overlap"])
+def test_jobs_that_share_draws_are_the_runs_that_they_are_alone(multirun, tmp_path, pipeline):
+    """The second one reads all that the first has drawn from the initial weights: it writes no file
+    of its own, and replaces none. Under interval 2 a third batch is drawn from other weights."""
+    common = [*SMALL, "sync.interval=2", f"pipeline={pipeline}"]
+    arms = ["grpo", "reinforce"]
+    done = multirun(*common, f"algo={','.join(arms)}", "hydra.launcher.jobs=1")
+    assert done.returncode == 0, done.stderr
+    folders = [RunFolder(*tmp_path.glob(f"runs/{arm}_*")) for arm in arms]
+    (one, first), (other, second) = (
+        json.loads((folder.path / "told").read_text()) for folder in folders
+    )
+    assert one == other
+    assert first == second
+    assert len(first) == 2 * 2  # the evaluation at the start and two batches at once, with digests
+    assert not Path(one).exists()
+    for arm, folder in zip(arms, folders, strict=True):
+        alone = run(tmp_path / arm, *common, f"algo={arm}")
+        assert [*map(timeless, folder.metrics())] == [*map(timeless, alone.metrics())]
+        assert folder.provenance()["shared_draws"] is True
+        assert folder.provenance()["starts"][0]["shared_draws"] is True
 
 
 def test_a_mistake_is_told_before_anything_starts(multirun, tmp_path):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import deque
@@ -34,7 +35,11 @@ PRELOAD = [
 
 
 class LocalLauncher(Launcher):
-    """Runs up to `jobs` jobs at once, each in a process of its own that writes log.txt."""
+    """Runs up to `jobs` jobs at once, each in a process of its own that writes log.txt.
+
+    Jobs share what they draw from equal weights, in a folder that goes with the sweep. A run alone
+    draws for itself, so two that are compared bit for bit were drawn apart.
+    """
 
     def __init__(self, jobs: int):
         self.jobs = jobs
@@ -51,13 +56,18 @@ class LocalLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         from rec_experiments.signals import on_stop
 
-        with on_stop(_end):
+        with (
+            on_stop(_end),
+            tempfile.TemporaryDirectory(prefix="rec_draws_", ignore_cleanup_errors=True) as folder,
+        ):
+            self.draws = folder
             return self._launch(job_overrides, initial_job_idx)
 
     def _launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Whatever ends it early, the jobs are told to save their state and stop."""
+        """Whatever ends it early, the jobs are told to save their state and stop, and have ended
+        when it does: then nobody writes where their draws are."""
         waiting = deque(range(len(job_overrides)))
         running: dict[Any, tuple[int, BaseProcess, float]] = {}
         returns: dict[int, JobReturn] = {}
@@ -80,6 +90,8 @@ class LocalLauncher(Launcher):
         finally:
             for _, process, _ in running.values():
                 process.terminate()
+            for _, process, _ in running.values():
+                process.join()
         return [returns[index] for index in range(len(job_overrides))]
 
     def _start(self, overrides: list[str], number: int) -> tuple[Connection, BaseProcess]:
@@ -95,8 +107,10 @@ class LocalLauncher(Launcher):
 
     def run(self, overrides: list[str], number: int) -> JobReturn:
         """One job, in its own process, with its output in its run folder."""
+        from rec_experiments.samplers import shared
         from rec_experiments.sweeps import resolve
 
+        os.environ[shared.FOLDER] = self.draws  # a forked process has what the first one had
         config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
         with open_dict(config):
             config.hydra.job.id = config.hydra.job.num = number

@@ -1,0 +1,119 @@
+"""Draws that the jobs of a sweep on this machine share: who needs them first writes them down.
+
+Runs of one seed begin with the same weights and draw the same from them. The native sampler's draws
+are a function of what names their file here, so a run that reads them is the run that would have
+drawn them, but for the time that it took.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rec_experiments.files import read_whole, write_with_digest
+from rec_experiments.samplers.decoding import NativeSampler
+from rec_experiments.types import Response, SampleKey, Sampler
+
+# The environment variable that names the folder. A launcher sets it in its jobs' own processes;
+# where it is not set, as in a run alone, nothing is shared.
+FOLDER = "REC_SHARED_DRAWS"
+
+DIGEST_BYTES = 16
+FIELDS = [field.name for field in dataclasses.fields(Response)]
+
+
+def among_jobs(sampler: Sampler) -> Sampler:
+    """The sampler, with draws shared if this process is told where, and if it is the native one:
+    what others draw may depend on more than what is known here."""
+    folder = os.environ.get(FOLDER)
+    if folder and isinstance(sampler, NativeSampler):
+        return SharedDraws(sampler, Path(folder))
+    return sampler
+
+
+class SharedDraws:
+    """Implements `rec_experiments.types.Sampler`: draws what is not in the folder yet.
+
+    A file that is damaged counts as absent. A folder that cannot be written is no fault of the run.
+    Two that need the same at the same time both draw it: to wait would take as long.
+    """
+
+    def __init__(self, sampler: NativeSampler, folder: Path) -> None:
+        self.sampler, self.folder = sampler, folder
+        self._weights: str | None = None  # digest of those that are loaded, once it was asked for
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """As that of the sampler."""
+        self._weights = None
+        self.sampler.load(weights)
+
+    def sample(
+        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
+    ) -> list[list[Response]]:
+        """As that of the sampler, equal bit for bit."""
+        file = self.folder / f"{self._name(prompts, draws, temperature)}.json"
+        found = _unpack(read_whole(file), [len(named) for named in draws])
+        if found is None:
+            found = self.sampler.sample(prompts, draws, temperature)
+            with contextlib.suppress(OSError):
+                write_with_digest(file, _pack(found))
+        return found
+
+    def _name(
+        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
+    ) -> str:
+        """A digest of all that the responses depend on, to the last bit."""
+        sampler, model = self.sampler, self.sampler.model
+        if self._weights is None:
+            self._weights = _digest_of(model.state_dict())
+        depends_on = (
+            self._weights,
+            type(model).__name__,
+            model.config.to_json_string(use_diff=False),
+            model.config._attn_implementation,
+            model.dtype,
+            model.device,
+            sampler.eos.tolist(),
+            sampler.pad_id,
+            sampler.limit,
+            sampler.max_rows,
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            prompts,
+            draws,
+            temperature,
+        )
+        return hashlib.blake2b(repr(depends_on).encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _digest_of(weights: Mapping[str, Tensor]) -> str:
+    """Of names, types, shapes and bytes."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for name, weight in weights.items():
+        digest.update(repr((name, weight.dtype, tuple(weight.shape))).encode())
+        digest.update(weight.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _pack(responses: list[list[Response]]) -> bytes:
+    """As JSON, which has numbers as Python writes them: each comes back as the float that it is."""
+    rows = [[[getattr(each, name) for name in FIELDS] for each in named] for named in responses]
+    return json.dumps(rows).encode()
+
+
+def _unpack(data: bytes | None, counts: list[int]) -> list[list[Response]] | None:
+    """What `_pack` made of so many responses to each prompt; None for anything else."""
+    try:
+        rows = json.loads(data or b"")
+        found = [
+            [Response(**dict(zip(FIELDS, row, strict=True))) for row in named] for named in rows
+        ]
+    except (TypeError, ValueError):
+        return None
+    return found if [*map(len, found)] == counts else None

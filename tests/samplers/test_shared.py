@@ -1,0 +1,257 @@
+"""Draws that jobs of a sweep share.
+
+1. What is read is what the sampler would have drawn, bit for bit, and nobody draws it again.
+2. Whatever a response depends on, to the last bit of a weight, tells draws apart.
+3. A damaged file is drawn anew and replaced; a folder that is gone or full is no fault of a run.
+4. Draws from version 0 are shared, and no others; only the native sampler's, and only where a
+   folder is named.
+"""
+
+import copy
+import dataclasses
+import os
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from conftest import SMALL, experiment
+
+from rec_experiments import files
+from rec_experiments.prepare import make_worker, prepare
+from rec_experiments.rng import TRAIN
+from rec_experiments.rollout.worker import RolloutRequest, Snapshot
+from rec_experiments.samplers import shared
+from rec_experiments.samplers.decoding import NativeSampler
+from rec_experiments.samplers.shared import SharedDraws
+from rec_experiments.types import SampleKey
+
+EOS, PAD, LIMIT, ROWS = [1, 2], 0, 14, 5
+PROMPTS = [list(range(3, 3 + n)) for n in (3, 7, 5)]
+DRAWS = [[SampleKey(0, TRAIN, 4, group, k) for k in range(3 + group)] for group in range(3)]
+CONFIG = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.15,
+}
+
+
+def build(**config):
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG | config))
+
+
+MODEL = build()
+
+
+def sampler(model=MODEL, **other) -> NativeSampler:
+    """One that counts the calls of `sample` in `calls`."""
+    given = {"eos_ids": EOS, "pad_id": PAD, "max_response_tokens": LIMIT, "max_rows": ROWS} | other
+    made = NativeSampler(copy.deepcopy(model), **given)
+    made.calls, sample = 0, made.sample
+
+    def counted(*arguments):
+        made.calls += 1
+        return sample(*arguments)
+
+    made.sample = counted
+    return made
+
+
+def bits(responses):
+    """With each log-probability as its eight bytes."""
+    return [
+        [(r.tokens, [struct.pack("<d", x) for x in r.logp], r.finished, r.mask) for r in of_prompt]
+        for of_prompt in responses
+    ]
+
+
+@pytest.fixture
+def first(tmp_path):
+    """What was drawn and written down."""
+    return SharedDraws(sampler(), tmp_path).sample(PROMPTS, DRAWS, 1.0)
+
+
+def test_what_is_read_is_what_would_have_been_drawn(tmp_path, first):
+    drawn = sampler().sample(PROMPTS, DRAWS, 1.0)
+    second = SharedDraws(sampler(), tmp_path)
+    read = [second.sample(PROMPTS, DRAWS, 1.0) for _ in range(2)]
+    assert second.sampler.calls == 0
+    assert bits(first) == bits(drawn) == bits(read[0]) == bits(read[1])
+    assert {type(x) for r in read[0][0] for x in (r.finished, *r.mask)} == {bool}
+    assert {r.finished for of_prompt in drawn for r in of_prompt} == {True, False}
+    read[0][0][0].tokens.append(3)
+    read[0].clear()
+    assert bits(read[1]) == bits(drawn)
+
+
+def test_weights_that_are_loaded_are_those_that_count(tmp_path, first):
+    other = {name: weight * 1.5 for name, weight in MODEL.state_dict().items()}
+    again = SharedDraws(sampler(), tmp_path)
+    again.load(other)
+    bare = sampler()
+    bare.load(other)
+    assert again.sample(PROMPTS, DRAWS, 1.0) == bare.sample(PROMPTS, DRAWS, 1.0) != first
+    assert again.sampler.calls == 1
+    again.load(MODEL.state_dict())
+    assert again.sample(PROMPTS, DRAWS, 1.0) == first
+    assert again.sampler.calls == 1
+
+
+def next_float():
+    """The model with one weight moved to the next float."""
+    model = copy.deepcopy(MODEL)
+    weight = model.get_parameter("model.layers.1.mlp.up_proj.weight").data.view(-1)
+    weight[7] = torch.nextafter(weight[7], torch.tensor(9.0))
+    return model
+
+
+def key(**other):
+    """The draws with one key changed."""
+    changed = copy.deepcopy(DRAWS)
+    changed[1][2] = dataclasses.replace(changed[1][2], **other)
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("made", "asked"),
+    [
+        ({"model": next_float()}, {}),
+        ({"model": build(rms_norm_eps=1e-5)}, {}),
+        ({"model": copy.deepcopy(MODEL).double()}, {}),
+        ({"eos_ids": [1]}, {}),
+        ({"pad_id": 5}, {}),
+        ({"max_response_tokens": LIMIT - 1}, {}),
+        ({"max_rows": ROWS + 1}, {}),
+        ({"max_rows": None}, {}),
+        ({}, {"temperature": 0.9}),
+        ({}, {"temperature": 0.0}),
+        ({}, {"prompts": [*PROMPTS[:2], [*PROMPTS[2][:-1], 60]]}),
+        ({}, {"prompts": [*PROMPTS[:2], PROMPTS[2][:-1]]}),
+        ({}, {"draws": [*DRAWS[:2], DRAWS[2][:-1]]}),
+        *(({}, {"draws": key(**{f.name: 9})}) for f in dataclasses.fields(SampleKey)),
+    ],
+)
+def test_whatever_differs_is_drawn(tmp_path, first, made, asked):
+    asked = {"prompts": PROMPTS, "draws": DRAWS, "temperature": 1.0} | asked
+    other = SharedDraws(sampler(**made), tmp_path)
+    assert other.sample(*asked.values()) == sampler(**made).sample(*asked.values())
+    assert other.sampler.calls == 1
+
+
+def test_threads_tell_draws_apart(tmp_path, first, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    other = SharedDraws(sampler(), tmp_path)
+    other.sample(PROMPTS, DRAWS, 1.0)
+    assert other.sampler.calls == 1
+
+
+def torn(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+def whole_but_foreign(file: Path) -> None:
+    files.write_with_digest(file, b"[[[1]]]")
+
+
+def whole_but_fewer(file: Path) -> None:
+    files.write_with_digest(file, b"[[], [], []]")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        torn,
+        whole_but_foreign,
+        whole_but_fewer,
+        lambda file: file.write_bytes(b"\x80 garbage"),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.with_suffix(".sha256").unlink(),
+        lambda file: (file.unlink(), os.mkfifo(file)),  # no reader waits for a writer
+    ],
+)
+def test_a_damaged_file_is_drawn_anew_and_replaced(tmp_path, first, harm):
+    [file] = tmp_path.glob("*.json")
+    sound = file.read_bytes()
+    harm(file)
+    again = SharedDraws(sampler(), tmp_path)
+    assert again.sample(PROMPTS, DRAWS, 1.0) == first
+    assert again.sampler.calls == 1
+    assert [*tmp_path.glob("*.json")] == [file]
+    assert file.read_bytes() == sound
+    assert SharedDraws(sampler(), tmp_path).sample(PROMPTS, DRAWS, 1.0) == first
+
+
+def test_a_folder_that_is_gone_does_not_fail(tmp_path, first):
+    gone = SharedDraws(sampler(), tmp_path / "gone")
+    assert gone.sample(PROMPTS, DRAWS, 1.0) == first
+    assert not gone.folder.exists()
+
+
+def test_a_full_disk_does_not_fail(tmp_path, first, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    there = {*tmp_path.iterdir()}
+    again = SharedDraws(sampler(), tmp_path)
+    assert again.sample(PROMPTS, DRAWS, 0.5) != first
+    assert {*tmp_path.iterdir()} == there
+
+
+@pytest.fixture(scope="module")
+def context():
+    """A small run before its first step."""
+    return prepare(experiment(*SMALL))
+
+
+def worker_of(context):
+    exp = experiment(*SMALL)
+    return make_worker(exp, copy.deepcopy(context.model), context.chat)
+
+
+def request(context, batch=0):
+    keys = [[SampleKey(0, TRAIN, batch, group, k) for k in range(2)] for group in range(2)]
+    return RolloutRequest(context.train_problems[:2], keys, 1.0)
+
+
+def test_draws_from_version_0_are_shared_and_no_others(context, tmp_path, monkeypatch):
+    monkeypatch.setenv(shared.FOLDER, str(tmp_path))
+    worker, other = worker_of(context), worker_of(context)
+    initial = Snapshot.of(context.model, 0)
+    moved = Snapshot(3, {name: 1.1 * weight for name, weight in initial.weights.items()})
+    expected = worker.answer(initial, request(context))
+    there = {*tmp_path.iterdir()}
+    assert len(there) == 2  # the draws and their digest
+    later = worker.answer(moved, request(context))
+    assert {*tmp_path.iterdir()} == there
+    assert later.responses != expected.responses
+
+    # It has the version that was asked for, though it did not draw in between.
+    assert other.answer(initial, request(context)).responses == expected.responses
+    assert other.answer(moved, request(context)).responses == later.responses
+    monkeypatch.setattr(other.sampler, "sample", None)  # from here on it can only read
+    assert other.answer(initial, request(context)).responses == expected.responses
+
+
+def test_nothing_is_shared_where_no_folder_is_named(context, monkeypatch):
+    assert shared.FOLDER not in os.environ
+    worker = worker_of(context)
+    assert worker.initial is worker.sampler
+    monkeypatch.setenv(shared.FOLDER, "")
+    assert shared.among_jobs(worker.sampler) is worker.sampler
+
+
+def test_only_the_native_sampler_shares(tmp_path, monkeypatch):
+    class Other:
+        """Like vLLM's: what it draws may depend on more than its request."""
+
+    monkeypatch.setenv(shared.FOLDER, str(tmp_path))
+    assert isinstance(shared.among_jobs(sampler()), SharedDraws)
+    other = Other()
+    assert shared.among_jobs(other) is other
