@@ -96,7 +96,7 @@ class FusedStep:
             rotated_UHE = torch.addcmul(
                 rotated_UHE * cos_U1E, rotated_UHE.roll(half, dims=-1), sin_U1E
             )
-            cache.update(rotated_UHE[:, heads:, None], qkv_UHE[:, heads + key_heads :, None])
+            cache.write(rotated_UHE[:, heads:, None], qkv_UHE[:, heads + key_heads :, None])
             key_ZLE, value_ZLE = (
                 x_XJLE.flatten(0, 1)[: len(bias_ZQL), :span] for x_XJLE in cache.buffers
             )

@@ -105,14 +105,18 @@ class BufferLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        start, self.length = self.length, self.length + key_states.shape[2]
-        before, span = span_of(start), span_of(self.length)
-        for x_XJLE, new in zip(self.buffers, (key_states, value_states), strict=True):
-            if before < span:
-                x_XJLE[: self.count, :, before:span] = 0
-            x_XJLE[: self.count, :, start : self.length] = new
+        self.write(key_states, value_states)
         self._view()
         return self.keys, self.values
+
+    def write(self, key_UJTE: Tensor, value_UJTE: Tensor) -> None:
+        """T more tokens of each prefix, for who reads the buffers."""
+        start, self.length = self.length, self.length + key_UJTE.shape[2]
+        before, span = span_of(start), span_of(self.length)
+        for x_XJLE, new_UJTE in zip(self.buffers, (key_UJTE, value_UJTE), strict=True):
+            if before < span:
+                x_XJLE[: self.count, :, before:span] = 0
+            x_XJLE[: self.count, :, start : self.length] = new_UJTE
 
     def move(self, source_X: Tensor, target_X: Tensor, count: int, places: int) -> None:
         """Copy some prefixes to other places; from now on there are `count`, with room for so
