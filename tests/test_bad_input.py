@@ -28,7 +28,7 @@ CASES = {
     "key of another choice": (["clip.outer_low=0.6"], ["clip.outer_low", "allowed: high, "]),
     "appended key": (["+foo=3"], ["foo: is no key"]),
     "appended key of a piece": (["+clip.foo=3"], ["clip.foo: is no key", "high, kind, low"]),
-    "number for a choice": (["sync=3"], ["must be a string"]),
+    "number for a choice": (["sync=3"], ["sync=3: is no name of a choice"]),
     "no equals sign": (["seed"], ["seed"]),
     "unbalanced brackets": (["optimizer.betas=[0.9"], ["optimizer.betas=[0.9: cannot be read"]),
     "missing mandatory value": (["model=pretrained"], ["model.path"]),

@@ -18,7 +18,7 @@ from torch.nn import functional
 # weights of a model with such a vocabulary, and every chunk reads the head's weight and adds to its
 # gradient, which takes longer than the products themselves once a chunk has few tokens.
 LOGITS_AT_ONCE = 2**26
-# So few, 4 MiB in float32, are kept for the backward pass, which would take longer to make them again.
+# So few, 4 MiB in float32, are kept for the backward pass: to make them again would take longer.
 LOGITS_KEPT = 2**20
 REFERENCE = "reference"  # of the other policies the one that KL is measured to
 

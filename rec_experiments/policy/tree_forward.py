@@ -228,7 +228,6 @@ class _ShortAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query_ZQE, key_ZLE, value_ZLE, weight_ZQL = ctx.saved_tensors
-        B, X, L, E = grad.shape
         grad_ZQE = grad.reshape(query_ZQE.shape)
         weight_grad_ZQL = torch.bmm(grad_ZQE, value_ZLE.mT)
         score_grad_ZQL = torch.ops.aten._softmax_backward_data(
@@ -239,7 +238,7 @@ class _ShortAttention(torch.autograd.Function):
             torch.bmm(score_grad_ZQL.mT, query_ZQE),
             torch.bmm(weight_ZQL.mT, grad_ZQE),
         )
-        return *(x.view(B, -1, L, E) for x in found), None
+        return *(x.view(len(grad), -1, *grad.shape[2:]) for x in found), None
 
 
 class _Layer(torch.autograd.Function):
