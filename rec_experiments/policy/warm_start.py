@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -44,9 +45,11 @@ def load_warm_start(
         "transformers": transformers.__version__,
         "model": dataclasses.asdict(source),
         "dataset": dataclasses.asdict(task),
-        "problems": [dataclasses.asdict(problem) for problem in problems],  # of a file that changes
+        "problems": problems,  # of a file that changes
     }
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    # As `dataclasses.asdict` has it, which copies all that is in a problem.
+    written = json.dumps(recipe, sort_keys=True, default=_fields)
+    digest = hashlib.sha256(written.encode()).hexdigest()
     file = cache.folder() / f"warm_start_{digest[:16]}.pt"
 
     def make() -> bytes:
@@ -63,6 +66,10 @@ def load_warm_start(
 
     weights = kept(file, make, f"{plan.steps} supervised steps", note)
     model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+
+
+def _fields(problem: Problem) -> dict[str, Any]:
+    return {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)}
 
 
 def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str], None]) -> bytes:
