@@ -123,7 +123,8 @@ class LocalWorker:
 
     Implements `RolloutWorker`: batches are drawn at the moment they are submitted.
     adjust: changes the rewards of training batches. recomputer: computes their log-probabilities
-    again, where that is asked for. initial: draws in the sampler's place from version 0.
+    again, where that is asked for. initial: draws in the place of the sampler from version 0; None
+    for no other.
     """
 
     ahead = 0
@@ -140,7 +141,7 @@ class LocalWorker:
     ):
         self.sampler, self.chat, self.verifier = sampler, chat, verifier
         self.adjust, self.recomputer = adjust, recomputer
-        self.initial = initial or sampler
+        self.initial = initial
         self.limit = task.max_response_tokens
         self.conversation = task if isinstance(task, MultiTurnTask) else None
         self._loaded: int | None = None
@@ -194,7 +195,7 @@ class LocalWorker:
 
     def _answers(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
         """One batch for each request, all sampled together; the time is shared by responses."""
-        sampler = self.sampler if snapshot.version else self.initial
+        sampler = (None if snapshot.version else self.initial) or self.sampler
         if self._loaded != snapshot.version:
             weights = snapshot.full()
             sampler.load(weights)

@@ -28,13 +28,13 @@ DIGEST_BYTES = 16
 FIELDS = [field.name for field in dataclasses.fields(Response)]
 
 
-def among_jobs(sampler: Sampler) -> Sampler:
-    """The sampler, with draws shared if this process is told where, and if it is the native one:
+def among_jobs(sampler: Sampler) -> "SharedDraws | None":
+    """The sampler with draws shared, if this process is told where, and if it is the native one:
     what others draw may depend on more than what is known here."""
     folder = os.environ.get(FOLDER)
     if folder and isinstance(sampler, NativeSampler):
         return SharedDraws(sampler, Path(folder))
-    return sampler
+    return None
 
 
 class SharedDraws:

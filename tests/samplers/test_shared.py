@@ -242,9 +242,9 @@ def test_draws_from_version_0_are_shared_and_no_others(context, tmp_path, monkey
 def test_nothing_is_shared_where_no_folder_is_named(context, monkeypatch):
     assert shared.FOLDER not in os.environ
     worker = worker_of(context)
-    assert worker.initial is worker.sampler
+    assert worker.initial is None
     monkeypatch.setenv(shared.FOLDER, "")
-    assert shared.among_jobs(worker.sampler) is worker.sampler
+    assert shared.among_jobs(worker.sampler) is None
 
 
 def test_only_the_native_sampler_shares(tmp_path, monkeypatch):
@@ -254,4 +254,4 @@ def test_only_the_native_sampler_shares(tmp_path, monkeypatch):
     monkeypatch.setenv(shared.FOLDER, str(tmp_path))
     assert isinstance(shared.among_jobs(sampler()), SharedDraws)
     other = Other()
-    assert shared.among_jobs(other) is other
+    assert shared.among_jobs(other) is None
