@@ -146,15 +146,21 @@ class NativeSampler:
             live = (~torch.isin(chosen_B, self.eos)).nonzero()[:, 0]
             if not len(live) or t + 1 == self.limit:
                 break
-            row_B, column_B = row_B[live], column_B[live]
-            pair_M, pair_B = torch.unique(
-                prefix_B[live] * vocabulary + chosen_B[live], return_inverse=True
-            )
-            parent_M = pair_M // vocabulary
-            place_M = prefixes.branch(parent_M)
-            prefix_B = place_M[pair_B]
-            token_M = torch.empty_like(pair_M)
-            token_M[place_M] = pair_M - parent_M * vocabulary
+            all_go_on = len(live) == len(row_B)
+            if not all_go_on:
+                row_B, column_B = row_B[live], column_B[live]
+                prefix_B, chosen_B = prefix_B[live], chosen_B[live]
+            pair_M, pair_B = torch.unique(prefix_B * vocabulary + chosen_B, return_inverse=True)
+            if all_go_on and len(pair_M) == prefixes.count:  # each prefix as one, where it was
+                prefix_B, token_M = pair_B, pair_M % vocabulary
+            else:
+                parent_M = pair_M // vocabulary
+                place_M = prefixes.branch(parent_M)
+                prefix_B = place_M[pair_B]
+                token_M = torch.empty_like(pair_M)
+                token_M[place_M] = pair_M - parent_M * vocabulary
+            if len(pair_M) == len(row_B) and width > 1:  # each row has a prefix of its own
+                column_B, width = torch.zeros_like(row_B), 1
             logits_UV = self._step(token_M, prefixes)
         return self._responses(token_TB.T, logp_TB.T)
 
