@@ -21,7 +21,7 @@ class _Norm(NamedTuple):
     epsilon: float
 
     def __call__(self, x_UD: Tensor) -> Tensor:
-        """x / √(mean x² + ε) · weight. Torch has one kernel for it on a GPU, and seven on the host."""
+        """x / √(mean x² + ε) · weight. Torch has one kernel for it on a GPU, seven on the host."""
         if x_UD.device.type != "cpu":
             return functional.rms_norm(x_UD, self.weight_D.shape, self.weight_D, self.epsilon)
         norm_U1 = torch.linalg.vector_norm(x_UD, dim=-1, keepdim=True)
