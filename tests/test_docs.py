@@ -9,9 +9,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import experiment
 
 from rec_experiments import sweeps
@@ -152,3 +154,11 @@ def test_a_command_of_the_pages_in_earnest(command, workplace):
     subprocess.run(
         command, shell=True, cwd=folder, env={**os.environ, "PATH": binaries}, check=True
     )
+
+
+def test_one_version_stands_everywhere():
+    """Of the package, of how to cite it, and the newest of the changes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert project["version"] == cited["version"] == newest[1]
