@@ -216,9 +216,7 @@ class _ShortAttention(torch.autograd.Function):
         (B, X, L, E), J = query.shape, key.shape[1]
         query_ZQE, key_ZLE, value_ZLE = (x.reshape(B * J, -1, E) for x in (query, key, value))
         later_LL = query.new_full((L, L), -torch.inf).triu(1)
-        score_ZQL = torch.baddbmm(
-            later_LL.repeat(X // J, 1), query_ZQE, key_ZLE.mT, alpha=scaling
-        )
+        score_ZQL = torch.baddbmm(later_LL.repeat(X // J, 1), query_ZQE, key_ZLE.mT, alpha=scaling)
         weight_ZQL = score_ZQL.softmax(dim=-1)
         ctx.scaling = scaling
         ctx.save_for_backward(query_ZQE, key_ZLE, value_ZLE, weight_ZQL)

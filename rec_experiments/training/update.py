@@ -63,10 +63,7 @@ class MiniBatch:
         return cls(
             sequences=distinct(rollouts.prompts, [r.tokens for r in rollouts.responses]),
             written_BT=written_BT.to(parameter.device),
-            logps={
-                role: _padded(logp, dtype).to(parameter.device)
-                for role, logp in logps.items()
-            },
+            logps={role: _padded(logp, dtype).to(parameter.device) for role, logp in logps.items()},
             advantages=algorithm.advantages(outcomes, dropping).to(parameter.device),
             groups_B=groups_B.to(parameter.device),
             versions_B=torch.tensor(rollouts.versions).to(parameter.device),
