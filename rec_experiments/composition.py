@@ -96,8 +96,8 @@ def explain(error: BaseException) -> str:
             where = override[1] if override else part.full_key
             return f"{where}: {_of_key(part)}"
     if choice := _not_a_name(error):
-        allowed = choices_by_group().get(choice.key_or_group, [])
-        return f"{choice.input_line}: is no name of a choice; allowed: {', '.join(allowed)}"
+        allowed = ", ".join(_choices_within(choice.key_or_group))
+        return f"{choice.input_line}: is no name of a choice; allowed: {allowed}"
     return first_line(error)
 
 
@@ -142,13 +142,18 @@ def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
         group, _, choice = file.rpartition("/")
     else:
         group, _, choice = file.partition("/")
-        options = [
-            f"{folder}/{name}".removeprefix(group).strip("/")
-            for folder, names in choices_by_group().items()
-            if f"{folder}/".startswith(f"{group}/")
-            for name in names
-        ]
+        options = _choices_within(group)
     return f"{group}={choice}: no such choice; allowed: {', '.join(sorted(options))}"
+
+
+def _choices_within(group: str) -> list[str]:
+    """Of a group and of the groups in it."""
+    return [
+        f"{folder}/{name}".removeprefix(group).strip("/")
+        for folder, names in choices_by_group().items()
+        if f"{folder}/".startswith(f"{group}/")
+        for name in names
+    ]
 
 
 def _suggestion(error: OmegaConfBaseException) -> str:

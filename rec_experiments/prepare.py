@@ -190,7 +190,7 @@ def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTempla
         recomputer,
         # Runs of one seed have the initial weights in common and no others. The worker is told the
         # version of the weights, which a sampler is not.
-        initial=shared.among_jobs(sampler),
+        initial=shared.among_jobs(experiment.sampler, sampler),
     )
 
 

@@ -93,6 +93,7 @@ def test_a_word_that_is_no_command_is_told(monkeypatch, capfd):
         (["plan", "=3"], "=3: names no key"),
         (["sweeps", "list", "fig3", "sync=3"], "sync=3: is no name of a choice; allowed: "),
         (["plan", "dataset=own", "dataset.train=x"], "dataset.train=x: takes no value of its "),
+        (["plan", "setting=3"], "setting=3: is no name of a choice; allowed: mini/deepscaler, "),
         (["plan", "setting=paper/nothing"], "setting=paper/nothing: no such choice; allowed: "),
         (["watch", "."], ".: holds no run; name run folders, or a sweep=NAME"),
         (["new", "algorithm", "null"], "new algorithm null: is a value on a command line"),

@@ -50,7 +50,7 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "ranks": config.get("ranks"),
-        "shared_draws": shared.FOLDER in os.environ,
+        "shared_draws": bool(os.environ.get(shared.FOLDER)),
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in outside.packages()},
     }

@@ -149,7 +149,8 @@ def start(data: FigureData) -> float | None:
 
 def milliseconds_a_step(runs: list[Run]) -> float | None:
     """Median over finished runs of the time that a gradient step took, drawing included, and
-    evaluation where it was due. Of the machine that made the runs, beside whatever else ran there.
+    evaluation where it was due. Of the machine that made the runs, beside whatever else ran there;
+    what another job of a local sweep had drawn already took no time.
     """
     found = [1000 * seconds(run.rows) / run.last_step for run in runs if run.done and run.last_step]
     return float(np.median(found)) if found else None

@@ -188,7 +188,8 @@ def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
 
 
 def seconds(rows: list[Row]) -> float:
-    """Seconds that the steps took. Drawing counts as far as training waited for it."""
+    """Seconds that the steps took. Drawing counts as far as training waited for it, so in a local
+    sweep more for the runs that come first: others read what these drew from the initial policy."""
     return sum(seconds_of_steps(rows))
 
 

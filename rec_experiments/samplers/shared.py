@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rec_experiments.files import read_whole, write_with_digest
 from rec_experiments.samplers.decoding import NativeSampler
+from rec_experiments.samplers.native import Native
 from rec_experiments.types import Response, SampleKey, Sampler
 
 # The environment variable that names the folder. A launcher sets it in its jobs' own processes;
@@ -28,13 +29,18 @@ DIGEST_BYTES = 16
 FIELDS = [field.name for field in dataclasses.fields(Response)]
 
 
-def among_jobs(sampler: Sampler) -> "SharedDraws | None":
-    """The sampler with draws shared, if this process is told where, and if it is the native one:
-    what others draw may depend on more than what is known here."""
+def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
+    """The sampler with draws shared, if this process is told where, and if nothing but what is
+    named here decides on them: `config` is the native sampler's own, and its model one that it
+    knows whole, on the host. So the model is small, and neither its digest nor the files take much.
+    """
     folder = os.environ.get(FOLDER)
-    if folder and isinstance(sampler, NativeSampler):
-        return SharedDraws(sampler, Path(folder))
-    return None
+    if not folder or type(config) is not Native or not isinstance(sampler, NativeSampler):
+        return None
+    plain = type(sampler) is NativeSampler and sampler.fused is not None
+    if not plain or sampler.model.device.type != "cpu":
+        return None
+    return SharedDraws(sampler, Path(folder))
 
 
 class SharedDraws:

@@ -24,6 +24,7 @@ from rec_experiments.rng import TRAIN
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.decoding import NativeSampler
+from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.shared import SharedDraws
 from rec_experiments.types import SampleKey
 
@@ -47,6 +48,7 @@ def build(**config):
 
 
 MODEL = build()
+NATIVE = Native(temperature=1.0, eval_temperature=1.0, max_rows=ROWS, bundle_bytes=0)
 
 
 def sampler(model=MODEL, **other) -> NativeSampler:
@@ -244,14 +246,23 @@ def test_nothing_is_shared_where_no_folder_is_named(context, monkeypatch):
     worker = worker_of(context)
     assert worker.initial is None
     monkeypatch.setenv(shared.FOLDER, "")
-    assert shared.among_jobs(worker.sampler) is None
+    assert shared.among_jobs(NATIVE, worker.sampler) is None
 
 
-def test_only_the_native_sampler_shares(tmp_path, monkeypatch):
-    class Other:
-        """Like vLLM's: what it draws may depend on more than its request."""
+def test_only_the_native_sampler_as_it_is_shares(tmp_path, monkeypatch):
+    """What others draw may depend on more than what names a file: vLLM's, a class or a
+    configuration of a package from outside, a model that computes in ways of its own."""
+
+    class Other(NativeSampler):
+        pass
+
+    @dataclasses.dataclass(kw_only=True, slots=True)
+    class Derived(Native):
+        pass
 
     monkeypatch.setenv(shared.FOLDER, str(tmp_path))
-    assert isinstance(shared.among_jobs(sampler()), SharedDraws)
-    other = Other()
-    assert shared.among_jobs(other) is None
+    assert isinstance(shared.among_jobs(NATIVE, sampler()), SharedDraws)
+    assert shared.among_jobs(NATIVE, object()) is None
+    assert shared.among_jobs(NATIVE, Other(copy.deepcopy(MODEL), EOS, PAD, LIMIT, ROWS)) is None
+    assert shared.among_jobs(Derived(**dataclasses.asdict(NATIVE)), sampler()) is None
+    assert shared.among_jobs(NATIVE, sampler(copy.deepcopy(MODEL).double())) is None

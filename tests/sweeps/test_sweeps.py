@@ -7,7 +7,7 @@
 4. Each job has its own folder, and figures share runs.
 5. A sweep runs what is not done, goes on past failed and killed jobs, names them, and exits with 1.
 6. Jobs of a local sweep share their first draws, which changes nothing but times, in a folder that
-   is gone when the sweep has ended, however it ended. No jobs of another launcher do.
+   is gone when the sweep has ended, unless it was killed. No jobs of another launcher do.
 """
 
 import functools
