@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import torch
 from hydra import compose
@@ -93,8 +94,7 @@ class StandaloneAlgorithm:
             | {"advantages": advantages, "finished": finished, "judged": judged}
             | {"versions": versions}
         )
-        if seed < 0:
-            raise ValueError(f"seed={seed}: must be at least 0")
+        _check_counts({"seed": seed, "step": 0 if step is None else step})
         logps = {role: tensor.detach() for role, tensor in given.items() if tensor is not None}
         self._check_policies(logps)
         self._check_versions(logps, versions, step)
@@ -198,6 +198,12 @@ def _check_finite(name: str, tensor: Tensor, mask: Tensor) -> None:
         raise ValueError(
             f"{name} must be finite where mask is true: row {row}, token {token} is {value}"
         )
+
+
+def _check_counts(given: Mapping[str, Any]) -> None:
+    for name, count in given.items():
+        if not isinstance(count, Integral) or count < 0:
+            raise ValueError(f"{name}={count}: must be an integer, at least 0")
 
 
 def _check_one_shape(logp: Tensor, others: Mapping[str, Tensor]) -> None:

@@ -78,7 +78,10 @@ def test_what_is_not_finite_at_a_response_token_is_named(preset, name, value):
         ({"groups": torch.ones(13).bool()}, "groups must be integers, they are torch.bool"),
         ({"versions": torch.zeros(13)}, "versions must be integers, they are torch.float32"),
         ({"rewards": [1.0] * 13}, "rewards must be a tensor, it is of list"),
-        ({"seed": -1}, "seed=-1: must be at least 0"),
+        ({"seed": -1}, "seed=-1: must be an integer, at least 0"),
+        ({"seed": 1.5}, "seed=1.5: must be an integer, at least 0"),
+        ({"step": -1}, "step=-1: must be an integer, at least 0"),
+        ({"step": "3"}, "step=3: must be an integer, at least 0"),
     ],
 )
 def test_what_does_not_fit_is_named(changes, message):
