@@ -208,33 +208,35 @@ def _forward(
 class _ShortAttention(torch.autograd.Function):
     """Causal attention, B x X x L x E of queries, B x J x L x E of keys and values.
 
-    Every weight exists, Z x Q x L: Z = B · J matrices, whose Q rows are the positions of all query
-    heads of a key head."""
+    Every weight exists, Z x X x L: the X rows of a matrix are the positions of all query heads of a
+    key head."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        (B, X, L, E), J = query.shape, key.shape[1]
-        query_ZQE, key_ZLE, value_ZLE = (x.reshape(B * J, -1, E) for x in (query, key, value))
+        (B, heads, L, E), J = query.shape, key.shape[1]
+        query_ZXE, key_ZLE, value_ZLE = (x.reshape(B * J, -1, E) for x in (query, key, value))
         later_LL = query.new_full((L, L), -torch.inf).triu(1)
-        score_ZQL = torch.baddbmm(later_LL.repeat(X // J, 1), query_ZQE, key_ZLE.mT, alpha=scaling)
-        weight_ZQL = score_ZQL.softmax(dim=-1)
+        score_ZXL = torch.baddbmm(
+            later_LL.repeat(heads // J, 1), query_ZXE, key_ZLE.mT, alpha=scaling
+        )
+        weight_ZXL = score_ZXL.softmax(dim=-1)
         ctx.scaling = scaling
-        ctx.save_for_backward(query_ZQE, key_ZLE, value_ZLE, weight_ZQL)
-        return torch.bmm(weight_ZQL, value_ZLE).view(query.shape)
+        ctx.save_for_backward(query_ZXE, key_ZLE, value_ZLE, weight_ZXL)
+        return torch.bmm(weight_ZXL, value_ZLE).view(query.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query_ZQE, key_ZLE, value_ZLE, weight_ZQL = ctx.saved_tensors
-        grad_ZQE = grad.reshape(query_ZQE.shape)
-        weight_grad_ZQL = torch.bmm(grad_ZQE, value_ZLE.mT)
-        score_grad_ZQL = torch.ops.aten._softmax_backward_data(
-            weight_grad_ZQL, weight_ZQL, -1, weight_ZQL.dtype
+        query_ZXE, key_ZLE, value_ZLE, weight_ZXL = ctx.saved_tensors
+        grad_ZXE = grad.reshape(query_ZXE.shape)
+        weight_grad_ZXL = torch.bmm(grad_ZXE, value_ZLE.mT)
+        score_grad_ZXL = torch.ops.aten._softmax_backward_data(
+            weight_grad_ZXL, weight_ZXL, -1, weight_ZXL.dtype
         ).mul_(ctx.scaling)
         found = (
-            torch.bmm(score_grad_ZQL, key_ZLE),
-            torch.bmm(score_grad_ZQL.mT, query_ZQE),
-            torch.bmm(weight_ZQL.mT, grad_ZQE),
+            torch.bmm(score_grad_ZXL, key_ZLE),
+            torch.bmm(score_grad_ZXL.mT, query_ZXE),
+            torch.bmm(weight_ZXL.mT, grad_ZXE),
         )
         return *(x.view(len(grad), -1, *grad.shape[2:]) for x in found), None
 

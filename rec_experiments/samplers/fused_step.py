@@ -92,7 +92,7 @@ class FusedStep:
         half = cos_U1E.shape[-1] // 2
         count, span = prefixes.count, span_of(prefixes.length)
         heads, key_heads = config.num_attention_heads, config.num_key_value_heads
-        # The query heads of a key head are the Q rows of one small matrix; there are Z = U · J.
+        # The query heads of a key head are the Q rows of one small matrix.
         bias_U11L = prefixes.bias_XL[:count, None, None, :span]
         bias_ZQL = bias_U11L.expand(-1, key_heads, heads // key_heads, -1).flatten(0, 1)
         for layer, cache in zip(self.layers, prefixes.cache.layers, strict=True):
