@@ -32,7 +32,7 @@ FIELDS = [field.name for field in dataclasses.fields(Response)]
 def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
     """The sampler with draws shared, if this process is told where, and if nothing but what is
     named here decides on them: `config` is the native sampler's own, and its model one that it
-    knows whole, on the host. So the model is small, and neither its digest nor the files take much.
+    knows whole, on the host: what runs there is small, and so are its digest and the files.
     """
     folder = os.environ.get(FOLDER)
     if not folder or type(config) is not Native or not isinstance(sampler, NativeSampler):

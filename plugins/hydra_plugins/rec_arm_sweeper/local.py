@@ -37,8 +37,8 @@ PRELOAD = [
 class LocalLauncher(Launcher):
     """Runs up to `jobs` jobs at once, each in a process of its own that writes log.txt.
 
-    Jobs share what they draw from equal weights, in a folder that goes with the sweep. A run alone
-    draws for itself, so two that are compared bit for bit were drawn apart.
+    Jobs share what they draw from the initial weights, in a folder that goes with the sweep. A run
+    alone draws for itself, so two that are compared bit for bit were drawn apart.
     """
 
     def __init__(self, jobs: int):
