@@ -18,7 +18,7 @@ one function a letter is one size; the tests check it at every call.
     H  heads of attention: of queries, keys and values together
     J  heads of keys, and as many of values
     Q  heads of queries that share a head of keys
-    Z  heads of keys of all prefixes or rows, one after the other
+    Z  heads of all prefixes or rows, one after the other
     E  size of a head
     K  responses of one group
     S  seeds

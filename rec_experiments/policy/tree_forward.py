@@ -3,12 +3,12 @@
 A small model moves more bytes than it multiplies numbers, so what counts is how often each tensor
 is read and written. Here linear layers see each prefix once, nothing is padded but inside of
 attention, a norm's weight is multiplied into the layer that reads it, pairs of channels turn as one
-complex number, and the backward pass is written out. Attention of short rows is plain products:
-torch's own kernel is made for long ones.
+complex number, and the backward pass is written out.
 
 Suffixes are as in `types.py`: U prefixes; B rows of at most L positions.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
+from rec_experiments.policy.attention import Pull, attend
 from rec_experiments.policy.token_batch import TreeBatch
 from rec_experiments.samplers.fused_step import is_plain
 
@@ -36,9 +37,6 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 # Weights of a layer's matrices. They are copied in every pass, which larger ones cost more than
 # they save.
 LARGEST_LAYER = 2**21
-# Positions up to which attention is computed by `_ShortAttention`: at 40 in .6 of the time of
-# torch's, at 64 in .9, at 128 in 1.1.
-LONGEST_SHORT = 64
 
 
 def fits(model: PreTrainedModel) -> bool:
@@ -79,215 +77,251 @@ def hidden_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
     cos_1UE, sin_1UE = decoder.rotary_emb(decoder.embed_tokens.weight, batch.position_ids[None])
     half = cos_1UE.shape[-1] // 2
     turn_U1E = torch.complex(cos_1UE[0, :, None, :half], sin_1UE[0, :, None, :half])
-    heads = (config.num_attention_heads, config.num_key_value_heads)
+    heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+    places = _Places.of(batch, heads, key_heads)
     x_UD = decoder.embed_tokens(batch.input_ids)
     for layer in decoder.layers:
-        weights = _weights(layer, *heads)
+        shape = _Shape.of(layer, heads, key_heads)
         if torch.is_grad_enabled():
-            x_UD = _Layer.apply(x_UD, _Shape.of(layer, heads), batch, turn_U1E, *weights)
+            x_UD = _Layer.apply(x_UD, shape, places, turn_U1E, *_Parameters.of(layer))
         else:
-            x_UD = _forward(x_UD, _Shape.of(layer, heads), batch, turn_U1E, *weights)[0]
-    unit_UD = _Unit.apply(x_UD, decoder.norm.variance_epsilon)
-    return (unit_UD * decoder.norm.weight).index_select(0, batch.keep_N)
+            weights = _Weights.of(_Parameters.of(layer), shape)
+            x_UD = _forward(x_UD, shape, places, turn_U1E, weights)[0]
+    return _Last.apply(x_UD, decoder.norm.weight, batch.keep_N, decoder.norm.variance_epsilon)
 
 
 class _Shape(NamedTuple):
     heads: int
     key_heads: int
+    width: int  # of a head
     scaling: float
     epsilon: float  # of the norm before attention
     mlp_epsilon: float
 
     @classmethod
-    def of(cls, layer: Any, heads: tuple[int, int]) -> "_Shape":
+    def of(cls, layer: Any, heads: int, key_heads: int) -> "_Shape":
         return cls(
-            *heads,
+            heads,
+            key_heads,
+            layer.self_attn.head_dim,
             layer.self_attn.scaling,
             layer.input_layernorm.variance_epsilon,
             layer.post_attention_layernorm.variance_epsilon,
         )
 
 
-def _weights(layer: Any, heads: int, key_heads: int) -> tuple[Any, ...]:
-    """The matrices of a layer: queries, keys and values as one, with its bias; what mixes heads;
-    gate and up as one; down. What reads a norm holds the norm's weight.
+class _Places(NamedTuple):
+    """Where queries, keys and values stand in attention: H x B x L places of E channels, the heads
+    of queries first.
+
+    source_X: of each place, its prefix and head, in U x H. first_X: a place of each prefix and
+    head; first_query_X: of each prefix and head of queries. again_X: all other places that are no
+    padding; again_source_X: prefix and head of these.
+    """
+
+    rows: tuple[int, int]  # B and L
+    source_X: Tensor
+    first_X: Tensor
+    first_query_X: Tensor
+    again_X: Tensor
+    again_source_X: Tensor
+
+    @classmethod
+    def of(cls, batch: TreeBatch, heads: int, key_heads: int) -> "_Places":
+        head_H = torch.arange(heads + 2 * key_heads)
+        begin_H = head_H * batch.place_BL.numel()
+        B, L = batch.place_BL.shape
+        return cls(
+            (B, L),
+            (batch.place_BL.flatten() * len(head_H) + head_H[:, None]).flatten(),
+            (batch.first_U[:, None] + begin_H).flatten(),
+            (batch.first_U[:, None] + begin_H[:heads]).flatten(),
+            (batch.again_X[:, None] + begin_H).flatten(),
+            (batch.again_place_X[:, None] * len(head_H) + head_H).flatten(),
+        )
+
+
+class _Parameters(NamedTuple):
+    """Of a layer."""
+
+    q_XD: Tensor
+    k_XD: Tensor
+    v_XD: Tensor
+    q_bias_X: Tensor | None
+    k_bias_X: Tensor | None
+    v_bias_X: Tensor | None
+    norm_D: Tensor
+    o_DX: Tensor
+    gate_FD: Tensor
+    up_FD: Tensor
+    mlp_norm_D: Tensor
+    down_DF: Tensor
+
+    @classmethod
+    def of(cls, layer: Any) -> "_Parameters":
+        attention, mlp = layer.self_attn, layer.mlp
+        q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
+        return cls(
+            q.weight,
+            k.weight,
+            v.weight,
+            q.bias,
+            k.bias,
+            v.bias,
+            layer.input_layernorm.weight,
+            attention.o_proj.weight,
+            mlp.gate_proj.weight,
+            mlp.up_proj.weight,
+            layer.post_attention_layernorm.weight,
+            mlp.down_proj.weight,
+        )
+
+
+class _Weights(NamedTuple):
+    """The matrices of a layer as a pass reads them: queries, keys and values as one, with its bias;
+    what reads a norm holds the norm's weight, but for `plain_XD`.
 
     The channels of a head that turn together stand side by side, which no score can tell.
     """
-    attention, mlp = layer.self_attn, layer.mlp
 
-    def paired(rows: Tensor, count: int) -> Tensor:
-        return rows.view(count, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    plain_XD: Tensor  # queries, keys and values without it
+    qkv_XD: Tensor
+    bias_X: Tensor | None
+    o_DX: Tensor
+    gate_FD: Tensor
+    up_FD: Tensor
+    down_DF: Tensor
 
-    qkv_XD = torch.cat(
-        (
-            paired(attention.q_proj.weight, heads),
-            paired(attention.k_proj.weight, key_heads),
-            attention.v_proj.weight,
+    @classmethod
+    def of(cls, layer: _Parameters, shape: _Shape) -> "_Weights":
+        order_X, _ = _order(shape.heads, shape.key_heads, shape.width)
+        plain_XD = torch.cat((layer.q_XD, layer.k_XD, layer.v_XD)).index_select(0, order_X)
+        bias_X = None
+        if layer.q_bias_X is not None:
+            biases = (layer.q_bias_X, layer.k_bias_X, layer.v_bias_X)
+            bias_X = torch.cat(biases).index_select(0, order_X)  # type: ignore[arg-type]
+        return cls(
+            plain_XD,
+            plain_XD * layer.norm_D,
+            bias_X,
+            layer.o_DX,
+            layer.gate_FD * layer.mlp_norm_D,
+            layer.up_FD * layer.mlp_norm_D,
+            layer.down_DF,
         )
-    )
-    bias_X = None
-    if attention.q_proj.bias is not None:
-        bias_X = torch.cat(
-            (
-                paired(attention.q_proj.bias, heads),
-                paired(attention.k_proj.bias, key_heads),
-                attention.v_proj.bias,
-            )
-        )
-    gate_up_XD = torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))
-    return (
-        qkv_XD * layer.input_layernorm.weight,
-        bias_X,
-        attention.o_proj.weight,
-        gate_up_XD * layer.post_attention_layernorm.weight,
-        mlp.down_proj.weight,
-    )
+
+
+@functools.cache
+def _order(heads: int, key_heads: int, width: int) -> tuple[Tensor, Tensor]:
+    """Which row of queries, keys and values stands where, and the way back."""
+    turned = (heads + key_heads) * width
+    order_X = torch.arange(turned + key_heads * width)
+    order_X[:turned] = order_X[:turned].view(-1, 2, width // 2).mT.flatten()
+    return order_X, order_X.argsort()
 
 
 class _Kept(NamedTuple):
     """Of a layer's forward pass, for the backward pass. unit: what a norm gives without its weight.
     scale: of each token, by which it does so."""
 
+    weights: _Weights
     unit_UD: Tensor
     scale_U1: Tensor
-    query: Tensor  # B x X x L x E, with keys and values the leaves of a graph that ends in `mixed`
-    key: Tensor
-    value: Tensor
-    mixed: Tensor
+    pull: Pull  # back through attention
     mixed_UX: Tensor
     mlp_unit_UD: Tensor
     mlp_scale_U1: Tensor
-    gate_up_UX: Tensor
+    gate_UF: Tensor
+    up_UF: Tensor
     opened_UF: Tensor  # silu(gate)
 
 
 def _forward(
-    x_UD: Tensor,
-    shape: _Shape,
-    batch: TreeBatch,
-    turn_U1E: Tensor,
-    qkv_XD: Tensor,
-    bias_X: Tensor | None,
-    o_DX: Tensor,
-    gate_up_XD: Tensor,
-    down_DF: Tensor,
+    x_UD: Tensor, shape: _Shape, places: _Places, turn_U1E: Tensor, weights: _Weights
 ) -> tuple[Tensor, _Kept]:
     """A layer's output, and what its backward pass needs."""
     unit_UD, scale_U1 = _unit(x_UD, shape.epsilon)
-    qkv_UX = functional.linear(unit_UD, qkv_XD, bias_X)
+    qkv_UX = functional.linear(unit_UD, weights.qkv_XD, weights.bias_X)
     _turn(qkv_UX, turn_U1E, shape)
-    B, L = batch.place_BL.shape
-    rows_BLHE = qkv_UX.index_select(0, batch.place_BL.flatten()).view(
-        B, L, shape.heads + 2 * shape.key_heads, -1
+    in_rows_HBLE = (
+        qkv_UX.view(-1, shape.width)
+        .index_select(0, places.source_X)
+        .view(-1, *places.rows, shape.width)
     )
-    query, key, value = rows_BLHE.transpose(1, 2).split(
-        (shape.heads, shape.key_heads, shape.key_heads), dim=1
-    )
-    query, key, value = (x.detach().requires_grad_() for x in (query, key, value))
-    if L <= LONGEST_SHORT:
-        mixed = _ShortAttention.apply(query, key, value, shape.scaling)
-    else:
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value,
-            is_causal=True, scale=shape.scaling, enable_gqa=shape.heads != shape.key_heads,
-        )  # fmt: skip
-    mixed_UX = mixed.detach().transpose(1, 2).reshape(B * L, -1).index_select(0, batch.first_U)
-    middle_UD = torch.addmm(x_UD, mixed_UX, o_DX.mT)
+    mixed_XBLE, pull = attend(in_rows_HBLE, shape.heads, shape.scaling)
+    mixed_XE = mixed_XBLE.reshape(-1, shape.width)
+    mixed_UX = mixed_XE.index_select(0, places.first_query_X).view(len(x_UD), -1)
+    middle_UD = torch.addmm(x_UD, mixed_UX, weights.o_DX.mT)
     mlp_unit_UD, mlp_scale_U1 = _unit(middle_UD, shape.mlp_epsilon)
-    gate_up_UX = mlp_unit_UD @ gate_up_XD.mT
-    gate_UF, up_UF = gate_up_UX.chunk(2, dim=-1)
+    gate_UF, up_UF = mlp_unit_UD @ weights.gate_FD.mT, mlp_unit_UD @ weights.up_FD.mT
     opened_UF = functional.silu(gate_UF)
-    y_UD = torch.addmm(middle_UD, opened_UF * up_UF, down_DF.mT)
+    y_UD = torch.addmm(middle_UD, opened_UF * up_UF, weights.down_DF.mT)
     return y_UD, _Kept(
-        unit_UD, scale_U1, query, key, value, mixed, mixed_UX,
-        mlp_unit_UD, mlp_scale_U1, gate_up_UX, opened_UF,
+        weights, unit_UD, scale_U1, pull, mixed_UX,
+        mlp_unit_UD, mlp_scale_U1, gate_UF, up_UF, opened_UF,
     )  # fmt: skip
 
 
-class _ShortAttention(torch.autograd.Function):
-    """Causal attention, B x X x L x E of queries, B x J x L x E of keys and values.
-
-    Every weight exists, Z x X x L: the X rows of a matrix are the positions of all query heads of a
-    key head."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        (B, heads, L, E), J = query.shape, key.shape[1]
-        query_ZXE, key_ZLE, value_ZLE = (x.reshape(B * J, -1, E) for x in (query, key, value))
-        later_LL = query.new_full((L, L), -torch.inf).triu(1)
-        score_ZXL = torch.baddbmm(
-            later_LL.repeat(heads // J, 1), query_ZXE, key_ZLE.mT, alpha=scaling
-        )
-        weight_ZXL = score_ZXL.softmax(dim=-1)
-        ctx.scaling = scaling
-        ctx.save_for_backward(query_ZXE, key_ZLE, value_ZLE, weight_ZXL)
-        return torch.bmm(weight_ZXL, value_ZLE).view(query.shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query_ZXE, key_ZLE, value_ZLE, weight_ZXL = ctx.saved_tensors
-        grad_ZXE = grad.reshape(query_ZXE.shape)
-        weight_grad_ZXL = torch.bmm(grad_ZXE, value_ZLE.mT)
-        score_grad_ZXL = torch.ops.aten._softmax_backward_data(
-            weight_grad_ZXL, weight_ZXL, -1, weight_ZXL.dtype
-        ).mul_(ctx.scaling)
-        found = (
-            torch.bmm(score_grad_ZXL, key_ZLE),
-            torch.bmm(score_grad_ZXL.mT, query_ZXE),
-            torch.bmm(weight_ZXL.mT, grad_ZXE),
-        )
-        return *(x.view(len(grad), -1, *grad.shape[2:]) for x in found), None
-
-
 class _Layer(torch.autograd.Function):
-    """A decoder layer. Attention is a graph of its own within it."""
+    """A decoder layer."""
 
     @staticmethod
     def forward(
-        ctx: Any, x_UD: Tensor, shape: _Shape, batch: TreeBatch, turn_U1E: Tensor, *weights: Tensor
+        ctx: Any,
+        x_UD: Tensor,
+        shape: _Shape,
+        places: _Places,
+        turn_U1E: Tensor,
+        *parameters: Tensor,
     ) -> Tensor:
-        with torch.enable_grad():
-            y_UD, kept = _forward(
-                x_UD.detach(), shape, batch, turn_U1E,
-                *(None if w is None else w.detach() for w in weights),
-            )  # fmt: skip
-        ctx.save_for_backward(turn_U1E, *weights)
-        ctx.shape, ctx.batch, ctx.kept = shape, batch, kept
+        weights = _Weights.of(_Parameters(*parameters), shape)
+        with torch.enable_grad():  # of attention, which has a graph of its own; nothing else does
+            y_UD, kept = _forward(x_UD.detach(), shape, places, turn_U1E, weights)
+        ctx.save_for_backward(turn_U1E, *parameters)
+        ctx.shape, ctx.places, ctx.kept = shape, places, kept
         return y_UD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_UD: Tensor) -> tuple[Tensor | None, ...]:
-        turn_U1E, qkv_XD, bias_X, o_DX, gate_up_XD, down_DF = ctx.saved_tensors
-        shape, batch, kept = ctx.shape, ctx.batch, ctx.kept
+        turn_U1E, *parameters = ctx.saved_tensors
+        layer, shape, places, kept = _Parameters(*parameters), ctx.shape, ctx.places, ctx.kept
         if kept is None:
             raise RuntimeError("a pass over a tree of prefixes can be differentiated once")
-        ctx.kept = None
+        ctx.kept, weights = None, kept.weights
 
-        gate_UF, up_UF = kept.gate_up_UX.chunk(2, dim=-1)
-        down_grad_DF = grad_UD.mT @ (kept.opened_UF * up_UF)
-        product_grad_UF = grad_UD @ down_DF
-        gate_up_grad_UX = torch.empty_like(kept.gate_up_UX)
-        gate_grad_UF, up_grad_UF = gate_up_grad_UX.chunk(2, dim=-1)
-        torch.mul(product_grad_UF, kept.opened_UF, out=up_grad_UF)
-        product_grad_UF *= up_UF
-        gate_grad_UF.copy_(torch.ops.aten.silu_backward(product_grad_UF, gate_UF))
-        gate_up_grad_XD = gate_up_grad_UX.mT @ kept.mlp_unit_UD
-        middle_grad_UD = _through_unit(
-            grad_UD, gate_up_grad_UX @ gate_up_XD, kept.mlp_unit_UD, kept.mlp_scale_U1
-        )
+        down_grad_DF = grad_UD.mT @ (kept.opened_UF * kept.up_UF)
+        product_grad_UF = grad_UD @ weights.down_DF
+        up_grad_UF = product_grad_UF * kept.opened_UF
+        gate_grad_UF = torch.ops.aten.silu_backward(product_grad_UF.mul_(kept.up_UF), kept.gate_UF)
+        unit_grad_UD = (gate_grad_UF @ weights.gate_FD).addmm_(up_grad_UF, weights.up_FD)
+        middle_grad_UD = _through_unit(grad_UD, unit_grad_UD, kept.mlp_unit_UD, kept.mlp_scale_U1)
 
         o_grad_DX = middle_grad_UD.mT @ kept.mixed_UX
-        qkv_grad_UX = _through_attention(middle_grad_UD @ o_DX, batch, kept)
+        qkv_grad_UX = _through_attention(middle_grad_UD @ weights.o_DX, shape, places, kept.pull)
         _turn(qkv_grad_UX, turn_U1E.conj(), shape)
+        x_grad_UD = _through_unit(
+            middle_grad_UD, qkv_grad_UX @ weights.qkv_XD, kept.unit_UD, kept.scale_U1
+        )
+
+        # Of what reads a norm, the gradient by its weights times those of the norm.
+        gate_up_grads = (gate_grad_UF.mT @ kept.mlp_unit_UD, up_grad_UF.mT @ kept.mlp_unit_UD)
         qkv_grad_XD = qkv_grad_UX.mT @ kept.unit_UD
-        bias_grad_X = None if bias_X is None else qkv_grad_UX.sum(0)
-        x_grad_UD = _through_unit(middle_grad_UD, qkv_grad_UX @ qkv_XD, kept.unit_UD, kept.scale_U1)
+        norm_grad_D = (qkv_grad_XD * weights.plain_XD).sum(0)
+        of_gate, of_up = gate_up_grads
+        mlp_norm_grad_D = (of_gate * layer.gate_FD).sum(0).add_((of_up * layer.up_FD).sum(0))
+        _, back_X = _order(shape.heads, shape.key_heads, shape.width)
+        sizes = [len(layer.q_XD), len(layer.k_XD), len(layer.v_XD)]
+        bias_grads: tuple[Tensor | None, ...] = (None, None, None)
+        if weights.bias_X is not None:
+            bias_grads = qkv_grad_UX.sum(0).index_select(0, back_X).split(sizes)
         return (
             x_grad_UD, None, None, None,
-            qkv_grad_XD, bias_grad_X, o_grad_DX, gate_up_grad_XD, down_grad_DF,
+            *qkv_grad_XD.mul_(layer.norm_D).index_select(0, back_X).split(sizes),
+            *bias_grads,
+            norm_grad_D, o_grad_DX,
+            *(grad_FD.mul_(layer.mlp_norm_D) for grad_FD in gate_up_grads),
+            mlp_norm_grad_D, down_grad_DF,
         )  # fmt: skip
 
 
@@ -298,20 +332,16 @@ def _turn(qkv_UX: Tensor, turn_U1E: Tensor, shape: _Shape) -> None:
     torch.view_as_complex(qkv_UHE2[:, :turned]).mul_(turn_U1E)
 
 
-def _through_attention(mixed_grad_UX: Tensor, batch: TreeBatch, kept: _Kept) -> Tensor:
-    """The gradient by queries, keys and values of each prefix; that of a row is its first one's
-    where rows share what they say, and keys and values gather from all of them."""
-    B, X, L, E = kept.query.shape  # of X heads of queries
-    rows_grad_XX = mixed_grad_UX.new_zeros(B * L, X * E)
-    rows_grad_XX.index_copy_(0, batch.first_U, mixed_grad_UX)
-    grads = torch.autograd.grad(
-        kept.mixed,
-        (kept.query, kept.key, kept.value),
-        rows_grad_XX.view(B, L, X, E).transpose(1, 2),
-    )
-    row_grad_XX = torch.cat([grad.transpose(1, 2) for grad in grads], dim=2).view(B * L, -1)
-    found_UX = row_grad_XX.index_select(0, batch.first_U)
-    return found_UX.index_add_(0, batch.again_place_X, row_grad_XX.index_select(0, batch.again_X))
+def _through_attention(mixed_grad_UX: Tensor, shape: _Shape, places: _Places, pull: Pull) -> Tensor:
+    """The gradient by queries, keys and values of each prefix; that of what it reads is its first
+    place's, and keys and values gather from all places."""
+    B, L = places.rows
+    in_rows_XE = mixed_grad_UX.new_zeros(shape.heads * B * L, shape.width)
+    in_rows_XE.index_copy_(0, places.first_query_X, mixed_grad_UX.view(-1, shape.width))
+    grad_XE = pull(in_rows_XE.view(shape.heads, B, L, -1)).view(-1, shape.width)
+    found_XE = grad_XE.index_select(0, places.first_X)
+    found_XE.index_add_(0, places.again_source_X, grad_XE.index_select(0, places.again_X))
+    return found_XE.view(len(mixed_grad_UX), -1)
 
 
 def _unit(x_UD: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -328,18 +358,21 @@ def _through_unit(beside_UD: Tensor, grad_UD: Tensor, unit_UD: Tensor, scale_U1:
     return torch.addcmul(beside_UD, grad_UD.addcmul_(unit_UD, mean_U1, value=-1), scale_U1)
 
 
-class _Unit(torch.autograd.Function):
-    """`_unit`, differentiable."""
+class _Last(torch.autograd.Function):
+    """The norm behind all layers, before each response token."""
 
     @staticmethod
-    def forward(ctx: Any, x_UD: Tensor, epsilon: float) -> Tensor:
+    def forward(ctx: Any, x_UD: Tensor, weight_D: Tensor, keep_N: Tensor, epsilon: float) -> Tensor:
         unit_UD, scale_U1 = _unit(x_UD, epsilon)
-        ctx.save_for_backward(unit_UD, scale_U1)
-        return unit_UD
+        ctx.save_for_backward(unit_UD, scale_U1, weight_D, keep_N)
+        return (unit_UD * weight_D).index_select(0, keep_N)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_UD: Tensor) -> tuple[Tensor, None]:
-        unit_UD, scale_U1 = ctx.saved_tensors
-        zeros = grad_UD.new_zeros(()).expand_as(grad_UD)
-        return _through_unit(zeros, grad_UD.clone(), unit_UD, scale_U1), None
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor | None, ...]:
+        unit_UD, scale_U1, weight_D, keep_N = ctx.saved_tensors
+        grad_UD = torch.zeros_like(unit_UD).index_add_(0, keep_N, grad_ND)
+        weight_grad_D = (grad_UD * unit_UD).sum(0)
+        nothing_UD = grad_UD.new_zeros(()).expand_as(grad_UD)
+        x_grad_UD = _through_unit(nothing_UD, grad_UD.mul_(weight_D), unit_UD, scale_U1)
+        return x_grad_UD, weight_grad_D, None, None

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrizations, prune
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.policy import logprobs, tree_forward
+from rec_experiments.policy import attention, logprobs, tree_forward
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.token_batch import tree
@@ -84,7 +84,7 @@ def test_loss_and_gradient_are_those_of_padded_rows(name, short, rows):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(logprobs, "fits", lambda model: True)
         patched.setattr(logprobs, "collate", None)  # not that way
-        patched.setattr(tree_forward, "LONGEST_SHORT", short)
+        patched.setattr(attention, "LONGEST_SHORT", short)
         other = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
         with torch.no_grad():
             silent = FORWARD(policy, sequences(rows)).logp_BT
@@ -225,23 +225,6 @@ def test_large_layers_go_the_librarys_way(monkeypatch):
     assert fits(model)
     monkeypatch.setattr(tree_forward, "LARGEST_LAYER", weights - 1)
     assert not fits(model)
-
-
-@pytest.mark.parametrize("key_heads", [1, 2, 6])
-def test_attention_of_short_rows_is_torchs(key_heads):
-    generator = torch.Generator().manual_seed(key_heads)
-    query, key, value = (
-        torch.randn(3, heads, 7, 4, dtype=torch.float64, generator=generator, requires_grad=True)
-        for heads in (6, key_heads, key_heads)
-    )
-    mine = tree_forward._ShortAttention.apply(query, key, value, 0.3)
-    theirs = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=0.3, enable_gqa=True
-    )
-    torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
-    assert torch.autograd.gradcheck(
-        lambda *x: tree_forward._ShortAttention.apply(*x, 0.3), (query, key, value)
-    )
 
 
 def test_a_second_backward_pass_is_told():
