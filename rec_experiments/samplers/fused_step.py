@@ -19,14 +19,22 @@ Linear = tuple[Tensor, Tensor | None]  # weight and bias
 class _Norm(NamedTuple):
     weight_D: Tensor
     epsilon: float
+    epsilon_1: Tensor  # the same
+    on_host: bool
+
+    @classmethod
+    def of(cls, norm: Any) -> "_Norm":
+        weight_D, epsilon = norm.weight, norm.variance_epsilon
+        return cls(
+            weight_D, epsilon, weight_D.new_full((1,), epsilon), weight_D.device.type == "cpu"
+        )
 
     def __call__(self, x_UD: Tensor) -> Tensor:
         """x / √(mean x² + ε) · weight. Torch has one kernel for it on a GPU, seven on the host."""
-        if x_UD.device.type != "cpu":
+        if not self.on_host:
             return functional.rms_norm(x_UD, self.weight_D.shape, self.weight_D, self.epsilon)
         norm_U1 = torch.linalg.vector_norm(x_UD, dim=-1, keepdim=True)
-        epsilon = norm_U1.new_full((), self.epsilon)
-        square_U1 = torch.addcmul(epsilon, norm_U1, norm_U1, value=1 / x_UD.shape[-1])
+        square_U1 = torch.addcmul(self.epsilon_1, norm_U1, norm_U1, value=1 / x_UD.shape[-1])
         return (x_UD * square_U1.rsqrt_()).mul_(self.weight_D)
 
 
@@ -45,11 +53,11 @@ class _Layer(NamedTuple):
     def of(cls, layer: Any) -> "_Layer":
         attention, mlp = layer.self_attn, layer.mlp
         return cls(
-            _norm(layer.input_layernorm),
+            _Norm.of(layer.input_layernorm),
             _fuse(attention.q_proj, attention.k_proj, attention.v_proj),
             attention.scaling,
             _fuse(attention.o_proj),
-            _norm(layer.post_attention_layernorm),
+            _Norm.of(layer.post_attention_layernorm),
             _fuse(mlp.gate_proj, mlp.up_proj),
             _fuse(mlp.down_proj),
         )
@@ -79,19 +87,20 @@ class FusedStep:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self.layers = [_Layer.of(layer) for layer in model.model.layers]
-        self.norm = _norm(model.model.norm)
+        self.norm = _Norm.of(model.model.norm)
+        self.heads = model.config.num_attention_heads
+        self.key_heads = model.config.num_key_value_heads
         self.cos_LE = self.sin_LE = torch.empty(0)
 
     def __call__(self, token_U: Tensor, prefixes: Prefixes) -> Tensor:
         """Logits after one more token per prefix, U x V."""
-        decoder, config = self.model.model, self.model.config
-        x_UD = decoder.embed_tokens(token_U)
+        x_UD = self.model.model.embed_tokens(token_U)
         self._tabulate_rotations(prefixes.bias_XL.shape[1])
         cos_U1E = self.cos_LE.index_select(0, prefixes.position_U)[:, None]
         sin_U1E = self.sin_LE.index_select(0, prefixes.position_U)[:, None]
         half = cos_U1E.shape[-1] // 2
         count, span = prefixes.count, span_of(prefixes.length)
-        heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+        heads, key_heads = self.heads, self.key_heads
         # The query heads of a key head are the Q rows of one small matrix.
         bias_U11L = prefixes.bias_XL[:count, None, None, :span]
         bias_ZQL = bias_U11L.expand(-1, key_heads, heads // key_heads, -1).flatten(0, 1)
@@ -109,10 +118,10 @@ class FusedStep:
             query_ZQE = rotated_UHE[:, :heads].reshape(*bias_ZQL.shape[:2], -1)
             score_ZQL = torch.baddbmm(bias_ZQL, query_ZQE, key_ZLE.mT, alpha=layer.scaling)
             mixed_ZQE = torch.bmm(score_ZQL.softmax(dim=-1), value_ZLE)
-            x_UD = x_UD + functional.linear(mixed_ZQE.reshape(count, -1), *layer.o)
+            x_UD = _plus(x_UD, mixed_ZQE.reshape(count, -1), *layer.o)
             gate_up_UX = functional.linear(layer.mlp_norm(x_UD), *layer.gate_up)
             gate_UF, up_UF = gate_up_UX.chunk(2, dim=-1)
-            x_UD = x_UD + functional.linear(functional.silu(gate_UF).mul_(up_UF), *layer.down)
+            x_UD = _plus(x_UD, functional.silu(gate_UF).mul_(up_UF), *layer.down)
         return self.model.lm_head(self.norm(x_UD))
 
     def _tabulate_rotations(self, positions: int) -> None:
@@ -127,6 +136,13 @@ class FusedStep:
         self.sin_LE = torch.cat((-sin_1LE[0, :, :half], sin_1LE[0, :, half:]), dim=-1)
 
 
+def _plus(x_UD: Tensor, y_UX: Tensor, weight_DX: Tensor, bias_D: Tensor | None) -> Tensor:
+    """x, and what a linear layer makes of y."""
+    if bias_D is not None:
+        x_UD = x_UD + bias_D
+    return torch.addmm(x_UD, y_UX, weight_DX.mT)
+
+
 def _fuse(*linears: nn.Linear) -> Linear:
     """Stack the weights (and biases) of linear layers; theirs become views of the stack."""
     sizes = [linear.out_features for linear in linears]
@@ -139,7 +155,3 @@ def _fuse(*linears: nn.Linear) -> Linear:
     for linear, part in zip(linears, bias.split(sizes), strict=True):
         linear.bias.data = part
     return weight, bias
-
-
-def _norm(norm: Any) -> _Norm:
-    return _Norm(norm.weight, norm.variance_epsilon)
