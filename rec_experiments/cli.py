@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from rec_experiments import distributed, schema, streams
 from rec_experiments.command import hydra_main, refuse
 from rec_experiments.errors import UserError
 from rec_experiments.experiment import Experiment
+from rec_experiments.garbage import none_collected, old_objects_at_rest
 
 
 def main() -> None:
@@ -29,21 +29,11 @@ def main() -> None:
 def start(config: DictConfig) -> None:
     """Run the experiment of a composed configuration, as one of the ranks that share it."""
     experiment = schema.build(config, Experiment)
-    from rec_experiments.run import run  # torch and transformers load only for a real run
+    with none_collected():
+        from rec_experiments.run import run  # torch and transformers load only for a real run
 
-    with _old_objects_at_rest():
+    with old_objects_at_rest():
         run(experiment, distributed.current())
-
-
-@contextlib.contextmanager
-def _old_objects_at_rest() -> Iterator[None]:
-    """The garbage collector passes over what there is now: to look at the 400 thousand objects of
-    the modules once costs a fifth of a second."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -66,10 +66,9 @@ def tempered_logp(logits: Tensor, temperature: float) -> Tensor:
 def entropy_and_kl(logp: Tensor, reference_logp: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Entropy and KL(p ‖ reference) in nats over the last dimension; None without a reference."""
     p = logp.exp()
-    entropy = -(p * logp).sum(-1)
-    if reference_logp is None:
-        return entropy, None
-    return entropy, (p * (logp - reference_logp)).sum(-1)
+    kl = None if reference_logp is None else (p * (logp - reference_logp)).sum(-1)
+    weighted = p * logp if p.requires_grad else p.mul_(logp)  # it is used up
+    return -weighted.sum(-1), kl
 
 
 def at_target(logp: Tensor, target: Tensor) -> Tensor:

@@ -8,14 +8,13 @@ not read, and a damaged file counts as absent.
 """
 
 import contextlib
-import gc
 import hashlib
 import os
 import pickle
 import platform
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -25,6 +24,7 @@ import cloudpickle
 
 from rec_experiments import cache
 from rec_experiments.files import read_whole, remove, write_with_digest
+from rec_experiments.garbage import none_collected
 from rec_experiments.records import code
 from rec_experiments.records.reading import stamp
 from rec_experiments.results.runs import leave_out, left_out_within
@@ -54,25 +54,12 @@ def remembered(
         for reason in reasons:
             leave_out(reason)
         return found
-    with left_out_within() as reasons, _nothing_collected():
+    with left_out_within() as reasons, none_collected():
         found = find()
     changes = [time_ns for _, of_files in stamps for _, time_ns in filter(None, of_files)]
     if max(changes, default=0) < (time.time() - SETTLED) * 1e9:
         _keep(kind, file, cloudpickle.dumps((found, reasons)))
     return found
-
-
-@contextlib.contextmanager
-def _nothing_collected() -> Iterator[None]:
-    """What is found is some millions of values that stay, in which the garbage collector would look
-    for cycles again and again. Processes that are forked within do without it too."""
-    collected = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collected:
-            gc.enable()
 
 
 def _versions() -> list[str | None]:

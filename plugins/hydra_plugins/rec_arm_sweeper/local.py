@@ -24,14 +24,7 @@ from hydra_plugins.rec_arm_sweeper._job import open_log
 from hydra_plugins.rec_arm_sweeper._results import JobFailed, in_one_line, why_failed, without_hydra
 from omegaconf import DictConfig, open_dict
 
-# Imported once, before the jobs' processes are forked: most of a short job's start is importing.
-PRELOAD = [
-    "rec_experiments.cli",
-    "rec_experiments.run",
-    "rec_experiments.samplers.decoding",
-    "matplotlib.backends.backend_agg",  # for the picture at the end of a run
-    "matplotlib.figure",
-]
+PRELOAD = ["hydra_plugins.rec_arm_sweeper._preload"]
 
 
 class LocalLauncher(Launcher):
