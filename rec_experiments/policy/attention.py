@@ -23,10 +23,9 @@ Pull = Callable[[Tensor], Tensor]
 
 
 def attend(in_rows_HBLE: Tensor, heads: int, scaling: float) -> tuple[Tensor, Pull]:
-    """What the positions of B rows read, X x B x L x E of X heads.
+    """What the positions of B rows read, X x B x L x E of X heads, and the way back.
 
-    in_rows_HBLE: queries of these heads, then keys, then as many values. Where gradients are
-    enabled, one can be pulled back.
+    in_rows_HBLE: queries of these heads, then keys, then as many values.
     """
     key_heads = (len(in_rows_HBLE) - heads) // 2
     query_XBLE, key_JBLE, value_JBLE = in_rows_HBLE.split((heads, key_heads, key_heads))
@@ -37,13 +36,14 @@ def attend(in_rows_HBLE: Tensor, heads: int, scaling: float) -> tuple[Tensor, Pu
 def _by_torch(
     query_XBLE: Tensor, key_JBLE: Tensor, value_JBLE: Tensor, scaling: float
 ) -> tuple[Tensor, Pull]:
-    leaves = [x.detach().requires_grad_() for x in (query_XBLE, key_JBLE, value_JBLE)]
-    query_BXLE, key_BJLE, value_BJLE = (x.transpose(0, 1) for x in leaves)
-    mixed_BXLE = functional.scaled_dot_product_attention(
-        query_BXLE, key_BJLE, value_BJLE,
-        is_causal=True, scale=scaling, enable_gqa=len(query_XBLE) != len(key_JBLE),
-    )  # fmt: skip
-    mixed_XBLE = mixed_BXLE.transpose(0, 1)
+    with torch.enable_grad():  # a graph of its own
+        leaves = [x.detach().requires_grad_() for x in (query_XBLE, key_JBLE, value_JBLE)]
+        query_BXLE, key_BJLE, value_BJLE = (x.transpose(0, 1) for x in leaves)
+        mixed_BXLE = functional.scaled_dot_product_attention(
+            query_BXLE, key_BJLE, value_BJLE,
+            is_causal=True, scale=scaling, enable_gqa=len(query_XBLE) != len(key_JBLE),
+        )  # fmt: skip
+        mixed_XBLE = mixed_BXLE.transpose(0, 1)
 
     def pull(grad_XBLE: Tensor) -> Tensor:
         return torch.cat(torch.autograd.grad(mixed_XBLE, leaves, grad_XBLE))

@@ -275,8 +275,7 @@ class _Layer(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         weights = _Weights.of(_Parameters(*parameters), shape)
-        with torch.enable_grad():  # of attention, which has a graph of its own; nothing else does
-            y_UD, kept = _forward(x_UD.detach(), shape, places, turn_U1E, weights)
+        y_UD, kept = _forward(x_UD, shape, places, turn_U1E, weights)
         ctx.save_for_backward(turn_U1E, *parameters)
         ctx.shape, ctx.places, ctx.kept = shape, places, kept
         return y_UD

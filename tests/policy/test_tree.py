@@ -227,6 +227,18 @@ def test_large_layers_go_the_librarys_way(monkeypatch):
     assert not fits(model)
 
 
+def test_a_layer_keeps_tensors_and_no_graph():
+    """A graph within would hold what the written-out backward pass does without."""
+    model = build(CONFIGS["qwen2"])
+    hidden = tree_forward.hidden_states(model, tree([[5, 6]], [[7, 8]]))
+    layer = hidden.grad_fn.next_functions[0][0]
+    kept = [*layer.kept, *layer.kept.weights]
+    tensors = [each for each in kept if isinstance(each, torch.Tensor)]
+    assert len(tensors) > 10
+    graphs = [each for each in tensors if each.grad_fn is not None]
+    assert not graphs
+
+
 def test_a_second_backward_pass_is_told():
     out = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT.sum()
     out.backward(retain_graph=True)
