@@ -54,6 +54,7 @@ def test_a_signal_to_stop_is_the_reason(number, folder):
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_to_stop_is_kept_and_ignored_ones_stay_so(number):
+    signal.signal(number, signal.SIG_DFL)  # nohup ignores one
     told: list[int] = []
     with on_stop(told.append):
         os.kill(os.getpid(), number)

@@ -79,12 +79,19 @@ def _weights(query_ZLE: Tensor, key_ZLE: Tensor) -> tuple[Tensor, Tensor]:
     """What each position takes of those up to it, not yet divided by its total, and that."""
     weight_ZLL = torch.bmm(query_ZLE, key_ZLE.mT).exp_().tril_()
     total_ZL1 = weight_ZLL.sum(dim=-1, keepdim=True)
-    least, most = torch.aminmax(total_ZL1)
-    if least > SMALLEST_SUM and most < LARGEST_SUM:
+    if _is_exact(total_ZL1):
         return weight_ZLL, total_ZL1
     later_LL = query_ZLE.new_full(weight_ZLL.shape[1:], -torch.inf).triu(1)
     weight_ZLL = torch.baddbmm(later_LL, query_ZLE, key_ZLE.mT).softmax(dim=-1)
     return weight_ZLL, torch.ones_like(total_ZL1)
+
+
+def _is_exact(total_ZL1: Tensor) -> bool:
+    """Whether all sums are of a usual size; those of a plan have none, and count as usual."""
+    if type(total_ZL1) is not Tensor:
+        return True
+    least, most = torch.aminmax(total_ZL1)
+    return bool(least > SMALLEST_SUM and most < LARGEST_SUM)
 
 
 def _repeated(x_JBLE: Tensor, times: int) -> Tensor:

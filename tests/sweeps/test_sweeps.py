@@ -528,6 +528,7 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multiru
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_a_sweep_stops_its_jobs(multirun, tmp_path, number):
     """The stub's job of seed 6 sleeps for ten minutes, and says so when it is told to stop."""
+    signal.signal(number, signal.SIG_DFL)  # nohup ignores one
     stopped = multirun(
         "seed=6", until=lambda: any(tmp_path.glob("runs/*_seed6_*/ready")), stop=number
     )
