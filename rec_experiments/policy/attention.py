@@ -9,13 +9,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.nn import functional
 
 # Positions up to which it is plain products: at 40 in .5 of the time of torch's kernel, forward and
 # backward, at 64 in .9, at 96 in 1.4.
 LONGEST_SHORT = 64
-# Between which each sum of exponentials must lie. An exponential that is rounded to 0 or loses
-# digits, below 1e-38, is then none that counts.
+# Between which each sum of exponentials must lie. One that is rounded to 0 or loses digits, below
+# 1e-38, is then none that counts, and its product with a value is no larger than float32 can hold
+# unless values are beyond 1e18.
 SMALLEST_SUM, LARGEST_SUM = 1e-20, 1e20
 
 # From the gradient by what the positions read to that by queries, keys and values, H x B x L x E.
@@ -81,14 +83,14 @@ def _weights(query_ZLE: Tensor, key_ZLE: Tensor) -> tuple[Tensor, Tensor]:
     total_ZL1 = weight_ZLL.sum(dim=-1, keepdim=True)
     if _is_exact(total_ZL1):
         return weight_ZLL, total_ZL1
-    later_LL = query_ZLE.new_full(weight_ZLL.shape[1:], -torch.inf).triu(1)
-    weight_ZLL = torch.baddbmm(later_LL, query_ZLE, key_ZLE.mT).softmax(dim=-1)
-    return weight_ZLL, torch.ones_like(total_ZL1)
+    later_LL = torch.ones_like(weight_ZLL[0], dtype=torch.bool).triu(1)
+    score_ZLL = torch.bmm(query_ZLE, key_ZLE.mT).masked_fill_(later_LL, -torch.inf)
+    return score_ZLL.softmax(dim=-1), torch.ones_like(total_ZL1)
 
 
 def _is_exact(total_ZL1: Tensor) -> bool:
-    """Whether all sums are of a usual size; those of a plan have none, and count as usual."""
-    if type(total_ZL1) is not Tensor:
+    """Whether all sums are of a usual size; those of a plan have no value, and count as usual."""
+    if isinstance(total_ZL1, FakeTensor):
         return True
     least, most = torch.aminmax(total_ZL1)
     return bool(least > SMALLEST_SUM and most < LARGEST_SUM)
@@ -100,9 +102,9 @@ def _repeated(x_JBLE: Tensor, times: int) -> Tensor:
 
 
 def _product(one_ZLL: Tensor, other_ZLE: Tensor, times: int, found_JBLE: Tensor) -> None:
-    """Write it, summed over as many heads of queries as share a head."""
+    """Write the products to `found_JBLE`, summed over the heads of queries that share a head."""
     if times == 1:
-        torch.bmm(one_ZLL, other_ZLE, out=found_JBLE.flatten(0, 1))
+        torch.bmm(one_ZLL, other_ZLE, out=found_JBLE.view(other_ZLE.shape))
     else:
         product_ZLE = torch.bmm(one_ZLL, other_ZLE)
         found_JBLE.copy_(product_ZLE.view(-1, times, *found_JBLE.shape[1:]).sum(dim=1))

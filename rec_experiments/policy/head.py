@@ -67,7 +67,8 @@ def entropy_and_kl(logp: Tensor, reference_logp: Tensor | None) -> tuple[Tensor,
     """Entropy and KL(p ‖ reference) in nats over the last dimension; None without a reference."""
     p = logp.exp()
     kl = None if reference_logp is None else (p * (logp - reference_logp)).sum(-1)
-    weighted = p * logp if p.requires_grad else p.mul_(logp)  # it is used up
+    differentiable = p.requires_grad or (kl is not None and kl.requires_grad)
+    weighted = p * logp if differentiable else p.mul_(logp)  # it is used up
     return -weighted.sum(-1), kl
 
 

@@ -11,7 +11,9 @@ Suffixes are as in `types.py`: U prefixes; B rows of at most L positions.
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -162,18 +164,18 @@ class _Parameters(NamedTuple):
         attention, mlp = layer.self_attn, layer.mlp
         q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
         return cls(
-            q.weight,
-            k.weight,
-            v.weight,
-            q.bias,
-            k.bias,
-            v.bias,
-            layer.input_layernorm.weight,
-            attention.o_proj.weight,
-            mlp.gate_proj.weight,
-            mlp.up_proj.weight,
-            layer.post_attention_layernorm.weight,
-            mlp.down_proj.weight,
+            q_XD=q.weight,
+            k_XD=k.weight,
+            v_XD=v.weight,
+            q_bias_X=q.bias,
+            k_bias_X=k.bias,
+            v_bias_X=v.bias,
+            norm_D=layer.input_layernorm.weight,
+            o_DX=attention.o_proj.weight,
+            gate_FD=mlp.gate_proj.weight,
+            up_FD=mlp.up_proj.weight,
+            mlp_norm_D=layer.post_attention_layernorm.weight,
+            down_DF=mlp.down_proj.weight,
         )
 
 
@@ -194,7 +196,7 @@ class _Weights(NamedTuple):
 
     @classmethod
     def of(cls, layer: _Parameters, shape: _Shape) -> "_Weights":
-        order_X, _ = _order(shape.heads, shape.key_heads, shape.width)
+        order_X = torch.from_numpy(_order(shape.heads, shape.key_heads, shape.width)[0])
         plain_XD = torch.cat((layer.q_XD, layer.k_XD, layer.v_XD)).index_select(0, order_X)
         bias_X = None
         if layer.q_bias_X is not None:
@@ -212,11 +214,12 @@ class _Weights(NamedTuple):
 
 
 @functools.cache
-def _order(heads: int, key_heads: int, width: int) -> tuple[Tensor, Tensor]:
-    """Which row of queries, keys and values stands where, and the way back."""
+def _order(heads: int, key_heads: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which row of queries, keys and values stands where, and the way back. By numpy: a tensor that
+    is kept would be a plan's, without values, if that came first."""
     turned = (heads + key_heads) * width
-    order_X = torch.arange(turned + key_heads * width)
-    order_X[:turned] = order_X[:turned].view(-1, 2, width // 2).mT.flatten()
+    order_X = np.arange(turned + key_heads * width)
+    order_X[:turned] = order_X[:turned].reshape(-1, 2, width // 2).swapaxes(1, 2).ravel()
     return order_X, order_X.argsort()
 
 
@@ -304,24 +307,35 @@ class _Layer(torch.autograd.Function):
         )
 
         # Of what reads a norm, the gradient by its weights times those of the norm.
-        gate_up_grads = (gate_grad_UF.mT @ kept.mlp_unit_UD, up_grad_UF.mT @ kept.mlp_unit_UD)
         qkv_grad_XD = qkv_grad_UX.mT @ kept.unit_UD
+        gate_grad_FD = gate_grad_UF.mT @ kept.mlp_unit_UD
+        up_grad_FD = up_grad_UF.mT @ kept.mlp_unit_UD
         norm_grad_D = (qkv_grad_XD * weights.plain_XD).sum(0)
-        of_gate, of_up = gate_up_grads
-        mlp_norm_grad_D = (of_gate * layer.gate_FD).sum(0).add_((of_up * layer.up_FD).sum(0))
-        _, back_X = _order(shape.heads, shape.key_heads, shape.width)
+        mlp_norm_grad_D = (gate_grad_FD * layer.gate_FD).sum(0)
+        mlp_norm_grad_D += (up_grad_FD * layer.up_FD).sum(0)
+        back_X = torch.from_numpy(_order(shape.heads, shape.key_heads, shape.width)[1])
         sizes = [len(layer.q_XD), len(layer.k_XD), len(layer.v_XD)]
-        bias_grads: tuple[Tensor | None, ...] = (None, None, None)
+        q_grad_XD, k_grad_XD, v_grad_XD = (
+            qkv_grad_XD.mul_(layer.norm_D).index_select(0, back_X).split(sizes)
+        )
+        biases: tuple[Tensor | None, ...] = (None, None, None)
         if weights.bias_X is not None:
-            bias_grads = qkv_grad_UX.sum(0).index_select(0, back_X).split(sizes)
-        return (
-            x_grad_UD, None, None, None,
-            *qkv_grad_XD.mul_(layer.norm_D).index_select(0, back_X).split(sizes),
-            *bias_grads,
-            norm_grad_D, o_grad_DX,
-            *(grad_FD.mul_(layer.mlp_norm_D) for grad_FD in gate_up_grads),
-            mlp_norm_grad_D, down_grad_DF,
-        )  # fmt: skip
+            biases = qkv_grad_UX.sum(0).index_select(0, back_X).split(sizes)
+        grads = _Parameters(
+            q_XD=q_grad_XD,
+            k_XD=k_grad_XD,
+            v_XD=v_grad_XD,
+            q_bias_X=biases[0],
+            k_bias_X=biases[1],
+            v_bias_X=biases[2],
+            norm_D=norm_grad_D,
+            o_DX=o_grad_DX,
+            gate_FD=gate_grad_FD.mul_(layer.mlp_norm_D),
+            up_FD=up_grad_FD.mul_(layer.mlp_norm_D),
+            mlp_norm_D=mlp_norm_grad_D,
+            down_DF=down_grad_DF,
+        )
+        return x_grad_UD, None, None, None, *grads
 
 
 def _turn(qkv_UX: Tensor, turn_U1E: Tensor, shape: _Shape) -> None:

@@ -19,7 +19,7 @@ Linear = tuple[Tensor, Tensor | None]  # weight and bias
 class _Norm(NamedTuple):
     weight_D: Tensor
     epsilon: float
-    epsilon_1: Tensor  # the same
+    epsilon_1: Tensor  # the same, as the host's calls take it
     on_host: bool
 
     @classmethod

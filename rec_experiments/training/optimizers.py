@@ -47,7 +47,7 @@ class AdamW(Piece):
 
         return torch.optim.AdamW(
             model.parameters(),
-            fused=True,  # the others make temporary copies, and take four times as long on a CPU
+            fused=True,  # the others make temporary copies, and take longer on a CPU
             lr=self.learning_rate,
             betas=(self.betas[0], self.betas[1]),
             weight_decay=self.weight_decay,

@@ -9,16 +9,20 @@
 """
 
 import csv
+import io
 import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import matplotlib
 import numpy as np
 import pytest
 from fabricated import COLUMNS, PANELS, STABLE, STEPS, figure_data, rows_of, write_run
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
 
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.figures import __main__ as cli
@@ -409,3 +413,14 @@ def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
 )
 def test_bad_input_is_one_line(two_sweeps, capsys, arguments, message):
     assert message in refusal(arguments, capsys)
+
+
+def test_a_picture_has_its_size_whatever_else_is_asked_of_files():
+    """A user's own settings of matplotlib may cut the margins of what it saves."""
+    figure = Figure(figsize=(3.01, 2.03))
+    figure.subplots()
+    with matplotlib.rc_context({"savefig.bbox": "tight", "savefig.dpi": 40}):
+        for quick in (True, False):
+            found = Image.open(io.BytesIO(render.png(figure, 97, quick)))
+            assert found.size == (int(3.01 * 97), int(2.03 * 97))
+            assert found.convert("L").getextrema()[1] >= 254

@@ -3,6 +3,7 @@ far apart the scores of a row are."""
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from rec_experiments.policy import attention
 
@@ -61,13 +62,17 @@ def test_a_row_far_below_the_others_keeps_its_digits():
     assert pull(torch.ones_like(mixed)).isfinite().all()
 
 
-def test_what_is_no_number_stays_so_and_where_it_is():
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("head", [0, HEADS])  # a query, and the key of the same head
+def test_what_is_no_number_spreads_to_what_reads_it(head, number):
     given = in_rows(HEADS, dtype=torch.float32)
-    given[0, 1, 2, 3] = torch.nan
+    expected, _ = attention.attend(given, HEADS, SCALING)
+    given[head, 1, 2, 3] = number
     mixed, _ = attention.attend(given, HEADS, SCALING)
-    assert mixed[0, 1, 2].isnan().all()
-    mixed[0, 1, 2] = 0
-    assert mixed.isfinite().all()
+    reads = slice(2, 3) if head == 0 else slice(2, None)
+    assert not mixed[0, 1, reads].isfinite().all()
+    mixed[0, 1, reads] = expected[0, 1, reads]
+    torch.testing.assert_close(mixed, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_later_is_read():
@@ -76,3 +81,10 @@ def test_nothing_later_is_read():
     given[:, :, -1] = 1e30
     after, _ = attention.attend(given, HEADS, SCALING)
     torch.testing.assert_close(after[:, :, :-1], before[:, :, :-1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_plan_finds_it_too():
+    """Its tensors have no values, and nothing of one is left for a pass that has."""
+    with FakeTensorMode():
+        fake, pull = attention.attend(torch.empty(3 * HEADS, 1, POSITIONS, WIDTH), HEADS, SCALING)
+        assert pull(fake).shape[0] == 3 * HEADS

@@ -14,6 +14,7 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_shared_prompts import LARGER, assert_close, loss_and_gradient, rows_and_names, saved
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.utils import parametrizations, prune
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
@@ -225,6 +226,17 @@ def test_large_layers_go_the_librarys_way(monkeypatch):
     assert fits(model)
     monkeypatch.setattr(tree_forward, "LARGEST_LAYER", weights - 1)
     assert not fits(model)
+
+
+def test_a_plan_before_leaves_nothing_in_a_pass():
+    """Tensors without values are of the plan's own."""
+    tree_forward._order.cache_clear()
+    with FakeTensorMode():
+        planned = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT
+    assert isinstance(planned, FakeTensor)
+    found = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT
+    assert type(found) is torch.Tensor
+    assert found.isfinite().all()
 
 
 def test_a_layer_keeps_tensors_and_no_graph():

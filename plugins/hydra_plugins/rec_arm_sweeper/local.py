@@ -24,7 +24,11 @@ from hydra_plugins.rec_arm_sweeper._job import open_log
 from hydra_plugins.rec_arm_sweeper._results import JobFailed, in_one_line, why_failed, without_hydra
 from omegaconf import DictConfig, open_dict
 
-PRELOAD = ["hydra_plugins.rec_arm_sweeper._preload"]
+PRELOAD = [
+    "hydra_plugins.rec_arm_sweeper._preload",
+    "matplotlib.backends.backend_agg",  # for the picture at the end of a run
+    "matplotlib.figure",
+]
 
 
 class LocalLauncher(Launcher):
