@@ -198,10 +198,8 @@ class _Weights(NamedTuple):
     def of(cls, layer: _Parameters, shape: _Shape) -> "_Weights":
         order_X = torch.from_numpy(_order(shape.heads, shape.key_heads, shape.width)[0])
         plain_XD = torch.cat((layer.q_XD, layer.k_XD, layer.v_XD)).index_select(0, order_X)
-        bias_X = None
-        if layer.q_bias_X is not None:
-            biases = (layer.q_bias_X, layer.k_bias_X, layer.v_bias_X)
-            bias_X = torch.cat(biases).index_select(0, order_X)  # type: ignore[arg-type]
+        biases = [x for x in (layer.q_bias_X, layer.k_bias_X, layer.v_bias_X) if x is not None]
+        bias_X = torch.cat(biases).index_select(0, order_X) if biases else None
         return cls(
             plain_XD,
             plain_XD * layer.norm_D,

@@ -84,7 +84,7 @@ def test_nothing_later_is_read():
 
 
 def test_a_plan_finds_it_too():
-    """Its tensors have no values, and nothing of one is left for a pass that has."""
+    """Its tensors have no values, so no sum can be looked at."""
     with FakeTensorMode():
         fake, pull = attention.attend(torch.empty(3 * HEADS, 1, POSITIONS, WIDTH), HEADS, SCALING)
         assert pull(fake).shape[0] == 3 * HEADS

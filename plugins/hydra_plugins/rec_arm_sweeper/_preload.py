@@ -1,9 +1,10 @@
 """Imported once, before the processes of local jobs are forked: most of a short job's start is
 importing."""
 
+from importlib import import_module
+
 from rec_experiments.garbage import none_collected
 
 with none_collected():
-    import rec_experiments.cli
-    import rec_experiments.run
-    import rec_experiments.samplers.decoding  # noqa: F401
+    for module in ("cli", "run", "samplers.decoding"):
+        import_module(f"rec_experiments.{module}")
