@@ -12,9 +12,9 @@ SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 CLAIM_SEEDS := 0,1,2,3,4,5,6,7,8,9
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
-FAST := tests/algo tests/claims tests/results tests/policy/test_batching.py tests/rewards/test_answers.py \
-	tests/rewards/test_tool_call.py tests/rollout/test_sync.py \
-	tests/test_display.py tests/test_typing.py
+FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/test_batching.py \
+	tests/datasets/verifiers/test_answers.py tests/datasets/verifiers/test_tool_call.py tests/rollout/test_sync.py \
+	tests/runs/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install run figures claim-runs claims report test test-fast test-long test-pythons test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
@@ -146,7 +146,7 @@ golden: $(STAMP) ## rewrite the resolved configurations that the tests compare w
 	cd tests && ../$(BIN)/python update_golden.py
 
 pages: $(STAMP) ## write the pages of docs/ that are made of the code
-	$(BIN)/python -m rec_experiments.records.metrics > docs/metrics.md
+	$(BIN)/python -m rec_experiments.analysis.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
 	$(BIN)/python docs/staleness.py
 

@@ -26,10 +26,10 @@ import numpy as np
 import yaml
 
 from rec_experiments import cache
-from rec_experiments.figures import catalogue
-from rec_experiments.figures.computed import COMPUTED
-from rec_experiments.records import provenance
-from rec_experiments.results.collect import composed
+from rec_experiments.analysis.figures import catalogue
+from rec_experiments.analysis.figures.computed import COMPUTED
+from rec_experiments.analysis.results.collect import composed
+from rec_experiments.runs import provenance
 from rec_experiments.sweeps import Job
 
 SCALE = "scale=mini"

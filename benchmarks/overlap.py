@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 from hydra import compose, initialize_config_dir
 
-from rec_experiments import schema
-from rec_experiments.experiment import Experiment
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.training.loop import train
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training.trainer import train
 
 # Untrained, so that every response runs to the limit and each batch is as long as the others.
 SETTING = (

@@ -25,7 +25,7 @@ from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.training.update import GradientPass, MiniBatch
+from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.types import Response, Rollouts, SampleKey, Sampler, Tick, Verdict
 
 # Dense bfloat16 FLOP/s as their maker states them, by a part of the device's name.

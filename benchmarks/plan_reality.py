@@ -19,10 +19,10 @@ from pathlib import Path
 
 import torch
 
-from rec_experiments.composed import Experiment
 from rec_experiments.distributed import World
 from rec_experiments.plan import memory, passes
 from rec_experiments.plan.meter import Meter
+from rec_experiments.runs.api import Experiment
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": False}
 SHAPES = {

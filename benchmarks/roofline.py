@@ -27,13 +27,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from rec_experiments import schema
-from rec_experiments.experiment import Experiment
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.rollout.worker import LocalWorker
-from rec_experiments.training import loop
-from rec_experiments.training.update import GradientPass
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training import trainer
+from rec_experiments.training.gradient import GradientPass
 from rec_experiments.types import Rollouts
 
 ALONE = (
@@ -150,20 +150,20 @@ def steps_of(
             (torch.Tensor, "backward", "training: backward"),
             (GradientPass, "accumulate", "training: loss, log"),
             (type(experiment.optimizer), "step", "training: optimizer"),
-            (loop, "update", "training: metrics, rest"),
+            (trainer, "update", "training: metrics, rest"),
         ):
             stages.around(patched, owner, attribute, name)
-        update = loop.update
+        update = trainer.update
 
         def update_of(experiment: Any, context: Any, optimizer: Any, batch: Rollouts, tick: Any):
             batches.append(batch)
             return update(experiment, context, optimizer, batch, tick)
 
-        loop.update = update_of
+        trainer.update = update_of
         folder = RunFolder(Path(patched.enter_context(tempfile.TemporaryDirectory())))
         folder.start({}, {})
         with contextlib.suppress(Enough):
-            loop.train(experiment, context, folder, on_row)
+            trainer.train(experiment, context, folder, on_row)
     return stages, context.model, batches
 
 

@@ -18,10 +18,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, set_seed
 
-from rec_experiments import schema
-from rec_experiments.experiment import Experiment
-from rec_experiments.prepare import prepare
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.rng import TRAIN
+from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.types import SampleKey
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.records.checkpoints import Checkpoints
+from rec_experiments.runs.checkpoints import Checkpoints
 
 TENSOR = 1 << 24  # elements of one, 64 MiB
 WHAT = ("save", "save beside", "resume")

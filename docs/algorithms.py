@@ -7,11 +7,11 @@ from typing import Any
 import yaml
 from hydra import compose
 
-from rec_experiments import schema
-from rec_experiments.algorithms import changes
-from rec_experiments.composition import composing
-from rec_experiments.experiment import Pieces
-from rec_experiments.results import staleness
+from rec_experiments.analysis.results import staleness
+from rec_experiments.cli.algorithms import changes
+from rec_experiments.config import schema
+from rec_experiments.config.composition import composing
+from rec_experiments.config.experiment import Pieces
 
 HERE = Path(__file__).parent
 PAGE = HERE / "algorithms.md"

@@ -1,6 +1,6 @@
 """Writes docs/staleness.md from docs/staleness.template and docs/results: `make pages`.
 
-A file of docs/results is the .json that `python -m rec_experiments.figures staleness` writes. The
+A file of docs/results is the .json that `python -m rec_experiments figures staleness` writes. The
 template quotes it as `{mini_chain | TOPR | interval 20}`: the set (its file less `staleness_`), the
 method, the age.
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from rec_experiments import schema
-from rec_experiments.results import staleness
+from rec_experiments.analysis.results import staleness
+from rec_experiments.config import schema
 
 HERE = Path(__file__).parent
 PAGE = HERE / "staleness.md"

@@ -4,13 +4,17 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # typing's own takes as long to import as Python to start
 if TYPE_CHECKING:
-    from rec_experiments.api import algorithm
-    from rec_experiments.composed import Experiment
-    from rec_experiments.results.frames import load_runs
+    from rec_experiments.analysis.results.frames import load_runs
+    from rec_experiments.config.standalone import algorithm
+    from rec_experiments.runs.api import Experiment
 
 __all__ = ["Experiment", "algorithm", "load_runs"]
 
-_PLACES = {"Experiment": "composed", "algorithm": "api", "load_runs": "results.frames"}
+_PLACES = {
+    "Experiment": "runs.api",
+    "algorithm": "config.standalone",
+    "load_runs": "analysis.results.frames",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,3 +1,3 @@
-from rec_experiments.commands import main
+from rec_experiments.cli.main import main
 
 main()

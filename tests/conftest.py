@@ -17,16 +17,18 @@ from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig, OmegaConf
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
-from rec_experiments import cli, hub, schema
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.cli import train
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.datasets import hub
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
-from rec_experiments.experiment import Experiment
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.training.metrics import TokenLog
-from rec_experiments.training.update import GradientPass, MiniBatch
 from rec_experiments.types import Rollouts, Tick
 
 # A loaded machine fails no property.
@@ -94,8 +96,8 @@ def experiment(*overrides: str) -> Experiment:
 
 def run(path: Path, *overrides: str, until: int | None = None, remake: bool = False) -> RunFolder:
     """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
-    from rec_experiments.prepare import prepare
-    from rec_experiments.training.loop import train
+    from rec_experiments.runs.prepare import prepare
+    from rec_experiments.training.trainer import train
 
     exp, config = experiment(*overrides), resolve(*overrides)
     folder = RunFolder(path)
@@ -195,7 +197,7 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
     return problems_of(draw, size, total, exp.seed, exp.shuffle)
 
 
-def refused(arguments, monkeypatch, capfd, entry=cli.main) -> str:
+def refused(arguments, monkeypatch, capfd, entry=train.main) -> str:
     """The one line on stderr of a command that must exit with 2."""
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
     GlobalHydra.instance().clear()

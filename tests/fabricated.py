@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rec_experiments.results.runs import FigureData, Run, read_run
+from rec_experiments.analysis.results.runs import FigureData, Run, read_run
 from rec_experiments.sweeps import Panel
 
 STEPS = 40

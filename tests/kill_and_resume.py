@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from conftest import timeless
 
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.runs.run_folder import RunFolder
 
 STEPS_PER_KILL = 12
 LONGEST_START = 6.0  # seconds after which a life that need not train is killed, at most

@@ -54,7 +54,7 @@ def compute_here(passes: str, folder: str) -> dict[str, list[dict]]:
     import torch
     from conftest import run, timeless
 
-    from rec_experiments import schema
+    from rec_experiments.config import schema
     from rec_experiments.policy import logprobs
 
     torch.set_num_threads(1)

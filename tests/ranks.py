@@ -8,7 +8,8 @@ from multiprocessing import get_context
 import pytest
 import torch
 
-from rec_experiments import distributed, schema
+from rec_experiments import distributed
+from rec_experiments.config import schema
 
 RANKS = 2
 PATIENCE = 600  # seconds until a task of the ranks counts as hung

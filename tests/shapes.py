@@ -32,7 +32,7 @@ MODULES = (
     "rec_experiments.policy.logprobs",
     "rec_experiments.training.metrics",
     "rec_experiments.training.policies",
-    "rec_experiments.training.update",
+    "rec_experiments.training.gradient",
     "pieces",
 )
 

@@ -22,9 +22,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments import sweeps
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.results.runs import read_run
+from rec_experiments.analysis.results.runs import read_run
 from rec_experiments.rng import TRAIN
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.sweeps import compositions
 from rec_experiments.types import Response, Rollouts, SampleKey, Verdict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SNIPPET = """
-from rec_experiments.experiment import Experiment
+from rec_experiments.config.experiment import Experiment
 
 def wrong(experiment: Experiment) -> None:
     temperature: str = experiment.sampler.temperature

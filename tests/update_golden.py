@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from planned import gigabytes, planned
 from test_config import ALGORITHM_GROUPS, GOLDEN, LAYOUTS, PRESETS, of_run
 
-from rec_experiments import schema
+from rec_experiments.config import schema
 
 schema.register()
 OmegaConf.save(OmegaConf.create(resolve()), GOLDEN / "default.yaml")

@@ -12,12 +12,13 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from work import NEVER_CLIPPED, Pace, Work, keep_first_gradient
 
-from rec_experiments import rng, schema
-from rec_experiments.experiment import Experiment
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.rewards.verifier_pool import inline_verifier
-from rec_experiments.training.loop import TrainingContext, train
+from rec_experiments import rng
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training.trainer import TrainingContext, train
 from rec_experiments.types import Response, SampleKey, Sampler, Verdict
 
 # Training alone: others do not evaluate, measure KL or write states either.

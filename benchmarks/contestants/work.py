@@ -63,7 +63,7 @@ class Work:
         """Of a response's text."""
         if self.hashed:
             return zlib.crc32(response.encode()) / 2**32
-        from rec_experiments.tasks.reduction import is_reduction, read
+        from rec_experiments.datasets.reduction import is_reduction, read
 
         return float(is_reduction(response, *read(answer), self.modulus))
 

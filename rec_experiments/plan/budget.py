@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 from transformers import AutoConfig, PretrainedConfig
 
-from rec_experiments import hub, schema
-from rec_experiments.composed import Experiment as Composed
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.experiment import Experiment
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.cost import Cost, step_cost
 from rec_experiments.plan.memory import Use, configuration, model_bytes, training_memory
@@ -24,8 +24,9 @@ from rec_experiments.plan.sampler import (
 )
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained
-from rec_experiments.prepare import extra_roles
 from rec_experiments.rollout.pipeline import Overlap
+from rec_experiments.runs.api import Experiment as Composed
+from rec_experiments.runs.prepare import extra_roles
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.sweeps import gpus_of
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from rec_experiments.experiment import Experiment
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.plan.passes import recomputes, rows_of_update
 from rec_experiments.plan.sampler import ITEMSIZE, SamplerMemory, cache_bytes_per_token
 from rec_experiments.policy.head import REFERENCE
-from rec_experiments.prepare import extra_roles
 from rec_experiments.rollout.pipeline import Overlap
+from rec_experiments.runs.prepare import extra_roles
 
 FORWARD, BACKWARD = 2, 4  # operations for each weight and token
 

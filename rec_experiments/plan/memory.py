@@ -19,20 +19,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rec_experiments import distributed
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.distributed import World, kept
-from rec_experiments.experiment import Experiment
 from rec_experiments.plan.meter import Meter
 from rec_experiments.plan.passes import batch_of, full_pass, recomputes
 from rec_experiments.policy import head
 from rec_experiments.policy.batching import Pass
-from rec_experiments.prepare import compute_dtype, extra_roles, place, policies_of
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.rollout.remote import layout
 from rec_experiments.rollout.worker import Snapshot
-from rec_experiments.training.loop import forward_pass, gradient_pass
+from rec_experiments.runs.prepare import compute_dtype, extra_roles, place, policies_of
+from rec_experiments.training.gradient import MiniBatch, begin_gradient
 from rec_experiments.training.movement import copied
 from rec_experiments.training.optimizers import restore
-from rec_experiments.training.update import MiniBatch, begin_gradient
+from rec_experiments.training.trainer import forward_pass, gradient_pass
 
 LAYERS = (2, 4)  # of the models that are run
 DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host

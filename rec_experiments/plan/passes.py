@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from rec_experiments.experiment import Experiment
-from rec_experiments.training.loop import measures_kl
-from rec_experiments.training.update import MiniBatch
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.training.gradient import MiniBatch
+from rec_experiments.training.trainer import measures_kl
 from rec_experiments.types import Response, Rollouts, Tick, Verdict
 
 

@@ -2,11 +2,11 @@
 
 import math
 
-from rec_experiments import command
-from rec_experiments.composed import Experiment as Composed
+from rec_experiments.cli import command
 from rec_experiments.errors import UserError
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.budget import DRAWS, GB, HOST, TRAINS, Plan, plan, what_fits
+from rec_experiments.runs.api import Experiment as Composed
 
 # What is set aside, and may be nothing.
 RESERVES = {

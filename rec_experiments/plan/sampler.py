@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from rec_experiments.experiment import Experiment
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.samplers.decoding import CACHE_AT_ONCE
 from rec_experiments.samplers.vllm import Vllm
 

@@ -37,7 +37,7 @@ from rec_experiments.policy.token_batch import (
     shared,
     tree,
 )
-from rec_experiments.policy.tree_forward import fits, hidden_states
+from rec_experiments.policy.tree.forward import fits, hidden_states
 
 # Families whose logits are `lm_head` of the hidden states and nothing after it.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rec_experiments import hub
+from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.types import Piece
 

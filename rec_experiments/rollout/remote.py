@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rec_experiments.datasets.verifiers.verifier_pool import die_with_parent
 from rec_experiments.distributed import memory_of, whole
 from rec_experiments.errors import STOPPING, UserError
-from rec_experiments.rewards.verifier_pool import die_with_parent
 from rec_experiments.rollout.worker import (
     LocalWorker,
     PendingRollouts,

@@ -9,11 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier, VerifierPool
 from rec_experiments.distributed import kept, whole
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
-from rec_experiments.rewards.adjustments import RewardAdjustment
-from rec_experiments.rewards.verifier_pool import BatchVerifier, VerifierPool
+from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.types import (
     MultiTurnTask,
     Problem,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from rec_experiments.policy.tree.decoding_step import FusedStep
+from rec_experiments.policy.tree.prefixes import Memory, Prefixes
 from rec_experiments.rng import uniforms
-from rec_experiments.samplers.fused_step import FusedStep
-from rec_experiments.samplers.prefixes import Memory, Prefixes
 from rec_experiments.types import Response, SampleKey
 
 # exp(logit - max) is counted in units of 2^-44: finer than float32 needs, and the integer sum over

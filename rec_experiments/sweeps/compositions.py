@@ -17,8 +17,8 @@ import hydra
 import omegaconf
 from omegaconf import DictConfig, OmegaConf
 
-from rec_experiments import outside, schema
 from rec_experiments.cache import Kept, digest_of_files
+from rec_experiments.config import plugins, schema
 
 # Plain values if none refers to another; otherwise the configuration, which resolves them.
 Composed = dict[str, Any] | DictConfig
@@ -62,5 +62,5 @@ def _values(version: str) -> Kept:
 def digest_of_code() -> str:
     """Of the configuration files, of all code that gives them types and ranges, and of Hydra."""
     versions = (platform.python_version(), hydra.__version__, omegaconf.__version__)
-    packages = [package.module.__path__[0] for package in outside.packages()]
+    packages = [package.module.__path__[0] for package in plugins.packages()]
     return digest_of_files((schema.PACKAGE, schema.CONF, *packages), " ".join(versions))

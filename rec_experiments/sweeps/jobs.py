@@ -17,12 +17,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from rec_experiments import schema
-from rec_experiments.composition import composing
+from rec_experiments.config import schema
+from rec_experiments.config.composition import composing
+from rec_experiments.config.experiment import Experiment, check_seed
+from rec_experiments.config.identity import identity, run_path
 from rec_experiments.errors import UserError
-from rec_experiments.experiment import Experiment, check_seed
-from rec_experiments.records.identity import identity, run_path
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.compositions import Composed, kept, resolved, settled
 
 # Overrides that say which jobs there are; a job itself does not see them.

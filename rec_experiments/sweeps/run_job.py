@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
-from rec_experiments import cli, schema
-from rec_experiments.command import told_once
+from rec_experiments.cli import train
+from rec_experiments.cli.command import told_once
+from rec_experiments.config import schema
 from rec_experiments.sweeps.submission import read
 
 
@@ -13,7 +14,7 @@ def main(folder: str, number: str) -> None:
         job = read(Path(folder)).jobs[int(number)]
         # For the provenance of the run: the command that repeats it alone.
         sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
-        cli.start(schema.restore(job.config))
+        train.start(schema.restore(job.config))
 
 
 if __name__ == "__main__":

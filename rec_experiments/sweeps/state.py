@@ -11,7 +11,7 @@ from typing import Any
 
 from rec_experiments.errors import UserError
 from rec_experiments.files import read_regular
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import Job, finished
 from rec_experiments.sweeps.submission import RECORD, Submission, newest
 

@@ -22,10 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import outside, schema
+from rec_experiments.config import plugins, schema
 from rec_experiments.errors import UserError, first_line, printable
 from rec_experiments.files import PRIVATE, read_regular, write_atomic
-from rec_experiments.records import checkout, provenance
+from rec_experiments.runs import checkout, provenance
 from rec_experiments.sweeps.jobs import Job
 
 FOLDER, RECORD, CODE = "submissions", "jobs.json", "code"
@@ -132,7 +132,7 @@ def copy_code(root: Path) -> Path:
     assert spec.submodule_search_locations
     found = spec.submodule_search_locations[0]
     shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=private)
-    outside.copy(copy, private)
+    plugins.copy(copy, private)
     write_atomic(copy / provenance.SOURCE, json.dumps(provenance.source()).encode(), PRIVATE)
     digest = hashlib.sha256()
     for file in sorted(file for file in copy.rglob("*") if file.is_file()):

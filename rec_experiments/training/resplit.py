@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rec_experiments.distributed import SHARD, World
 from rec_experiments.errors import UserError
-from rec_experiments.records.checkpoints import State
 from rec_experiments.rollout.packed import Packed, pack, unpack
+from rec_experiments.runs.checkpoints import State
 from rec_experiments.types import Rollouts
 
 

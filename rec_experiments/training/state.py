@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from rec_experiments.distributed import World, is_split, pack
 from rec_experiments.errors import first_line
-from rec_experiments.records.checkpoints import State, foreign
 from rec_experiments.rollout import packed
-from rec_experiments.rollout.feed import RolloutFeed
+from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.runs.checkpoints import State, foreign
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.resplit import resplit

@@ -25,8 +25,8 @@ from rec_experiments import rng
 from rec_experiments.algo import corrections, regularizers, trust_regions
 from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.surrogate import tokens
+from rec_experiments.config.schema import CONF
 from rec_experiments.errors import UserError
-from rec_experiments.schema import CONF
 
 composed = functools.cache(rec_experiments.algorithm)
 STEP = 9  # gradient steps taken, where versions are 0 to 8

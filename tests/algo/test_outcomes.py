@@ -22,10 +22,10 @@ from rec_experiments import rng
 from rec_experiments.algo.advantages import GroupStandard
 from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.groups import center
-from rec_experiments.prepare import prepare
-from rec_experiments.rewards.adjustments import ClippedReward, FlipNoise, OverlongPenalty
-from rec_experiments.training.loop import make_feed
+from rec_experiments.rollout.reward import ClippedReward, FlipNoise, OverlongPenalty
+from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.metrics import quantiles, response_metrics
+from rec_experiments.training.trainer import make_feed
 from rec_experiments.types import Response, SampleKey, Verdict
 
 FORMAT_REWARDS = [1.1, 0.9, 0.1, -0.1]  # accuracy and format bonus, as the paper's runs had them
@@ -157,7 +157,7 @@ def test_unjudged_responses_reach_the_training_as_such():
     feed = make_feed(exp, context)
     feed.reach(0, 0, context.model)
     rollouts = feed.take(0)
-    from rec_experiments.training.update import MiniBatch
+    from rec_experiments.training.gradient import MiniBatch
 
     tick = exp.updates.tick(0)
     advantages = MiniBatch.of(rollouts, exp.algorithm(), tick, 0, context.model).advantages

@@ -17,9 +17,9 @@ from test_config import GOLDEN, LAYOUTS
 from torch import nn
 from transformers import Gemma3Config, GPT2Config, LlamaConfig
 
+from rec_experiments.cli import plan as command
 from rec_experiments.distributed import World
 from rec_experiments.errors import UserError
-from rec_experiments.plan import __main__ as command
 from rec_experiments.plan import budget, memory, passes
 from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.meter import Meter

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from rec_experiments.policy import attention
+from rec_experiments.policy.tree import attention
 
 HEADS, ROWS, POSITIONS, WIDTH, SCALING = 6, 3, 7, 4, 0.3
 

@@ -20,12 +20,13 @@ from huggingface_hub.errors import GatedRepoError
 from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rec_experiments import cli, rng
+from rec_experiments import rng
+from rec_experiments.cli import train
 from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import byte_tokenizer
-from rec_experiments.prepare import prepare
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
+from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.types import SampleKey
 
@@ -130,7 +131,7 @@ def test_a_run_trains_on_a_local_model(family, folders, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
     GlobalHydra.instance().clear()
-    cli.main()
+    train.main()
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(row["train/grad_norm"] > 0 for row in rows[1:])

@@ -23,9 +23,9 @@ from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.token_batch import shared
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.training.loop import train
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training.trainer import train
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 

@@ -19,11 +19,12 @@ from torch.nn.utils import parametrizations, prune
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.policy import attention, logprobs, tree_forward
+from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.token_batch import tree
-from rec_experiments.policy.tree_forward import fits
+from rec_experiments.policy.tree import attention, forward
+from rec_experiments.policy.tree.forward import fits
 
 STYLE = {
     "vocab_size": 61, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2,
@@ -222,15 +223,15 @@ def test_large_layers_go_the_librarys_way(monkeypatch):
     model = build(CONFIGS["qwen2"])
     linears = [x for x in model.model.layers[0].modules() if isinstance(x, torch.nn.Linear)]
     weights = sum(x.weight.numel() for x in linears)
-    monkeypatch.setattr(tree_forward, "LARGEST_LAYER", weights)
+    monkeypatch.setattr(forward, "LARGEST_LAYER", weights)
     assert fits(model)
-    monkeypatch.setattr(tree_forward, "LARGEST_LAYER", weights - 1)
+    monkeypatch.setattr(forward, "LARGEST_LAYER", weights - 1)
     assert not fits(model)
 
 
 def test_a_plan_before_leaves_nothing_in_a_pass():
     """Tensors without values are of the plan's own."""
-    tree_forward._order.cache_clear()
+    forward._order.cache_clear()
     with FakeTensorMode():
         planned = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT
     assert isinstance(planned, FakeTensor)
@@ -242,7 +243,7 @@ def test_a_plan_before_leaves_nothing_in_a_pass():
 def test_a_layer_keeps_tensors_and_no_graph():
     """A graph within would hold what the written-out backward pass does without."""
     model = build(CONFIGS["qwen2"])
-    hidden = tree_forward.hidden_states(model, tree([[5, 6]], [[7, 8]]))
+    hidden = forward.hidden_states(model, tree([[5, 6]], [[7, 8]]))
     layer = hidden.grad_fn.next_functions[0][0]
     kept = [*layer.kept, *layer.kept.weights]
     tensors = [each for each in kept if isinstance(each, torch.Tensor)]

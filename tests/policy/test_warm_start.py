@@ -9,7 +9,7 @@ from conftest import SMALL, experiment
 
 from rec_experiments import cache
 from rec_experiments.policy.warm_start import kept
-from rec_experiments.prepare import prepare
+from rec_experiments.runs.prepare import prepare
 
 
 class Maker:

@@ -19,10 +19,10 @@ import rec_experiments
 from rec_experiments.algo.corrections import TruncatedCorrection
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.policy.logprobs import collate, compute_logprobs
-from rec_experiments.prepare import prepare
-from rec_experiments.rollout.feed import RolloutFeed
-from rec_experiments.rollout.sources import Fresh
-from rec_experiments.training.loop import update
+from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.rollout.replay import Fresh
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.training.trainer import update
 from rec_experiments.types import LossInput, Outcomes, Tick
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")

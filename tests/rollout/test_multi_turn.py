@@ -23,15 +23,15 @@ from hypothesis import strategies as st
 
 import rec_experiments
 from rec_experiments import rng
-from rec_experiments.check_data import report
+from rec_experiments.cli.check_data import report
+from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import PLAIN_TEMPLATE, WarmStart, byte_tokenizer
 from rec_experiments.policy.warm_start import trajectory, warm_start
-from rec_experiments.prepare import prepare
-from rec_experiments.rewards.adjustments import AsVerified
-from rec_experiments.rewards.verifier_pool import inline_verifier
+from rec_experiments.rollout.reward import AsVerified
 from rec_experiments.rollout.worker import LocalWorker, RolloutRequest, Snapshot
+from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.types import MultiTurnTask, Problem, Response, Rollouts, SampleKey, Verdict
 

@@ -25,14 +25,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.errors import UserError
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout import pipeline, remote
-from rec_experiments.rollout.feed import RolloutFeed
+from rec_experiments.rollout.manager import RolloutFeed
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
+from rec_experiments.rollout.replay import Fresh
 from rec_experiments.rollout.schedule import Phase, Schedule
-from rec_experiments.rollout.sources import Fresh
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.types import Problem, Response, Rollouts, Verdict
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
@@ -57,7 +57,7 @@ OVERLAP = "pipeline=overlap"
 def _quick_start():
     """A fork server imports once for all tests here; the command line's tests spawn, as runs do."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["rec_experiments.prepare", "hypothesis"])
+    context.set_forkserver_preload(["rec_experiments.runs.prepare", "hypothesis"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remote, "get_context", lambda method: context)
         yield

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from test_overlap import _quick_start, assert_same_run  # noqa: F401
 
 from rec_experiments import rng
-from rec_experiments.prepare import prepare
-from rec_experiments.rollout.sources import Fresh, Replay
+from rec_experiments.rollout.replay import Fresh, Replay
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
-from rec_experiments.training.loop import make_feed
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.training.trainer import make_feed
 from rec_experiments.types import SampleKey
 
 

@@ -19,9 +19,9 @@ import transformers
 from conftest import SMALL, experiment
 
 from rec_experiments import files
-from rec_experiments.prepare import make_worker, prepare
 from rec_experiments.rng import TRAIN
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
+from rec_experiments.runs.prepare import make_worker, prepare
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.samplers.native import Native

@@ -27,7 +27,7 @@ from cluster import Cluster, missing
 from conftest import SMALL
 from hydra_plugins.rec_arm_sweeper._job import IN_VAIN
 
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.runs.run_folder import RunFolder
 
 if "SLURM_TESTS" not in os.environ:
     pytest.skip("run by make test-slurm", allow_module_level=True)
@@ -236,7 +236,9 @@ def test_the_staleness_sweep_runs_unchanged(user):
     assert "submitted 4 jobs" in user.submit(*arguments)
     assert "4 runs: 4 done" in user.sweeps("wait", "staleness", *some, *SMALL)
     assert_same_runs(user.folder / "runs", user.folder / "local")
-    assert "staleness.png" in user.python("rec_experiments.figures", "staleness", *some, *SMALL)
+    assert "staleness.png" in user.python(
+        "rec_experiments.analysis.figures", "staleness", *some, *SMALL
+    )
 
 
 def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):

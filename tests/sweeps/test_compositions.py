@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from conftest import resolve
 
-from rec_experiments import schema, sweeps
+from rec_experiments import sweeps
+from rec_experiments.config import schema
+from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
-from rec_experiments.records.identity import run_path
 from rec_experiments.sweeps import compositions
 
 jobs_module = import_module("rec_experiments.sweeps.jobs")  # `sweeps.jobs` is the function

@@ -12,9 +12,10 @@ import yaml
 from conftest import resolve
 from fabricated import STABLE, rows_of, write_run
 
-from rec_experiments import schema, sweeps
-from rec_experiments.experiment import Experiment
-from rec_experiments.figures import __main__ as figures_cli
+from rec_experiments import sweeps
+from rec_experiments.cli import figures as figures_cli
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
 
 AGES = [0, 1, 2, 5, 10, 20, 50, 100]
 SCALES = ["mini", "mini_chain", "small", "paper"]

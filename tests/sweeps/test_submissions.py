@@ -20,12 +20,13 @@ from conftest import SMALL, resolve
 from kill_and_resume import differences
 from omegaconf import OmegaConf
 
-from rec_experiments import schema, sweeps
+from rec_experiments import sweeps
+from rec_experiments.cli.sweeps import main, table
+from rec_experiments.config import schema
 from rec_experiments.errors import UserError
-from rec_experiments.records import provenance
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.runs import provenance
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps import submission
-from rec_experiments.sweeps.__main__ import main, table
 
 
 @pytest.fixture
@@ -278,7 +279,7 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
     assert not list(first.rglob("__pycache__"))
     script = (
-        "from rec_experiments import schema; from rec_experiments.records import provenance;"
+        "from rec_experiments import schema; from rec_experiments.runs import provenance;"
         "print(schema.CONF, provenance.source())"
     )
     said = subprocess.run(

@@ -28,11 +28,12 @@ from hydra import initialize_config_dir
 from hydra.core.singleton import Singleton
 from hydra_plugins.rec_arm_sweeper import local
 
-from rec_experiments import schema, sweeps
+from rec_experiments import sweeps
+from rec_experiments.cli.sweeps import main
+from rec_experiments.config import schema
+from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
-from rec_experiments.records.identity import run_path
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.sweeps.__main__ import main
+from rec_experiments.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -371,8 +372,8 @@ def test_a_fixed_run_dir_cannot_hold_a_sweep():
 STUB = """
 import os, signal, sys, time
 from pathlib import Path
-from rec_experiments import command
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.cli import command
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.shared import FOLDER
 from rec_experiments.sweeps import resolve
 from rec_experiments.errors import UserError
@@ -409,12 +410,12 @@ if __name__ == "__main__":
 TELLING = """
 import json, os
 from pathlib import Path
-from rec_experiments import cli, command
+from rec_experiments.cli import command, train
 from rec_experiments.samplers.shared import FOLDER
 from rec_experiments.sweeps import resolve
 
 def task(config):
-    cli.start(config)
+    train.start(config)
     _, path = resolve(config)
     files = {file.name: file.stat() for file in Path(os.environ[FOLDER]).iterdir()}
     told = {name: (found.st_ino, found.st_mtime_ns) for name, found in files.items()}

@@ -22,11 +22,11 @@ from conftest import SMALL, assert_equal, assert_same_result, experiment, resolv
 from test_distributed import OFF_POLICY, assert_same, run_on
 
 from rec_experiments.distributed import ALONE, copied_to_host, memory_of
-from rec_experiments.prepare import prepare
-from rec_experiments.records import checkpoints
-from rec_experiments.records.checkpoints import Checkpoints
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.training.loop import train
+from rec_experiments.runs import checkpoints
+from rec_experiments.runs.checkpoints import Checkpoints
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training.trainer import train
 
 BESIDE = "async_checkpoints=true"
 MOVING = (*SMALL, "algo=asymre", "steps=6", "sync.interval=2", "sync.offset=1")
@@ -139,7 +139,7 @@ def test_a_state_counts_as_soon_as_training_sees_that_it_is_written(tmp_path):
 
 SLOW = """
 import sys, time
-from rec_experiments.records import checkpoints
+from rec_experiments.runs import checkpoints
 stream = checkpoints.stream_with_digest
 
 def slowed(path, write, given_up):
@@ -152,7 +152,7 @@ def slowed(path, write, given_up):
     stream(path, in_part, given_up)
 
 checkpoints.stream_with_digest = slowed
-from rec_experiments.cli import main
+from rec_experiments.cli.train import main
 main()
 """
 

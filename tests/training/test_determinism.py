@@ -25,9 +25,9 @@ from rec_experiments.determinism import (
     secure,
 )
 from rec_experiments.errors import UserError
-from rec_experiments.prepare import load_worker, prepare
 from rec_experiments.rollout.remote import RemoteWorker
-from rec_experiments.run import run as run_to_the_end
+from rec_experiments.runs.prepare import load_worker, prepare
+from rec_experiments.runs.run import run as run_to_the_end
 
 NAMES = (CUBLAS[0], FLASH_ATTENTION[0])
 ON = [True, True, False, *dict([CUBLAS, FLASH_ATTENTION]).values()]
@@ -107,7 +107,7 @@ def put(*_):
 
 def test_an_operation_without_a_deterministic_kernel_ends_the_run(monkeypatch, tmp_path):
     put()
-    monkeypatch.setattr("rec_experiments.run.train", put)
+    monkeypatch.setattr("rec_experiments.runs.run.train", put)
     exp = experiment(*SMALL, f"run_dir={tmp_path / 'run'}")
     with pytest.raises(UserError, match=r"deterministic=true: put_ does not .*deterministic=false"):
         run_to_the_end(exp)

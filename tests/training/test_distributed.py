@@ -37,10 +37,10 @@ import rec_experiments
 from rec_experiments import distributed
 from rec_experiments.distributed import World, whole
 from rec_experiments.policy.logprobs import collate, compute_logprobs
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.training.loop import train
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.metrics import TokenLog
+from rec_experiments.training.trainer import train
 
 RANKS = 2
 PATIENCE = 600  # seconds until a command counts as hung
@@ -278,7 +278,7 @@ def pids(process) -> dict[int, int]:
 # A process that aborts where the interpreter is taken down, as one with gloo's threads may.
 FRAGILE = """
 import os
-from rec_experiments.commands import main
+from rec_experiments.cli.main import main
 
 class Fragile:
     abort = os.abort
@@ -330,13 +330,13 @@ def test_a_rank_that_fails_ends_the_run(tmp_path):
     """Not code 0, one traceback, and the reason in status.json, though rank 0 is innocent."""
     script = tmp_path / "broken.py"
     script.write_text(
-        "import os, rec_experiments.training.loop as t\n"
+        "import os, rec_experiments.training.trainer as t\n"
         "update = t.update\n"
         "def boom(experiment, context, optimizer, rollouts, tick):\n"
         "    if rollouts.index == 1 and context.world.rank == 1: raise RuntimeError('no luck')\n"
         "    return update(experiment, context, optimizer, rollouts, tick)\n"
         "t.update = boom\n"
-        "from rec_experiments.cli import main\n"
+        "from rec_experiments.cli.train import main\n"
         "main()\n"
     )
     code, _, err = outcome(

@@ -14,8 +14,8 @@ from conftest import SMALL, assert_equal, timeless
 from kill_and_resume import differences
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.records.checkpoints import Checkpoints
-from rec_experiments.records.run_folder import RunFolder
+from rec_experiments.runs.checkpoints import Checkpoints
+from rec_experiments.runs.run_folder import RunFolder
 
 # One checkpoint of the tiny model fits, three do not. `unshare` gives the script its own mount.
 SCRIPT = """

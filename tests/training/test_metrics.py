@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.training import loop
+from rec_experiments.training import trainer
 from rec_experiments.training.metrics import TokenLog, group_metrics
 from rec_experiments.training.movement import copied, relative_distance
 from rec_experiments.types import (
@@ -192,7 +192,7 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_weights_of_a_run_are_followed(name, tmp_path, monkeypatch):
     """Each step's length, and the way from the weights that drew the batch while they are held."""
-    weights, versions, update = [], [], loop.update
+    weights, versions, update = [], [], trainer.update
 
     def flat(model):
         return torch.cat([p.detach().flatten() for p in copy.deepcopy(model).parameters()]).double()
@@ -205,7 +205,7 @@ def test_the_weights_of_a_run_are_followed(name, tmp_path, monkeypatch):
             weights.append(flat(context.model))
         return row
 
-    monkeypatch.setattr(loop, "update", spy)
+    monkeypatch.setattr(trainer, "update", spy)
     rows = conftest.run(tmp_path / "run", *MOVING, *SCHEDULES[name]).metrics()[1:]
     lags = 0
     for s, row in enumerate(rows):

@@ -18,12 +18,12 @@ from test_distributed import MOVING, PATIENCE, SHAPES, run_on, torchrun
 
 from rec_experiments.distributed import ALONE, whole
 from rec_experiments.errors import UserError
-from rec_experiments.prepare import prepare
-from rec_experiments.records import provenance
-from rec_experiments.records.run_folder import RunFolder
 from rec_experiments.rollout import packed
-from rec_experiments.training.loop import make_feed
+from rec_experiments.runs import provenance
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.state import Trained
+from rec_experiments.training.trainer import make_feed
 from rec_experiments.types import Rollouts
 
 MORE, FEWER, ODD = (1, 2), (2, 1), (2, 3)

@@ -3,7 +3,7 @@
 import torch
 
 from rec_experiments.distributed import World
-from rec_experiments.records.checkpoints import Checkpoints
+from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.training.optimizers import restore
 
 

@@ -21,7 +21,7 @@ from test_distributed import assert_same, run_on
 
 from rec_experiments.distributed import ALONE
 from rec_experiments.training.movement import reposition
-from rec_experiments.training.slow_fast import SlowFast
+from rec_experiments.training.sfpo import SlowFast
 
 # PPO's loss, but a baseline that gives every group a gradient.
 MOVING = ("algo=asymre", "clip=narrow", "weight=importance", "updates=slow_fast")

@@ -26,12 +26,12 @@ from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.rollout.feed import RolloutFeed
-from rec_experiments.rollout.sources import Fresh
-from rec_experiments.training import update as training
-from rec_experiments.training.loop import evaluate, measures_kl, train
+from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.rollout.replay import Fresh
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training import gradient as training
+from rec_experiments.training.trainer import evaluate, measures_kl, train
 
 
 @pytest.fixture(scope="module")

@@ -23,19 +23,19 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 import rec_experiments
 from rec_experiments.algo.regularizers import ExactKl
+from rec_experiments.config.schema import CONF
 from rec_experiments.distributed import ALONE, whole
 from rec_experiments.policy import head, logprobs
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
 from rec_experiments.policy.models import Tiny
-from rec_experiments.prepare import prepare
-from rec_experiments.records.run_folder import RunFolder
-from rec_experiments.schema import CONF
-from rec_experiments.training import loop
-from rec_experiments.training.loop import make_feed
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.training import trainer
+from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
-from rec_experiments.training.update import GradientPass, MiniBatch
+from rec_experiments.training.trainer import make_feed
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import LossInput, Outcomes, Tick
 
@@ -367,7 +367,7 @@ def test_the_batchs_start_is_scored_beside_an_exact_kl_in_chunks(tmp_path, monke
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", 700)
     folder = RunFolder(tmp_path / "run")
     folder.start(exp.config(), {})
-    assert loop.train(exp, prepare(exp), folder)
+    assert trainer.train(exp, prepare(exp), folder)
 
 
 def test_the_batchs_start_is_scored_without_dropout(tmp_path, monkeypatch):
@@ -491,16 +491,16 @@ def shaped_run(name: str, folder, monkeypatch):
         for verdict, (text, _) in zip(verify(items), items, strict=True)
     ]
     start = copy.deepcopy(context.model)
-    given, update = [], loop.update
+    given, update = [], trainer.update
 
     def spy(experiment, context, optimizer, batch, tick):
         given.append((batch, tick))
         return update(experiment, context, optimizer, batch, tick)
 
-    monkeypatch.setattr(loop, "update", spy)
+    monkeypatch.setattr(trainer, "update", spy)
     folder = RunFolder(folder)
     folder.start(exp.config(), {})
-    assert loop.train(exp, context, folder)
+    assert trainer.train(exp, context, folder)
     return exp, context, start, given
 
 

@@ -25,7 +25,7 @@ class Contained:
         try:
             return self.task(config)
         except SystemExit as error:  # a user's mistake, told already
-            from rec_experiments.composition import explain
+            from rec_experiments.config.composition import explain
             from rec_experiments.errors import INTERRUPTED
 
             if error.code in INTERRUPTED:

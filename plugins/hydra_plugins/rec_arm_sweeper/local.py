@@ -51,7 +51,7 @@ class LocalLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from rec_experiments.signals import on_stop
+        from rec_experiments.runs.signals import on_stop
 
         with (
             on_stop(_end),

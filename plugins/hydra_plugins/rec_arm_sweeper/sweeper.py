@@ -25,10 +25,10 @@ def track(done: list["sweeps.Job"]) -> None:
 
     Raises UserError for one that cannot be read, or a tracker that is not there.
     """
-    from rec_experiments import schema
-    from rec_experiments.experiment import Experiment
-    from rec_experiments.records.run_folder import RunFolder
-    from rec_experiments.records.tracking import track_finished
+    from rec_experiments.config import schema
+    from rec_experiments.config.experiment import Experiment
+    from rec_experiments.runs.run_folder import RunFolder
+    from rec_experiments.tracking.trackers import track_finished
 
     said = []
     for job in done:
@@ -72,7 +72,7 @@ class ArmSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         from rec_experiments import sweeps  # not at the top: Hydra imports every plugin
         from rec_experiments.errors import UserError
-        from rec_experiments.records import checkout
+        from rec_experiments.runs import checkout
 
         try:
             points = sweeps.expand(sweeps.sweep_of(self.node), arguments)

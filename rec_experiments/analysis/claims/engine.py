@@ -1,0 +1,280 @@
+"""From runs to a verdict: a statistic of each run, one number a seed, the range it must lie in.
+
+A claim is a conjunction of checks, its parts; what decides a part is in decision.py. Two arms are
+compared seed by seed: pairs share their seed, and with it prompts and draws, so that what both have
+in common cancels. Ratios are taken on the logarithm.
+"""
+
+import fnmatch
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import product
+
+import numpy as np
+
+from rec_experiments.analysis.claims.decision import (
+    MOST_SEEDS,
+    Outcome,
+    Range,
+    decide,
+    seeds_to_decide,
+)
+from rec_experiments.analysis.results.over_seeds import (
+    BySeed,
+    interquartile_mean,
+    interval_of_mean,
+    of_finished,
+    probability_of_improvement,
+)
+from rec_experiments.analysis.results.runs import FigureData
+from rec_experiments.analysis.results.statistics import Statistic
+from rec_experiments.analysis.results.tables import origins
+
+
+class Compare(Enum):
+    """How the statistics of two arms become one number a seed."""
+
+    difference = "−"
+    ratio = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One part of a claim.
+
+    says: the part in words. figures: that hold its runs; the same arm and column in several figures
+    is the same run. column: its title. arm, against: labels of the legend, with * for any text;
+    each arm that fits is checked, against each. Without `against` the arm stands for itself.
+    """
+
+    says: str
+    figures: tuple[str, ...]
+    column: str
+    arm: str
+    statistic: Statistic
+    range: Range
+    against: str = ""
+    metric: str = "eval/accuracy"
+    compare: Compare = Compare.difference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """id, says, figures: as in the paper. quote: its own words, which the checks put into numbers,
+    "" where it only draws. needs: what its runs need beyond a CPU. note: what must be known beside
+    the verdict."""
+
+    id: str
+    says: str
+    quote: str
+    figures: tuple[str, ...]
+    checks: tuple[Check, ...]
+    needs: str = ""
+    note: str = ""
+
+    def within(self, figure: str) -> "Claim | None":
+        """The claim's parts that one figure shows; None if it shows none."""
+        checks = tuple(check for check in self.checks if figure in check.figures)
+        return replace(self, checks=checks) if checks else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """What the runs say of a check on one arm, or pair of arms.
+
+    values: by seed, logarithms for a ratio. without: why a finished seed has none. arms: of a pair,
+    the two arms' own numbers at the seeds of `values`.
+    """
+
+    values: dict[int, float]
+    without: dict[int, str]
+    arms: tuple[list[float], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """A check on one arm, or pair of arms, which `arms` names.
+
+    mean, interval, interquartile_mean: over seeds, geometric for a ratio; None without enough.
+    improvement: chance that the first arm's number is higher, None for a single arm. why: what
+    keeps the data from deciding, else empty.
+    """
+
+    check: Check
+    arms: str
+    seeds: list[int]
+    mean: float | None
+    interval: tuple[float, float] | None
+    interquartile_mean: float | None
+    improvement: float | None
+    outcome: Outcome
+    why: str
+
+    def describe(self) -> str:
+        part = f"{self.check.says} ({self.arms})"
+        return f"{part}: {self.why}" if self.why else part
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """scale: of the runs. claim_seeds: how many seeds are to decide, None for those there are.
+    makers: sentences on runs that other code made, or that are in several folders."""
+
+    claim: Claim
+    scale: str
+    claim_seeds: int | None
+    findings: list[Finding]
+    makers: list[str]
+
+    @property
+    def outcome(self) -> Outcome:
+        """A part that is contradicted decides, then one without runs, then an undecided one."""
+        outcomes = {finding.outcome for finding in self.findings}
+        order = (Outcome.contradicted, Outcome.not_run, Outcome.undecided, Outcome.supported)
+        return next(outcome for outcome in order if outcome in outcomes)
+
+    @property
+    def name(self) -> str:
+        """The outcome in words; of a claim without runs, what these need."""
+        waits = self.outcome is Outcome.not_run and self.claim.needs
+        return self.outcome.value + (f" (needs {waits})" if waits else "")
+
+    @property
+    def title(self) -> str:
+        """The outcome with the scale that it was reached at."""
+        decided = self.outcome is not Outcome.not_run
+        return f"{self.name} at scale {self.scale}" if decided else self.name
+
+    @property
+    def fewest_seeds(self) -> int:
+        """Of any part."""
+        return min(len(finding.seeds) for finding in self.findings)
+
+    @property
+    def seeds(self) -> str:
+        """The fewest, and of how many where there should be more."""
+        fewest, all_seeds = self.fewest_seeds, self.claim_seeds
+        short = all_seeds is not None and fewest < all_seeds
+        return f"{fewest} of {all_seeds}" if short else str(fewest)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The parts that contradict the claim, or those that keep it from being decided."""
+        if self.outcome is Outcome.supported:
+            return []
+        if all(finding.outcome is Outcome.not_run for finding in self.findings):
+            return [] if self.claim.needs else ["no finished runs"]
+        return [each.describe() for each in self.findings if each.outcome is self.outcome]
+
+    @property
+    def sentence(self) -> str:
+        seeds = "" if self.outcome is Outcome.not_run else f", {self.seeds} seeds"
+        parts = [self.claim.id, self.title + seeds, "; ".join(self.reasons)]
+        return ": ".join(filter(None, parts))
+
+
+def judge(
+    claim: Claim, data_by_figure: Mapping[str, FigureData], scale: str, claim_seeds: int | None
+) -> Verdict:
+    """The verdict on one claim, from those of its figures that are at hand."""
+    samples = [
+        (check, arms, sample)
+        for check in claim.checks
+        for arms, sample in _samples(check, data_by_figure)
+    ]
+    parts = sum(bool(sample.values) for _, _, sample in samples)
+    figures = [data_by_figure[name] for name in claim.figures if name in data_by_figure]
+    done = [run for data in figures for run in data.runs if run.done]
+    return Verdict(
+        claim=claim,
+        scale=scale,
+        claim_seeds=claim_seeds,
+        findings=[_finding(check, arms, sample, parts) for check, arms, sample in samples],
+        makers=origins(done),
+    )
+
+
+def _samples(
+    check: Check, data_by_figure: Mapping[str, FigureData]
+) -> Iterator[tuple[str, Sample]]:
+    """Each arm, or pair of arms, that fits the check: its name and its numbers."""
+    figures = [data_by_figure[name] for name in check.figures if name in data_by_figure]
+    for arm, against in product(_labels(figures, check.arm), _labels(figures, check.against)):
+        first = _by_seed(figures, arm, check)
+        if against:
+            arms = f"{arm} {check.compare.value} {against}"
+            sample = _paired(first, _by_seed(figures, against, check), check.compare)
+        else:
+            arms = arm
+            sample = Sample(values=first.values, without=first.without, arms=())
+        yield f"{arms}, {check.column}" if check.column else arms, sample
+
+
+def _labels(figures: list[FigureData], pattern: str) -> list[str]:
+    """Arms that fit; the pattern itself where none does, so that what is missing has a name."""
+    arms = dict.fromkeys(arm for data in figures for arm in data.arms)
+    return fnmatch.filter(arms, pattern) or [pattern]
+
+
+def _by_seed(figures: list[FigureData], arm: str, check: Check) -> BySeed[float]:
+    runs = [run for data in figures for run in data.select(arm, check.column)]
+    return of_finished(runs, check.statistic.of, check.metric)
+
+
+def _paired(first: BySeed[float], second: BySeed[float], compare: Compare) -> Sample:
+    """Of the seeds that both arms have finished."""
+    values, without = {}, {}
+    for seed in sorted(first.finished & second.finished):
+        one, other = first.values.get(seed), second.values.get(seed)
+        if one is None or other is None:
+            without[seed] = (first.without | second.without)[seed]
+        elif compare is Compare.difference:
+            values[seed] = one - other
+        elif one > 0 and other > 0:
+            values[seed] = math.log(one / other)
+        else:
+            without[seed] = "a ratio of numbers that are not above 0"
+    numbers = tuple([each.values[seed] for seed in values] for each in (first, second))
+    return Sample(values=values, without=without, arms=numbers)
+
+
+def _finding(check: Check, arms: str, sample: Sample, parts: int) -> Finding:
+    values = list(sample.values.values())
+    is_ratio = bool(check.against) and check.compare is Compare.ratio
+    outcome, why = _outcome(sample, check.range.logarithm() if is_ratio else check.range, parts)
+    interval = interval_of_mean(values)
+    shown = math.exp if is_ratio else float
+    return Finding(
+        check=check,
+        arms=arms,
+        seeds=sorted(sample.values),
+        mean=shown(np.mean(values)) if values else None,
+        interval=(shown(interval[0]), shown(interval[1])) if interval else None,
+        interquartile_mean=shown(interquartile_mean(values)) if values else None,
+        improvement=probability_of_improvement(*sample.arms) if values and sample.arms else None,
+        outcome=outcome,
+        why=why,
+    )
+
+
+def _outcome(sample: Sample, range_: Range, parts: int) -> tuple[Outcome, str]:
+    """The outcome, and what keeps the data from deciding.
+
+    Where a finished run has no number the part is undecided: the others would be a selection.
+    """
+    values = list(sample.values.values())
+    if sample.without:
+        why = "; ".join(dict.fromkeys(sample.without.values()))
+        return Outcome.undecided, f"no number at seed {', '.join(map(str, sample.without))}: {why}"
+    if not values:
+        return Outcome.not_run, "no finished runs"
+    if len(values) == 1:
+        return Outcome.undecided, "one seed has no spread"
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+    outcome = decide(len(values), mean, spread, range_, parts)
+    if outcome is not Outcome.undecided:
+        return outcome, ""
+    enough = seeds_to_decide(mean, spread, range_, parts) or f"more than {MOST_SEEDS}"
+    return outcome, f"{enough} seeds would decide"

@@ -1,0 +1,120 @@
+"""Figure 2: rollout and training under two schedules."""
+
+from dataclasses import dataclass
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch, Rectangle
+
+from rec_experiments.analysis.figures import style
+from rec_experiments.analysis.figures.computed.shared import drawing
+from rec_experiments.analysis.figures.render import Drawing, page
+from rec_experiments.analysis.results.runs import Row
+from rec_experiments.rollout.schedule import Phase, Schedule
+
+SCHEDULES = (Schedule(interval=4, offset=0, phase=Phase.paper),
+             Schedule(interval=1, offset=4, phase=Phase.paper))  # fmt: skip
+BATCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """When a batch is drawn and consumed, each taking one unit of time."""
+
+    batch: int
+    drawn: float
+    trained: float
+
+
+def timeline(schedule: Schedule, batches: int) -> list[Slot]:
+    """Earliest times at which batches can be drawn and trained on under a schedule.
+
+    A batch is drawn once its policy version exists. Training waits until `offset` batches lie in
+    the buffer, as Appendix B.2 has it, and keeps that lead.
+    """
+    lead = max(0, schedule.offset - 1)
+    drawn: list[float] = []
+    trained: list[float] = []
+    for batch in range(batches + lead):
+        version = schedule.version(batch)
+        free = drawn[-1] + 1 if drawn else 0.0
+        drawn.append(max(free, trained[version - 1] + 1 if version else 0.0))
+        if batch >= lead:
+            free = trained[-1] + 1 if trained else 0.0
+            trained.append(max(free, drawn[-1] + 1))
+    return [Slot(batch, drawn[batch], trained[batch]) for batch in range(batches)]
+
+
+def draw() -> Drawing:
+    """Rollout, buffer and training of two schedules; versions and staleness from `Schedule`."""
+    worst = max(s.staleness(batch) for s in SCHEDULES for batch in range(BATCHES))
+    legend = [
+        *[
+            (Patch(facecolor=_freshness(stale, worst), edgecolor="0.3"), f"staleness {stale}")
+            for stale in range(worst + 1)
+        ],
+        (Patch(facecolor=style.SKY, alpha=0.6), "weights synchronised"),
+    ]
+    rows: list[Row] = []
+    with matplotlib.rc_context(style.RC):
+        figure, panels = page(
+            9.6,
+            2.3,
+            "Figure 2: rollout and training under two schedules",
+            legend,
+            "Computed from the schedule's own functions, where a batch takes one unit of "
+            "time to draw and one to train on, and everything starts as early as it may. A number "
+            "is a batch; each batch feeds one gradient step. A lighter training block is staler: "
+            "more gradient steps lie between drawing and training.",
+        )
+        for axes, schedule in zip(panels.subplots(1, len(SCHEDULES)), SCHEDULES, strict=True):
+            slots = timeline(schedule, BATCHES)
+            _lanes(axes, schedule, slots, worst)
+            rows += [
+                {
+                    "interval": schedule.interval,
+                    "offset": schedule.offset,
+                    "batch": slot.batch,
+                    "version": schedule.version(slot.batch),
+                    "staleness": schedule.staleness(slot.batch),
+                    "drawn": slot.drawn,
+                    "trained": slot.trained,
+                }
+                for slot in slots
+            ]
+    found = {s.describe(1): [s.staleness(batch) for batch in range(BATCHES)] for s in SCHEDULES}
+    return drawing("fig2", "Figure 2: staleness of each batch", figure, rows, found)
+
+
+def _lanes(axes: Axes, schedule: Schedule, slots: list[Slot], worst: int) -> None:
+    for slot in slots:
+        shade = _freshness(schedule.staleness(slot.batch), worst)
+        for x, y, color in ((slot.drawn, 2, "0.88"), (slot.trained, 0, shade)):
+            axes.add_patch(Rectangle((x + 0.04, y), 0.92, 0.6, facecolor=color, edgecolor="0.3"))
+            dark = sum(to_rgb(color)) < 1.7
+            axes.text(
+                x + 0.5, y + 0.28, str(slot.batch), ha="center", va="center",
+                color="white" if dark else "black",
+            )  # fmt: skip
+        axes.annotate(
+            "", (slot.trained + 0.06, 0.62), (slot.drawn + 0.94, 1.98),
+            arrowprops={"arrowstyle": "->", "color": style.DARK_ORANGE, "lw": 0.9},
+        )  # fmt: skip
+        if any(schedule.version(other.batch) == slot.batch + 1 for other in slots):
+            axes.bar(slot.trained + 1, 2.9, 0.13, -0.15, color=style.SKY, alpha=0.6, zorder=0)
+    end = max(slot.trained for slot in slots) + 1
+    axes.add_patch(Rectangle((0, 1.1), end, 0.4, color=style.YELLOW, alpha=0.35, lw=0))
+    axes.set(xlim=(-0.1, end + 0.1), ylim=(-0.2, 2.85), xlabel="time (batches)")
+    axes.set_yticks([0.3, 1.3, 2.3], ["training", "buffer", "rollout"])
+    axes.set_title(f"interval {schedule.interval}, offset {schedule.offset}")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(False)
+
+
+def _freshness(staleness: int, worst: int) -> tuple[float, float, float]:
+    """Blue for fresh data, paler with staleness."""
+    share = 0.85 * staleness / worst
+    red, green, blue = (channel + (1 - channel) * share for channel in to_rgb(style.BLUE))
+    return red, green, blue

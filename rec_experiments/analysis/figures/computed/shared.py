@@ -1,0 +1,45 @@
+"""What computed figures share: the triangle of policies over three arms, and the result."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rec_experiments.analysis.figures.bandit import REWARDS, Array
+from rec_experiments.analysis.figures.render import Drawing
+from rec_experiments.analysis.results.runs import Row
+
+ARMS = [f"arm {j + 1}, reward {reward:g}" for j, reward in enumerate(REWARDS)]
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])  # of the simplex of policies
+
+
+def simplex(axes: Axes, title: str) -> None:
+    """A triangle whose corners are the policies that take one arm always."""
+    axes.plot(*CORNERS[[0, 1, 2, 0]].T, color="0.4", lw=0.8)
+    for corner, (name, offset) in enumerate(zip(ARMS, ((0, -11), (0, -11), (0, 8)), strict=True)):
+        axes.annotate(
+            name, CORNERS[corner], xytext=offset, textcoords="offset points", ha="center",
+            va="center", fontsize=8, annotation_clip=False,
+        )  # fmt: skip
+    axes.set_title(title, pad=16)
+    axes.set(aspect="equal", xlim=(-0.06, 1.06), ylim=(-0.1, 0.9))
+    axes.set_axis_off()
+
+
+def flat(policy: Array) -> Array:
+    """Policies ... x 3 as points x, y of the triangle, 2 x ..."""
+    return np.moveaxis(policy @ CORNERS, -1, 0)
+
+
+def arms_of(policy: Array) -> dict[str, float]:
+    """A policy as columns of a table."""
+    return {f"arm {j + 1}": float(p) for j, p in enumerate(policy)}
+
+
+def drawing(
+    name: str, title: str, figure: Figure, rows: list[Row], found: dict[str, Any]
+) -> Drawing:
+    """The figure with its rows, and what was `found` as its statistics and its text."""
+    lines = [title, "", *(f"{key}: {value}" for key, value in found.items())]
+    return Drawing(name, figure, rows, {"figure": name, **found}, "\n".join(lines) + "\n")

@@ -1,0 +1,135 @@
+"""Which runs a row of a table is the mean of."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rec_experiments.analysis.regime.quantities import Lags, Series, lags_of, series
+from rec_experiments.analysis.results.runs import FigureData, Row, Run, read_config, read_run
+from rec_experiments.config.identity import flat, identity
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.runs.run_folder import CONFIG
+from rec_experiments.tracking.trackers import schedule_name
+
+Config = dict[str, Any]  # dotted keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """Runs that differ in their seed alone. section: the arms that are read side by side."""
+
+    name: str
+    section: str
+    runs: list[Run]
+    config: Config
+
+    @functools.cached_property
+    def lags(self) -> list[list[int | None]]:
+        """Of each run and row."""
+        return [lags_of(run.rows) for run in self.runs]
+
+    @functools.cached_property
+    def _series(self) -> dict[str, list[Series]]:
+        """By quantity, of each run: tables ask for the same one at many lags."""
+        return {}
+
+    def mean(self, measure: Callable[[list[Row]], float | None]) -> float | None:
+        """Of a number of each run, over the runs that have it."""
+        return _mean(measure(run.rows) for run in self.runs)
+
+    def mean_of(
+        self, quantity: str, lags: Lags | None = None, part: str | None = None
+    ) -> float | None:
+        """Of train/`quantity` of each run at these lags, and in this part, over the runs that have
+        it."""
+        if quantity not in self._series:
+            each = zip(self.runs, self.lags, strict=True)
+            self._series[quantity] = [series(run.rows, quantity, found) for run, found in each]
+        return _mean(one.mean(lags, part) for one in self._series[quantity])
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def arms_in(data: FigureData) -> list[Arm]:
+    """Those of a figure that have rows, column by column."""
+    return [
+        Arm(name=name, section=column, runs=runs, config=flat(read_config(runs[0].path)))
+        for column in data.columns
+        for name in data.arms
+        if (runs := data.select(name, column))
+    ]
+
+
+def arms_of(folders: list[Path]) -> list[Arm]:
+    """Those that run folders make up, by schedule, with their `names`. Of several folders with the
+    same run the first counts. Raises UserError for what is no run folder, or has no step yet."""
+    groups: dict[str, dict[int, tuple[Run, dict[str, Any]]]] = {}
+    for folder in folders:
+        if not (folder / "metrics.jsonl").exists():
+            raise UserError(f"{folder}: is no run folder, it has no metrics.jsonl")
+        config = read_config(folder)
+        try:
+            method, schedule = str(config["algo"]["name"]), schedule_name(config["sync"])
+            run = read_run(method, schedule, int(config["seed"]), folder)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise UserError(
+                f"run folder {folder}: its {CONFIG} holds something else than a run writes there "
+                f"({type(error).__name__}: {first_line(error)})"
+            ) from error
+        if not run.rows:
+            raise UserError(f"{folder}: holds no row of a run yet")
+        groups.setdefault(repr(_without_seed(config)), {}).setdefault(run.seed, (run, config))
+    arms_by_seed = [list(group.values()) for group in groups.values()]
+    firsts = [group[0] for group in arms_by_seed]
+    arms = [
+        Arm(name=name, section=run.column, runs=[each for each, _ in group], config=flat(config))
+        for name, (run, config), group in zip(
+            names([config for _, config in firsts]), firsts, arms_by_seed, strict=True
+        )
+    ]
+    sections = list(dict.fromkeys(arm.section for arm in arms))
+    return sorted(arms, key=lambda arm: sections.index(arm.section))
+
+
+def names(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """What to call the arm of each run: its algorithm, and where arms of one schedule share that,
+    the fewest keys that tell them apart."""
+    cells: dict[tuple[str, str], dict[str, Config]] = {}
+    places = []
+    for config in configs:
+        cell = (str(config["algo"]["name"]), schedule_name(config["sync"]))
+        kept = _without_seed(config)
+        cells.setdefault(cell, {})[repr(kept)] = kept
+        places.append((cell, kept))
+    keys = {cell: _telling_apart(list(arms.values())) for cell, arms in cells.items()}
+    return [
+        ", ".join([cell[0], *(f"{key}={kept[key]}" for key in keys[cell] if key in kept)])
+        for cell, kept in places
+    ]
+
+
+def _telling_apart(arms: list[Config]) -> list[str]:
+    """Keys of whose values no two arms have the same: one after another, that which leaves the
+    fewest alike, and the shortest of several."""
+
+    def kinds(keys: list[str]) -> int:
+        return len({repr([(key in arm, arm.get(key)) for key in keys]) for arm in arms})
+
+    candidates = sorted({key for arm in arms for key in arm}, key=lambda key: (len(key), key))
+    chosen: list[str] = []
+    while kinds(chosen) < len(arms):
+        chosen.append(max(candidates, key=lambda key: kinds([*chosen, key])))
+    return chosen
+
+
+def _without_seed(config: dict[str, Any]) -> Config:
+    """What the runs of an arm share, in one order."""
+    kept = flat(identity(config))
+    return {key: kept[key] for key in sorted(kept.keys() - {"seed"})}

@@ -1,0 +1,131 @@
+"""From the rows of one run to one number. Each returns None where the run does not say."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rec_experiments.analysis.results.runs import Row, is_finite, points
+
+Array = NDArray[np.float64]
+Lags = tuple[int, int | None]  # from, to, both included; None for no end
+PARTS = ("start", "middle", "end")
+SHARE = 10  # a part of a run is one in so many of its points
+PERCENT = ("clip_fraction", "live_groups", "distinct_responses")  # shown in per cent
+
+
+def lag(row: Row) -> int | None:
+    """Gradient steps since the batch was drawn; None where its responses are of several lags."""
+    mean = row.get("train/staleness")
+    if not is_finite(mean):
+        return None
+    if row.get("train/staleness_min", mean) != row.get("train/staleness_max", mean):
+        return None
+    return int(mean)
+
+
+def lags_of(rows: list[Row]) -> list[int | None]:
+    """Of each row."""
+    return [lag(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric of a run where it was measured and finite, I values, and the lag of the row of each,
+    NaN where it has none."""
+
+    values_I: Array
+    lags_I: Array
+
+    def mean(self, lags: Lags | None = None, part: str | None = None) -> float | None:
+        """Over the steps at these lags, and in this part of them."""
+        values_I = self.values_I
+        if lags:
+            first, last = lags
+            end = math.inf if last is None else last
+            values_I = values_I[(first <= self.lags_I) & (self.lags_I <= end)]
+        return float(np.mean(_part(values_I, part))) if len(values_I) else None
+
+
+def series(rows: list[Row], quantity: str, lags: list[int | None]) -> Series:
+    """Of train/`quantity`. lags: of each row."""
+    key = f"train/{quantity}"
+    at = [n for n, row in enumerate(rows) if is_finite(row.get(key))]
+    return Series(
+        np.array([rows[n][key] for n in at], dtype=float),
+        np.array([lags[n] for n in at], dtype=float),  # None becomes NaN
+    )
+
+
+def mean_of(
+    rows: list[Row], quantity: str, lags: Lags | None = None, part: str | None = None
+) -> float | None:
+    """Mean of train/`quantity` over the steps at these lags, and in this part of them."""
+    return series(rows, quantity, lags_of(rows)).mean(lags, part)
+
+
+def _part(values: Array, part: str | None) -> Array:
+    """The first, middle or last tenth of the points, at least one; all for None."""
+    if part is None:
+        return values
+    size = max(1, round(len(values) / SHARE))
+    start = {"start": 0, "middle": (len(values) - size) // 2, "end": len(values) - size}[part]
+    return values[start : start + size]
+
+
+def interval(rows: list[Row]) -> float | None:
+    """Gradient steps that one drawing version serves, median over versions."""
+    versions = Counter(points(rows, "train/policy_version")[1])
+    return float(median(versions.values())) if versions else None
+
+
+def windows(rows: list[Row]) -> float | None:
+    """Gradient steps ÷ interval: how often the drawing policy was renewed."""
+    steps = len(points(rows, "train/policy_version")[1])
+    return steps / each if (each := interval(rows)) else None
+
+
+def accuracy_at_two_thirds(rows: list[Row]) -> float | None:
+    """Evaluation accuracy at two thirds of the steps ÷ that at the end, both on the line of least
+    squares through the evaluations of the last third. Above 1 it falls; near 1 it is flat."""
+    last = rows[-1]["step"] if rows else 0
+    steps, values = points([row for row in rows if 3 * row["step"] >= 2 * last], "eval/accuracy")
+    if len(steps) < 3:
+        return None
+    slope, height = np.polyfit(steps, values, 1)
+    end = slope * last + height
+    return float((slope * last * 2 / 3 + height) / end) if end > 0 else None
+
+
+DERIVED: dict[str, Callable[[list[Row]], float | None]] = {
+    "interval": interval,
+    "windows": windows,
+    "accuracy_at_two_thirds": accuracy_at_two_thirds,
+}
+
+
+def factor(quantity: str) -> int:
+    """Between a quantity and what is shown of it."""
+    return 100 if quantity.startswith(PERCENT) else 1
+
+
+def spread(lags: set[int], most: int = 6) -> list[int]:
+    """At most `most` of them from first to last: all, or the first two and then at even distances
+    rounded down."""
+    ordered = sorted(lags)
+    if len(ordered) <= most:
+        return ordered
+    last = ordered[-1]
+    even = [math.floor(last * n / (most - 2)) for n in range(1, most - 1)]
+    nearest = [max(each for each in ordered if each <= max(point, ordered[0])) for point in even]
+    return sorted({*ordered[:2], *nearest})
+
+
+def between(lags: list[int]) -> list[tuple[int, int]]:
+    """Ranges without gaps that end at these lags."""
+    starts = [lags[0], *(each + 1 for each in lags[:-1])] if lags else []
+    return list(zip(starts, lags, strict=True))

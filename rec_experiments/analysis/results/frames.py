@@ -1,0 +1,67 @@
+"""Runs as a data frame, for people who ask their own questions."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from rec_experiments.analysis.results.collect import run_folders
+from rec_experiments.analysis.results.runs import leave_out, read_config, read_run
+from rec_experiments.errors import UserError, printable
+from rec_experiments.runs.run_folder import CONFIG
+from rec_experiments.tracking.trackers import schedule_name
+
+ABOUT = ("run", "path", "state", "algo", "schedule", "dataset", "seed")  # columns of each run
+
+
+def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFrame:
+    """All runs in some folders, a row for each gradient step. A folder may also be a run itself.
+
+    Columns: run (the folder's name), path, state, algo, schedule, dataset, seed; then each of
+    `keys`, dotted keys of the configuration such as optimizer.learning_rate; then `step` and the
+    metrics, empty where they were not measured. A run that cannot be read is left out, and named on
+    stderr.
+
+    Raises UserError for a folder that is not there, or an unknown key.
+    """
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(f"{folder}: no such folder")
+    paths = [path for folder in folders for path in _runs(Path(folder))]
+    rows = [row for path in paths for row in _rows(path, keys)]
+    return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=[*ABOUT, *keys, "step"])
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The folder itself if it is a run's, or those that it holds."""
+    if (folder / CONFIG).is_file():
+        return [folder]
+    return [path for same in run_folders([folder]).values() for path in same]
+
+
+def _rows(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        config = read_config(path)
+        run = read_run("", "", config["seed"], path)
+        values: list[Any] = [
+            path.name, str(path), printable(str(run.state)), config["algo"]["name"],
+            schedule_name(config["sync"]), config["dataset"]["kind"], run.seed,
+        ]  # fmt: skip
+    except UserError as error:
+        leave_out(str(error))
+        return []
+    except (KeyError, TypeError) as error:
+        leave_out(f"run folder {path}: its {CONFIG} is not that of a run ({error!r})")
+        return []
+    about = {**dict(zip(ABOUT, values, strict=True)), **{key: _value(config, key) for key in keys}}
+    return [{**about, **row} for row in run.rows]
+
+
+def _value(config: dict[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise UserError(f"keys={key}: no such key of a run")
+        value = value[part]
+    return value

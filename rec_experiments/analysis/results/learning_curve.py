@@ -1,0 +1,107 @@
+"""A saturating curve fitted to an accuracy or a reward, so that height and speed are told apart.
+
+R(s) = R₀ + (A − R₀) / (1 + (s_mid / s)^B), the form of ScaleRL (arXiv 2510.13786): A is the height
+that the curve tends to, s_mid the steps to half of the rise, B the steepness. R₀ is the first point
+as measured, and s counts from there. The steps to a level that is chosen beforehand are left out:
+an arm that never gets there has none, and a curve that lingers near it has a lucky one.
+"""
+
+import functools
+import hashlib
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from rec_experiments.analysis.results.runs import Row
+from rec_experiments.analysis.results.statistics import NoValue, best, final, measured
+from rec_experiments.cache import Kept
+
+FEWEST_POINTS = 6  # after the first: twice as many as there are parameters
+SMALLEST_RISE = 0.06  # two standard errors of an evaluation of 256 problems, 0.03 at worst
+LARGEST_FALL = 0.2  # as a share of the best: about twice what noise makes of a level curve
+HIGHEST = 1.0  # that an accuracy can be, or a reward without a bonus
+ROUNDING = 1e-3  # within which a fitted height is the bound
+STEEPNESS = (0.2, 10.0)  # of B; with 10 the middle four fifths of the rise take 0.45 s_mid
+
+FORM = "R(s) = R0 + (A − R0) / (1 + (midpoint / s)^exponent)"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """asymptote: A, in units of the metric. midpoint: s_mid, in steps. exponent: B."""
+
+    asymptote: float
+    midpoint: float
+    exponent: float
+
+
+PARAMETERS = tuple(field.name for field in fields(Curve))
+
+
+def fit(rows: list[Row], metric: str) -> Curve:
+    """Least squares over all points but the first.
+
+    Raises NoValue for a curve that is too short, does not rise or falls again, for a fit that does
+    not converge, and for one that the points do not hold: half of the rise lies before the second
+    point or after the last, or the height is the bound and not what the curve comes near.
+    """
+    steps, values = measured(rows, metric)
+    if len(values) <= FEWEST_POINTS:
+        raise NoValue(f"{len(values)} points are too few for a fit")
+    end, top = final(rows, metric), best(rows, metric)
+    if end - values[0] < SMALLEST_RISE:
+        raise NoValue("the curve does not rise")
+    if end < (1 - LARGEST_FALL) * top:
+        raise NoValue("the curve falls after its best")
+    found, highest = _fitted(tuple(steps), tuple(values)), max(HIGHEST, *values)
+    if found is None:
+        raise NoValue("the fit does not converge")
+    if found.midpoint < steps[1] - steps[0]:
+        raise NoValue("half of the rise lies before the second point")
+    if found.midpoint > steps[-1] - steps[0]:
+        raise NoValue("less than half of the rise was seen")
+    if found.asymptote > highest - ROUNDING and end < highest - SMALLEST_RISE:
+        raise NoValue("the height is not seen")
+    return found
+
+
+@functools.lru_cache(maxsize=4096)  # figures share runs
+def _fitted(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve | None:
+    """Of least squares, None where they do not converge. Kept for later processes: a fit takes some
+    milliseconds, one that does not converge many more."""
+    kept, points = _kept(), repr((steps, values))
+    key = hashlib.sha256(points.encode()).hexdigest()
+    if key not in kept.values:
+        found = _least_squares(steps, values)
+        kept.add(key, found and list(astuple(found)))
+    return Curve(*kept.values[key]) if kept.values[key] else None
+
+
+@functools.cache
+def _kept() -> Kept:
+    source = Path(__file__).read_bytes() + scipy.__version__.encode()
+    return Kept("curves", hashlib.sha256(source).hexdigest()[:16])
+
+
+def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve | None:
+    from scipy.optimize import curve_fit  # slow to import, and not every table has a fit
+
+    log_s, after = np.log(np.array(steps[1:]) - steps[0]), np.array(values[1:])
+    initial, highest = values[0], max(HIGHEST, *values)
+
+    def curve(log_s: NDArray, asymptote: float, log_mid: float, exponent: float) -> NDArray:
+        return initial + (asymptote - initial) * expit(exponent * (log_s - log_mid))
+
+    # One unit of log s beyond the steps: enough to tell a curve that is not half done.
+    bounds = ([initial, log_s[0] - 1, STEEPNESS[0]], [highest, log_s[-1] + 1, STEEPNESS[1]])
+    half_way = np.argmax(after >= (initial + after[-1]) / 2)  # the first point above it
+    start = [after.max(), log_s[half_way], 1.0]
+    try:
+        (asymptote, log_mid, exponent), _ = curve_fit(curve, log_s, after, start, bounds=bounds)
+    except RuntimeError:
+        return None
+    return Curve(float(asymptote), float(np.exp(log_mid)), float(exponent))

@@ -1,0 +1,109 @@
+"""From the numbers of several runs to a mean and its interval.
+
+The interval is Student's t of the mean over seeds, two-sided. It asks of the numbers that their
+mean is about normal; ten seeds are enough for that unless a few of them do something else than the
+rest, and then the interval is wide. Values that are equal in all seeds have an interval of width
+zero. That is no certainty: it says that nothing was seen to vary, and what to make of it is up to
+who judges (claims/decision.py).
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit  # scipy.stats takes a second to import
+
+from rec_experiments.analysis.results.runs import Row, Run
+from rec_experiments.analysis.results.statistics import NoValue
+
+Array = NDArray[np.float64]
+Value = TypeVar("Value")
+
+CONFIDENCE = 0.95
+TRIMMED = 0.25  # of the seeds at either end: what is left is the interquartile mean
+
+
+@dataclass(frozen=True, slots=True)
+class BySeed(Generic[Value]):
+    """One value a finished run. without: why a run has none. Both by seed."""
+
+    values: dict[int, Value]
+    without: dict[int, str]
+
+    @property
+    def finished(self) -> set[int]:
+        return {*self.values, *self.without}
+
+
+def of_finished(
+    runs: Iterable[Run], measure: Callable[[list[Row], str], Value], metric: str
+) -> BySeed[Value]:
+    """The value of each finished run; a seed's first run counts."""
+    found: BySeed[Value] = BySeed({}, {})
+    for run in runs:
+        if run.done and run.seed not in found.finished:
+            try:
+                found.values[run.seed] = measure(run.rows, metric)
+            except NoValue as reason:
+                found.without[run.seed] = str(reason)
+    return found
+
+
+@functools.cache
+def t_factor(seeds: int, confidence: float) -> float:
+    """Half the width of the t interval of a mean, in standard deviations; infinite for one seed."""
+    if seeds < 2:
+        return math.inf
+    return float(stdtrit(seeds - 1, (1 + confidence) / 2)) / math.sqrt(seeds)
+
+
+def t_interval(values_SI: Array) -> tuple[Array, Array] | None:
+    """Of the mean over S seeds at each of I steps; None for a single seed."""
+    seeds = len(values_SI)
+    if seeds < 2:
+        return None
+    half_I = t_factor(seeds, CONFIDENCE) * values_SI.std(0, ddof=1)
+    return values_SI.mean(0) - half_I, values_SI.mean(0) + half_I
+
+
+def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
+    """The t interval of one number a seed; None for fewer than two seeds."""
+    ends = t_interval(np.array(values)[:, None])
+    return (float(ends[0][0]), float(ends[1][0])) if ends else None
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Mean without the lowest and the highest quarter of the seeds, whole seeds only."""
+    cut = int(TRIMMED * len(values))
+    return float(np.mean(sorted(values)[cut : len(values) - cut]))
+
+
+def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
+    """Share of all pairs (i, j) of seeds, not only those with i = j, in which the first arm's
+    number is higher; a tie counts one half. As in rliable (arXiv 2108.13264)."""
+    one, other = np.array(first)[:, None], np.array(second)
+    return float(np.mean((one > other) + 0.5 * (one == other)))
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Mean over seeds, I values, and its t interval; None for a single seed."""
+
+    steps: list[int]
+    mean: Array
+    interval: tuple[Array, Array] | None
+
+
+def band(curves: list[tuple[list[int], list[float]]]) -> Band:
+    """Mean over curves at the steps that all of them have, so that it never changes its seeds."""
+    by_step = [dict(zip(*each, strict=True)) for each in curves]
+    common = set.intersection(*(set(each) for each in by_step)) if by_step else set()
+    if not common:
+        return Band([], np.array([]), None)
+    steps = sorted(common)
+    values_SI = np.array([[each[step] for step in steps] for each in by_step], dtype=float)
+    return Band(steps, values_SI.mean(0), t_interval(values_SI))

@@ -1,0 +1,3 @@
+"""`python -m rec_experiments tune`."""
+
+from rec_experiments.analysis.tuning import main as main

@@ -1,0 +1,1 @@
+"""Configuration: the typed experiment, the classes of each config group, and composing them."""

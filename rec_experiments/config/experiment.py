@@ -1,0 +1,182 @@
+"""The whole experiment as one typed object: what the configuration composes, and nothing else."""
+
+import dataclasses
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from rec_experiments.algo.advantages import MaxAtK
+from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.rollout.schedule import Schedule
+
+if TYPE_CHECKING:
+    from rec_experiments.algo.advantages import Advantage
+    from rec_experiments.algo.aggregation import Aggregation
+    from rec_experiments.algo.clips import Clip
+    from rec_experiments.algo.corrections import Correction
+    from rec_experiments.algo.data_weighting import DataWeighting
+    from rec_experiments.algo.ratios import Ratio
+    from rec_experiments.algo.regularizers import Regularizer
+    from rec_experiments.algo.truncation import Truncation
+    from rec_experiments.algo.weights import Weight
+    from rec_experiments.policy.protocol import ModelChoice
+    from rec_experiments.rollout.protocol import Pipeline
+    from rec_experiments.rollout.replay import Source
+    from rec_experiments.rollout.reward import RewardAdjustment
+    from rec_experiments.samplers.protocol import SamplerChoice
+    from rec_experiments.tracking.protocol import Tracking
+    from rec_experiments.training.policies import Proximal, Reference
+    from rec_experiments.training.protocol import Optimizer
+    from rec_experiments.training.updates import Updates
+    from rec_experiments.types import Task
+else:  # OmegaConf knows no protocols; schema.py says which classes may fill a slot
+    Advantage = Aggregation = Clip = Correction = DataWeighting = Ratio = Regularizer = Any
+    Truncation = Weight = RewardAdjustment = Source = ModelChoice = Optimizer = Pipeline = Any
+    SamplerChoice = Tracking = Proximal = Reference = Updates = Task = Any
+
+MOST_THREADS = 1024  # torch dies of a million
+LONGEST_SCHEDULE = 1_000_000  # batches; it is looked through one by one
+
+
+@dataclass(kw_only=True, slots=True)
+class Preset:
+    """name: the algorithm as the paper's legends write it. source: where the paper defines it."""
+
+    name: str
+    source: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Pieces:
+    """The method, one field a config group (conf/algorithm.yaml)."""
+
+    algo: Preset
+    truncation: Truncation
+    advantage: Advantage
+    data_weighting: DataWeighting
+    ratio: Ratio
+    clip: Clip
+    weight: Weight
+    correction: Correction
+    regularizer: Regularizer
+    aggregation: Aggregation
+    proximal: Proximal
+    reference: Reference
+    updates: Updates
+    source: Source
+    reward: RewardAdjustment
+
+    def algorithm(self) -> Algorithm:
+        return Algorithm(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Algorithm)})
+
+
+@dataclass(kw_only=True, slots=True)
+class Experiment(Pieces):
+    """One run (conf/config.yaml, which explains each value)."""
+
+    sync: Schedule
+    model: ModelChoice
+    dataset: Task
+    sampler: SamplerChoice
+    pipeline: Pipeline
+    optimizer: Optimizer
+    tracking: Tracking
+    seed: int
+    steps: int
+    batch_size: int
+    group_size: int
+    micro_batch_size: int | None
+    micro_batch_tokens: int | None
+    shuffle: bool
+    eval_every: int
+    eval_problems: int | None
+    eval_samples: int
+    checkpoint_every: int
+    async_checkpoints: bool
+    kl_every: int
+    ranks: int
+    device: str
+    threads: int
+    deterministic: bool
+    output_dir: str
+    run_dir: str | None
+    resplit: bool
+    remake: bool
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        for name, least in {
+            "steps": 1, "batch_size": 1, "group_size": 1, "micro_batch_size": 1,
+            "micro_batch_tokens": 1, "eval_every": 1, "eval_problems": 1, "eval_samples": 1,
+            "checkpoint_every": 1, "kl_every": 0, "ranks": 1, "threads": 1,
+        }.items():  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}={value}: must be at least {least}")
+        for name, value, most in (
+            ("threads", self.threads, MOST_THREADS),
+            ("sync.interval", self.sync.interval, LONGEST_SCHEDULE),
+            ("sync.offset", self.sync.offset, LONGEST_SCHEDULE),
+        ):
+            if value is not None and value > most:
+                raise ValueError(f"{name}={value}: must be at most {most}")
+        if self.group_size == 1:
+            raise ValueError(
+                "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"
+            )
+        if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
+            raise ValueError(
+                f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
+            )
+        self._refuse_policies_that_nobody_reads()
+        fresh = self.source.fresh(self.batch_size)
+        if self.ranks > fresh:
+            raise ValueError(
+                f"ranks={self.ranks}: must be at most the {fresh} prompts that are drawn for a "
+                f"batch of batch_size={self.batch_size}, so that each has a group to draw"
+            )
+        if self.updates.mini_batches > fresh:
+            raise ValueError(
+                f"updates.mini_batches={self.updates.mini_batches}: must be at most the {fresh} "
+                f"prompts that are drawn for a batch of batch_size={self.batch_size}"
+            )
+        if self.resplit and not self.run_dir:
+            raise ValueError("resplit=true: needs run_dir, the folder of the run to go on with")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"device={self.device}: must be auto, cpu or cuda")
+
+    def _refuse_policies_that_nobody_reads(self) -> None:
+        algorithm = self.algorithm()
+        if not self.proximal.of_batch and "proximal" not in algorithm.needs.logps:
+            raise ValueError(
+                f"proximal={self.proximal.kind}: no piece of the algorithm reads it; choose one "
+                "that does, as ratio=proximal, or leave it at batch_start"
+            )
+        if self.reference.swap_every and not (self.kl_every or algorithm.needs_reference):
+            raise ValueError(
+                f"reference.swap_every={self.reference.swap_every}: with kl_every=0 nothing reads "
+                "the reference; leave it at null"
+            )
+
+    def config(self) -> dict[str, Any]:
+        """The experiment as plain values, as run folders hold it. `schema.restore` reads them."""
+        return plain(self)
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError unless it is at least 0 and below 2^63."""
+    if seed < 0:
+        raise ValueError(f"seed={seed}: must be at least 0")
+    if seed >= 1 << 63:
+        raise ValueError(f"seed={seed}: must be below 2^63")
+
+
+def plain(value: Any) -> Any:
+    """A tree of dataclasses as dicts, an enumeration as its name."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value.name if isinstance(value, Enum) else value

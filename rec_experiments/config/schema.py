@@ -1,0 +1,375 @@
+"""The configuration's types: registers every dataclass under the name its YAML file asks for.
+
+YAML holds the values, the dataclasses hold names, types and ranges. A misspelt or mistyped key
+fails when the configuration is composed, a value out of range when `build` makes the experiment.
+Packages outside of this one add theirs (plugins.py).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue
+
+from rec_experiments.algo import (
+    advantages,
+    aggregation,
+    best_of_k,
+    clips,
+    corrections,
+    data_weighting,
+    ratios,
+    regularizers,
+    truncation,
+    trust_regions,
+    weights,
+)
+from rec_experiments.config import installed, plugins
+from rec_experiments.config.experiment import Experiment, Pieces, Preset
+from rec_experiments.config.identity import NOT_IDENTITY
+from rec_experiments.datasets.arithmetic import Arithmetic
+from rec_experiments.datasets.calculator import Calculator
+from rec_experiments.datasets.math_problems import MathProblems
+from rec_experiments.datasets.own_data import OwnData
+from rec_experiments.datasets.reasoning_gym import ReasoningGym
+from rec_experiments.datasets.reduction import Reduction
+from rec_experiments.datasets.tool_calls import ToolCalls
+from rec_experiments.errors import UserError
+from rec_experiments.policy.models import Pretrained, Tiny
+from rec_experiments.policy.protocol import ModelChoice
+from rec_experiments.rollout import replay, reward
+from rec_experiments.rollout.pipeline import Overlap, Sequential
+from rec_experiments.rollout.protocol import Pipeline
+from rec_experiments.rollout.schedule import Schedule
+from rec_experiments.samplers.native import Native
+from rec_experiments.samplers.protocol import SamplerChoice
+from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.tracking.local import TensorBoard, Trackio
+from rec_experiments.tracking.protocol import Tracking
+from rec_experiments.tracking.trackers import NoTracking, Wandb
+from rec_experiments.training import policies
+from rec_experiments.training.optimizers import AdamW
+from rec_experiments.training.protocol import Optimizer
+from rec_experiments.training.sfpo import SlowFast
+from rec_experiments.training.updates import Updates
+from rec_experiments.types import Piece, Task
+
+PACKAGE, CONF = Path(installed.PACKAGE), Path(installed.CONF)
+
+SCHEMAS: dict[str, dict[str, type]] = {
+    "algo": {"preset": Preset},
+    "advantage": {
+        "mean": advantages.GroupMean,
+        "standard": advantages.GroupStandard,
+        "whitened": advantages.GroupWhitened,
+        "leave_one_out": advantages.LeaveOneOut,
+        "relative_to_mean": advantages.RelativeToMean,
+        "fixed": advantages.FixedBaseline,
+        "optimal_value": advantages.OptimalValue,
+        "max_at_k": advantages.MaxAtK,
+    },
+    "data_weighting": {
+        "uniform": data_weighting.Uniform,
+        "drop_negatives": data_weighting.DropNegatives,
+        "exponential": data_weighting.ExponentialWeight,
+        "pairwise": data_weighting.PairwiseWeight,
+        "varied_groups": data_weighting.VariedGroups,
+    },
+    "clip": {
+        "one_side": clips.OneSide,
+        "two_side": clips.TwoSide,
+        "ring": clips.Ring,
+        "dual": trust_regions.DualClip,
+        "around_proximal": trust_regions.AroundProximal,
+        "total_variation": trust_regions.TotalVariation,
+        "binary_kl": trust_regions.BinaryKl,
+        "second_moment": trust_regions.SecondMoment,
+        "second_moment_of_all": trust_regions.SecondMomentOfAll,
+        "second_moment_bounds": trust_regions.SecondMomentBounds,
+        "balanced": trust_regions.Balanced,
+    },
+    "weight": {
+        "none": weights.NoWeight,
+        "importance": weights.ImportanceWeight,
+        "behavior": weights.BehaviorWeight,
+        "capped": weights.CappedWeight,
+        "bounded": weights.BoundedWeight,
+        "capped_behavior": weights.CappedBehavior,
+        "zero": weights.ZeroWeight,
+        "tapered": weights.TaperedWeight,
+        "token_tapered": weights.TokenTaper,
+        "soft_gate": weights.SoftGate,
+        "geometric_mean": weights.GeometricMean,
+        "gamma": weights.GammaWeight,
+    },
+    "regularizer": {
+        "none": regularizers.NoRegularizer,
+        "sequence_square": regularizers.SequenceSquare,
+        "token_square": regularizers.TokenSquare,
+        "k1": regularizers.K1,
+        "k2": regularizers.K2,
+        "k3": regularizers.K3,
+        "exact_kl": regularizers.ExactKl,
+        "pair_square": regularizers.PairSquare,
+        "best_of_k": best_of_k.OffPolicyBest,
+    },
+    "aggregation": {
+        "token_mean": aggregation.TokenMean,
+        "sequence_mean": aggregation.SequenceMean,
+        "sequence_token_mean": aggregation.SequenceTokenMean,
+    },
+    "truncation": {
+        "train": truncation.TrainTruncated,
+        "mask": truncation.MaskTruncated,
+        "penalise": truncation.PenaliseTruncated,
+    },
+    "ratio": {
+        "token": ratios.TokenRatio,
+        "sequence": ratios.SequenceRatio,
+        "proximal": ratios.ProximalRatio,
+    },
+    "correction": {
+        "none": corrections.NoCorrection,
+        "truncated": corrections.TruncatedCorrection,
+        "masked": corrections.MaskedCorrection,
+        "sequence": corrections.SequenceCorrection,
+        "band": corrections.BandCorrection,
+        "rejection": corrections.RejectionCorrection,
+    },
+    "proximal": {
+        "batch_start": policies.BatchStart,
+        "interpolated": policies.Interpolated,
+        "moving_average": policies.MovingAverage,
+    },
+    "reference": {"reference": policies.Reference, "staged": policies.StagedReference},
+    "updates": {"updates": Updates, "slow_fast": SlowFast},
+    "source": {"fresh": replay.Fresh, "replay": replay.Replay},
+    "reward": {
+        "as_verified": reward.AsVerified,
+        "overlong": reward.OverlongPenalty,
+        "noise": reward.FlipNoise,
+        "clipped": reward.ClippedReward,
+    },
+    "sync": {"schedule": Schedule},
+    "model": {"tiny": Tiny, "pretrained": Pretrained},
+    "dataset": {
+        "arithmetic": Arithmetic,
+        "calculator": Calculator,
+        "reduction": Reduction,
+        "math_problems": MathProblems,
+        "own_data": OwnData,
+        "reasoning_gym": ReasoningGym,
+        "tool_calls": ToolCalls,
+    },
+    "sampler": {"native": Native, "vllm": Vllm},
+    "pipeline": {"sequential": Sequential, "overlap": Overlap},
+    "optimizer": {"adamw": AdamW},
+    "tracking": {
+        "none": NoTracking,
+        "wandb": Wandb,
+        "trackio": Trackio,
+        "tensorboard": TensorBoard,
+    },
+}
+
+# The slots that outside packages may add classes to, and what a class must have there.
+PROTOCOLS: dict[str, type] = {
+    "truncation": truncation.Truncation,
+    "advantage": advantages.Advantage,
+    "data_weighting": data_weighting.DataWeighting,
+    "ratio": ratios.Ratio,
+    "clip": clips.Clip,
+    "weight": weights.Weight,
+    "correction": corrections.Correction,
+    "regularizer": regularizers.Regularizer,
+    "aggregation": aggregation.Aggregation,
+    "proximal": policies.Proximal,
+    "source": replay.Source,
+    "reward": reward.RewardAdjustment,
+    "model": ModelChoice,
+    "dataset": Task,
+    "sampler": SamplerChoice,
+    "pipeline": Pipeline,
+    "optimizer": Optimizer,
+    "tracking": Tracking,
+}
+
+T = TypeVar("T", bound=Pieces)
+
+
+@functools.cache
+def registry() -> plugins.Registry:
+    """SCHEMAS and those of outside packages. Raises UserError for one that does not fit."""
+    plugins.refuse_files(CONF, plugins.packages())
+    return plugins.merged(SCHEMAS, PROTOCOLS, plugins.packages())
+
+
+def conf_folders() -> list[Path]:
+    """Where configuration is: ours, then that of outside packages."""
+    return [CONF, *(each.conf for each in plugins.packages() if each.conf.is_dir())]
+
+
+class SchemaSource(ConfigSource):
+    """The dataclasses as Hydra's group `schema`, out of the way of the user's groups: it is not
+    listed among them. Hydra copies its ConfigStore at every look into a group, which takes as long
+    as it holds much; this holds nothing."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "schema"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        cls = _at(config_path)
+        assert cls is not None
+        node = OmegaConf.structured(cls)
+        if issubclass(cls, Piece):
+            node.kind = config_path.rpartition("/")[2]
+        return ConfigResult(
+            provider=self.provider, path=self.full_path(), config=node, header={"package": None}
+        )
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return False
+
+    def is_config(self, config_path: str) -> bool:
+        return _at(config_path) is not None
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return []
+
+
+def _at(config_path: str) -> type | None:
+    """The dataclass of schema/experiment or schema/SLOT/NAME; None for any other place."""
+    match config_path.split("/"):
+        case ["schema", "experiment"]:
+            return Experiment
+        case ["schema", slot, name]:
+            return registry().get(slot, {}).get(name)
+    return None
+
+
+class SearchPath(SearchPathPlugin):
+    """Registered by `register`, not installed, so that other programs with Hydra do not see it."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append(provider=plugins.OURS, path=f"{SchemaSource.scheme()}://")
+        for folder in conf_folders()[1:]:
+            search_path.append(provider=folder.parent.name, path=f"file://{folder}")
+
+
+def register() -> None:
+    """Make the schemas and the configuration of outside packages known to Hydra. Raises UserError
+    for a package that does not fit."""
+    registry()
+    for plugin in (SchemaSource, SearchPath):
+        Plugins.instance().register(plugin)
+
+
+def restore(resolved: dict[str, Any]) -> DictConfig:
+    """The typed configuration of an experiment from its resolved one, as run folders hold it. What
+    decides no number, and was not there yet when the run was made, is as in conf/config.yaml.
+
+    Raises UserError for a kind that nothing installed has.
+    """
+    config = OmegaConf.structured(Experiment)
+    usual: Any = OmegaConf.load(CONF / "config.yaml")
+    newer = {key: usual[key] for key in NOT_IDENTITY if key in usual}
+    for key, value in {**newer, **resolved}.items():
+        if isinstance(value, dict):
+            classes = registry()[key]
+            kind = value.get("kind", next(iter(classes)))
+            if kind not in classes:
+                raise UserError(
+                    f"{key}.kind={kind}: nothing installed has it; allowed: {', '.join(classes)}"
+                )
+            config[key] = OmegaConf.merge(OmegaConf.structured(classes[kind]), value)
+        else:
+            config[key] = value
+    return config
+
+
+def build(config: DictConfig, kind: type[T]) -> T:
+    """The typed object of a composed configuration.
+
+    Raises UserError, naming the key, for a value outside its range.
+    """
+    parts: dict[str, Any] = {}
+    names = _field_names(kind)
+    with _named(""):
+        _check_keys(config, names)
+    for key in names:
+        if OmegaConf.is_missing(config, key):
+            raise UserError(f"{key}: has no value; choose one, as in {key}=NAME (see --help)")
+        with _named(f"{key}."):
+            value = config[key]
+            parts[key] = OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+            if key in registry():
+                _check_class(key, parts[key])
+    with _named(""):
+        return kind(**parts)
+
+
+def _check_keys(config: DictConfig, allowed: Iterable[str], prefix: str = "") -> None:
+    """Hydra's `+key=value` can add a key that no dataclass has; it would be ignored silently."""
+    for key, value in ((str(key), value) for key, value in config.items()):
+        if key not in allowed:
+            raise UserError(
+                f"{prefix}{key}: is no key of the experiment; allowed: {', '.join(sorted(allowed))}"
+            )
+        if isinstance(value, DictConfig):
+            kind = OmegaConf.get_type(value)
+            names = _field_names(kind) if dataclasses.is_dataclass(kind) else map(str, value)
+            _check_keys(value, list(names), f"{prefix}{key}.")
+
+
+def _field_names(kind: Any) -> list[str]:
+    """Of a dataclass, its class variables left out."""
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def _check_class(slot: str, chosen: object) -> None:
+    """A file that names no class makes a dict or a list."""
+    if isinstance(chosen, dict | list):
+        raise UserError(
+            f"{slot}: its choice names no class; the file must begin with "
+            f"defaults: [/schema/{slot}/NAME@_here_, _self_]"
+        )
+    if isinstance(chosen, Piece):
+        _check_kind(slot, chosen)
+
+
+def _check_kind(slot: str, piece: Piece) -> None:
+    """`kind` follows from the chosen file; setting it would mislabel the run."""
+    registered = {cls: name for name, cls in registry()[slot].items()}[type(piece)]
+    if piece.kind != registered:
+        raise UserError(
+            f"{slot}.kind={piece.kind}: is set by the group's choice, here {registered}"
+        )
+
+
+class _named:
+    """Turn a ValueError of a dataclass's range check, and a value that is missing, into a UserError
+    with the key's full name."""
+
+    def __init__(self, prefix: str):
+        self.prefix = prefix
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MissingMandatoryValue):
+            raise UserError(f"{error.full_key}: has no value") from error
+        if isinstance(error, ValueError):
+            raise UserError(f"{self.prefix}{error}") from error

@@ -1,0 +1,68 @@
+"""The embedded task of several turns: chain arithmetic modulo 8 with a calculator to ask.
+
+Prompt `3+4*7=`, evaluated from left to right. The model asks `?3+4`, the environment replies `7`;
+the model asks `?7*7`, the environment replies `1`; the model answers `#1`. Only the answer earns
+reward, so a trajectory is right or wrong as a whole.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author, operations
+from rec_experiments.types import Problem
+
+QUERY = re.compile(r"\?([0-9])([+*])([0-9])")
+
+
+@dataclass(kw_only=True, slots=True)
+class Calculator(Arithmetic):
+    """Raises ValueError for a number that makes no task.
+
+    The author of the warm-start corpus misreads the right operand of a fact that he gets wrong.
+    max_turns: a query for each step and the answer must fit.
+    """
+
+    max_turns: int
+
+    def __post_init__(self) -> None:
+        Arithmetic.__post_init__(self)
+        if self.max_turns <= self.max_steps:
+            raise ValueError(
+                f"max_turns={self.max_turns}: must be above max_steps={self.max_steps}, to ask "
+                "for each step and then answer"
+            )
+
+    def load(self) -> tuple[list[Problem], list[Problem]]:
+        train, held_out = Arithmetic.load(self)
+        return [_answer_only(p) for p in train], [_answer_only(p) for p in held_out]
+
+    def reply(self, problem: Problem, turns: list[str]) -> str | None:
+        """The result of a query; anything else ends the trajectory."""
+        query = QUERY.fullmatch(turns[-1])
+        if query is None:
+            return None
+        a, operator, b = query.groups()
+        return str(OPERATORS[operator](int(a), int(b)) % self.modulus)
+
+    def outcome(self, turns: list[str]) -> str:
+        return turns[-1]
+
+    def describe(self) -> str:
+        return (
+            f"chain arithmetic modulo {self.modulus}, {self.min_steps} to {self.max_steps} steps, "
+            f"with a calculator, at most {self.max_turns} turns, the answer judged"
+        )
+
+    def written(self, prompt: str, author: Author) -> list[str]:
+        """A query for each step, some of them misread, and the answer that they lead to."""
+        value, turns = int(prompt[0]), []
+        for operator, right in operations(prompt):
+            b = author.slip(right, (value, operator, right))
+            turns.append(f"?{value}{operator}{b}")
+            value = OPERATORS[operator](value, b) % self.modulus
+        return [*turns, f"#{value}"]
+
+
+def _answer_only(problem: Problem) -> Problem:
+    answer = problem.answer.rpartition(";")[2]
+    return replace(problem, answer=answer, solution=answer)

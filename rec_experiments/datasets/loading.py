@@ -1,0 +1,172 @@
+"""Where rows come from: a local .jsonl, .json or .parquet file, or the Hugging Face hub.
+
+A row comes with a name such as `data/test.jsonl line 7`, so that whatever is wrong with it can be
+found again.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rec_experiments.datasets import hub
+from rec_experiments.errors import UserError, first_line
+
+Row = Mapping[str, Any]
+Named = tuple[str, Row]  # what to call a row in an error, and the row
+
+HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>\S+))?")  # OWNER/NAME[/FILE]
+SUFFIXES = (".jsonl", ".json", ".parquet")
+
+
+@dataclass(kw_only=True, slots=True)
+class Source:
+    """One split of a data set.
+
+    hub: OWNER/NAME on the Hugging Face hub, or OWNER/NAME/FILE for one file there; then `subset`
+    is its configuration and `split` its split. file: the split's name in a local folder.
+    """
+
+    hub: str | None
+    subset: str | None
+    split: str
+    file: str
+
+    def check(self, name: str, path: str | None) -> None:
+        """Raise ValueError if there is no place to read from; `name` is this source's own."""
+        if self.hub is None and path is None:
+            raise ValueError("path=null: must be a local folder or file, for there is no hub name")
+        if self.hub is not None and not HUB_NAME.fullmatch(self.hub):
+            raise ValueError(
+                f"{name}.hub={self.hub}: must be OWNER/NAME or OWNER/NAME/FILE on the Hugging Face "
+                "hub, or null; local files go into dataset.path"
+            )
+
+    def read(self, name: str, path: str | None) -> list[Named]:
+        """The rows from `path`, which is the file or a folder that holds it, or from the hub.
+
+        Raises UserError if nothing is there, and as `read_file` does.
+        """
+        if path is None:
+            return self._from_hub(name)
+        place = Path(path).expanduser()
+        if place.is_dir():
+            place /= self.file
+            if not place.is_file():
+                raise UserError(f"dataset.path={path}: the folder has no {self.file}")
+        elif not place.is_file():
+            raise UserError(
+                f"dataset.path={path}: no such folder or file; give a folder with {self.file}"
+            )
+        return read_file(place)
+
+    def _from_hub(self, name: str) -> list[Named]:
+        import datasets  # slow to import, and a local file does without it
+
+        found = HUB_NAME.fullmatch(self.hub or "")
+        assert found is not None, self.hub  # see check()
+        silence = hub.silence()
+        try:
+            rows = datasets.load_dataset(
+                found["repository"], self.subset, data_files=found["file"], split=self.split
+            )
+        except Exception as error:
+            reason = silence or first_line(error)
+            raise UserError(
+                f"dataset.{name}.hub={self.hub}: not to be had from the Hugging Face hub "
+                f"({reason}); give a local folder with {self.file}: dataset.path=FOLDER"
+            ) from error
+        return [(f"{self.hub} {self.split} row {i}", row) for i, row in enumerate(rows, start=1)]
+
+
+def refuse_one_file_for_two(path: str | None, sources: Sequence[Source]) -> None:
+    """Raise UserError if `path` is a file, but the sources are several."""
+    files = list(dict.fromkeys(source.file for source in sources))
+    if path and Path(path).expanduser().is_file() and len(files) > 1:
+        raise UserError(
+            f"dataset.path={path}: must be a folder with {' and '.join(files)}, not a file"
+        )
+
+
+def read_file(path: Path) -> list[Named]:
+    """The rows of a file: one JSON object a line, one JSON list of objects, or a parquet table.
+
+    Empty lines are skipped. Raises UserError that names the file, and the line or item where it
+    applies: unreadable file, unknown suffix, malformed JSON, a row that is no object, no row.
+    """
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: cannot be read: its name must end in {', '.join(SUFFIXES)}")
+    try:
+        if path.suffix == ".parquet":
+            rows = [(f"{path} row {i}", row) for i, row in enumerate(_parquet(path), start=1)]
+        else:
+            text = path.read_text(encoding="utf-8")
+            rows = _lines(path, text) if path.suffix == ".jsonl" else _items(path, text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {_reason(error)}") from None
+    if not rows:
+        raise UserError(f"{path}: holds no data")
+    for where, row in rows:
+        if not isinstance(row, dict):
+            raise UserError(f"{where}: a JSON object is expected")
+    return rows
+
+
+def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
+    """The text in a field; `prompt.0.content` leads into nested objects and lists.
+
+    as_json: what is no text is written as JSON. Raises UserError that says `where` if the field is
+    missing or holds no text that can be written.
+    """
+    value: Any = row
+    for part in field.split("."):
+        try:
+            value = value[int(part)] if isinstance(value, list) else value[part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            found = f"; found {', '.join(value)}" if isinstance(value, dict) else ""
+            raise UserError(f"{where}: field {field!r} is missing{found}") from None
+    if as_json and not isinstance(value, str | None):
+        value = json.dumps(value, ensure_ascii=False, default=str)
+    if not isinstance(value, str):
+        raise UserError(f"{where}: field {field!r} is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape of JSON can write
+        raise UserError(f"{where}: field {field!r} holds half of a character") from None
+    return value
+
+
+def _lines(path: Path, text: str) -> list[Named]:
+    named = ((f"{path} line {i}", line) for i, line in enumerate(text.split("\n"), start=1))
+    return [(where, _parse(line, where)) for where, line in named if line.strip()]
+
+
+def _items(path: Path, text: str) -> list[Named]:
+    rows = _parse(text, str(path))
+    if not isinstance(rows, list):
+        raise UserError(f"{path}: a JSON list of objects is expected")
+    return [(f"{path} item {i}", row) for i, row in enumerate(rows, start=1)]
+
+
+def _parquet(path: Path) -> list[Row]:
+    import pyarrow as pa  # type: ignore[import-untyped]  # slow to import; JSON does without it
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(path).to_pylist()
+    except pa.ArrowException as error:
+        reason = first_line(error)
+        raise UserError(f"{path}: cannot be read: not a parquet table: {reason}") from None
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not valid JSON: {error}") from None
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"

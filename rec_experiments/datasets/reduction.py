@@ -1,0 +1,104 @@
+"""The embedded task with choices: reduce a list of numbers modulo 8 to one, in any order.
+
+Prompt `+3472=`; response `4+7=3;3+3=6;2+6=0;#0`. Each step takes two numbers off the list and puts
+their result back, until one is left. Every right derivation earns reward, and there are many, so a
+policy chooses among them, and can learn to keep away from facts that it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author
+from rec_experiments.types import Problem, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+
+STEP = re.compile(r"([0-9])([+*])([0-9])=([0-9])")
+
+
+@dataclass(kw_only=True, slots=True)
+class Reduction(Arithmetic):
+    """Raises ValueError for a number that makes no task.
+
+    The author of the warm-start corpus takes any two numbers, each pair and order equally often.
+    """
+
+    def prompts(self, generator: np.random.Generator) -> dict[str, None]:
+        """Different random lists with their operator, in a fixed order."""
+        wanted = self.prompts_to_draw()
+        lengths = generator.integers(self.min_steps, self.max_steps + 1, size=wanted) + 1
+        digits = generator.integers(self.modulus, size=(wanted, self.max_steps + 1))
+        operators = generator.choice(list(OPERATORS), size=wanted)
+        return {
+            f"{operator}{''.join(map(str, row[:length]))}=": None
+            for length, row, operator in zip(lengths, digits, operators, strict=True)
+        }
+
+    def content(self, prompt: str) -> str:
+        """The order of a list does not matter."""
+        return "".join(sorted(prompt))
+
+    def problem(self, prompt: str) -> Problem:
+        """The verifier needs the list; the solution is from left to right."""
+        operator, numbers = read(prompt)
+        steps, value = [], numbers[0]
+        for b in numbers[1:]:
+            result = OPERATORS[operator](value, b) % self.modulus
+            steps.append(f"{value}{operator}{b}={result}")
+            value = result
+        solution = ";".join([*steps, f"#{value}"])
+        return Problem(({"role": "user", "content": prompt},), prompt, solution)
+
+    def verify(self, response: str, answer: str) -> Verdict:
+        """Whether every step takes two numbers that are there, and is right, down to the last.
+
+        answer: the prompt.
+        """
+        correct = float(is_reduction(response, *read(answer), self.modulus))
+        return Verdict(reward=correct, accuracy=correct)
+
+    def describe(self) -> str:
+        return (
+            f"reduction of {self.min_steps + 1} to {self.max_steps + 1} numbers modulo "
+            f"{self.modulus} in any order, every right derivation accepted"
+        )
+
+    def written(self, prompt: str, author: Author) -> list[str]:
+        """The model's turns as the author writes them, here one: a derivation."""
+        operator, numbers = read(prompt)
+        steps = []
+        while len(numbers) > 1:
+            i, j = author.generator.choice(len(numbers), size=2, replace=False)
+            a, b = numbers[i], numbers[j]
+            result = author.result(a, operator, b)
+            steps.append(f"{a}{operator}{b}={result}")
+            numbers = [n for k, n in enumerate(numbers) if k not in (i, j)] + [result]
+        return [";".join([*steps, f"#{numbers[0]}"])]
+
+
+def read(prompt: str) -> tuple[str, list[int]]:
+    """Operator and numbers of a prompt such as `+3472=`."""
+    return prompt[0], [int(digit) for digit in prompt[1:-1]]
+
+
+def is_reduction(response: str, operator: str, numbers: list[int], modulus: int) -> bool:
+    """Whether the response reduces the numbers to one without a mistake and names it."""
+    *steps, last = response.split(";")
+    left = list(numbers)
+    for step in steps:
+        match = STEP.fullmatch(step)
+        if match is None or match[2] != operator:
+            return False
+        a, b, result = int(match[1]), int(match[3]), int(match[4])
+        for taken in (a, b):
+            if taken not in left:
+                return False
+            left.remove(taken)
+        if result != OPERATORS[operator](a, b) % modulus:
+            return False
+        left.append(result)
+    return len(left) == 1 and last == f"#{left[0]}"

@@ -1,0 +1,190 @@
+"""Verifying a batch of responses, whatever they hold: every item gets a Verdict, in order.
+
+A verifier is a pure function (response, answer) -> Verdict. `inline_verifier` calls it in this
+process and suits verifiers that cannot hang. `VerifierPool` calls it in processes that can be
+killed, because 9^9^9^9^9 in a response stops neither at an exception nor at a signal handler.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pebble import ProcessPool
+
+from rec_experiments.types import Verdict
+
+Item = tuple[str, str]  # response text, answer
+Verify = Callable[[str, str], Verdict]
+BatchVerifier = Callable[[list[Item]], list[Verdict]]
+
+TIMED_OUT = Verdict(reward=0.0, accuracy=0.0, timed_out=True)
+CRASHED = Verdict(reward=0.0, accuracy=0.0, crashed=True)
+
+STARTUP = 120.0  # seconds for a worker to import the verifier on a busy machine
+MEMORY = 2 << 30  # bytes that one worker may take for its items
+SLOW_IMPORTS = ["rec_experiments.datasets.verifiers.math_answer"]
+
+
+def inline_verifier(verify: Verify) -> BatchVerifier:
+    """Verify in this process, without a deadline. An exception of `verify` scores as crashed."""
+    return lambda items: [_safely(verify, *item) for item in items]
+
+
+class VerifierPool:
+    """Verify in `workers` killable processes; an item may take `timeout` seconds.
+
+    A time-out scores 0 with `timed_out`; a worker that dies and an exception of `verify` score 0
+    with `crashed`. An item whose worker died is tried once more, alone, so that no item pays for
+    another. The processes start with the first call and stay until `close()`, the end of a `with`
+    block or of the interpreter; if this process is killed, they die with it.
+
+    `verify` must be importable in another process: a function or method of a module, no lambda.
+    imports: modules that it needs and that are slow to load; no item pays for them.
+    Raises ValueError for a number out of range; a call raises RuntimeError if no worker starts.
+    """
+
+    def __init__(self, verify: Verify, workers: int, timeout: float, imports: Sequence[str] = ()):
+        if workers < 1:
+            raise ValueError(f"workers={workers}: must be at least 1")
+        if not timeout > 0:
+            raise ValueError(f"timeout={timeout}: must be above 0 seconds")
+        self.workers, self.timeout = workers, timeout
+        self._pickled = pickle.dumps(verify)
+        self._module, self._imports = verify.__module__, [*SLOW_IMPORTS, *imports]
+        self._pool: ProcessPool | None = None
+
+    def __call__(self, items: Sequence[Item]) -> list[Verdict]:
+        if not items:
+            return []
+        verdicts = self._attempt(items)
+        return [
+            verdict or self._attempt([item])[0] or CRASHED
+            for item, verdict in zip(items, verdicts, strict=True)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the workers. A later call starts new ones."""
+        if self._pool is not None:
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+
+    def _attempt(self, items: Sequence[Item]) -> list[Verdict | None]:
+        """A verdict for each item, or None where its worker died."""
+        pool = self._running()
+        try:
+            futures: list[Future] = []
+            with contextlib.suppress(RuntimeError):  # the pool broke on the way
+                for item in items:
+                    futures.append(pool.schedule(_judge, args=item, timeout=self.timeout))
+            verdicts = [self._outcome(future, pool) for future in futures]
+        except BaseException:  # Ctrl-C: the next call must not queue behind what is left of this
+            self.close()
+            raise
+        return verdicts + [None] * (len(items) - len(verdicts))
+
+    def _outcome(self, future: Future, pool: ProcessPool) -> Verdict | None:
+        # Items start in order, so this one starts at the latest when those now running are over.
+        # A future that outlasts that is lost: its worker died between taking it and saying so.
+        patience = 2 * self.timeout + STARTUP
+        try:
+            error = future.exception(timeout=patience if pool.active else 0)
+        except TimeoutError:
+            self.close()
+            return None
+        if error is None:
+            return future.result()
+        return TIMED_OUT if isinstance(error, TimeoutError) else None
+
+    def _running(self) -> ProcessPool:
+        """The pool, started if there is none that works."""
+        if self._pool is not None and self._pool.active:
+            return self._pool
+        self.close()
+        # A fork server imports once and forks a replacement in milliseconds. Unlike a fork of this
+        # process it is safe next to the threads of torch.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["__main__", self._module, *self._imports])
+        self._pool = ProcessPool(
+            self.workers,
+            initializer=_prepare,
+            initargs=(self._pickled, self._imports),
+            context=context,
+        )
+        error = self._pool.schedule(_ready).exception(timeout=STARTUP)
+        if error is not None:
+            self.close()
+            raise RuntimeError(f"verifier workers do not start: {error!r}") from error
+        return self._pool
+
+
+def _safely(verify: Verify, response: str, answer: str) -> Verdict:
+    try:
+        return verify(response, answer)
+    except Exception:  # whatever it is, the others must be judged
+        return CRASHED
+
+
+# The rest runs in the workers.
+
+
+class _Worker:
+    """What a worker process holds between items."""
+
+    verify: ClassVar[Verify]
+
+
+def _prepare(pickled: bytes, imports: Sequence[str]) -> None:
+    """Make this worker mortal and load the verifier, before any deadline counts."""
+    _Worker.verify = pickle.loads(pickled)
+    for name in imports:  # done already, unless the fork server could not find them
+        importlib.import_module(name)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # C code never returns to a Python handler
+    if sys.platform == "linux":
+        _limit_memory()
+        die_with_parent()
+
+
+def _limit_memory() -> None:
+    """A number too large to hold then raises MemoryError instead of filling the machine."""
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = mapped + MEMORY if hard == resource.RLIM_INFINITY else min(mapped + MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this process when the pipe to its parent closes, even if Python hangs.
+
+    The parent-death signal of prctl would be of no use: it watches the thread that forked, here
+    the fork server, and that lives as long as any worker does.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
+    fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO, which terminates
+
+
+def _ready() -> None:
+    """Answers once a worker has started."""
+
+
+def _judge(response: str, answer: str) -> Verdict:
+    return _safely(_Worker.verify, response, answer)

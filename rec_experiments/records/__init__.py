@@ -1,1 +1,0 @@
-"""What a run leaves behind: its folder, its identity, where it came from, and trackers."""

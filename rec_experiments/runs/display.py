@@ -1,0 +1,224 @@
+"""What a person sees: the choices in words, progress, a closing table, a picture of the curves."""
+
+import io
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.errors import printable
+from rec_experiments.files import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+# Panels of a run's picture: metric, title, logarithmic or not.
+PANELS = (
+    ("eval/accuracy", "evaluation accuracy", False),
+    ("train/reward", "training reward", False),
+    ("train/kl", "KL to the reference (nats/token)", True),
+    ("train/clip_fraction", "clipped share of tokens", False),
+    ("train/staleness", "staleness (gradient steps)", False),
+    ("train/entropy", "entropy (nats/token)", False),
+)
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> list[str]:
+    """The run in words. `problems`: how many to train on and how many to evaluate on."""
+    responses = experiment.batch_size * experiment.group_size
+    return [
+        f"algorithm   {experiment.algo.name} ({experiment.algo.source})",
+        *(f"            {line}" for line in experiment.algorithm().describe()),
+        f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
+        f"model       {experiment.model.describe()}",
+        f"data        {experiment.dataset.describe()}: {problems[0]} problems to train on, "
+        f"{problems[1]} to evaluate on",
+        f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
+        f"responses, {experiment.steps} gradient steps, seed {experiment.seed}",
+        *labelled("updates", experiment.updates.describe()),
+        *policies(experiment),
+        *labelled("source", experiment.source.describe()),
+        *labelled("rewards", experiment.reward.describe()),
+        f"rollouts    {experiment.pipeline.describe()}",
+        f"optimizer   {experiment.optimizer.describe()}",
+        f"run folder  {path}",
+    ]
+
+
+def policies(experiment: Experiment) -> list[str]:
+    """Lines of `introduce` on the policies that the algorithm reads besides its own."""
+    algorithm = experiment.algorithm()
+    proximal = experiment.proximal.describe() if "proximal" in algorithm.needs.logps else ""
+    reference = experiment.reference.describe() if algorithm.needs_reference else ""
+    return [*labelled("proximal", proximal), *labelled("reference", reference)]
+
+
+def labelled(label: str, text: str) -> list[str]:
+    """A line of `introduce`, if there is something to say."""
+    return [f"{label:<12}{text}"] if text else []
+
+
+def say(console: Console, line: str) -> None:
+    """A line as it is, but for what would steer the terminal."""
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+
+
+class Reporter:
+    """Progress of a run: a live bar in a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console, steps: int):
+        self.console, self.steps = console, steps
+        self.started = time.monotonic()
+        self.first_step: int | None = None
+        self.accuracy = float("nan")
+        self.bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=steps)
+
+    def __enter__(self) -> "Reporter":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def note(self, line: str) -> None:
+        say(self.console, line)
+
+    def warm_step(self, step: int, total: int) -> None:
+        """Progress of a warm start: `step` of `total` supervised steps."""
+        self.bar.update(self.task, completed=step, total=total, description="warm start")
+        if not self.console.is_terminal and step % max(1, total // 5) == 0:
+            self.note(f"warm start {step}/{total}")
+
+    def row(self, row: Row) -> None:
+        self.accuracy = row.get("eval/accuracy", self.accuracy)
+        reward = f"reward {row['train/reward']:.3f}  " if "train/reward" in row else ""
+        stale = f"staleness {row['train/staleness']:g}" if "train/staleness" in row else ""
+        text = f"{reward}accuracy {self.accuracy:.3f}  {stale}"
+        self.bar.update(self.task, completed=row["step"], total=self.steps, description=text)
+        if self.console.is_terminal:
+            return
+        if self.first_step is None:
+            self.first_step, self.started = row["step"], time.monotonic()
+        if "eval/accuracy" in row:
+            self.note(f"step {row['step']:>4}/{self.steps}  {text}  {self._left(row['step'])}")
+
+    def _left(self, step: int) -> str:
+        done = step - (self.first_step or 0)
+        if not done:
+            return ""
+        seconds = (time.monotonic() - self.started) / done * (self.steps - step)
+        return f"{seconds:.0f} s left"
+
+
+# Rows of the closing table: metric and title.
+SUMMARISED = (
+    ("eval/accuracy", "evaluation accuracy"),
+    ("train/reward", "training reward"),
+    ("train/entropy", "entropy (nats/token)"),
+    ("train/response_length", "response length (tokens)"),
+    ("train/clip_fraction", "clipped share of tokens"),
+    ("train/kl", "KL to the reference"),
+)
+
+
+def summarise(
+    console: Console, rows: list[Row], folder: Path, on_policy: list[Row] | None = None
+) -> None:
+    """The closing table, the accuracy curve, and where to look next.
+
+    on_policy: rows of the same arm and seed on-policy, if such a run is done.
+    """
+    evaluated = [row for row in rows if "eval/accuracy" in row]
+    if not evaluated:
+        say(console, f"no evaluation in {folder / 'metrics.jsonl'}")
+        return
+    table = Table(title="result", title_justify="left")
+    columns = {"at the start": (rows, 0), "at the end": (rows, -1)}
+    if on_policy is not None:
+        columns["on-policy"] = (on_policy, -1)
+    for column in ("", *columns):
+        table.add_column(column, justify="left" if not column else "right")
+    for key, label in SUMMARISED:
+        if any(key in row for row in rows):
+            table.add_row(label, *(_value(of, key, at) for of, at in columns.values()))
+    console.print(table)
+    curve = sparkline([row["eval/accuracy"] for row in evaluated])
+    console.print(f"accuracy  {curve}  0 to 1 over {evaluated[-1]['step']} steps", highlight=False)
+    for line in standing(rows, on_policy):
+        say(console, line)
+    for label, name in (
+        ("curves", "curves.png"),
+        ("numbers", "metrics.jsonl"),
+        ("texts", "samples.jsonl"),
+    ):
+        say(console, f"{label:<8}  {folder / name}")
+    console.print("next      python -m rec_experiments --help lists what else can be chosen")
+
+
+def _value(rows: list[Row], key: str, at: int) -> str:
+    """The first (0) or last (-1) value of a metric."""
+    values = [row[key] for row in rows if key in row]
+    return f"{values[at]:.3f}" if values else "-"
+
+
+def standing(rows: list[Row], on_policy: list[Row] | None) -> list[str]:
+    """How far the accuracy at the end lies from that at the start, and from that on-policy."""
+    accuracy = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
+    others = [row["eval/accuracy"] for row in on_policy or () if "eval/accuracy" in row]
+    lines = [f"          {accuracy[-1] - accuracy[0]:+.3f} against the start"]
+    if others:
+        lines.append(f"          {accuracy[-1] - others[-1]:+.3f} against the same arm on-policy")
+    return lines
+
+
+def sparkline(values: list[float]) -> str:
+    """One block character per value in [0, 1]."""
+    top = len(BARS) - 1
+    return "".join(BARS[round(min(1.0, max(0.0, value)) * top)] for value in values)
+
+
+def draw_curves(rows: list[Row], title: str, path: Path) -> None:
+    """Write the picture of one run as PNG."""
+    png = io.BytesIO()
+    curves(rows, title).savefig(png, format="png", dpi=120)
+    write_atomic(path, png.getvalue())
+
+
+def curves(rows: list[Row], title: str) -> "Figure":
+    """The picture of one run: one panel per metric over gradient steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6))
+    FigureCanvasAgg(figure)
+    # Fixed margins, with room for the widest numbers: measuring them takes as long as drawing.
+    figure.subplots_adjust(0.06, 0.08, 0.99, 0.88, wspace=0.27, hspace=0.4)
+    figure.suptitle(title, parse_math=False)
+    for axes, (key, label, logarithmic) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
+        points = [(row["step"], row[key]) for row in rows if key in row]
+        axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5) if points else None
+        axes.set_xlabel("gradient steps")
+        axes.set_title(label, y=1, fontsize="medium")  # without y it would be sought, slowly
+        axes.grid(alpha=0.3)
+        if key in ("eval/accuracy", "train/reward"):
+            axes.set_ylim(-0.02, 1.02)
+        if logarithmic and any(value > 0 for _, value in points):
+            axes.set_yscale("log")
+    return figure

@@ -1,0 +1,81 @@
+"""A run on disk as an experiment, and its model at a checkpoint."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rec_experiments.analysis.results.runs import read_config
+from rec_experiments.config import schema
+from rec_experiments.config.composition import explain
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.policy.models import Pretrained
+from rec_experiments.runs.joining import read_joined
+from rec_experiments.runs.run_folder import CONFIG, STATES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def experiment_of(run: Path, overrides: list[str]) -> Experiment:
+    """The experiment of a run folder, with other values. Raises UserError for a folder that is
+    none, and for an override that is not of a single value."""
+    if not (run / CONFIG).is_file():
+        raise UserError(f"{run}: is no run folder; it has no {CONFIG}")
+    config: Any = _restored(run)
+    for override in overrides:
+        key, _, _ = override.partition("=")
+        if key in config and OmegaConf.is_config(config[key]):
+            raise UserError(
+                f"{override}: of a run only single values can be changed, as {key}.KEY=…; export "
+                "the run, and evaluate its folder on another data set"
+            )
+    try:
+        config = OmegaConf.merge(config, OmegaConf.from_dotlist(overrides))
+    except OmegaConfBaseException as error:
+        raise UserError(explain(error)) from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{' '.join(overrides)}: cannot be read ({first_line(error)})") from error
+    return schema.build(config, Experiment)
+
+
+def _restored(run: Path) -> DictConfig:
+    """The configuration of a run folder, each value within its range. Raises UserError that names
+    the folder for any other."""
+    saved = read_config(run)
+    try:
+        slots = schema.registry().keys()
+        for key, value in saved.items():
+            if isinstance(value, dict) != (key in slots):
+                raise UserError(f"{key}: is {'no' if key in slots else 'a'} choice of a group")
+        config = schema.restore(saved)
+        schema.build(config, Experiment)
+    except (OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
+        raise UserError(
+            f"run folder {run}: its {CONFIG} is not that of a run of this code ({explain(error)})"
+        ) from error
+    return config
+
+
+def model_of(run: Path, experiment: Experiment, step: int | None) -> tuple["PreTrainedModel", int]:
+    """The model of a run at its newest checkpoint that is whole, or at the one after `step` steps,
+    on the host; and that number of steps. Newer ones that are damaged are named on stderr. Raises
+    UserError if there is none, or the configuration describes another model."""
+    state, damaged = read_joined(run / STATES, step)
+    for name in damaged:
+        print(f"checkpoint {name} is damaged and was passed over", file=sys.stderr)
+    source = experiment.model
+    try:
+        model = source.skeleton() if isinstance(source, Pretrained) else source.model()
+        model.load_state_dict(state["model"], assign=True)
+    except (RuntimeError, TypeError, AttributeError) as error:  # other shapes, beyond memory, none
+        raise UserError(
+            f"run folder {run}: the state after step {state['step']} does not fit the model of the "
+            f"configuration, {source.describe()} ({first_line(error)})"
+        ) from error
+    model.tie_weights()
+    return model, state["step"]

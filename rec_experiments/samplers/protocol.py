@@ -1,0 +1,30 @@
+"""What a choice of sampler offers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from rec_experiments.types import Sampler
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class SamplerChoice(Protocol):
+    """temperature, eval_temperature: of training and of evaluation; 0 is greedy."""
+
+    temperature: float
+    eval_temperature: float
+
+    def bundle(self, model: PreTrainedModel, tokens: int) -> int:
+        """How many batches of one version it is best given at once, at least 1. tokens: the most
+        that a batch can have, prompts included."""
+
+    def build(
+        self,
+        model: PreTrainedModel,
+        eos_ids: list[int],
+        pad_id: int,
+        max_prompt_tokens: int,
+        max_response_tokens: int,
+    ) -> Sampler: ...

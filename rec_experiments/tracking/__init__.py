@@ -1,0 +1,1 @@
+"""Trackers that receive the metrics of a run beside metrics.jsonl."""

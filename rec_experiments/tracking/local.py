@@ -1,0 +1,162 @@
+"""Trackers without an account, each in a package of its own: trackio and TensorBoard."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.runs.reading import Row, read_rows
+from rec_experiments.tracking.protocol import Tracker
+from rec_experiments.tracking.trackers import labels, lasting_id
+from rec_experiments.types import Piece
+
+FOLDER_ID = "folder_id"  # key of trackio's configuration of a run
+
+
+@dataclass(kw_only=True, slots=True)
+class Trackio(Piece):
+    """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
+
+    A resumed run goes on as the run of its folder: steps that it has logged before are not logged
+    again, those that a killed process did not live to send are. Another folder of the same name,
+    and a run that is made again, is another run of that name. Raises UserError where the package is
+    missing.
+    """
+
+    project: str
+    tags: list[str]
+
+    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+        trackio = needed("trackio", "trackio")
+        labelled = [*labels(config), *self.tags]
+        about = {**config, "tags": labelled, FOLDER_ID: lasting_id(Path(folder))}
+        known = self._known(trackio, name, folder)
+        try:
+            with quiet():
+                run = trackio.init(
+                    project=self.project, name=name, group=group, config=about,
+                    resume="must" if known else "never",
+                    embed=False, auto_log_gpu=False, auto_log_cpu=False,
+                )  # fmt: skip
+        except ValueError as error:
+            raise UserError(
+                f"tracking.project={self.project}: trackio refuses it ({first_line(error)})"
+            ) from error
+        return _TrackioRun(trackio, run, self.project, Path(folder), self._logged(trackio, run.id))
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether it has logged the run up to a step."""
+        trackio = needed("trackio", "trackio")
+        known = self._known(trackio, name, folder)
+        return known is not None and self._logged(trackio, known) >= step
+
+    def _known(self, trackio: Any, name: str, folder: str) -> str | None:
+        """trackio's id of the folder's run, if its newest of that name is that."""
+        newest = trackio.SQLiteStorage.get_latest_run_record_by_name(self.project, name)
+        if newest is None:
+            return None
+        about = trackio.SQLiteStorage.get_run_config(self.project, name, run_id=newest["id"]) or {}
+        return newest["id"] if about.get(FOLDER_ID) == lasting_id(Path(folder)) else None
+
+    def _logged(self, trackio: Any, run_id: str) -> int:
+        """The last step of a run that is there, or -1."""
+        last = trackio.SQLiteStorage.get_max_step_for_run(self.project, run_id=run_id)
+        return -1 if last is None else last
+
+
+@dataclass(kw_only=True, slots=True)
+class TensorBoard(Piece):
+    """Event files in the run folder. A resumed run writes on, and hides what it does anew; one that
+    was not tracked before has its earlier steps as well.
+
+    Raises UserError where the package is missing.
+    """
+
+    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+        needed("tensorboard", "tensorboard")
+        return _TensorBoardRun(Path(folder, "tensorboard"), group)
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether the event files have the run up to a step."""
+        needed("tensorboard", "tensorboard")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        if not Path(folder, "tensorboard").is_dir():
+            return False
+        events = EventAccumulator(str(Path(folder, "tensorboard")), {"scalars": 1}).Reload()
+        tags = events.Tags()["scalars"]
+        return any(event.step >= step for tag in tags for event in events.Scalars(tag))
+
+
+class _TrackioRun:
+    def __init__(self, trackio: Any, run: Any, project: str, folder: Path, logged: int):
+        self.trackio, self.run, self.project = trackio, run, project
+        self.folder, self.logged = folder, logged  # the last step that is there
+
+    def log(self, row: Row) -> None:
+        lost = rows_before(row, self.folder) if self.logged < row["step"] - 1 else []
+        for each in (*lost, row):
+            if each["step"] > self.logged:
+                self.run.log({k: v for k, v in each.items() if k != "step"}, step=each["step"])
+                self.logged = each["step"]
+
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        with quiet():
+            if picture is not None:
+                self.run.log({"curves": self.trackio.Image(str(picture))}, step=self.logged)
+            self.trackio.finish()  # not the run alone: trackio would speak of it at the very end
+        return [f"dashboard  trackio show --project {self.project}"]
+
+
+class _TensorBoardRun:
+    def __init__(self, folder: Path, group: str):
+        self.folder, self.group = folder, group
+        self.writer: Any = None
+
+    def log(self, row: Row) -> None:
+        rows = [row]
+        if self.writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            if not self.folder.exists():
+                rows = [*rows_before(row, self.folder.parent), row]
+            self.writer = SummaryWriter(str(self.folder), purge_step=rows[0]["step"])
+            self.writer.add_text("group", self.group)
+        for each in rows:
+            for key, value in each.items():
+                if key != "step":
+                    self.writer.add_scalar(key, value, each["step"])
+
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        if self.writer is not None:
+            self.writer.close()
+        return [f"curves    tensorboard --logdir {self.folder.parent.parent}"]
+
+
+def rows_before(row: Row, folder: Path) -> list[Row]:
+    """The rows of a run's metrics.jsonl of earlier steps."""
+    rows = [each for _, each in read_rows(folder / "metrics.jsonl")]
+    return [each for each in rows if each["step"] < row["step"]]
+
+
+def needed(module: str, package: str) -> Any:
+    """A module of an optional package."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"tracking={package}: the package is missing; pip install {package}"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """trackio speaks on stdout; the run says where its dashboard is."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -1,0 +1,155 @@
+"""Where metrics go besides metrics.jsonl, which is always written."""
+
+import secrets
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
+
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.files import write_atomic
+from rec_experiments.tracking.protocol import Tracker, Tracking
+from rec_experiments.types import Piece
+
+Mode = Literal["online", "offline", "disabled"]
+ID_FILE = "wandb_id"  # in the run folder, so that a resumed run goes on as the same one elsewhere
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A tracking that can tell what its tracker has, so that a finished run can be sent later."""
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether the tracker has the run up to a step. Raises UserError as `start` does."""
+
+
+def track_finished(
+    tracking: Tracking, folder: Path, rows: list[dict[str, Any]], config: dict[str, Any]
+) -> list[str]:
+    """Tell the tracker of a run that was done before it was chosen, unless it knows the run or
+    cannot tell. Returns lines for people, as `finish` does."""
+    name = folder.name
+    if not (isinstance(tracking, Remembers) and rows):
+        return []
+    if tracking.has(name, str(folder), rows[-1]["step"]):
+        return []
+    tracker = tracking.start(name, group_name(config), str(folder), config)
+    for row in rows:
+        tracker.log(row)
+    picture = folder / "curves.png"
+    return tracker.finish(picture if picture.is_file() else None)
+
+
+def lasting_id(folder: Path) -> str:
+    """What a run folder is known by to trackers, made once: folders of one name are told apart, and
+    a run that is made again from one that was there before."""
+    file = folder / ID_FILE
+    if not file.exists():
+        write_atomic(file, secrets.token_hex(4).encode())
+    return file.read_text()
+
+
+@dataclass(kw_only=True, slots=True)
+class NoTracking(Piece):
+    """metrics.jsonl only."""
+
+    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+        return _Silent()
+
+
+@dataclass(kw_only=True, slots=True)
+class Wandb(Piece):
+    """Weights & Biases. mode: online, offline or disabled; null is online with a key, else offline.
+
+    A run is tagged with its method, schedule and data, and with `tags`. Raises ValueError for
+    another mode.
+    """
+
+    project: str
+    entity: str | None
+    mode: str | None
+    tags: list[str]
+
+    def __post_init__(self) -> None:
+        if self.mode not in (None, *get_args(Mode)):
+            raise ValueError(f"mode={self.mode}: must be online, offline, disabled or null")
+
+    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+        import wandb  # heavy; only loaded when asked for
+
+        mode = self.mode or ("online" if wandb.login(prompt=False) else "offline")
+        try:
+            run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                name=name,
+                id=lasting_id(Path(folder)),
+                resume="allow",
+                group=group,
+                job_type="train",
+                tags=list(dict.fromkeys([*labels(config), *self.tags])),
+                dir=folder,
+                config=config,
+                mode=cast(Mode, mode),
+                settings=wandb.Settings(console="off"),  # the progress bar is no log
+            )
+        except (wandb.Error, ValueError) as error:
+            raise UserError(
+                f"tracking=wandb: W&B refuses the run ({first_line(error)}); see tracking.project, "
+                "entity and tags"
+            ) from error
+        return _WandbRun(run)
+
+    def has(self, name: str, folder: str, step: int) -> bool:
+        """Whether it was begun there: W&B itself goes on with it."""
+        return Path(folder, "wandb").is_dir()
+
+
+def schedule_name(sync: dict[str, Any]) -> str:
+    """The schedule in a word or two, from the resolved `sync`: offline, interval 20, offset 10."""
+    interval, offset = sync["interval"], sync["offset"]
+    if interval is None:
+        return "offline"
+    parts = [f"interval {interval}"] if interval > 1 else []
+    parts += [f"offset {offset}"] if offset else []
+    return ", ".join(parts) or "on-policy"
+
+
+def labels(config: dict[str, Any]) -> list[str]:
+    """What a run is told apart by: method, schedule, data."""
+    return [config["algo"]["name"], schedule_name(config["sync"]), config["dataset"]["kind"]]
+
+
+def group_name(config: dict[str, Any]) -> str:
+    """The setting that runs of different methods and seeds share: data and schedule."""
+    return f"{config['dataset']['kind']}, {schedule_name(config['sync'])}"
+
+
+class _Silent:
+    def log(self, row: dict[str, Any]) -> None:
+        return None
+
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        return []
+
+
+class _WandbRun:
+    def __init__(self, run: Any):
+        self.run = run
+        self.step = 0
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.step = row["step"]
+        self.run.log({k: v for k, v in row.items() if k != "step"}, step=self.step)
+
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        import wandb
+
+        if picture is not None:
+            self.run.log({"curves": wandb.Image(str(picture))}, step=self.step)
+        sync_dir = Path(self.run.settings.sync_dir)
+        self.run.finish(exit_code=int(failed))
+        if not self.run.offline:
+            return []
+        # All of the run folder's: a resumed run has one for each start.
+        return [f"upload    wandb sync {shlex.quote(str(sync_dir.parent))}/offline-run-*"]

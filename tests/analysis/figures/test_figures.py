@@ -1,0 +1,426 @@
+"""What these tests lock: the figures say what the run folders say.
+
+1. Smoothing has its closed form, and only the training reward is smoothed.
+2. Partial and missing runs are drawn as far as they go, and named.
+3. A figure's lines are the data: metric, column, smoothing, logarithmic axis.
+4. A method looks the same in every figure, and no two look alike in one.
+5. The schedule and the masks are drawn as their functions say.
+6. Bad input is one line and exit code 2.
+"""
+
+import csv
+import io
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+from fabricated import COLUMNS, PANELS, STABLE, STEPS, figure_data, rows_of, write_run
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+
+from rec_experiments.algo.clips import OneSide, Ring, TwoSide
+from rec_experiments.analysis.figures import catalogue, computed, curves, render, style
+from rec_experiments.analysis.figures.computed import fig2, fig8, theorem1
+from rec_experiments.analysis.results import collect
+from rec_experiments.analysis.results.runs import FigureData, Run
+from rec_experiments.cli import figures as cli
+from rec_experiments.rollout.schedule import Phase, Schedule
+from rec_experiments.sweeps import Panel
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> FigureData:
+    return figure_data(tmp_path / "runs")
+
+
+# Numbers -----------------------------------------------------------------------------------------
+
+
+def test_running_average_looks_back_and_never_ahead():
+    assert curves.smooth([3.0, 0.0, 6.0, 3.0], 3) == [3.0, 1.5, 3.0, 3.0]
+    assert curves.smooth([3.0, 0.0, 6.0], 1) == [3.0, 0.0, 6.0]
+
+
+def test_only_the_training_reward_is_smoothed():
+    rows = [
+        {"step": s, "train/reward": v, "train/kl": v} for s, v in enumerate([0.0, 1.0, 0.0, 1.0])
+    ]
+    assert curves.curve(rows, "train/kl", 3)[1] == [0.0, 1.0, 0.0, 1.0]
+    assert curves.curve(rows, "train/reward", 3)[1] == pytest.approx([0, 1 / 2, 1 / 3, 2 / 3])
+
+
+# Pictures ----------------------------------------------------------------------------------------
+
+
+def lines_of(drawing: render.Drawing, cell: int) -> list:
+    """Mean curves of one panel: those with a marker."""
+    axes = [axes for axes in drawing.figure.get_axes() if axes.axison][cell]
+    return [line for line in axes.get_lines() if line.get_marker() != "None"]
+
+
+def test_lines_are_the_data(data):
+    drawing = render.draw(data, window=3)
+    axes = drawing.figure.get_axes()
+    assert len(axes) == 6
+    assert [each.get_title() for each in axes[:2]] == COLUMNS
+    assert [each.get_ylabel() for each in axes[::2]] == [panel.label for panel in PANELS]
+    assert [each.get_yscale() for each in axes] == ["linear"] * 4 + ["log"] * 2
+    _collapsing, stable, absent = lines_of(drawing, 2)  # reward, first column
+    rewards_SI = np.array(
+        [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
+    )
+    expected_I = rewards_SI.mean(0)
+    assert list(stable.get_xdata()) == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(stable.get_ydata()[:2], [expected_I[0], expected_I[:2].mean()])
+    np.testing.assert_allclose(stable.get_ydata()[30], expected_I[28:31].mean())
+    assert len(absent.get_xdata()) == 0
+    partial = lines_of(drawing, 1)[1]  # accuracy, offline: seed 1 stopped at step 17
+    assert list(partial.get_xdata()) == [0, 10]
+    assert stable.get_color() == style.looks([STABLE])[STABLE].color
+
+
+def test_single_runs_are_thin_lines_beside_the_mean_and_rows_share_an_axis(data):
+    drawing = render.draw(data, window=3)
+    axes = drawing.figure.get_axes()
+    thin = [line for line in axes[1].get_lines() if line.get_marker() == "None"]
+    assert [len(line.get_xdata()) for line in thin] == [5, 5, 5, 5, 2]  # the last is partial
+    assert max(line.get_linewidth() for line in thin) < min(
+        line.get_linewidth() for line in lines_of(drawing, 1)
+    )
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert len(axes[0].collections) == 2  # one band for each method with more than one seed
+
+
+LONG = Panel(metric="train/clip_fraction", label="share of tokens that was clipped", log=True)
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, COLUMNS[:1]], ids=["shared axes", "axes of each"])
+def test_panels_with_their_labels_lie_on_the_page_and_off_each_other(data, columns):
+    """A label of two lines beside the long names of ticks, and a title over all."""
+    drawing = render.draw(replace(data, columns=columns, panels=[*PANELS, LONG]), window=3)
+    drawing.figure.canvas.draw()
+    panels = drawing.figure.subfigs[0]
+    boxes = [axes.get_tightbbox() for axes in panels.axes if axes.axison]
+    boxes.append(panels._suptitle.get_window_extent())
+    assert len(boxes) == 4 * len(columns) + 1
+    for box in boxes:
+        assert (panels.bbox.x0 <= box.x0) & (box.x1 <= panels.bbox.x1)
+        assert (panels.bbox.y0 <= box.y0) & (box.y1 <= panels.bbox.y1)
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+
+
+def test_curves_that_coincide_still_show_both_markers():
+    for points in (11, 100):
+        marked = [
+            set(range(points)[start::every])
+            for start, every in (render.marker_places(points, place, 2) for place in range(2))
+        ]
+        assert marked[0]
+        assert marked[1]
+        assert not marked[0] & marked[1]
+
+
+def test_unsmoothed_with_a_window_of_one(data):
+    drawing = render.draw(data, window=1)
+    stable = lines_of(drawing, 2)[1]
+    rewards_SI = np.array(
+        [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
+    )
+    np.testing.assert_allclose(stable.get_ydata(), rewards_SI.mean(0))
+
+
+def texts(drawing: render.Drawing) -> str:
+    parts = drawing.figure.subfigs
+    found = [text.get_text() for part in parts for text in part.texts]
+    found += [t.get_text() for part in parts for box in part.legends for t in box.get_texts()]
+    return " ".join(found).replace("\n", " ")
+
+
+def test_caption_and_legend_tell_what_is_not_whole(data):
+    found = texts(render.draw(data, window=3))
+    assert "Synthetic runs." in found
+    assert "Partial, drawn as far as they go: REC-OneSide-NoIS (0.2), offline, seed 1" in found
+    assert "Missing: REC-OneSide-NoIS (0.2), offline, seed 2;" in found
+    assert "GRPO (no run)" in found
+    assert "REINFORCE (no run)" not in found
+    assert "running average of 3 steps" in found
+    assert "running average" not in texts(render.draw(data, window=1))
+
+
+def test_one_column_lays_its_panels_in_rows_of_three(data):
+    panels = [Panel(metric=f"m{i}", label=f"metric {i}", log=True) for i in range(5)]
+    runs = [
+        Run(arm=STABLE, column="interval", seed=0, path=Path(), state="done", rows=[
+            {"step": s, **{f"m{i}": 10.0**i for i in range(5)}} for s in range(3)
+        ])
+    ]  # fmt: skip
+    one = FigureData(
+        name="fig7",
+        title="",
+        caption="",
+        scale="mini",
+        claim_seeds=10,
+        shown=[0],
+        arms=[STABLE],
+        columns=["interval"],
+        panels=panels,
+        runs=runs,
+    )
+    axes = render.draw(one, window=3).figure.get_axes()
+    assert [each.get_ylabel() for each in axes if each.axison] == [p.label for p in panels]
+    assert len(axes) == 6
+    assert not axes[5].axison
+    assert "Thick lines" not in texts(render.draw(one, window=3))  # a single run has no mean
+
+
+def test_files_hold_the_data_and_come_out_the_same_each_time(data, tmp_path):
+    first = render.write(render.draw(data, window=3), tmp_path / "a")
+    second = render.write(render.draw(data, window=3), tmp_path / "b")
+    assert [path.name for path in first] == [
+        f"figx.{s}" for s in ("png", "pdf", "csv", "json", "txt")
+    ]
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(p.name for p in first)
+    with open(tmp_path / "a" / "figx.csv") as file:
+        table = list(csv.DictReader(file))
+    cell = [
+        float(row["value"]) for row in table
+        if (row["arm"], row["column"], row["seed"], row["metric"])
+        == (STABLE, COLUMNS[0], "2", "train/reward")
+    ]  # fmt: skip
+    assert cell == [row["train/reward"] for row in rows_of(STABLE, 2)[1:]]
+    assert json.loads((tmp_path / "a" / "figx.json").read_text())["figure"] == "figx"
+
+
+@pytest.mark.parametrize("name", computed.COMPUTED)
+def test_computed_figures_are_whole(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(theorem1, "CASES_PER_SIZE", 50)
+    drawing = computed.COMPUTED[name]()
+    paths = render.write(drawing, tmp_path)
+    assert drawing.name == name
+    assert all(path.stat().st_size > 100 for path in paths)
+    with open(tmp_path / f"{name}.csv") as file:
+        assert len(list(csv.DictReader(file))) == len(drawing.table) > 0
+    assert json.loads((tmp_path / f"{name}.json").read_text())["figure"] == name
+
+
+def test_theorem_figure_counts_its_violations(monkeypatch):
+    monkeypatch.setattr(theorem1, "CASES_PER_SIZE", 200)
+    assert theorem1.draw().statistics["violations"] == 0
+    monkeypatch.setattr(
+        theorem1.bandit, "improvement", lambda cases: np.full(len(cases.policy), -9.0)
+    )
+    assert theorem1.draw().statistics["violations"] > 0
+
+
+# Looks -------------------------------------------------------------------------------------------
+
+ARMS = {  # the legends of the paper
+    3: ["REINFORCE", "GRPO", "REC-OneSide-NoIS (0.2)", "REC-OneSide-IS (0.2)",
+        "REC-OneSide-NoIS (0.6, 2.0)"],
+    4: ["REC-OneSide-NoIS (0.2, 0.25)", "REC-OneSide-IS (0.2, 0.25)",
+        "REC-Ring-NoIS (0.2, 0.25) & (0.6, 2.0)", "REC-OneSide-NoIS (0.6, 2.0)",
+        "REC-TwoSide-NoIS (0.2, 0.25)", "REC-TwoSide-NoIS (0.6, 2.0)"],
+    5: ["REINFORCE", "RED-Weight", "RED-Drop", "REC-OneSide-NoIS (0.6, 2.0)"],
+    9: ["REINFORCE", "GRPO", "REC-TwoSide-NoIS (0.2)", "REC-TwoSide-IS (0.2)",
+        "REC-Ring-NoIS (0.2, 0.2) & (0.6, 2.0)"],
+    10: ["GRPO (0.2), lr 1e-5", "GRPO (0.2), lr 5e-6", "GRPO (0.2), lr 2e-6",
+         "REC-OneSide-NoIS (0.2), lr 1e-5", "REC-OneSide-NoIS (0.2), lr 5e-6",
+         "REC-OneSide-NoIS (0.2), lr 2e-6", "REC-OneSide-NoIS (0.6, 2.0), lr 1e-6",
+         "REINFORCE, lr 2e-6"],
+    11: ["REINFORCE", "REC-OneSide-NoIS (0.6, 2.0)", "OPMD (0.1)", "AsymRE (-0.1)"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ARMS)
+def test_no_two_methods_look_alike_in_a_figure(number):
+    looks = style.looks(ARMS[number])
+    assert len(set(looks.values())) == len(ARMS[number])
+
+
+def test_a_method_looks_the_same_in_every_figure():
+    seen: dict[str, style.Look] = {}
+    for labels in ARMS.values():
+        for label, look in style.looks(labels).items():
+            if "lr" not in label:
+                assert seen.setdefault(label, look) == look
+    lr = style.looks(ARMS[10])
+    assert {look.color for label, look in lr.items() if label.startswith("GRPO")} == {
+        seen["GRPO"].color
+    }
+
+
+def test_importance_sampling_is_dotted_and_wide_clips_are_darker():
+    for side in ("REC-OneSide", "REC-TwoSide", "REC-Ring"):
+        labels = [f"{side}-NoIS (0.2)", f"{side}-IS (0.2)", f"{side}-NoIS (0.6, 2.0)"]
+        narrow, weighted, wide = style.looks(labels).values()
+        assert (narrow.color, narrow.dash) == (weighted.color, style.SOLID)
+        assert weighted.dash == style.DOTTED
+        assert wide.dash == style.SOLID
+        assert sum(to_rgb(wide.color)) < sum(to_rgb(narrow.color))
+
+
+def test_unknown_methods_are_told_apart():
+    assert len(set(style.looks(["MINE", "YOURS", "THEIRS"]).values())) == 3
+
+
+# Schedule and masks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("interval", "offset"), [(1, 0), (4, 0), (1, 4), (3, 2), (None, 0)])
+def test_timeline_obeys_the_schedule(interval, offset):
+    schedule = Schedule(interval=interval, offset=offset, phase=Phase.paper)
+    slots = fig2.timeline(schedule, 12)
+    for slot in slots:
+        trained_before = sum(other.trained + 1 <= slot.drawn for other in slots)
+        assert schedule.version(slot.batch) <= trained_before
+        assert slot.drawn + 1 <= slot.trained
+    for one, two in itertools.pairwise(slots):
+        assert one.drawn + 1 <= two.drawn
+        assert one.trained + 1 <= two.trained
+    assert slots[0].trained == max(1, offset)
+
+
+def test_timeline_of_the_papers_two_schedules():
+    four, lagged = fig2.SCHEDULES
+    assert [slot.drawn for slot in fig2.timeline(four, 8)] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert [slot.trained for slot in fig2.timeline(lagged, 4)] == [4, 5, 6, 7]
+
+
+def test_active_regions_are_those_of_the_equations():
+    rho = fig8.RATIOS
+    expected = {
+        (OneSide, 1): rho <= 1.2,
+        (OneSide, -1): rho >= 0.8,
+        (TwoSide, 1): (rho >= 0.8) & (rho <= 1.2),
+        (TwoSide, -1): (rho >= 0.8) & (rho <= 1.2),
+        (Ring, 1): (rho <= 0.4) | (rho >= 0.8) & (rho <= 1.2),
+        (Ring, -1): (rho >= 3) | (rho >= 0.8) & (rho <= 1.2),
+    }
+    for clip in fig8.MASKS.values():
+        for sign in (1, -1):
+            found = fig8.active_ratios(clip, float(sign))
+            np.testing.assert_array_equal(found, expected[type(clip), sign])
+    assert fig8.draw().statistics["REC-Ring (0.2) & (0.6, 2.0), A > 0"] == [
+        "0.00 ≤ ρ ≤ 0.40",
+        "0.80 ≤ ρ ≤ 1.20",
+    ]
+
+
+# Command line ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_sweeps(tmp_path, monkeypatch):
+    """A sweep with one finished run, and one without any."""
+    root = tmp_path / "runs"
+    write_run(root / "one", rows_of(STABLE, 0))
+    panel = SimpleNamespace(metric="eval/accuracy", label="accuracy", log=False)
+
+    def jobs(figure, overrides):
+        name = "one" if figure.title == "fig3" else "none"
+        config = {"seed": 0, "steps": STEPS}
+        return [SimpleNamespace(label=STABLE, heading="offline", config=config, path=root / name)]
+
+    fake = SimpleNamespace(
+        names=lambda: ["fig3", "fig4"],
+        load_figure=lambda name, overrides: SimpleNamespace(
+            title=name,
+            caption="",
+            scale="mini",
+            panels=[panel],
+            grid={},
+            picture="curves",
+            statistics=[],
+            columns="",
+        ),
+        jobs=jobs,
+    )
+    monkeypatch.setattr(collect, "sweeps", fake)
+    monkeypatch.setattr(collect, "composed", collect.composed.__wrapped__)
+    monkeypatch.setattr(catalogue, "sweeps", fake)
+    for module in (catalogue, cli):
+        monkeypatch.setattr(module, "COMPUTED", {"fig8": fig8.draw})
+    return root
+
+
+def refusal(arguments: list[str], capsys) -> str:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    error = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_figure_with_runs_is_written(two_sweeps, tmp_path, capsys):
+    out = tmp_path / "out"
+    cli.main(["fig3", f"out={out}"])
+    assert capsys.readouterr().out.startswith(f"fig3: {out}/fig3.png and .pdf, .csv, .json, .txt")
+    assert len(list(out.iterdir())) == 5
+
+
+def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
+    moved = tmp_path / "moved"
+    two_sweeps.rename(moved)
+    assert "no run found" in refusal(["fig3", f"out={tmp_path}/out"], capsys)
+    (tmp_path / "empty").mkdir()
+    cli.main(["fig3", f"out={tmp_path}/out", f"runs={tmp_path}/empty,{moved}"])
+
+
+def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
+    run = two_sweeps / "one"
+    (run / "status.json").write_text('{"state": "running"}')
+    with open(run / "metrics.jsonl", "a") as rows:
+        rows.write('{"step": 99, "eval/acc')  # half a row
+    cli.main(["fig3", f"out={tmp_path}/out"])
+    assert f"(running, step {STEPS})" in capsys.readouterr().out
+
+
+def test_without_a_run_the_message_says_how_to_make_one(two_sweeps, tmp_path, capsys):
+    error = refusal(["fig4", f"out={tmp_path}/out", "seed=0"], capsys)
+    assert "fig4: no run found in" in error
+    assert str(two_sweeps) in error
+    assert "python -m rec_experiments -m sweep=fig4 seed=0" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
+    assert "fig4: no run found" in refusal(["all", f"out={tmp_path}/out"], capsys)
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"fig3", "fig8"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig99"], "figure fig99: no such figure; allowed: fig3, fig4, fig8"),
+        (["out=there"], "one figure is wanted, not 0"),
+        (["fig3", "fig4"], "one figure is wanted, not 2"),
+        (["fig3", "smooth=0"], "smooth=0: must be a whole number of steps, at least 1"),
+        (["fig3", "smooth=1.5"], "smooth=1.5: must be a whole number"),
+        (["fig3", "runs=/nowhere"], "runs=/nowhere: no such folder"),
+        (["fig8", "seed=0"], "seed: fig8 is computed"),
+        (["fig8", "out=/dev/null/x"], "out=/dev/null/x: cannot be written (Not a directory)"),
+    ],
+)
+def test_bad_input_is_one_line(two_sweeps, capsys, arguments, message):
+    assert message in refusal(arguments, capsys)
+
+
+def test_a_picture_has_its_size_whatever_else_is_asked_of_files():
+    """A user's own settings of matplotlib may cut the margins of what it saves."""
+    figure = Figure(figsize=(3.01, 2.03))
+    figure.subplots()
+    with matplotlib.rc_context({"savefig.bbox": "tight", "savefig.dpi": 40}):
+        for quick in (True, False):
+            found = Image.open(io.BytesIO(render.png(figure, 97, quick)))
+            assert found.size == (int(3.01 * 97), int(2.03 * 97))
+            assert found.convert("L").getextrema()[1] >= 254

@@ -1,0 +1,279 @@
+"""What these tests lock, in a real browser: the page's curves can be explored, and nothing of a run
+is ever carried out.
+
+1. The value under the pointer and the numbers of the lines are those of the rows.
+2. Arms, columns and seeds are switched; means and intervals are over what is on.
+3. Any metric stands against any other, by step, tokens and seconds.
+4. A point leads to its run's folder, to what is different about it, and to its responses.
+5. No text of a run is markup or script; a script that is not the page's own is refused.
+"""
+
+import itertools
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import resolve
+from scipy import stats
+
+from rec_experiments.analysis.report import contents, page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra browser)")
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium on the PATH")
+
+ARMS = {"GRPO": "algo=grpo", "REINFORCE": "algo=reinforce"}
+COLUMNS = {"offline": "sync=offline", "on-policy": "sync=on_policy"}
+SEEDS = (0, 1, 2)
+SCRIPT = '"><script>window.hostile = 1</script><img src=x onerror="window.hostile = 2">'
+
+
+def rows_of(place: int, seed: int) -> list[dict]:
+    """Every number tells its run and step."""
+    rows: list[dict] = [{"step": 0, "eval/accuracy": 0.1 * place + 0.01 * seed}]
+    for step in range(1, 13):
+        row = {"step": step, "tokens/response": 10 + seed, "time/train": 0.5, "train/loss": -0.1}
+        row["train/grad_norm"] = step * (1 + seed) / 4
+        if step % 4 == 0:
+            row["eval/accuracy"] = 0.1 * place + 0.01 * seed + step / 40
+        if step % 5 == 0:
+            row["train/kl"] = step / 1000
+        rows.append(row)
+    return rows
+
+
+def write_run(path: Path, config: dict, rows: list[dict], word: str = "x") -> None:
+    path.mkdir(parents=True)
+    samples = [
+        {
+            "step": s,
+            "prompt": word,
+            "response": f"{path.name} at {s}",
+            "answer": word,
+            "reward": 0.0,
+        }
+        for s in (0, 4, 12)
+    ]
+    origin = {
+        "command": [word], "commit": word, "diff": word, "device": word, "threads": 1,
+        "python": word, "platform": word, "versions": {word: word},
+    }  # fmt: skip
+    (path / "config.yaml").write_text(json.dumps(config))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
+    (path / "provenance.json").write_text(json.dumps(origin))
+    (path / "status.json").write_text(json.dumps({"state": "done", "reason": word}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    for place, (arm, column) in enumerate(itertools.product(ARMS, COLUMNS)):
+        config = resolve(ARMS[arm], COLUMNS[column])
+        for seed in SEEDS:
+            path = folder / "runs" / f"{arm} {column} {seed}"
+            write_run(path, {**config, "seed": seed}, rows_of(place, seed))
+    found = contents.gather([], [folder / "runs"], [], every_run=True)
+    (folder / "page.html").write_text(page.render(found, "today", folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """A function that opens a file, and what its page said and asked for."""
+    said: list[str] = []
+    asked: list[str] = []
+    tabs = []
+
+    def open_file(file: Path):
+        tab = browser.new_page(viewport={"width": 1300, "height": 900})
+        tabs.append(tab)
+        tab.set_default_timeout(300_000)
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("dialog", lambda dialog: said.append(dialog.message))
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("#explore-table table", state="attached")
+        return tab
+
+    open_file.said, open_file.asked = said, asked
+    yield open_file
+    for tab in tabs:
+        tab.close()
+
+
+def lines(tab) -> dict[tuple[str, str], list[str]]:
+    """The last points: (column, line) to step, x, y, interval. Waits for the picture to be drawn
+    anew."""
+    tab.evaluate("async () => { while (drawn < draws) await new Promise(requestAnimationFrame); }")
+    cells = tab.eval_on_selector_all(
+        "#explore-table tbody tr", "rows => rows.map(r => [...r.cells].map(c => c.textContent))"
+    )
+    return {(column, line): rest for column, line, *rest in cells}
+
+
+def choose(tab, name: str, value: str) -> None:
+    tab.select_option(f"#explore-{name}", value)
+
+
+def switch(tab, group: str, value: str) -> None:
+    tab.click(f'#explore-{group} label:has-text("{value}") input')
+
+
+def test_lines_are_the_rows(opened, folder):
+    tab = opened(folder / "page.html")
+    found = lines(tab)
+    assert len(found) == 4 * (len(SEEDS) + 1)
+    for place, (arm, column) in enumerate(itertools.product(ARMS, COLUMNS)):
+        ends = [rows_of(place, seed)[-1]["eval/accuracy"] for seed in SEEDS]
+        for seed, end in zip(SEEDS, ends, strict=True):
+            step, x, y, interval = found[column, f"{arm}, seed {seed}"]
+            assert (step, x, float(y), interval) == ("12", "12", pytest.approx(end, 1e-3), "")
+        _, _, y, interval = found[column, f"{arm}, mean of 3 runs"]
+        assert float(y) == pytest.approx(np.mean(ends), 1e-3)
+        low, high = stats.t.interval(0.95, 2, np.mean(ends), stats.sem(ends))
+        assert [float(end) for end in interval.split(" to ")] == pytest.approx([low, high], 1e-3)
+    assert opened.said == []
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in opened.asked)
+    assert not tab.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+
+
+def test_the_value_under_the_pointer(opened, folder):
+    tab = opened(folder / "page.html")
+    lines(tab)
+    picture = tab.locator("#explore-panels canvas:nth-child(2)").first
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    seen = set()
+    for across, down in itertools.product(range(8, 60, 4), range(5, 90, 5)):
+        tab.mouse.move(
+            box["x"] + box["width"] * across / 100, box["y"] + box["height"] * down / 100
+        )
+        tip = tab.locator("#explore-panels .tip").first
+        if tip.is_visible():
+            seen.add(tuple(tip.locator("div").all_text_contents()))
+    assert len(seen) > 10
+    for name, value, step in seen:
+        arm, which = name.split(", ")
+        place = 2 * list(ARMS).index(arm)  # the first picture is of the first column
+        number = int(step.removeprefix("step "))
+        values = [rows_of(place, seed)[number]["eval/accuracy"] for seed in SEEDS]
+        expected = np.mean(values) if which.startswith("mean") else values[int(which[-1])]
+        shown = float(re.match(r"eval/accuracy (\S+)", value)[1])
+        assert shown == pytest.approx(expected, abs=1e-4)
+        assert ("[" in value) == which.startswith("mean")
+
+
+def test_switches(opened, folder):
+    tab = opened(folder / "page.html")
+    switch(tab, "arms", "REINFORCE")
+    assert {line.split(",")[0] for _, line in lines(tab)} == {"GRPO"}
+    switch(tab, "columns", "offline")
+    assert {column for column, _ in lines(tab)} == {"on-policy"}
+    switch(tab, "seeds", "1")
+    found = lines(tab)
+    assert {line for _, line in found} == {"GRPO, seed 0", "GRPO, seed 2", "GRPO, mean of 2 runs"}
+    ends = [rows_of(1, seed)[-1]["eval/accuracy"] for seed in (0, 2)]
+    assert float(found["on-policy", "GRPO, mean of 2 runs"][2]) == pytest.approx(
+        np.mean(ends), 1e-3
+    )
+    tab.uncheck("#explore-runs")
+    assert {line for _, line in lines(tab)} == {"GRPO, mean of 2 runs"}
+    tab.check("#explore-runs")
+    tab.uncheck("#explore-means")
+    assert {line for _, line in lines(tab)} == {"GRPO, seed 0", "GRPO, seed 2"}
+    tab.click("#explore-seeds button")  # some are off: all
+    assert len(lines(tab)) == 3
+    tab.click("#explore-seeds button")  # all are on: none
+    assert lines(tab) == {}
+    assert opened.said == []
+
+
+def test_any_metric_against_any_other(opened, folder):
+    tab = opened(folder / "page.html")
+    choose(tab, "x", "tokens")
+    assert lines(tab)["offline", "GRPO, seed 1"][1] == str(12 * 11)
+    assert lines(tab)["offline", "GRPO, mean of 3 runs"][1] == str(12 * 11)
+    choose(tab, "x", "seconds")
+    assert lines(tab)["offline", "GRPO, seed 1"][1] == "6"
+    choose(tab, "y", "train/grad_norm")
+    choose(tab, "x", "train/kl")  # at steps 5 and 10, and as it was last measured
+    assert lines(tab)["offline", "GRPO, seed 1"] == ["12", "0.01", "6", ""]
+    tab.check("#explore-log-x")
+    tab.check("#explore-log-y")
+    assert lines(tab)["offline", "GRPO, seed 1"] == ["12", "0.01", "6", ""]
+    choose(tab, "y", "train/loss")  # negative: no place on a logarithmic axis
+    assert len(lines(tab)) == 16
+    assert opened.said == []
+
+
+def test_a_point_leads_to_its_run(opened, folder):
+    tab = opened(folder / "page.html")
+    lines(tab)
+    picture = tab.locator("#explore-panels canvas:nth-child(2)").nth(1)
+    picture.focus()
+    picture.press("ArrowDown")
+    picture.press("ArrowRight")
+    tip = tab.locator("#explore-panels .tip").nth(1)
+    name, _, step = tip.locator("div").all_text_contents()
+    assert (name, step) == ("GRPO, seed 0", "step 4")
+    picture.press("Enter")
+    assert "GRPO on-policy 0, done, step 12/150" in tab.inner_text("#explore-run")
+    link = tab.locator("#explore-run a")
+    assert link.inner_text() == "run folder"
+    rows = tab.locator("#explore-run tbody tr").all_inner_texts()
+    tab.click("#explore-run button")
+    assert "GRPO on-policy 0 at 12" in tab.inner_text("#sample-view")
+    assert opened.said == []
+    link.click()
+    tab.wait_for_url(f"{(folder / 'runs').as_uri()}/**")
+    assert "metrics.jsonl" in tab.content()
+    assert all("seed" not in row for row in rows)
+
+
+def test_no_run_is_carried_out(opened, tmp_path):
+    config = resolve("algo=grpo", "sync=interval20")
+    for seed in range(2):
+        bad = json.loads(json.dumps(config)) | {"seed": f"{seed}{SCRIPT}", "steps": SCRIPT}
+        bad["algo"]["name"] = bad["dataset"]["kind"] = bad["clip"][SCRIPT] = SCRIPT
+        rows = [row | {f"train/{SCRIPT}": row["step"], SCRIPT: SCRIPT} for row in rows_of(0, seed)]
+        write_run(tmp_path / "runs" / f"{seed}{SCRIPT.replace('/', '')}", bad, rows, SCRIPT)
+    found = contents.gather([], [tmp_path / "runs"], [], every_run=True)
+    assert len(found.runs) == 2
+    text = page.render(found, "today", tmp_path)
+    (tmp_path / "page.html").write_text(text)
+    tab = opened(tmp_path / "page.html")
+    assert {name for _, name in lines(tab)} == {
+        f"{SCRIPT}, mean of 2 runs", f"{SCRIPT}, seed 0{SCRIPT}", f"{SCRIPT}, seed 1{SCRIPT}",
+    }  # fmt: skip
+    choose(tab, "y", f"train/{SCRIPT}")
+    assert len(lines(tab)) == 3
+    picture = tab.locator("#explore-panels canvas:nth-child(2)").first
+    picture.focus()
+    picture.press("ArrowRight")
+    picture.press("Enter")
+    assert SCRIPT in tab.inner_text("#explore-run")
+    tab.click("#explore-run button")
+    assert tab.evaluate("window.hostile") is None
+    assert tab.locator("img").count() == 0
+    assert opened.said == []
+
+    # Had it been let through, the page's policy would have refused it.
+    (tmp_path / "broken.html").write_text(text.replace("</h1>", f'</h1><p title="{SCRIPT}</p>'))
+    tab = opened(tmp_path / "broken.html")
+    assert tab.evaluate("window.hostile") is None
+    assert sum("Content Security Policy" in line for line in opened.said) >= 2

@@ -1,0 +1,169 @@
+"""What these tests lock: the numbers that the page's script reads are those of the runs.
+
+1. A packed column comes back to five digits, and what was not measured stays so.
+2. Tokens and seconds have passed by all rows, also those that a long run leaves out.
+3. A run is known by its folder, by what tells it from most runs, and by an arm of few keys.
+4. An address of a folder is one, whatever the folder is called.
+"""
+
+import base64
+import json
+import math
+import zlib
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from conftest import resolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rec_experiments.analysis.regime.arms import names
+from rec_experiments.analysis.report import contents, explorer
+from rec_experiments.analysis.report.columns import EVALUATED, MOST_ROWS, PASSED, columns, pack
+
+
+def unpack(text: str) -> np.ndarray:
+    """As the script does it."""
+    planes = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
+    high, middle, low = planes.reshape(3, -1).astype(np.uint32)
+    return ((high << 24) | (middle << 16) | (low << 8)).view(np.float32)
+
+
+@given(st.lists(st.floats(-(2.0**120), 2.0**120, width=32) | st.just(math.nan)))
+def test_a_column_comes_back_to_five_digits(values):
+    column = np.array(values, dtype=np.float32)
+    found = unpack(pack(column))
+    assert np.array_equal(np.isnan(found), np.isnan(column))
+    tiny = np.finfo(np.float32).tiny
+    assert np.allclose(found, column, rtol=2**-16, atol=tiny, equal_nan=True)
+
+
+def rows_of(steps: int, every: int = 10) -> list[dict]:
+    rows: list[dict] = [{"step": 0, EVALUATED: 0.25, "time/eval": 2.0}]
+    for step in range(1, steps + 1):
+        row = {"step": step, "tokens/response": 3, "time/train": 0.5, "train/loss": step / 8}
+        rows.append(row | ({EVALUATED: step / steps} if step % every == 0 else {}))
+    return rows
+
+
+def test_tokens_and_seconds_have_passed():
+    found = columns(rows_of(20))
+    assert found["step"].tolist() == list(range(21))
+    assert found["tokens"].tolist() == [3 * step for step in range(21)]
+    assert found["seconds"].tolist() == [2 + step / 2 for step in range(21)]
+    assert [math.isnan(each) for each in found[EVALUATED]] == [s % 10 > 0 for s in range(21)]
+
+
+def test_a_long_run_keeps_its_evaluations_and_what_has_passed():
+    steps = 10 * MOST_ROWS + 7
+    found = columns(rows_of(steps, every=37))
+    assert len(found["step"]) < 2 * MOST_ROWS
+    kept = found["step"].astype(int).tolist()
+    assert {0, steps, *range(37, steps, 37)} <= set(kept)
+    assert found["tokens"].tolist() == [3 * step for step in kept]
+
+
+def test_what_is_no_finite_number_was_not_measured():
+    rows = [{"step": 0, "a/b": "x"}, {"step": 1, "a/b": math.inf}, {"step": 2, "a/b": 1e300}]
+    found = columns([*rows, {"step": 3, "a/b": None}, {"step": 4, "a/b": 2}])["a/b"]
+    assert np.isnan(found[:4]).all()
+    assert found[4] == 2
+    with pytest.raises(OverflowError):
+        columns([{"step": 10**400}])
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.text(max_size=2), st.integers(-(10**40), 10**40), st.floats()
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["a/b", "a/c", "d", "eval/accuracy"]), VALUES)))
+@settings(deadline=None)
+def test_a_column_is_its_metric_row_by_row(found):
+    """Bit for bit the float32 of each number; those of other keys than a metric's have none."""
+    rows = [{"step": step, **row} for step, row in enumerate(found)]
+    seen = columns(rows)
+    assert seen.keys() - PASSED.keys() == {key for row in rows for key in row if "/" in key}
+    for key, column in seen.items():
+        if key not in PASSED:
+            with np.errstate(over="ignore"):
+                one_by_one = [
+                    np.float32(float(row[key])) if isinstance(row.get(key), int | float) else np.nan
+                    for row in rows
+                ]
+            expected = [each if math.isfinite(each) else math.nan for each in one_by_one]
+            np.testing.assert_array_equal(column, np.array(expected, dtype=np.float32))
+
+
+def write_run(path: Path, config: dict, rows: list[dict]) -> None:
+    path.mkdir()
+    origin = {
+        "command": ["run"], "commit": "c0ffee", "diff": "", "device": "cpu", "threads": 1,
+        "python": "3.11", "platform": "Linux", "versions": {},
+    }  # fmt: skip
+    (path / "config.yaml").write_text(json.dumps(config))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (path / "provenance.json").write_text(json.dumps(origin))
+    (path / "status.json").write_text('{"state": "done"}')
+
+
+def test_runs_as_the_script_reads_them(tmp_path):
+    home = tmp_path / "pages"
+    for name, overrides in {
+        "a b": ["algo=grpo", "seed=0"],
+        "javascript:alert(1)": ["algo=grpo", "seed=1"],
+        'q"<i>#?%41': ["algo=grpo", "seed=1", "optimizer.learning_rate=1e-3"],
+        "r": ["algo=reinforce", "sync=offline", "seed=0"],
+    }.items():
+        write_run(tmp_path / name, resolve(*overrides), rows_of(3 + len(name)))
+    found = contents.gather([], [tmp_path], [], every_run=True)
+    data = explorer.script_data(found, home)
+    json.dumps(data, allow_nan=False)
+    runs = {run["name"]: run for run in data["runs"]}
+    for name, run in runs.items():
+        address = urlsplit(run["folder"])
+        assert (address.scheme, address.netloc, address.query, address.fragment) == ("",) * 4
+        assert (home / unquote(address.path)).resolve() == tmp_path / name
+    assert runs["a b"]["differs"] == runs["javascript:alert(1)"]["differs"] == {}
+    assert runs['q"<i>#?%41']["differs"] == {"optimizer.learning_rate": "0.001"}
+    assert {"sync.interval", "clip.low"} <= runs["r"]["differs"].keys()
+    [scope] = data["scopes"]
+    arms = [arm["name"] for arm in scope["arms"]]
+    rate = data["usual"]["optimizer.learning_rate"]
+    assert arms == [
+        "GRPO, optimizer.learning_rate=0.001", f"GRPO, optimizer.learning_rate={rate}", "REINFORCE",
+    ]  # fmt: skip
+    places = {
+        data["runs"][run]["name"]: (arms[a], scope["columns"][c]) for a, c, run in scope["lines"]
+    }
+    assert places["a b"] == places["javascript:alert(1)"] == (arms[1], "interval 20")
+    assert places["r"] == ("REINFORCE", "offline")
+    assert data["interval"][:2] == [None, None]
+    assert data["interval"][2] == pytest.approx(12.7062 / math.sqrt(2), rel=1e-5)  # t(.975, 1)
+    for number, run in enumerate(data["runs"]):
+        first = sum(data["rows"][:number])
+        steps = unpack(data["metrics"]["step"]["numbers"])[first : first + data["rows"][number]]
+        assert steps.tolist() == list(range(4 + len(run["name"])))
+    assert data["metrics"][EVALUATED]["unit"] == "share"
+
+
+def test_arms_are_told_apart_by_few_keys():
+    configs = [
+        resolve("algo=grpo"),
+        resolve("algo=grpo", "dataset=arithmetic"),
+        resolve("algo=grpo", "dataset=arithmetic", "steps=7"),
+        resolve("algo=grpo", "dataset=arithmetic", "steps=7", "seed=5"),
+        resolve("algo=grpo", "sync=offline"),
+        resolve("algo=opmd"),
+    ]
+    found = names(configs)
+    usual = configs[0]["steps"]
+    assert found[:4] == [
+        f"GRPO, steps={usual}, dataset.kind=reduction",
+        f"GRPO, steps={usual}, dataset.kind=arithmetic",
+        "GRPO, steps=7, dataset.kind=arithmetic",
+        "GRPO, steps=7, dataset.kind=arithmetic",
+    ]
+    assert found[4:] == ["GRPO", "OPMD"]

@@ -1,0 +1,100 @@
+"""What these tests lock: intervals over seeds mean what they say.
+
+1. The t interval is that of the textbook, and covers the mean as often as it should from two seeds.
+2. Bands are the same interval at every step, over seeds that never change.
+3. The interquartile mean and the probability of improvement have their definitions.
+4. Only finished runs count, each seed once, and a run without a number says why.
+"""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from rec_experiments.analysis.results.over_seeds import (
+    CONFIDENCE,
+    band,
+    interquartile_mean,
+    interval_of_mean,
+    of_finished,
+    probability_of_improvement,
+    t_interval,
+)
+from rec_experiments.analysis.results.runs import Run
+from rec_experiments.analysis.results.statistics import FINAL_OVER_BEST, last
+
+numbers = st.lists(st.floats(-10, 10), min_size=2, max_size=12)
+
+
+@settings(deadline=None)
+@given(numbers)
+def test_the_interval_is_that_of_students_t(values):
+    found = interval_of_mean(values)
+    assert found is not None
+    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    assert found == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=1e-9)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_the_interval_covers_the_mean_as_often_as_it_says(seeds):
+    """The range of three seeds, which a percentile bootstrap comes to, covers it in 75 %."""
+    samples = 40_000
+    values_SI = 5 + np.random.default_rng(0).normal(size=(seeds, samples))
+    ends = t_interval(values_SI)
+    assert ends is not None
+    covered = np.mean((ends[0] < 5) & (ends[1] > 5))
+    assert covered == pytest.approx(CONFIDENCE, abs=0.005)
+
+
+def test_one_seed_has_no_interval_and_equal_seeds_one_of_width_zero():
+    assert interval_of_mean([0.3]) is None
+    assert interval_of_mean([]) is None
+    assert interval_of_mean([0.25] * 3) == (0.25, 0.25)
+
+
+def test_a_band_is_the_interval_at_each_step_and_never_changes_its_seeds():
+    long, short = ([0, 10, 20], [0.0, 0.2, 0.4]), ([0, 10], [1.0, 1.0])
+    found = band([long, short])
+    assert found.steps == [0, 10]
+    np.testing.assert_allclose(found.mean, [0.5, 0.6])
+    assert found.interval is not None
+    for at, pair in enumerate(([0.0, 1.0], [0.2, 1.0])):
+        ends = found.interval[0][at], found.interval[1][at]
+        assert ends == pytest.approx(interval_of_mean(pair))
+    assert band([]).steps == []
+    assert band([long]).interval is None
+
+
+@settings(deadline=None)
+@given(numbers)
+def test_the_interquartile_mean_is_the_trimmed_mean(values):
+    assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25))
+
+
+def test_one_seed_that_is_far_off_does_not_move_the_interquartile_mean():
+    assert interquartile_mean([0.5] * 9 + [0.0]) == 0.5
+
+
+@settings(deadline=None)
+@given(numbers, numbers)
+def test_probability_of_improvement_is_the_share_of_all_pairs(first, second):
+    pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in itertools.product(first, second)]
+    found = probability_of_improvement(first, second)
+    assert found == pytest.approx(np.mean(pairs))
+    assert found + probability_of_improvement(second, first) == pytest.approx(1)
+
+
+def test_finished_runs_count_once_and_say_why_they_have_no_number():
+    def run(seed: int, *values: float, state: str = "done") -> Run:
+        rows = [{"step": step, "m": value} for step, value in enumerate(values)]
+        return Run(arm="", column="", seed=seed, path=Path(), state=state, rows=rows)
+
+    runs = [run(0, 1.0), run(0, 2.0), run(1, 3.0, state="running"), run(2), run(3, 0.0, 0.0)]
+    found = of_finished(runs, last, "m")
+    assert (found.values, found.without) == ({0: 1.0, 3: 0.0}, {2: "m was not measured"})
+    assert found.finished == {0, 2, 3}
+    assert of_finished(runs[-1:], FINAL_OVER_BEST.of, "m").without == {3: "a ratio to 0"}

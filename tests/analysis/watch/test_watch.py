@@ -1,0 +1,350 @@
+"""What these tests lock: the view says what run folders say, and reads nothing else.
+
+1. Curves, throughput, staleness and clipped share are those of the rows.
+2. A run that says it is running counts as such while somebody holds it or it still writes.
+3. Damaged and foreign folders are named and left out; nothing of a folder steers the terminal.
+4. Few runs are shown with their curves, many as a table; an alarm is told while a run is under way.
+5. It prints once where nobody looks, goes on where somebody does, and ends when all is done.
+6. Bad input is one line and exit code 2; Ctrl-C is 130; nothing loads torch.
+"""
+
+import fcntl
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import resolve
+from rich.console import Console
+
+from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
+from rec_experiments.analysis.regime.expected import load
+from rec_experiments.analysis.watch.screen import curve, duration, screen, shortened
+from rec_experiments.analysis.watch.views import SILENT, Watched, folders_in, view
+from rec_experiments.cli import watch as cli
+
+CALM = {"train/ess": 0.9, "train/grad_norm": 0.3, "train/kl": 0.01}
+BAD = {"train/ess": 0.02, "train/grad_norm": 0.3, "train/kl": 0.4}
+ALARMS_OF_PACKAGE = load(ALARMS, Alarm)
+
+
+def rows_of(steps: int, numbers: dict = CALM) -> list[dict]:
+    rows: list[dict] = [{"step": 0, "eval/accuracy": 0.25, "time/eval": 1.0}]
+    for step in range(1, steps + 1):
+        row = {
+            "step": step, "train/staleness": float(step % 4), "train/clip_fraction": 0.02,
+            "train/reward": step / 100, "tokens/response": 500, "time/train": 2.0,
+        }  # fmt: skip
+        rows.append(row | numbers | ({"eval/accuracy": step / 100} if step % 10 == 0 else {}))
+    return rows
+
+
+def write_run(path: Path, state: str = "done", rows=None, **status) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(json.dumps(resolve("algo=grpo") | {"steps": 100}))
+    write_rows(path, rows_of(40) if rows is None else rows)
+    (path / "status.json").write_text(json.dumps({"state": state, **status}))
+    return path
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def shown(*paths: Path, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(screen(*Watched(ALARMS_OF_PACKAGE).look(paths), 0))
+    return console.file.getvalue()
+
+
+def test_numbers_are_those_of_the_rows(tmp_path):
+    found = view(write_run(tmp_path / "a", "running"), ALARMS_OF_PACKAGE)
+    assert (found.step, found.steps) == (40, 100)
+    assert found.curve("eval/accuracy") == [0.25, 0.1, 0.2, 0.3, 0.4]
+    assert found.recent("train/staleness") == 1.5  # of steps 31 to 40
+    assert found.seconds_a_step == 2.0
+    assert found.tokens_a_second == 250.0
+    assert found.seconds_left == 60 * found.seconds_a_step
+    assert found.recent("train/unheard") is None
+    fresh = view(write_run(tmp_path / "b", "running", rows=[]), ALARMS_OF_PACKAGE)
+    assert (fresh.step, fresh.tokens_a_second, fresh.seconds_left) == (0, None, None)
+
+
+def test_a_run_that_nobody_holds_is_silent_after_a_while(tmp_path):
+    path = write_run(tmp_path / "a", "running")
+    watched = Watched(ALARMS_OF_PACKAGE)
+
+    def state() -> str:
+        return watched.look([path])[0][0].state
+
+    assert state() == "running"
+    past = time.time() - SILENT - 60
+    for name in ("status.json", "metrics.jsonl"):
+        os.utime(path / name, (past, past))
+    assert state() == "silent"
+    with open(path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert Watched(ALARMS_OF_PACKAGE).look([path])[0][0].active
+
+
+def test_what_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
+    done, going = write_run(tmp_path / "a"), write_run(tmp_path / "b", "running")
+    watched = Watched(ALARMS_OF_PACKAGE)
+    before, _ = watched.look([done, going])
+    write_rows(going, rows_of(50))
+    after, _ = watched.look([done, going])
+    assert after[0] is before[0]
+    assert [each.step for each in after] == [40, 50]
+
+
+def test_folders_are_found_and_strangers_named(tmp_path):
+    for name in ("a", "b"):
+        write_run(tmp_path / "runs" / name)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "runs" / "notes").mkdir()
+    found = folders_in([tmp_path / "runs", tmp_path / "runs" / "a", tmp_path / "other"])
+    assert [path.name for path in found] == ["a", "b", "other"]
+    views, left_out = Watched([]).look(found)
+    assert [each.name for each in views] == ["a", "b"]
+    [reason] = left_out
+    assert str(tmp_path / "other") in reason
+    assert shown(tmp_path / "other").startswith("no run\nleft out: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.yaml", "{"),
+        ("config.yaml", "algo: 3"),
+        ("config.yaml", "steps: many"),
+        ("status.json", ""),
+        ("metrics.jsonl", "x\n{}\n"),
+        ("metrics.jsonl", '{"step": 1, "train/ess": 1' + "0" * 400 + "}\n"),
+        ("metrics.jsonl", '{"step": 1, "time/train": "long"}\n'),
+        ("metrics.jsonl", '{"step": 1' + "0" * 400 + ', "time/train": 1}\n'),
+    ],
+)
+def test_a_damaged_run_is_named_and_left_out(name, text, tmp_path):
+    good, bad = write_run(tmp_path / "good"), write_run(tmp_path / "bad")
+    (bad / name).write_text(text)
+    views, left_out = Watched(ALARMS_OF_PACKAGE).look([bad, good])
+    assert [each.name for each in views] == ["good"]
+    [reason] = left_out
+    assert reason.startswith(f"run folder {bad}: ")
+    assert "left out: run folder" in shown(bad, good)
+
+
+def test_numbers_beyond_all_measure_stop_nothing(tmp_path):
+    huge = dict.fromkeys(CALM, 1e308) | {"train/clip_fraction": 1e308, "time/train": 1e308}
+    rows = [row | huge for row in rows_of(40)]
+    rows[30]["eval/accuracy"] = float("nan")
+    text = shown(write_run(tmp_path / "a", "running", rows))
+    assert "step 40/100, staleness 1.5, clipped ? %" in text
+    assert "1 run: 1 running" in shown(write_run(tmp_path / "b", "running", rows[:2]))
+
+
+def test_nothing_of_a_run_steers_the_terminal(tmp_path):
+    name = "[red]\x1b[31mx\x9b2J"
+    write_run(tmp_path / name, "fai\x1b[2Jled", reason="[bold]\x1b]0;title\x07")
+    for paths in ([tmp_path / name], [tmp_path / name, *(write_run(tmp_path / n) for n in "abcd")]):
+        text = shown(*paths, width=250)
+        assert not {"\x1b", "\x9b", "\x07"} & set(text)
+        assert "[red]\\x1b[31mx" in text.replace("\n", "")
+    assert "[bold]\\x1b]0;title" in shown(tmp_path / name)
+
+
+def test_few_runs_have_their_curves_and_many_a_table(tmp_path):
+    going = write_run(tmp_path / "going", "running", rows_of(40, BAD))
+    text = shown(going)
+    for words in ("step 40/100", "staleness 1.5", "clipped 2 %", "tokens/s 250", "left 2 min"):
+        assert words in text
+    assert "accuracy" in text
+    assert "0.25 → 0.4" in text
+    assert "effective sample size" in text
+    many = [going, *(write_run(tmp_path / f"done{n}", rows=rows_of(40, BAD)) for n in range(4))]
+    lines = shown(*many).splitlines()
+    assert lines[0] == "5 runs: 1 running, 4 done"
+    assert lines[1].split() == [
+        "run", "state", "step", "accuracy", "staleness", "clipped", "tokens/s", "left", "alarms",
+    ]  # fmt: skip
+    assert lines[2].split()[:3] == ["going", "running", "40/100"]
+    assert [line.split()[-1] for line in lines[2:7]] == ["2"] * 5
+
+
+NAMES = ("rec_oneside_nois_offline_seed0_1a2b3c4d", "grpo_seed1_99aa88bb", "b", "c")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_table_fits_the_terminal(width, tmp_path):
+    runs = [
+        write_run(tmp_path / name, state, rows_of(40, BAD))
+        for name, state in zip(NAMES, ("running", "interrupted", "failed", "done"), strict=True)
+    ]
+    _, head, *lines = shown(*runs, width=width).splitlines()
+    words = "run state step acc stale clip tok/s left alarms"
+    if width == 200:
+        words = "run state step accuracy staleness clipped tokens/s left alarms"
+    assert head.split() == words.split()
+    long = lines[0].split()[0]
+    assert (long == NAMES[0]) == (width > 80)
+    assert long.startswith("rec_ones")
+    assert long.endswith("2b3c4d")
+    for line, state in zip(lines, ("running", "failed", "interrupted", "done"), strict=False):
+        values = line.split()
+        assert len(line) <= width
+        assert values[1:3] == [state, "40/100"]
+        assert values[-1] == "2"
+        assert {"0.4", "1.5", "2", "%", "250"} <= {*values}
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"), [(9, "abcdefghi"), (8, "abcd…ghi"), (3, "a…i"), (2, "a…"), (1, "…")]
+)
+def test_a_name_is_cut_in_its_middle(room, expected):
+    assert shortened("abcdefghi", room) == expected
+
+
+def test_the_curves_of_a_run_fit_80_columns(tmp_path):
+    small = {"train/ess": 0.9, "train/grad_norm": 1.23e-5, "train/entropy": 4.56e-5}
+    rows = [*rows_of(40, small), *(row | {"train/ess": 0.00123} for row in rows_of(95)[41:])]
+    lines = shown(write_run(tmp_path / "a", "running", rows), width=80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    curves = [line for line in lines if "▁" in line]
+    assert len(curves) >= 5
+    assert all("…" not in line and " → " in line for line in curves)
+    assert any("0.9 → 0.0012" in line for line in curves)
+
+
+def test_an_alarm_is_told_of_a_run_that_is_under_way(tmp_path):
+    calm = write_run(tmp_path / "calm", "running")
+    assert "collapse" not in shown(calm)
+    rows = rows_of(30) + [row for row in rows_of(60, BAD) if row["step"] > 30]
+    for state in ("running", "done"):
+        text = " ".join(shown(write_run(tmp_path / state, state, rows)).split())
+        assert ("a collapse may be coming" in text) == (state == "running")
+        assert "effective sample size 0.02 since step 36, should be at least 0.15" in text
+        assert "KL to the reference 0.4 since step 32, should be at most 0.1" in text
+        assert "gradient norm, against" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [
+        ([], True, ""),
+        ([0.0, 1.0], True, "▁█"),
+        ([0.5, 0.5], False, "▁▁"),
+        ([3.0, 5.0, 4.0], False, "▁█▅"),
+        ([0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0], True, "▁█▁█"),
+    ],
+)
+def test_a_curve_in_characters(values, share, expected):
+    assert curve(values, 4, share) == expected
+
+
+def test_durations_have_the_unit_that_fits():
+    assert [duration(each) for each in (59.6, 600, 7200, 36000)] == [
+        "60 s",
+        "10 min",
+        "2.0 h",
+        "10.0 h",
+    ]
+
+
+# The command ----------------------------------------------------------------------------------
+
+
+def test_it_prints_once_where_nobody_looks(tmp_path, capsys):
+    write_run(tmp_path / "runs" / "a", "running")
+    cli.main([str(tmp_path / "runs")])
+    assert "1 run: 1 running" in capsys.readouterr().out
+
+
+def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch):
+    path = write_run(tmp_path / "a", "running")
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        write_rows(path, rows_of(40 + len(looks)))
+        if len(looks) == 3:
+            (path / "status.json").write_text('{"state": "done"}')
+
+    clock = iter(range(0, 100_000, 20))  # seconds
+    monkeypatch.setattr(cli.time, "sleep", sleep)
+    monkeypatch.setattr(cli.time, "monotonic", lambda: float(next(clock)))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    cli.watch(cli.parse([str(path), "every=0.5"]), console)
+    text = console.file.getvalue()
+    assert "step 41/100" in text
+    assert "1 run: 1 done" in text
+    assert set(looks) == {0.5}
+    assert 3 <= len(looks) <= 6
+    done = Console(file=io.StringIO(), force_terminal=True, width=100)
+    cli.watch(cli.parse([str(path)]), done)  # all is done: once
+    assert len(looks) <= 6
+
+
+def test_ctrl_c_is_130(tmp_path, monkeypatch):
+    write_run(tmp_path / "a")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "watch", interrupt)
+    with pytest.raises(SystemExit) as stop:
+        cli.main([str(tmp_path)])
+    assert stop.value.code == 130
+
+
+def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
+    from rec_experiments.analysis.results.collect import composed
+
+    _, jobs = composed("fig6", ("seed=0",))
+    paths = list(dict.fromkeys(job.path.name for job in jobs))
+    write_run(tmp_path / paths[0])
+    cli.main(["sweep=fig6", "seed=0", f"runs={tmp_path}"])
+    assert f"{len(paths)} runs: 1 done, {len(paths) - 1} not begun" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["/nowhere"], ["/nowhere", "no such folder"]),
+        (["every=soon"], ["every=soon", "0.1"]),
+        (["every=nan"], ["every=nan"]),
+        (["once=yes"], ["once=yes", "true or false"]),
+        (["alarms=/nowhere.yaml"], ["/nowhere.yaml"]),
+        (["sweep=fig77"], ["fig77"]),
+        (["sweep=fig3", "runs/a"], ["runs/a", "sweep=fig3"]),
+        (["seed=0"], ["seed=0", "sweep"]),
+        (["runs=."], ["runs", "sweep"]),
+    ],
+)
+def test_bad_input_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line
+
+
+def test_as_a_program_without_torch(tmp_path):
+    write_run(tmp_path / "a")
+    check = (
+        "import runpy, sys; sys.argv = ['rec_experiments', 'watch', sys.argv[1]];"
+        "runpy.run_module('rec_experiments', run_name='__main__');"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 run: 1 done" in done.stdout

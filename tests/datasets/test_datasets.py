@@ -1,0 +1,480 @@
+"""The data sets beside GSM8K: what they load, what they refuse, and that gold answers score.
+
+1. A math data set is a YAML file over one class: any local format, nested fields, a filter.
+2. A LaTeX answer scores by its value, and a wrong one does not.
+3. Tool calls load from ToolACE's rows and from instruction rows; Python calls are read, never run.
+4. The real files, found through REC_DATA: every gold answer scores.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pytest
+from conftest import experiment
+from pyarrow import parquet
+
+from rec_experiments.cli.check_data import report
+from rec_experiments.datasets.loading import text_of
+from rec_experiments.datasets.math_problems import Form, MathProblems, gold_answer
+from rec_experiments.datasets.tool_calls import ToolCalls, python_calls, tool_list
+from rec_experiments.datasets.verifiers import math_answer
+from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
+from rec_experiments.errors import UserError
+from rec_experiments.types import Problem
+
+
+def dataset(name: str, **changes: Any) -> Any:
+    return dataclasses.replace(experiment(f"dataset={name}").dataset, **changes)
+
+
+def write(folder: Path, name: str, rows: list[dict]) -> None:
+    path = folder / name
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        jsonl = "\n".join(json.dumps(row) for row in rows)
+        path.write_text(jsonl if path.suffix == ".jsonl" else json.dumps(rows))
+
+
+# 1. Math data sets
+
+MATH = {"problem": "Half?", "solution": "It is \\boxed{2} over 4, so $\\boxed{\\frac{1}{2}}$."}
+PLAIN = {"problem": "Half?", "solution": "It is one over two.", "answer": "$\\frac12$"}
+GURU = {
+    "prompt": [{"role": "user", "content": "Half?"}],
+    "reward_model": {"ground_truth": "\\frac12", "style": "rule"},
+    "data_source": "math__deepscaler_preview",
+}
+CODE = {**GURU, "data_source": "codegen__math__taco"}
+ROWS = {"math": [MATH], "guru_math": [GURU, CODE], "deepscaler": [PLAIN], "aime24": [PLAIN]}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_local_folder(name: str, suffix: str, tmp_path: Path) -> None:
+    task = dataset(name, path=str(tmp_path))
+    task.train.file, task.evaluation.file = f"train{suffix}", f"test{suffix}"
+    write(tmp_path, f"train{suffix}", ROWS[name])
+    write(tmp_path, f"test{suffix}", [PLAIN, PLAIN])
+    train, evaluation = task.load()
+    assert [p.answer for p in train] == ["\\frac{1}{2}" if name == "math" else "\\frac12"]
+    assert [p.answer for p in evaluation] == ["\\frac12"] * 2
+    for problem in train + evaluation:
+        assert [message["content"] for message in problem.messages] == [task.system_prompt, "Half?"]
+    assert report(task, inline_verifier(task.verify)).accepted == 3
+
+
+def test_aime24_trains_and_evaluates_on_the_same_file(tmp_path: Path) -> None:
+    write(tmp_path, "test.jsonl", [PLAIN])
+    for path in (tmp_path, tmp_path / "test.jsonl"):
+        train, evaluation = dataset("aime24", path=str(path)).load()
+        assert train == evaluation
+        assert len(train) == 1
+
+
+def test_one_file_of_a_hub_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(*names: str, **options: Any) -> datasets.Dataset:
+        asked.append((*names, options["data_files"], options["split"]))
+        return datasets.Dataset.from_list([GURU if options["data_files"] else PLAIN])
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    dataset("guru_math").load()
+    assert asked == [
+        ("LLM360/guru-RL-92k", None, "train/math__combined_54.4k.parquet", "train"),
+        ("HuggingFaceH4/MATH-500", None, None, "test"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "said"),
+    [
+        (
+            "math",
+            {**MATH, "solution": "no box"},
+            "line 1: field 'solution' must hold the answer in",
+        ),
+        ("math", {**MATH, "solution": "\\boxed{1"}, "field 'solution' must hold the answer in"),
+        ("deepscaler", {**PLAIN, "answer": " $ "}, None),
+        ("deepscaler", {**PLAIN, "answer": " "}, "line 1: field 'answer' must hold an answer"),
+        ("deepscaler", {"problem": "?"}, "line 1: field 'answer' is missing; found problem"),
+        ("guru_math", {**GURU, "prompt": []}, "line 1: field 'prompt.0.content' is missing"),
+        ("guru_math", {**GURU, "reward_model": "x"}, "'reward_model.ground_truth' is missing"),
+        ("guru_math", CODE, "dataset.train.filter={'data_source': '^math__'}: leaves none of 1"),
+    ],
+)
+def test_rows_without_what_is_needed(
+    name: str, row: dict, said: str | None, tmp_path: Path
+) -> None:
+    task = dataset(name, path=str(tmp_path))
+    task.train.file = "train.jsonl"
+    write(tmp_path, "train.jsonl", [row])
+    write(tmp_path, "test.jsonl", [PLAIN])
+    if said is None:
+        task.load()
+        return
+    with pytest.raises(UserError) as error:
+        task.load()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("test.csv", "a,b", "must end in .jsonl, .json, .parquet"),
+        ("test.json", '{"problem": "?"}', "a JSON list of objects is expected"),
+        ("test.json", "[1]", "item 1: a JSON object is expected"),
+        ("test.json", "[", "test.json: not valid JSON"),
+        ("test.json", "[" * 100_000, "test.json: not valid JSON"),
+        ("test.json", "[]", "holds no data"),
+        ("test.parquet", "no table", "not a parquet table"),
+    ],
+)
+def test_files_that_hold_no_rows(file: str, content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(content)
+    task = dataset("aime24", path=str(tmp_path / file))
+    with pytest.raises(UserError) as error:
+        task.load()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["dataset.train.hub=nowhere"], "dataset.train.hub=nowhere: must be OWNER/NAME"),
+        (["dataset.evaluation.hub=null"], "dataset.path=null: must be a local folder or file"),
+        (["+dataset.train.filter.level='('"], "dataset.train.filter.level=(: must be a regular"),
+        (["dataset.verifier_workers=0"], "dataset.verifier_workers=0: must be at least 1"),
+    ],
+)
+def test_values_out_of_range_name_their_key(overrides: list[str], said: str) -> None:
+    with pytest.raises(UserError) as error:
+        experiment("dataset=math", *overrides)
+    assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "answer"),
+    [
+        ("first \\boxed{1}, then \\boxed{2}", Form.boxed, "2"),
+        ("\\boxed{\\frac{1}{\\sqrt{2}}}", Form.boxed, "\\frac{1}{\\sqrt{2}}"),
+        ("\\boxed{\\{1, 2\\}}", Form.boxed, "\\{1, 2\\}"),
+        ("\\boxed{\\left\\{ x \\right.}", Form.boxed, "\\left\\{ x \\right."),
+        ("so $\\boxed 3$.", Form.boxed, "3"),
+        ("\\boxed{}", Form.boxed, None),
+        ("3", Form.boxed, None),
+        (" $x^2$ ", Form.plain, "x^2"),
+        ("$1$ and $2$", Form.plain, "$1$ and $2$"),
+        ("$18", Form.plain, "$18"),
+        ("", Form.plain, None),
+        ("1 #### 2", Form.hashed, "2"),
+        ("2", Form.hashed, None),
+    ],
+)
+def test_gold_answers(text: str, form: Form, answer: str | None) -> None:
+    assert gold_answer(text, form) == answer
+
+
+# 2. LaTeX answers
+
+SAME = [
+    ("\\frac12", "\\boxed{\\frac{1}{2}}"),
+    ("\\frac12", "\\boxed{0.5}"),
+    ("\\frac12", "\\boxed{1/2}"),
+    ("\\frac12", "<answer>\\frac{1}{2}</answer>"),
+    ("\\frac12", "<answer>$\\dfrac{1}{2}$</answer>"),
+    ("\\frac{3}{4}", "The answer is $\\frac{3}{4}$."),
+    ("2\\sqrt{2}", "\\boxed{\\sqrt{8}}"),
+    ("2\\pi", "<answer>2\\pi</answer>"),
+    ("(3, \\frac{\\pi}{2})", "\\boxed{\\left( 3, \\frac{\\pi}{2} \\right)}"),
+    ("(-\\infty, 2) \\cup (3, \\infty)", "\\boxed{(-\\infty,2)\\cup(3,\\infty)}"),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\boxed{\\begin{pmatrix}1\\\\2\\end{pmatrix}}"),
+    ("x^2+2x", "\\boxed{x(x+2)}"),
+    ("y = 2x + 3", "\\boxed{2x+3}"),
+    ("5", "\\boxed{x=5}"),
+    ("2x", "\\boxed{x \\cdot 2}"),
+    ("1,-2", "\\boxed{-2,1}"),
+    ("\\{1,2\\}", "\\boxed{\\{2,1\\}}"),
+    ("\\text{Evelyn}", "\\boxed{Evelyn}"),
+    ("\\text{(B)}", "\\boxed{B}"),
+    ("50\\%", "\\boxed{50\\%}"),
+    ("50\\%", "\\boxed{50}"),
+    ("90^\\circ", "\\boxed{90}"),
+    ("10,\\!000", "\\boxed{10{,}000}"),
+    ("\\$18.90", "\\boxed{18.9}"),
+    ("11111_2", "\\boxed{11111_2}"),
+    ("073", "\\boxed{73}"),
+    ("073", "\\boxed{\\textbf{(073)}}"),
+    ("18", "\\boxed{18 m}"),
+    ("18", "<answer>18m</answer>"),
+]
+DIFFERENT = [
+    ("\\frac12", "\\boxed{\\frac{1}{3}}"),
+    ("\\frac13", "\\boxed{0.33}"),
+    ("\\frac{1}{23}", "\\boxed{\\frac{12}{3}}"),
+    ("2\\sqrt{2}", "\\boxed{2.8}"),
+    ("2", "\\boxed{2x}"),
+    ("2x", "\\boxed{2}"),
+    ("3", "\\boxed{3i}"),
+    ("2", "\\boxed{2xy}"),
+    ("3m", "\\boxed{3}"),
+    ("2", "<answer>2\\pi</answer>"),
+    ("(1,2)", "\\boxed{(2,1)}"),
+    ("[0,1)", "\\boxed{[0,1]}"),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\boxed{\\begin{pmatrix}2\\\\1\\end{pmatrix}}"),
+    ("x^2-1", "\\boxed{x^2+1}"),
+    ("\\{1,2\\}", "\\boxed{\\{1,3\\}}"),
+    ("34", "\\boxed{3,4}"),
+    ("\\text{(B)}", "\\boxed{C}"),
+    ("\\text{June 20}", "\\boxed{\\text{June 21}}"),
+    ("11111_2", "\\boxed{11110_2}"),
+    ("8:30", "\\boxed{8:31}"),
+    ("1", "\\boxed{-1}"),
+    ("3", "\\boxed{}"),
+]
+
+
+@pytest.mark.parametrize(("gold", "response"), SAME)
+def test_the_same_value_scores(gold: str, response: str) -> None:
+    assert math_answer.verify(response, gold, format_bonus=0.0).accuracy == 1
+
+
+@pytest.mark.parametrize(("gold", "response"), DIFFERENT)
+def test_another_value_does_not(gold: str, response: str) -> None:
+    assert math_answer.verify(response, gold, format_bonus=0.0).accuracy == 0
+
+
+# 3. Tool calls
+
+TOOLS = '[{"name": "Get Weather", "parameters": {"city": "string [ISO]"}}]'
+SYSTEM = f"You know [these] functions:\n{TOOLS}. Put it in the format of [f(a=b)]."
+
+
+def conversation(reply: str, request: str = "Rome?", *more: dict) -> dict:
+    turns = [{"from": "user", "value": request}, {"from": "assistant", "value": reply}, *more]
+    return {"system": SYSTEM, "conversations": turns}
+
+
+def turn(speaker: str) -> dict:
+    return {"from": speaker, "value": "…"}
+
+
+def tool_task(path: Path, **changes: Any) -> ToolCalls:
+    return dataset("toolace", path=str(path), **changes)
+
+
+CALL = '[Get Weather(city="Rome")]'
+
+
+def test_toolace_rows(tmp_path: Path) -> None:
+    rows = [conversation(CALL, f"Rome {i}?") for i in range(40)]
+    write(tmp_path, "data.json", rows)
+    task = tool_task(tmp_path, held_out=4)
+    train, evaluation = task.load()
+    assert {len(train), len(evaluation)} != {40, 0}
+    assert len(train) + len(evaluation) == 40
+    requests = [problem.messages[1]["content"] for problem in train]
+    assert requests == sorted(requests, key=lambda text: int(text[5:-1]))
+    first = train[0]
+    assert first.messages[0]["content"] == f"{task.system_prompt}\n{TOOLS}"
+    assert json.loads(first.answer) == [{"name": "Get Weather", "arguments": {"city": "Rome"}}]
+    assert report(task, inline_verifier(task.verify)).accepted == 40
+    capped, same = tool_task(tmp_path, held_out=4, train_problems=5).load()
+    assert (capped, same) == (train[:5], evaluation)
+    write(tmp_path, "reversed.json", rows[::-1])
+    moved, kept = tool_task(tmp_path / "reversed.json", held_out=4).load()
+    assert (moved[::-1], kept[::-1]) == (train, evaluation)
+
+
+@pytest.mark.parametrize(
+    ("row", "kept"),
+    [
+        (conversation(CALL), True),
+        (conversation(CALL, "Rome?", turn("tool"), turn("assistant")), True),
+        (conversation(CALL, "Rome?", turn("tool"), turn("assistant"), turn("user")), False),
+        (conversation("It is warm."), False),
+        (conversation("[]"), False),
+        ({"system": "no tools", "conversations": conversation(CALL)["conversations"]}, False),
+        ({"system": SYSTEM, "conversations": [turn("user")]}, False),
+        ({"system": SYSTEM, "conversations": [turn("assistant"), turn("user")]}, False),
+        ({"instruction": "i", "input": "?", "output": "no call"}, False),
+        ({"instruction": "i", "input": "?", "output": '[{"name": "f", "arguments": {}}]'}, True),
+    ],
+)
+def test_which_rows_are_kept(row: dict, kept: bool, tmp_path: Path) -> None:
+    found = tool_task(tmp_path).problem(("here", row))
+    assert isinstance(found, Problem) if kept else found is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"instruction": "i"}], "data.json item 1: field 'input' is missing; found instruction"),
+        ([{"conversations": "x"}], "item 1: field 'conversations' is not a list"),
+        ([{"conversations": ["x"]}], "item 1: field 'conversations.0.from' is missing"),
+        ([conversation(CALL)], "dataset.held_out=20: leaves "),
+        ([conversation("no")], "0 evaluation problems of 0 usable among 1 rows"),
+    ],
+)
+def test_bad_tool_rows(rows: list[dict], said: str, tmp_path: Path) -> None:
+    write(tmp_path, "data.json", rows)
+    with pytest.raises(UserError) as error:
+        tool_task(tmp_path).load()
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("held_out", 1), ("train_problems", 0)])
+def test_tool_numbers_out_of_range(key: str, value: int) -> None:
+    with pytest.raises(UserError, match=f"^dataset.{key}={value}: must be"):
+        experiment("dataset=toolace", f"dataset.{key}={value}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[f()]", [("f", {})]),
+        (" [ f( ) ] ", [("f", {})]),
+        ('[Get Weather (v)(a="x")]', None),
+        ('[Get Weather/now.v2(city="Rome")]', [("Get Weather/now.v2", {"city": "Rome"})]),
+        ('[f(a="x"), g(b=2), f(a="x")]', [("f", {"a": "x"}), ("g", {"b": 2}), ("f", {"a": "x"})]),
+        ("[f(a=1, b=-2.5, c=True, d=None)]", [("f", {"a": 1, "b": -2.5, "c": True, "d": None})]),
+        ("[f(a=true, b=false, c=null)]", [("f", {"a": True, "b": False, "c": None})]),
+        ("[f(a=[1, (2, 3)], b={'k': {}})]", [("f", {"a": [1, [2, 3]], "b": {"k": {}}})]),
+        ("[f(a=')], g(', b=\"(\")]", [("f", {"a": ")], g(", "b": "("})]),
+        ('[f(a="it\'s \\"so\\"", b="\\n")]', [("f", {"a": 'it\'s "so"', "b": "\n"})]),
+        ('[f(a="\\d")]', [("f", {"a": "\\d"})]),
+        ("f()", None),
+        ("[f(]", None),
+        ("[f() g()]", None),
+        ("[f(),]", None),
+        ("[f(1)]", None),
+        ("[f(**x)]", None),
+        ("[f(a=1, a=2)]", None),
+        ("[f(a={'k': 1, 'k': 2})]", None),
+        ("[f(a={1: 2})]", None),
+        ("[f(a={**x})]", None),
+        ("[f(a=b)]", None),
+        ("[f(a=1+1)]", None),
+        ("[f(a=g())]", None),
+        ("[f(a=1e999)]", None),
+        ("[f(a=2j)]", None),
+        ("[f(a=b'x')]", None),
+        ("[(a=1)]", None),
+        ("[f(a=1) if x]", None),
+        ("[f(a=" + "-" * 5000 + "1)]", None),
+    ],
+)
+def test_python_calls(text: str, expected: list | None) -> None:
+    found = python_calls(text)
+    calls = found and [tuple(json.loads(call).values()) for call in found]
+    assert calls == (expected and [(arguments, name) for name, arguments in expected])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "-" * 100_000 + "1", "- " * 100_000 + "1", "+" * 100_000 + "1", "not " * 100_000 + "1",
+        "lambda:" * 100_000 + "1", "x" + ".x" * 100_000, "1" + "**1" * 100_000, "9" * 100_000,
+        "(" * 100_000, "[" * 100_000 + "]" * 100_000, ")" * 100_000, "')" * 50_001, '")' * 50_001,
+        "'" * 99_999, "\\'" * 50_000, "'\\" * 50_000, "f'" * 50_000, "\ud800", "'\ud800'", "'\0'",
+    ],
+)  # fmt: skip
+def test_what_would_fill_the_memory_is_no_call(arguments: str) -> None:
+    """Each took minutes, or all memory, or an error that nobody caught, of Python's own parser."""
+    assert python_calls(f"[f(a={arguments})]") is None
+
+
+def test_long_calls_are_read() -> None:
+    text = "it's (a) [b] {c} -- # no end, \\n" * 3000
+    many = ", ".join(f"a{n}=[-1.5e-3, {{'k': (true, None)}}]" for n in range(3000))
+    [one] = python_calls(f"[f(a={text!r})]") or []
+    assert json.loads(one)["arguments"] == {"a": text}
+    [two] = python_calls(f"[f({many})]") or []
+    assert json.loads(two)["arguments"]["a2999"] == [-0.0015, {"k": [True, None]}]
+
+
+def test_a_list_of_tools_without_an_end_is_none() -> None:
+    assert tool_list("[{" * 50_000) is None
+    assert tool_list('[{"a":' * 50_000) is None
+
+
+def test_half_of_a_character_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"row 1: field 'output' holds half of a character"):
+        text_of({"output": "\ud800"}, "output", "row 1")
+
+
+def test_python_calls_are_not_run(tmp_path: Path) -> None:
+    file = tmp_path / "made"
+    assert python_calls(f"[f(a=open('{file}', 'w'))]") is None
+    assert not file.exists()
+
+
+def test_tool_list() -> None:
+    assert tool_list(SYSTEM) == TOOLS
+    assert tool_list('[{broken] then [ {"a": [1]} ] and [{"b": 2}]') == '[ {"a": [1]} ]'
+    assert tool_list("[1, 2] {} []") is None
+
+
+# 4. Real files
+
+
+def test_aime24(data_folder: Path) -> None:
+    task: MathProblems = dataset("aime24", path=str(data_folder / "aime24"))
+    _, problems = task.load()
+    checked = report(task, inline_verifier(task.verify))
+    assert (len(problems), checked.accepted, checked.total) == (30, 60, 60)
+    lines = (data_folder / "aime24/test.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    written = [
+        (row["solution"], problem.answer) for row, problem in zip(rows, problems, strict=True)
+    ]
+    assert all(verdict.accuracy for verdict in inline_verifier(task.verify)(written))
+    for change in (lambda n: n + 1, lambda n: 10 * n, lambda n: -n):
+        wrong = [(f"\\boxed{{{change(int(p.answer))}}}", p.answer) for p in problems]
+        assert not any(verdict.accuracy for verdict in inline_verifier(task.verify)(wrong))
+
+
+def changed(value: Any) -> Any:
+    """Another JSON value of the same shape."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return value + "x"
+        case list():
+            return [*value, 0]
+        case dict():
+            return {**value, "another": 0}
+    return "null"
+
+
+def test_tool_calls(data_folder: Path) -> None:
+    task = tool_task(data_folder / "tool_calls" / "rlla_sft.json", train_problems=None)
+    rows = json.loads((data_folder / "tool_calls" / "rlla_sft.json").read_text(encoding="utf-8"))
+    train, evaluation = task.load()
+    problems = train + evaluation
+    assert len(rows) == 400
+    assert len(problems) == sum("</tool_call>" in row["output"] for row in rows) == 346
+    assert report(task, inline_verifier(task.verify)).accepted == 346
+    tried = 0
+    for problem in problems:
+        calls = json.loads(problem.answer)
+        assert task.verify(json.dumps(calls[::-1]), problem.answer).accuracy == 1
+        assert task.verify(json.dumps(calls[1:]), problem.answer).accuracy == 0
+        assert task.verify(json.dumps([*calls, calls[0]]), problem.answer).accuracy == 0
+        for call in calls:
+            for name, value in list(call["arguments"].items()):
+                call["arguments"][name] = changed(value)
+                assert task.verify(json.dumps(calls), problem.answer).accuracy == 0, problem
+                call["arguments"][name] = value
+                tried += 1
+    assert tried > 500

@@ -1,0 +1,205 @@
+"""The GSM8K task: what it loads, what it says of bad files, and that its gold solutions score.
+
+The full files are found through REC_DATA, a folder that holds gsm8k/train.jsonl and test.jsonl.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import datasets
+import pytest
+from conftest import experiment
+
+from rec_experiments.cli.check_data import check_gold, report
+from rec_experiments.datasets.math_problems import Form, MathProblems, gold_answer
+from rec_experiments.datasets.verifiers.math_answer import well_formed
+from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
+from rec_experiments.errors import UserError
+from rec_experiments.types import Problem
+
+ROWS = [
+    {
+        "question": "How many clips?",
+        "answer": "48/2 = <<48/2=24>>24\n48+24 = <<48+24=72>>72\n#### 72",
+    },
+    {"question": "How much?", "answer": "It is $1,000 + $80.\n#### 1,080"},
+]
+
+
+def task(path: object, **changes: object) -> MathProblems:
+    dataset = experiment("dataset=gsm8k").dataset
+    return dataclasses.replace(dataset, path=None if path is None else str(path), **changes)
+
+
+def write(folder: Path, train: str, test: str) -> Path:
+    (folder / "train.jsonl").write_text(train)
+    (folder / "test.jsonl").write_text(test)
+    return folder
+
+
+def lines(rows: list[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_problems(tmp_path: Path) -> None:
+    gsm8k = task(write(tmp_path, lines(ROWS), lines(ROWS[1:]) + "\n"))
+    train, evaluation = gsm8k.load()
+    assert [problem.answer for problem in train] == ["72", "1080"]
+    assert evaluation == train[1:]
+    first = train[0]
+    assert [message["role"] for message in first.messages] == ["system", "user"]
+    assert first.messages[0]["content"] == gsm8k.system_prompt
+    assert first.messages[1]["content"] == "How many clips?"
+    assert first.solution == ("<think>\n48/2 = 24\n48+24 = 72\n</think>\n<answer>\n72\n</answer>")
+
+
+def test_the_bonus_reaches_the_reward(tmp_path: Path) -> None:
+    gsm8k = task(tmp_path, format_bonus=0.1)
+    assert gsm8k.verify("<think>a</think><answer>72</answer>", "72").reward == 1.1
+    assert gsm8k.verify("72", "73").reward == -0.1
+
+
+@pytest.mark.parametrize("end", ["#### 1,080", "####1080 ", "#### $1,080"])
+def test_gold_number(end: str) -> None:
+    assert gold_answer(f"a #### b\n{end}", Form.hashed) == "1080"
+
+
+GOOD = lines(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "said"),
+    [
+        (GOOD, GOOD + '{"question": \n', "test.jsonl line 3: not valid JSON"),
+        (GOOD, '["a"]\n', "test.jsonl line 1: a JSON object is expected"),
+        (lines([{"question": "q"}]), GOOD, "train.jsonl line 1: field 'answer' is missing"),
+        (lines([{"question": "q", "answer": 7}]), GOOD, "line 1: field 'answer' is not text"),
+        (GOOD, "\n", "test.jsonl: holds no data"),
+        (
+            lines([{"question": "q", "answer": "72"}]),
+            GOOD,
+            "train.jsonl line 1: field 'answer' must end",
+        ),
+        (lines([{"question": "q", "answer": "#### x"}]), GOOD, "'#### NUMBER'"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, train: str, test: str, said: str) -> None:
+    with pytest.raises(UserError) as error:
+        task(write(tmp_path, train, test)).load()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(GOOD)
+    with pytest.raises(UserError, match=f"dataset.path={tmp_path}: the folder has no test.jsonl"):
+        task(tmp_path).load()
+    (tmp_path / "test.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"test\.jsonl: cannot be read: not UTF-8 text"):
+        task(tmp_path).load()
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "nowhere", "./data/gsm8k", "openai/gsm8k"])
+def test_a_path_where_nothing_is(path: str) -> None:
+    with pytest.raises(UserError, match=f"^dataset.path={path}: no such folder.*train.jsonl"):
+        task(path).load()
+
+
+def test_a_file_cannot_be_both_splits(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD, GOOD) / "train.jsonl"
+    with pytest.raises(UserError, match=r"must be a folder with train\.jsonl and test\.jsonl"):
+        task(file).load()
+
+
+def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach it\nand a long story")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(
+        UserError, match=r"dataset\.train\.hub=openai/gsm8k: .*reach it.*dataset\.path=FOLDER"
+    ) as error:
+        task(None).load()
+    assert "\n" not in str(error.value)
+
+
+def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load(*names: str, **options: object) -> datasets.Dataset:
+        asked.append((*names, options["split"], options["data_files"]))
+        return datasets.Dataset.from_list(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    train, evaluation = task(None).load()
+    assert asked == [("openai/gsm8k", "main", split, None) for split in ("train", "test")]
+    assert [problem.answer for problem in train] == ["72", "1080"]
+    assert evaluation == train
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"verifier_workers": 0},
+        {"verifier_timeout": 0.0},
+        {"verifier_timeout": float("nan")},
+        {"format_bonus": -0.1},
+        {"max_prompt_tokens": 0},
+        {"max_response_tokens": 0},
+    ],
+)
+def test_numbers_out_of_range(changes: dict) -> None:
+    name, value = next(iter(changes.items()))
+    with pytest.raises(ValueError, match=f"^{name}={value}: must be"):
+        task(None, **changes)
+
+
+def test_check_gold_names_what_is_rejected() -> None:
+    right = Problem((), "72", "<answer>72</answer>")
+    wrong = Problem((), "72", "<answer>73</answer>")
+    assert check_gold([right, wrong, right], inline_verifier(task(None).verify)) == [wrong]
+
+
+@pytest.fixture(scope="module")
+def real() -> MathProblems:
+    if "REC_DATA" not in os.environ:
+        pytest.skip("REC_DATA is not set: no folder with gsm8k/train.jsonl and test.jsonl")
+    return task(Path(os.environ["REC_DATA"]) / "gsm8k", format_bonus=0.1)
+
+
+def test_every_gold_solution_scores(real: MathProblems) -> None:
+    train, evaluation = real.load()
+    assert (len(train), len(evaluation)) == (7473, 1319)
+    checked = report(real, inline_verifier(real.verify))
+    assert (checked.accepted, checked.total, checked.failures) == (8792, 8792, [])
+    assert all(well_formed(problem.solution) for problem in train + evaluation)
+
+
+def test_no_wrong_answer_scores(real: MathProblems) -> None:
+    problems = [problem for split in real.load() for problem in split]
+    for change in (lambda n: n + 1, lambda n: 10 * n + 1, lambda n: -n - 1):
+        items = [
+            (
+                p.solution.split("<answer>")[0] + f"<answer>{change(int(p.answer))}</answer>",
+                p.answer,
+            )
+            for p in problems
+        ]
+        assert not any(verdict.accuracy for verdict in inline_verifier(real.verify)(items))
+
+
+@pytest.mark.parametrize("spelling", ["{:,}", "${}", "{}.00", "\\boxed{{{}}}", "The answer is {}."])
+def test_every_gold_answer_is_right_as_it_may_be_spelled(real: MathProblems, spelling: str) -> None:
+    golds = [problem.answer for split in real.load() for problem in split]
+    for change, accuracy in ((0, 1), (1, 0)):
+        items = [(f"<answer>{spelling.format(int(g) + change)}</answer>", g) for g in golds]
+        assert {verdict.accuracy for verdict in inline_verifier(real.verify)(items)} == {accuracy}
+
+
+def test_every_gold_answer_with_work_left_to_do_is_wrong(real: MathProblems) -> None:
+    golds = [problem.answer for split in real.load() for problem in split]
+    for left in ("{}+0", "{}*1", "{}/1", "{}!", "not {}", "{} or 1000000007", "1000000007 = {}"):
+        items = [(f"<answer>{left.format(gold)}</answer>", gold) for gold in golds]
+        assert not any(verdict.accuracy for verdict in inline_verifier(real.verify)(items))

@@ -1,0 +1,45 @@
+"""Prompts that are longer than the limit: refused, or left out and counted, by choice."""
+
+from types import SimpleNamespace
+
+import pytest
+from conftest import experiment
+
+from rec_experiments.errors import UserError
+from rec_experiments.runs.prepare import short_enough
+from rec_experiments.types import Problem
+
+PROBLEMS = [
+    Problem(messages=({"role": "user", "content": "x" * n},), answer="", solution="")
+    for n in (3, 9, 5, 8)
+]
+CHAT = SimpleNamespace(encode_all=lambda prompts: [list(p[-1]["content"]) for p in prompts])
+
+
+def chosen(*overrides):
+    said = []
+    exp = experiment("dataset=gsm8k", "dataset.max_prompt_tokens=5", *overrides)
+    kept = short_enough(exp, CHAT, PROBLEMS, "training", said.append)
+    return kept, said
+
+
+def test_they_are_left_out_and_counted():
+    kept, said = chosen("dataset.long_prompts=drop")
+    assert kept == [PROBLEMS[0], PROBLEMS[2]]
+    assert said == [
+        "2 of 4 training prompts are longer than dataset.max_prompt_tokens=5, and left out"
+    ]
+
+
+def test_they_are_refused_where_nothing_else_is_said():
+    with pytest.raises(UserError, match=r"a prompt has 9 tokens .* or use dataset.long_prompts=dr"):
+        chosen()
+
+
+def test_a_data_set_of_nothing_else_is_refused():
+    with pytest.raises(UserError, match="a prompt has 3 tokens"):
+        chosen("dataset.long_prompts=drop", "dataset.max_prompt_tokens=2")
+
+
+def test_short_prompts_are_left_alone():
+    assert chosen("dataset.max_prompt_tokens=9") == (PROBLEMS, [])

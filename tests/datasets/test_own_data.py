@@ -1,0 +1,188 @@
+"""A user's own rows and verifier.
+
+1. Rows of a folder, of every format, become problems; an answer that is no text is JSON.
+2. From an empty folder, as a newcomer would: data, a verifier in a file beside them, a model folder
+   of the user's own; the check counts, a run trains and resumes nothing of other data.
+3. What cannot judge is told in one line that names the key.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import command, experiment
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from rec_experiments import cache
+from rec_experiments.datasets.own_data import function, verdict
+from rec_experiments.errors import UserError
+from rec_experiments.policy.models import byte_tokenizer
+from rec_experiments.runs.prepare import prepare, verifier_for
+from rec_experiments.types import Verdict
+
+ROOT = Path(__file__).parents[2]
+JUDGE = """
+def judge(response, answer):
+    return 1.0 if response.strip() == answer else 0.0
+
+def strict(response, answer, level): ...
+
+number = 3
+"""
+FEW = (
+    "dataset=own", "dataset.path=data", "dataset.verifier=my_verifier.judge", "steps=2",
+    "batch_size=2", "group_size=2", "eval_every=1", "kl_every=0", "dataset.max_response_tokens=4",
+    "dataset.verifier_workers=1",
+)  # fmt: skip
+
+
+def write_rows(folder: Path, rows: int = 8) -> None:
+    """Sums of one digit, as train.jsonl and test.jsonl."""
+    folder.mkdir(exist_ok=True)
+    for name, first in (("train", 1), ("test", 2)):
+        lines = [{"question": f"{first}+{i}=", "answer": str(first + i)} for i in range(rows)]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A newcomer's folder: data, and a verifier in a file beside it."""
+    write_rows(tmp_path / "data")
+    (tmp_path / "my_verifier.py").write_text(JUDGE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_verifier", raising=False)
+    return tmp_path
+
+
+def test_rows_become_problems(place):
+    task = experiment(*FEW).dataset
+    train, evaluation = task.load()
+    assert [p.messages for p in train[:2]] == [
+        ({"role": "user", "content": "1+0="},),
+        ({"role": "user", "content": "1+1="},),
+    ]
+    assert (train[1].answer, train[1].solution, evaluation[1].answer) == ("2", "2", "3")
+    assert task.verify(" 2 ", "2") == Verdict(reward=1.0, accuracy=1.0)
+    assert task.describe() == "data, judged by my_verifier.judge"
+
+
+def test_fields_and_a_system_prompt_can_be_named_once(place):
+    row = {"chat": [{"content": "2+2"}], "gold": {"value": 4, "unit": "€"}, "written": "four"}
+    for name in ("train", "test"):
+        (place / "data" / f"{name}.jsonl").write_text(json.dumps(row))
+    fields = (
+        "dataset.train.question=chat.0.content", "dataset.train.answer=gold",
+        "dataset.train.solution=written", "dataset.system_prompt=Add.",
+    )  # fmt: skip
+    for [problem] in experiment(*FEW, *fields).dataset.load():
+        assert [m["content"] for m in problem.messages] == ["Add.", "2+2"]
+        assert json.loads(problem.answer) == {"value": 4, "unit": "€"}
+        assert problem.solution == "four"
+
+
+def test_a_hub_name_is_handed_to_the_hub(place, monkeypatch):
+    asked = []
+
+    def load_dataset(name, subset, data_files, split):
+        asked.append((name, subset, data_files, split))
+        return [{"question": "1+1=", "answer": "2"}]
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    task = experiment(*FEW, "dataset.path=null", "dataset.train.hub=me/sums").dataset
+    assert [len(side) for side in task.load()] == [1, 1]
+    assert asked == [("me/sums", None, None, "train"), ("me/sums", None, None, "test")]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["dataset.verifier=my_verifier.juge"], "verifier=my_verifier.juge: must be a function"),
+        (["dataset.verifier=my_verifer.judge"], "No module named 'my_verifer'"),
+        (["dataset.verifier=judge"], "verifier=judge: must be a function"),
+        (["dataset.verifier=my_verifier.strict"], "missing a required argument: 'level'"),
+        (
+            ["dataset.verifier=my_verifier.number"],
+            "verifier=my_verifier.number: must be a function",
+        ),
+        (["dataset.verifier=broken.judge"], "broken cannot be imported (ZeroDivisionError: "),
+        (["dataset.train.question=prompt"], "line 1: field 'prompt' is missing; found question"),
+        (["dataset.path=data/train.jsonl"], "must be a folder with train.jsonl and test.jsonl"),
+        (["dataset.path=null"], "path=null: must be a local folder or file"),
+        (["dataset.verifier_workers=0"], "verifier_workers=0: must be at least 1"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_one_line(place, overrides, reason):
+    (place / "broken.py").write_text("1 / 0")
+    with pytest.raises(UserError) as told:
+        experiment(*FEW, *overrides).dataset.load()
+    assert reason in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (True, Verdict(1.0, 1.0)), (0.5, Verdict(0.5, 0.0)), (-1, Verdict(-1.0, 0.0)),
+        (2, Verdict(2.0, 1.0)), (Verdict(0.1, 1.0), Verdict(0.1, 1.0)),
+    ],
+)  # fmt: skip
+def test_what_a_verifier_may_say(said, expected):
+    assert verdict(said) == expected
+
+
+@pytest.mark.parametrize("said", [None, "right", "1", float("nan"), float("inf")])
+def test_what_it_may_not_say_is_an_error_of_that_response(said):
+    with pytest.raises((TypeError, ValueError)):
+        verdict(said)
+
+
+def test_the_verifiers_module_loads_before_a_deadline_counts(place):
+    (place / "slow_verifier.py").write_text(f"import time; time.sleep(2)\n{JUDGE}")
+    overrides = ("dataset.verifier=slow_verifier.judge", "dataset.verifier_timeout=1")
+    with verifier_for(experiment(*FEW, *overrides).dataset) as verify:
+        assert verify([("2", "2"), ("3", "2")]) == [Verdict(1.0, 1.0), Verdict(0.0, 0.0)]
+
+
+def test_a_function_of_a_class_has_a_dotted_name_too():
+    assert function("operator.eq")("2", "2") is True
+
+
+def test_a_warm_start_is_of_the_rows_that_it_was_made_of(place):
+    tiny = (*FEW, "model.warm_start.steps=1", "model.warm_start.batch_size=2")
+    made = []
+    for rows in (8, 8, 9):  # the second time from the cache
+        write_rows(place / "data", rows)
+        context = prepare(experiment(*tiny))
+        context.worker.close()
+        made.append(len([*cache.folder().glob("warm_start_*.pt")]))
+    assert made[1] == made[0]
+    assert made[2] == made[1] + 1
+
+
+def test_a_newcomer_with_a_model_of_his_own(place):
+    tokenizer = byte_tokenizer()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 2048}
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **heads, **ends))
+    model.save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    checked = subprocess.run(
+        [sys.executable, "-m", "rec_experiments", "check_data", *FEW],
+        cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.stdout == "16 of 16 gold answers accepted\n", checked.stderr
+    done = command(*FEW, "model=pretrained", "model.path=model", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "data        data, judged by my_verifier.judge: 8 problems" in done.stdout
+    [folder] = (place / "runs").iterdir()
+    assert json.loads((folder / "status.json").read_text())["state"] == "done"
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["dataset"]["evaluation"]["question"] == "question"

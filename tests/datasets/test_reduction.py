@@ -1,0 +1,113 @@
+"""The reduction task: every right derivation is accepted, and nothing else."""
+
+import itertools
+
+import numpy as np
+import pytest
+from conftest import experiment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rec_experiments import rng
+from rec_experiments.datasets.arithmetic import OPERATORS, Author
+from rec_experiments.datasets.reduction import Reduction, is_reduction, read
+
+LISTS = st.lists(st.integers(0, 7), min_size=3, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def task() -> Reduction:
+    return experiment("dataset=reduction").dataset
+
+
+def derivations(operator: str, numbers: tuple[int, ...], modulus: int) -> set[str]:
+    """All right derivations, by trying every ordered pair at each step."""
+    if len(numbers) == 1:
+        return {f"#{numbers[0]}"}
+    found = set()
+    for i, j in itertools.permutations(range(len(numbers)), 2):
+        rest = [n for k, n in enumerate(numbers) if k not in (i, j)]
+        result = OPERATORS[operator](numbers[i], numbers[j]) % modulus
+        step = f"{numbers[i]}{operator}{numbers[j]}={result};"
+        found |= {step + tail for tail in derivations(operator, (*rest, result), modulus)}
+    return found
+
+
+@given(numbers=LISTS.filter(lambda numbers: len(numbers) < 5), operator=st.sampled_from("+*"))
+def test_every_right_derivation_is_accepted(numbers: list[int], operator: str) -> None:
+    found = derivations(operator, tuple(numbers), 8)
+    assert all(is_reduction(each, operator, numbers, 8) for each in found)
+    assert len({each.rpartition("#")[2] for each in found}) == 1  # the order does not matter
+
+
+@given(numbers=LISTS, operator=st.sampled_from("+*"), data=st.data())
+def test_one_character_changed_is_right_only_if_it_is_another_derivation(
+    numbers: list[int], operator: str, data: st.DataObject
+) -> None:
+    numbers = numbers[:4]
+    every = derivations(operator, tuple(numbers), 8)
+    response = data.draw(st.sampled_from(sorted(every)))
+    place = data.draw(st.integers(0, len(response) - 1))
+    changed = (
+        response[:place] + data.draw(st.sampled_from("01234567+*=;# x")) + response[place + 1 :]
+    )
+    assert is_reduction(changed, operator, numbers, 8) is (changed in every)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "",
+        "#1",  # nothing derived
+        "3+4=7",  # not to the end
+        "3+4=7;7+2=1",  # no answer
+        "3+4=7;7+2=1;#2",  # another answer
+        "3+4=7;3+2=5;#5",  # a number used twice
+        "3+4=7;7+2=1;1+0=1;#1",  # a number that is not there
+        "3+4=7;7+2=1;#1;",
+        " 3+4=7;7+2=1;#1",
+        "3+4=7;7+2=1;#1\n",
+        "3*4=4;4*2=0;#0",  # the other operator
+        "3+4=0;0+2=2;#2",  # a wrong fact, consistently used
+        "٣+4=7;7+2=1;#1",  # a digit of another script
+    ],
+)
+def test_anything_else_is_refused(response: str) -> None:
+    assert not is_reduction(response, "+", [3, 4, 2], 8)
+    assert is_reduction("3+4=7;7+2=1;#1", "+", [3, 4, 2], 8)
+
+
+def test_a_list_may_hold_a_number_twice() -> None:
+    assert is_reduction("3+3=6;6+3=1;#1", "+", [3, 3, 3], 8)
+    assert not is_reduction("3+3=6;6+3=1;#1", "+", [3, 3, 6], 8)
+
+
+def test_problems_and_their_solutions(task: Reduction) -> None:
+    train, held_out = task.load()
+    assert (len(train), len(held_out)) == (task.train_problems, task.eval_problems)
+    for problem in [*train, *held_out]:
+        prompt = problem.messages[0]["content"]
+        assert problem.answer == prompt
+        assert task.verify(problem.solution, problem.answer).reward == 1.0
+        assert task.min_steps + 1 <= len(read(prompt)[1]) <= task.max_steps + 1
+    lists = [{"".join(sorted(p.answer)) for p in side} for side in (train, held_out)]
+    assert not lists[0] & lists[1]  # not even in another order
+
+
+def test_the_author_chooses_among_all_orders_and_errs_as_configured(task: Reduction) -> None:
+    train, _ = task.load()
+    prompts = [p for p in train if len(read(p.answer)[1]) == 3][:1]
+    shown = {
+        task.written(prompts[0].answer, Author(task, rng.generator(0, rng.TASK, i)))[0][:3]
+        for i in range(300)
+    }
+    operator, numbers = read(prompts[0].answer)
+    assert shown == {f"{a}{operator}{b}" for a, b in itertools.permutations(numbers, 2)}
+    steps = [
+        step
+        for i, turns in task.demonstrations(train, 2000, seed=0)
+        for step in turns[0].split(";")[:-1]
+    ]
+    wrong = np.mean([OPERATORS[s[1]](int(s[0]), int(s[2])) % 8 != int(s[4]) for s in steps])
+    expected = task.hard_share * task.hard_error + (1 - task.hard_share) * task.easy_error
+    assert abs(wrong - expected) < 0.1  # operands are not all equally frequent

@@ -1,0 +1,46 @@
+"""A verifier that misbehaves as it is told, in a module that a judging process loads quickly."""
+
+import os
+import signal
+from pathlib import Path
+
+from rec_experiments.datasets.verifiers import verifier_pool
+from rec_experiments.types import Verdict
+
+RIGHT = Verdict(reward=1.0, accuracy=1.0)
+WRONG = Verdict(reward=0.0, accuracy=0.0)
+
+
+class Awkward(Exception):
+    """Breaks a pipe that pickles it: it cannot be made from its message alone."""
+
+    def __init__(self, first: str, second: str):
+        super().__init__(first + second)
+
+
+def scripted(response: str, answer: str) -> Verdict:
+    """A verifier whose response says how it misbehaves."""
+    act, _, argument = response.partition(" ")
+    if act == "note":  # leaves its process id in a file
+        Path(argument).write_text(str(os.getpid()))
+    if act == "hang":
+        if argument:
+            Path(argument).write_text(str(os.getpid()))
+        sum(range(10**18))  # in C: no Python signal handler and no other thread gets a turn
+    if act == "exit":
+        os._exit(3)
+    if act == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if act == "killed-once":
+        try:
+            Path(argument).touch(exist_ok=False)
+        except FileExistsError:
+            return RIGHT
+        os.kill(os.getpid(), signal.SIGKILL)
+    if act == "quit":
+        raise SystemExit(0)
+    if act == "raise":
+        raise Awkward("this ", "fails")
+    if act == "hoard":
+        bytearray(2 * verifier_pool.MEMORY)
+    return RIGHT if response == answer else WRONG

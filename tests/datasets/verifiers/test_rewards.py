@@ -1,0 +1,370 @@
+"""Verifiers and the processes that run them.
+
+1. A final answer scores by its value, in any usual spelling, and by nothing said before it. Many
+   more are in test_answers.py.
+2. The format bonus is paid for the exact format and taken for anything else.
+3. Whatever one item does to its worker, every other item gets its own score.
+4. Judging processes never outlive the process that asked.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import experiment
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import RIGHT, WRONG, scripted
+
+from rec_experiments.datasets.verifiers import math_answer, verifier_pool
+from rec_experiments.datasets.verifiers.verifier_pool import (
+    CRASHED,
+    TIMED_OUT,
+    VerifierPool,
+    inline_verifier,
+)
+from rec_experiments.types import Verdict
+
+
+def score(response: str, answer: str) -> float:
+    return math_answer.verify(response, answer, 0.0, math_answer.same_number).reward
+
+
+# 1. Final answers
+
+
+@pytest.mark.parametrize(
+    ("final", "answer"),
+    [
+        ("18", "18"),
+        (" \n18\n ", "18"),
+        ("72.0", "72"),
+        ("72.", "72"),
+        ("$18", "18"),
+        ("\\$18", "18"),
+        ("$18$", "18"),
+        ("18€", "18"),
+        ("-$18", "-18"),
+        ("\N{MINUS SIGN}7", "-7"),
+        ("**18**", "18"),
+        ("18 dollars per hour.", "18"),
+        ("18km/h", "18"),
+        ("18%", "18"),
+        ("18\\%", "18"),
+        ("1,080", "1080"),
+        ("1080", "1080"),
+        ("1{,}080", "1080"),
+        ("$1,080.00", "1080"),
+        ("109,200,000", "109200000"),
+        ("1.8e1", "18"),
+        ("0.5", "0.50"),
+        ("\\boxed{18}", "18"),
+        ("\\boxed{18 dollars}", "18"),
+        ("\\boxed{18\\text{ km}}", "18"),
+        ("\\boxed{x=18}", "18"),
+        ("\\(18\\)", "18"),
+        ("x = 18", "18"),
+        ("#### 18", "18"),
+    ],
+)
+def test_right_answers_score(final: str, answer: str) -> None:
+    assert score(f"<think>no</think><answer>{final}</answer>", answer) == 1
+
+
+@pytest.mark.parametrize(
+    ("final", "answer"),
+    [
+        ("19", "18"),
+        ("180", "18"),
+        ("1.8", "18"),
+        ("-18", "18"),
+        ("- 18", "18"),
+        ("18.01", "18"),
+        ("17.9999999", "18"),
+        ("18,000", "18"),
+        ("18.000", "18000"),
+        ("18e3", "18"),
+        ("1800%", "18"),
+        ("0.18", "18"),
+        ("\\boxed{-18}", "18"),
+        ("\\boxed{18, 20}", "18"),
+        ("18 or 20", "18"),
+        ("18 + 2", "18"),
+        ("$x < 18$", "18"),
+        ("18 = 20", "18"),
+        ("10^18", "18"),
+        ("eighteen", "18"),
+        ("1/0", "18"),
+        ("", "18"),
+    ],
+)
+def test_wrong_answers_do_not_score(final: str, answer: str) -> None:
+    assert score(f"<think>{answer}</think><answer>{final}</answer>", answer) == 0
+
+
+@pytest.mark.parametrize(
+    ("response", "counts"),
+    [
+        ("<answer>18</answer>", "18"),
+        ("<think>\n18\n</think>\n<answer>\n20\n</answer>", "20"),
+        ("<answer>18</answer> No, wait. <answer>20</answer>", "20"),
+        ("<answer>20</answer> or was it 18?", "20"),
+        ("\\boxed{18} #### 18 <answer>20</answer>", "20"),
+        ("<answer>18 becomes \\boxed{20}, not 18</answer>", "20"),
+        ("first \\boxed{18}, then \\boxed{20}; 18", "20"),
+        ("#### 18\n\\boxed{20}", "20"),
+        ("<answer>20</answer>\n#### 18", "20"),
+        ("<answer>20</answer> \\boxed{18}", "20"),
+        ("\\boxed{20}\n#### 18", "20"),
+        ("It is 18.\n#### 18\n#### 20", "20"),
+        ("The 18 apples cost $1 each. The answer is 20.", "20"),
+        ("18 - 3 = 15, and 15 + 5 = 20", "neither: it is arithmetic"),
+        ("18 apples are left. Each costs $2. The answer is 20.", "20"),
+        ("<think>18 at $1 each.</think> She makes $20.", "20"),
+        ("She has 18.\n\nTotal: 20", "20"),
+        ("18 </answer> 20", "20"),
+        ("18, so \\boxed{2", "neither: it is cut off"),
+    ],
+)
+def test_only_the_final_answer_counts(response: str, counts: str) -> None:
+    assert {answer: score(response, answer) for answer in ("18", "20")} == {
+        "18": float(counts == "18"),
+        "20": float(counts == "20"),
+    }
+
+
+SPELLINGS = ["{}", "${}", "{}.0", "{} apples", "\\boxed{{{}}}", "#### {}", "so it is\n#### {}\n"]
+
+
+@given(
+    value=st.integers(-(10**12), 10**12),
+    off=st.integers(-100, 100),
+    spelling=st.sampled_from(SPELLINGS),
+    separators=st.booleans(),
+)
+def test_a_spelled_integer_equals_itself_and_no_other(
+    value: int, off: int, spelling: str, separators: bool
+) -> None:
+    final = spelling.format(f"{value:,}" if separators else value)
+    assert score(f"<answer>{final}</answer>", str(value + off)) == float(off == 0)
+
+
+# 2. Format
+
+
+@pytest.mark.parametrize(
+    ("response", "well_formed"),
+    [
+        ("<think>a</think><answer>18</answer>", True),
+        ("\n<think>a\nb\n</think>\n\n<answer>\n18\n</answer>\n", True),
+        ("<answer>18</answer>", False),
+        ("<think>a</think>18", False),
+        ("<think>a</think> so <answer>18</answer>", False),
+        ("Sure! <think>a</think><answer>18</answer>", False),
+        ("<think>a</think><answer>18</answer> Done.", False),
+        ("<answer>18</answer><think>a</think>", False),
+        ("<think>a</think><answer>1</answer><answer>18</answer>", False),
+        ("<think><think>a</think></think><answer>18</answer>", False),
+        ("<think>a</think><answer>18", False),
+    ],
+)
+def test_format_bonus(response: str, well_formed: bool) -> None:
+    assert math_answer.well_formed(response) == well_formed
+    for answer, accuracy in (("18", score(response, "18")), ("19", 0.0)):
+        verdict = math_answer.verify(response, answer, 0.1, math_answer.same_number)
+        assert verdict.accuracy == accuracy
+        assert verdict.reward == accuracy + (0.1 if well_formed else -0.1)
+
+
+# 3. Judges
+
+
+GOOD, BAD = ("18", "18"), ("19", "18")
+
+
+def test_inline_keeps_order_and_survives_exceptions() -> None:
+    items = [GOOD, ("raise", ""), BAD, GOOD]
+    assert inline_verifier(scripted)(items) == [RIGHT, CRASHED, WRONG, RIGHT]
+
+
+def test_isolated_agrees_with_inline() -> None:
+    items = [(str(number % 7), "3") for number in range(200)]
+    with VerifierPool(scripted, workers=2, timeout=60) as isolated:
+        assert isolated(items) == inline_verifier(scripted)(items)
+        assert isolated([]) == []
+        assert isolated([GOOD]) == [RIGHT]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("act", "verdict"),
+    [
+        ("hang", TIMED_OUT),
+        ("exit", CRASHED),
+        ("killed", CRASHED),
+        ("raise", CRASHED),
+        ("quit", CRASHED),
+        ("hoard", CRASHED),
+    ],
+)
+def test_one_bad_item_costs_no_other(act: str, verdict: Verdict, workers: int) -> None:
+    items = [GOOD, (act, ""), *[GOOD, BAD] * 20, (act, ""), GOOD]
+    with VerifierPool(scripted, workers=workers, timeout=0.5) as isolated:
+        assert isolated(items) == [RIGHT, verdict, *[RIGHT, WRONG] * 20, verdict, RIGHT]
+        assert isolated([BAD, GOOD]) == [WRONG, RIGHT]
+
+
+def test_an_item_whose_worker_was_killed_is_tried_again(tmp_path: Path) -> None:
+    items = [(f"killed-once {tmp_path / str(i)}", "") for i in range(3)]
+    with VerifierPool(scripted, workers=2, timeout=60) as isolated:
+        assert isolated(items) == [RIGHT] * 3
+
+
+def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    with VerifierPool(scripted, workers=1, timeout=60) as isolated:
+        isolated([(f"note {note}", "")])
+        os.kill(int(note.read_text()), signal.SIGKILL)
+        assert isolated([GOOD] * 50) == [RIGHT] * 50
+
+
+def test_a_lost_item_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier_pool, "STARTUP", 60)
+    with VerifierPool(scripted, workers=1, timeout=0.05) as isolated:
+        isolated([GOOD])
+        assert isolated._pool is not None
+        monkeypatch.setattr(verifier_pool, "STARTUP", 0)
+        assert isolated._outcome(Future(), isolated._pool) is None
+
+
+HOSTILE = [
+    "9^9^9^9^9",
+    "$9^{9^{9^{9^{9}}}}$",
+    "100000000!",
+    "$100000000!$",
+    "7" * 1_000_000,
+    "a b " * 250_000,
+    "\\boxed{\\frac{1}{{{",
+    "(" * 10_000,
+    "\\boxed{" * 10_000,
+    "<answer>" * 10_000,
+]
+
+
+def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
+    task = experiment("dataset=math").dataset
+    good, wrong = ("<answer>18</answer>", "18"), ("<answer>20</answer>", "18")
+    items = [
+        item
+        for text in HOSTILE
+        for item in (good, (f"<answer>{text}</answer>", "18"), (text, "18"), wrong)
+    ]
+    with VerifierPool(task.verify, workers=2, timeout=1) as isolated:
+        verdicts = isolated(items)
+    assert verdicts[::4] == [RIGHT] * len(HOSTILE)
+    assert verdicts[3::4] == [WRONG] * len(HOSTILE)
+    assert [v.accuracy for v in verdicts[1::4] + verdicts[2::4]] == [0.0] * (2 * len(HOSTILE))
+    assert verdicts[5] == TIMED_OUT  # $9^{9^{9^{9^{9}}}}$: the deadline was needed at all
+
+
+def test_a_thread_may_start_the_workers_and_end() -> None:
+    torch.randn(256, 256).mm(torch.randn(256, 256))  # starts torch's own threads
+    with VerifierPool(scripted, workers=1, timeout=60) as isolated:
+        thread = threading.Thread(target=isolated, args=([GOOD],))
+        thread.start()
+        thread.join()
+        assert isolated([GOOD, BAD]) == [RIGHT, WRONG]
+
+
+def test_close_is_no_end() -> None:
+    isolated = VerifierPool(scripted, workers=1, timeout=60)
+    isolated.close()
+    for _ in range(2):
+        assert isolated([GOOD]) == [RIGHT]
+        isolated.close()
+
+
+class Unloadable:
+    """A verifier that another process fails to load."""
+
+    def __call__(self, response: str, answer: str) -> Verdict:
+        return RIGHT
+
+    def __reduce__(self) -> tuple:
+        return int, ("no number",)
+
+
+def test_a_verifier_that_does_not_load_is_an_error_not_a_score() -> None:
+    with (
+        VerifierPool(Unloadable(), workers=1, timeout=60) as isolated,
+        pytest.raises(RuntimeError, match="do not start"),
+    ):
+        isolated([GOOD])
+
+
+@pytest.mark.parametrize("numbers", [{"workers": 0, "timeout": 1}, {"workers": 1, "timeout": 0}])
+def test_numbers_out_of_range(numbers: dict) -> None:
+    with pytest.raises(ValueError, match="=0: must be"):
+        VerifierPool(scripted, **numbers)
+
+
+# 4. No orphans
+
+
+def parent(*responses: str) -> subprocess.Popen:
+    """Another interpreter that judges the responses, and never closes its pool."""
+    code = f"""
+from scripted import scripted
+from rec_experiments.datasets.verifiers.verifier_pool import VerifierPool
+pool = VerifierPool(scripted, workers={len(responses)}, timeout=600)
+print(pool([(response, "") for response in {list(responses)!r}]))
+"""
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent)])
+    return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition, seconds: float = 60) -> bool:
+    limit = time.monotonic() + seconds
+    while not condition() and time.monotonic() < limit:
+        time.sleep(0.05)
+    return condition()
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@linux
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    notes = [tmp_path / "busy", tmp_path / "idle"]
+    process = parent(f"hang {notes[0]}", f"note {notes[1]}")
+    try:
+        assert wait_until(lambda: all(note.exists() and note.read_text() for note in notes))
+    finally:
+        process.kill()
+        process.wait()
+    busy, idle = (int(note.read_text()) for note in notes)
+    assert wait_until(lambda: not alive(busy))
+    assert wait_until(lambda: not alive(idle))
+
+
+@linux
+def test_workers_end_with_the_interpreter(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    process = parent(f"note {note}")
+    assert process.wait(timeout=60) == 0
+    assert wait_until(lambda: not alive(int(note.read_text())))

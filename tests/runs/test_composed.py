@@ -1,0 +1,104 @@
+"""Python without the command line: the same experiment, the same run, its numbers in a frame."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+import yaml
+from conftest import SMALL, resolve
+
+import rec_experiments
+from rec_experiments import Experiment, load_runs
+from rec_experiments.errors import UserError
+from rec_experiments.runs.saved import experiment_of
+
+
+def test_an_experiment_is_what_the_command_line_composes():
+    composed = Experiment.compose("algo=rec_ring", "sync=offset10")
+    assert composed.config == resolve("algo=rec_ring", "sync=offset10")
+    assert composed.settings.algo.name == "REC-Ring-NoIS"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [("algo=ppo2", "no such choice"), ("stepz=3", "did you mean steps"), ("steps=0", "steps=0")],
+)
+def test_what_cannot_be_composed_is_one_line(override, message):
+    with pytest.raises(UserError, match=message):
+        Experiment.compose(override)
+
+
+def test_runs_and_their_numbers(tmp_path):
+    paths = [
+        Experiment.compose(*SMALL, f"seed={seed}", f"output_dir={tmp_path}").run()
+        for seed in (0, 1)
+    ]
+    assert all(path.parent == tmp_path for path in paths)
+    frame = load_runs(tmp_path, keys=["optimizer.learning_rate", "sync"])
+    assert list(frame.columns[:8]) == [
+        "run", "path", "state", "algo", "schedule", "dataset", "seed", "optimizer.learning_rate"
+    ]  # fmt: skip
+    assert len(frame) == 2 * 4  # steps 0 to 3
+    assert set(frame["state"]) == {"done"}
+    assert set(frame["seed"]) == {0, 1}
+    assert set(frame["optimizer.learning_rate"]) == {5.0e-4}
+    last = frame[frame["step"] == 3].set_index("run")["eval/accuracy"]
+    assert last.notna().all()
+    again = Experiment.compose(*SMALL, "seed=0", f"output_dir={tmp_path}").run()
+    assert again in paths  # finished before: nothing is trained
+    assert len(load_runs(tmp_path)) == len(frame)
+
+
+def test_a_folder_may_be_a_run_and_a_damaged_run_is_left_out(tmp_path, capsys):
+    config = (
+        "{algo: {name: A}, sync: {interval: 1, offset: 0}, dataset: {kind: d}, seed: 0, steps: 1}"
+    )
+    for name in ("one", "torn", "strange"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(config)
+        state = "done" if name != "one" else r"\ud800"  # which no table can hold
+        (tmp_path / name / "status.json").write_text(f'{{"state": "{state}"}}')
+        (tmp_path / name / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
+    (tmp_path / "torn" / "metrics.jsonl").write_text("nothing\n{}\n")
+    (tmp_path / "strange" / "config.yaml").write_text(config.replace("{name: A}", "3"))
+    assert [*load_runs(tmp_path / "one")["step"]] == [0, 1]
+    assert set(load_runs(tmp_path)["run"]) == {"one"}
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert all(line.startswith(f"left out: run folder {tmp_path}") for line in told)
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        load_runs(tmp_path / "nowhere")
+    assert load_runs(tmp_path).empty
+    assert {"algo", "step"} <= set(load_runs(tmp_path).columns)
+
+
+def test_the_package_itself_loads_nothing_heavy():
+    code = "import rec_experiments, sys; print({'torch', 'hydra', 'pandas'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
+    with pytest.raises(AttributeError, match="nothing"):
+        rec_experiments.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("value", ["é", "~/runs", "a;b"])
+def test_a_value_that_needs_quotes_is_told_so_and_goes_with_them(value):
+    with pytest.raises(UserError) as refused:
+        Experiment.compose(f"output_dir={value}")
+    advice = str(refused.value).partition("needs quotes: ")[2]
+    [override] = shlex.split(advice)
+    assert Experiment.compose(override).config["output_dir"] == value
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"), [("advantage", "shift", 10**400), ("dataset", "kind", [[]])]
+)
+def test_a_configuration_that_no_run_wrote_is_one_line(group, key, value, tmp_path):
+    config = resolve()
+    config[group][key] = value
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=f"run folder {tmp_path}: its config.yaml is not that of"):
+        experiment_of(tmp_path, [])

@@ -1,0 +1,76 @@
+"""The picture of a run: all panels of the run's metrics, with nothing on top of anything else."""
+
+import io
+import itertools
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rec_experiments.runs.display import PANELS, curves, draw_curves, summarise
+
+STEPS = 100
+
+
+def rows(scale: float) -> list[dict]:
+    """A run whose metrics are of the size `scale`; accuracy and reward stay in [0, 1]."""
+    return [
+        {"step": step}
+        | {key: scale * (1 + step / STEPS) for key, _, _ in PANELS[2:]}
+        | {key: step / STEPS for key, _, _ in PANELS[:2]}
+        for step in range(STEPS + 1)
+    ]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.234e-5, 1.0, 12345.0])
+def test_the_panels_do_not_overlap_and_stay_inside(scale):
+    figure = curves(rows(scale), "a title")
+    figure.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in figure.axes] + [figure._suptitle.get_window_extent()]
+    for box in boxes:
+        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+        assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+
+
+def test_the_curves_are_the_rows():
+    measured = [row | {"train/kl": None} for row in rows(1.0)]
+    without_kl = [{k: v for k, v in row.items() if v is not None} for row in measured]
+    panels = dict(zip([key for key, _, _ in PANELS], curves(without_kl, "").axes, strict=True))
+    assert [axes.get_title() for axes in panels.values()] == [label for _, label, _ in PANELS]
+    [line] = panels["train/entropy"].get_lines()
+    assert line.get_xydata().tolist() == [[step, 1.0 + step / STEPS] for step in range(STEPS + 1)]
+    assert not panels["train/kl"].get_lines()
+    kl = curves(rows(1.0), "").axes[2]
+    assert kl.get_yscale() == "log"
+
+
+def test_the_file_is_whole_or_absent(tmp_path):
+    draw_curves(rows(1.0), "a title", tmp_path / "curves.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def accuracies(*values: float) -> list[dict]:
+    return [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
+
+
+def closing(rows: list[dict], on_policy: list[dict] | None) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    summarise(console, rows, Path("folder"), on_policy)
+    return console.file.getvalue()
+
+
+def test_the_closing_table_says_how_a_run_stands():
+    rows = [*accuracies(0.25, 0.5, 0.4375), {"step": 3, "train/kl": 0.5}]
+    alone = closing(rows, None)
+    assert "+0.188 against the start" in alone
+    assert "on-policy" not in alone
+    beside = closing(rows, accuracies(0.25, 0.625))
+    assert "-0.188 against the same arm on-policy" in beside
+    [line] = [line for line in beside.splitlines() if "evaluation accuracy" in line]
+    assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.250", "0.438", "0.625"]
+    [line] = [line for line in beside.splitlines() if "KL to the reference" in line]
+    assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.500", "0.500", "-"]
+    assert "no evaluation" in closing([{"step": 0}], None)

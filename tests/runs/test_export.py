@@ -1,0 +1,222 @@
+"""A run's model as a folder, and its scores.
+
+1. The exported folder, loaded by transformers, has the checkpoint's weights and scores as the run
+   said, at the newest checkpoint and at an earlier one.
+2. Ranks' parts become whole tensors.
+3. A damaged state is passed over for the one before, as a run that resumes does, and is named.
+4. Intervals are those of the books.
+5. What cannot be exported is one line, and leaves nothing behind.
+"""
+
+import json
+import re
+import resource
+import shutil
+
+import pytest
+import torch
+import yaml
+from conftest import SMALL, experiment, refused, resolve, run
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from rec_experiments.cli import evaluate, export
+from rec_experiments.distributed import ALONE, SHARD
+from rec_experiments.errors import UserError
+from rec_experiments.policy.models import byte_tokenizer
+from rec_experiments.runs import evaluation, saved
+from rec_experiments.runs.checkpoints import Checkpoints
+from rec_experiments.runs.joining import joined
+
+DATA = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("run") / "run", *SMALL, "eval_every=1")
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_the_exported_folder_scores_as_the_run_said(done, tmp_path, step):
+    out = tmp_path / "a model, {of} 'mine' (1)"
+    assert export.export(done.path, out, step if step == 2 else None) == step
+    loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    state = saved.model_of(done.path, saved.experiment_of(done.path, []), step)[0].state_dict()
+    assert all(torch.equal(loaded[name], weight) for name, weight in state.items())
+    said = {k: v for k, v in done.metrics()[step].items() if k.startswith("eval/")}
+    assert said["eval/response_length"] > 1
+    assert evaluation.evaluate(str(done.path), step, []).metrics == said
+    assert evaluation.evaluate(str(out), step, DATA).metrics == said
+
+
+@pytest.fixture
+def damaged(done, tmp_path):
+    """A copy of the run whose newest state is cut short."""
+    shutil.copytree(done.path, tmp_path / "damaged")
+    file = tmp_path / "damaged" / "checkpoints" / "step_00000003" / "rank_0.pt"
+    file.write_bytes(file.read_bytes()[:-1])
+    return tmp_path / "damaged"
+
+
+PASSED_OVER = "checkpoint step_00000003 is damaged and was passed over\n"
+
+
+def test_a_damaged_state_is_passed_over(done, damaged, tmp_path, capsys):
+    assert export.export(damaged, tmp_path / "model", None) == 2
+    assert capsys.readouterr().err == PASSED_OVER
+    found = evaluation.evaluate(str(damaged), None, [])
+    assert capsys.readouterr().err == PASSED_OVER
+    assert found == evaluation.evaluate(str(done.path), 2, [])
+
+
+def test_a_damaged_state_that_is_asked_for_is_refused(damaged, tmp_path):
+    with pytest.raises(UserError, match=r"checkpoints: step_00000003: damaged"):
+        export.export(damaged, tmp_path / "model", 3)
+    (damaged / "checkpoints" / "step_00000002" / "rank_0.sha256").unlink()
+    with pytest.raises(UserError, match=r"checkpoints: step_00000003, step_00000002: damaged"):
+        export.export(damaged, tmp_path / "model", None)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_run_from_before_a_choice_that_decides_no_number_is_read(damaged):
+    config = (damaged / "config.yaml").read_text()
+    (damaged / "config.yaml").write_text(config.replace("async_checkpoints: false\n", ""))
+    assert saved.experiment_of(damaged, []).async_checkpoints is False
+    assert "async_checkpoints: false\n" in config
+
+
+def test_a_value_of_the_run_can_be_changed(done):
+    found = evaluation.evaluate(str(done.path), None, ["eval_samples=2", "eval_problems=4"])
+    assert found.problems == 4
+    assert 0 <= found.low <= found.metrics["eval/accuracy"] <= found.high <= 1
+
+
+@pytest.mark.parametrize(("sampler", "place"), [("native", "meta"), ("vllm_beside", "cpu")])
+def test_weights_that_vllm_copies_do_not_go_to_its_device(monkeypatch, sampler, place):
+    """With 7B in float32 beside it vLLM would not find the 68 GB free that it asks for."""
+    exp = experiment(*DATA, f"sampler={sampler}", "model.warm_start.steps=0")
+    monkeypatch.setattr(evaluation, "pick_device", lambda name, world: torch.device("meta"))
+    monkeypatch.setattr(evaluation, "make_worker", lambda *arguments: None)
+    model = evaluation.context_of(exp, exp.model.model()).model
+    assert next(model.parameters()).device.type == place
+
+
+def test_a_model_whose_context_is_too_short_is_one_line(tmp_path):
+    tokenizer = byte_tokenizer()
+    GPT2LMHeadModel(
+        GPT2Config(n_layer=1, n_embd=16, n_head=2, n_positions=40, vocab_size=len(tokenizer))
+    ).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"max_prompt_tokens=16: .* context of 40 tokens"):
+        evaluation.evaluate(str(tmp_path), None, DATA)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_behind(done, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"out=.*model: cannot be written \(.+\)"):
+            export.export(done.path, tmp_path / "a" / "model", None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.integers(1, 5), st.integers(1, 17))
+def test_ranks_parts_become_whole(ranks, rows):
+    whole = torch.arange(3.0 * rows).view(rows, 3)
+    size = -(-rows // ranks)
+    parts = [
+        {"w": {SHARD: whole[r * size : (r + 1) * size], "shape": (rows, 3), "stride": (3, 1)},
+         "plain": torch.ones(2)}
+        for r in range(ranks)
+    ]  # fmt: skip
+    found = joined(parts)
+    assert torch.equal(found["w"], whole)
+    assert torch.equal(found["plain"], torch.ones(2))
+    if size < rows:
+        with pytest.raises(UserError, match="a rank is missing"):
+            joined(parts[:1])
+
+
+def test_intervals():
+    """Wilson's of 8 of 10 (Wilson 1927); Student's of four means by hand: t = 3.1824."""
+    assert evaluation.interval([1.0] * 8 + [0.0] * 2) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    low, high = evaluation.interval([0.25, 0.5, 0.5, 0.75])
+    assert (low, high) == pytest.approx(
+        (0.5 - 3.1824 * 0.2041 / 2, 0.5 + 3.1824 * 0.2041 / 2), abs=1e-3
+    )
+    assert evaluation.interval([0.0] * 5)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "arguments", "line"),
+    [
+        (export, ["{run}"], "give two folders"),
+        (export, ["{run}", "{tmp}/out", "step=7"], "step=7: has no checkpoint; allowed: 3, 2"),
+        (export, ["{run}", "{tmp}"], "is there already"),
+        (export, ["{tmp}", "{tmp}/out"], "is no run folder"),
+        (export, ["{run}", "{tmp}/out", "steps=7"], "steps=7: is not understood"),
+        (evaluate, ["{run}", "step=x"], "step=x: must be a whole number"),
+        (evaluate, ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
+        (evaluate, [], "give one run folder"),
+        (evaluate, ["{run}", "seed=[1"], "seed=[1: cannot be read"),
+        (evaluate, ["{run}", "=3"], "=3: names no key"),
+        (evaluate, ["{run}", "model.hidden_size=32"], "does not fit the model of the config"),
+        (evaluate, ["{run}", "eval_samples=1000000000000"], "eval_samples=1000000000000: "),
+        (export, ["{run}", "{tmp}/a/" + "b" * 300 + "/c"], "too long"),
+    ],
+)
+def test_bad_input_is_one_line(done, tmp_path, entry, arguments, line, monkeypatch, capfd):
+    words = [word.format(run=done.path, tmp=tmp_path) for word in arguments]
+    assert line in refused(words, monkeypatch, capfd, lambda: entry.main(words))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": [1]}, "model: is no choice of a group"),
+        ({"dataset": None}, "dataset: is no choice of a group"),
+        ({"extra": {}}, "extra: is a choice of a group"),
+        ({"steps": "many"}, "steps: Value 'many'"),
+        ({"steps": -1}, "steps=-1: must be at least 1"),
+        ({"algo": {}}, "algo.name"),
+        (None, "its config.yaml is not that of a run"),
+    ],
+)
+def test_a_configuration_that_is_none_is_told_with_its_folder(tmp_path, change, told):
+    config = resolve(*SMALL) | change if change else {"a": 1}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=re.escape(f"run folder {tmp_path}: ")) as error:
+        saved.experiment_of(tmp_path, [])
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({}, "does not fit this run or this code ('model')"),
+        ({"model": {"w": {SHARD: 3, "shape": (1,), "stride": (1,)}}}, "does not fit this run"),
+        ({"model": [1]}, "the state after step 3 does not fit the model"),
+        ({"model": {"model.norm.weight": "a word"}}, "the state after step 3 does not fit the mo"),
+    ],
+)
+def test_a_state_of_something_else_is_told_with_its_folder(done, tmp_path, state, told):
+    shutil.copytree(done.path, tmp_path / "run")
+    Checkpoints(tmp_path / "run" / "checkpoints", ALONE).save(3, {"step": 3, **state}, None)
+    with pytest.raises(UserError, match=re.escape(told)) as error:
+        export.export(tmp_path / "run", tmp_path / "out", None)
+    assert str(tmp_path / "run") in str(error.value)
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_state_of_another_model_is_told_with_its_folder(done, tmp_path):
+    shutil.copytree(done.path, tmp_path / "run")
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    config["model"]["hidden_size"] = 32
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=r"run: the state after step 3 does not fit .* width 32"):
+        export.export(tmp_path / "run", tmp_path / "out", None)
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]

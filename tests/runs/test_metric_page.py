@@ -1,0 +1,39 @@
+"""The page of metrics is made of the catalogue, and the catalogue is what runs log."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import SMALL, run
+
+from rec_experiments.analysis import metrics
+
+DOCS = Path(__file__).parents[2] / "docs"
+KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
+AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
+OF_SEVERAL_UPDATES = {"time/proximal", "train/alpha"}
+
+
+def test_every_entry_is_whole():
+    for metrics_of_topic in yaml.safe_load(metrics.FILE.read_text()).values():
+        for key, entry in metrics_of_topic.items():
+            assert list(entry) == ["is", "unit", "normal"], key
+            assert all(isinstance(text, str) for text in entry.values()), key
+
+
+def test_the_page_is_the_catalogue():
+    assert (DOCS / "metrics.md").read_text() == metrics.page(), "make pages writes it anew"
+
+
+@pytest.mark.parametrize("dataset", ["reduction", "calculator"])
+def test_runs_log_what_the_catalogue_says_and_no_more(tmp_path, dataset):
+    folder = run(tmp_path, *SMALL, f"dataset={dataset}", "sync.interval=2")
+    logged = {key for row in folder.metrics() for key in row} - {"step"}
+    assert logged | AT_LAG_0 | OF_SEVERAL_UPDATES == KNOWN
+
+
+def test_what_several_updates_on_a_batch_log_besides(tmp_path):
+    folder = run(tmp_path, *SMALL, "algo=sfpo", "ratio=proximal")
+    logged = {key for row in folder.metrics() for key in row} - {"step"}
+    assert logged >= OF_SEVERAL_UPDATES
+    assert logged <= KNOWN

@@ -1,0 +1,289 @@
+"""What these tests lock: however a run ends, its status says so, and printing never ends it.
+
+1. Every signal that asks a process to stop, and a second Ctrl-C, leave `interrupted` behind.
+2. A failure outside of the training loop, as of a tracker or a picture, leaves `failed` behind.
+3. A reader that goes away, or a terminal without the letter, stops nothing.
+4. A run's reference is the finished run beside it that is the same on-policy.
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SMALL, experiment, resolve
+from conftest import run as train_until
+
+from rec_experiments.cli.command import told_once
+from rec_experiments.config.identity import run_path
+from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
+from rec_experiments.runs import run as running
+from rec_experiments.runs.run import early_end_told, on_policy_rows
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.signals import on_stop
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    found = RunFolder(tmp_path)
+    found.set_status("running")
+    return found
+
+
+def ends(folder: RunFolder, error: BaseException, afterwards=lambda: None) -> dict:
+    """The status of a run that ends in this way."""
+    try:
+        with early_end_told(folder, lambda line: None) as then:
+            then.append(afterwards)
+            raise error
+    except BaseException as raised:
+        return {**folder.status(), "raised": raised}
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_to_stop_is_the_reason(number, folder):
+    status = ends(folder, running.Stopped(number))
+    assert status["state"] == "interrupted"
+    assert status["reason"].startswith(f"{signal.Signals(number).name} after step 0; ")
+    assert status["raised"].code == 128 + number
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_a_signal_to_stop_is_kept_and_ignored_ones_stay_so(number):
+    signal.signal(number, signal.SIG_DFL)  # nohup ignores one
+    told: list[int] = []
+    with on_stop(told.append):
+        os.kill(os.getpid(), number)
+    assert told == [number]
+    before = signal.signal(number, signal.SIG_IGN)
+    with on_stop(told.append):
+        os.kill(os.getpid(), number)
+    signal.signal(number, before)
+    assert told == [number]
+
+
+def test_a_signal_while_the_folder_is_taken_leaves_interrupted(tmp_path, monkeypatch):
+    start = RunFolder.start
+
+    def signalled(*arguments):
+        start(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def too_late(number, frame):
+        raise AssertionError("nobody hears the signal")
+
+    monkeypatch.setattr(RunFolder, "start", signalled)
+    before = signal.signal(signal.SIGTERM, too_late)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert RunFolder(tmp_path / "run").status()["state"] == "interrupted"
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as in a terminal: it is ignored in what a shell starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_second_ctrl_c_does_not_leave_running_behind(folder, monkeypatch):
+    last_step, seen = folder.last_step, []
+
+    def once_more() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return last_step()
+
+    monkeypatch.setattr(folder, "last_step", once_more)
+    status = ends(folder, KeyboardInterrupt(), lambda: seen.append(folder.status()["state"]))
+    assert status["state"] == "interrupted"
+    assert status["raised"].code == 128 + signal.SIGINT
+    assert seen == ["interrupted"]  # what may take long comes after the status
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_policy_that_is_no_longer_finite_is_one_line(folder):
+    folder.append("metrics.jsonl", [{"step": 6}])
+    status = ends(folder, FloatingPointError("norm of the gradient: nan"))
+    assert isinstance(status["raised"], Diverged)
+    assert status["state"] == "failed"
+    assert status["reason"] == str(status["raised"])
+    assert "no longer finite at step 7 (norm of the gradient: nan)" in status["reason"]
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "rec_experiments.training.optimizers.AdamW.step", lambda *arguments: float("nan")
+    )
+    with pytest.raises(FloatingPointError, match="nan"):
+        train_until(tmp_path / "run", *SMALL)
+
+
+def test_a_piece_that_gives_no_number_is_not_the_policys_fault(tmp_path, monkeypatch):
+    def of_no_number(piece, log_ratio_BT, batch):
+        return log_ratio_BT * float("nan")
+
+    monkeypatch.setattr("rec_experiments.algo.weights.CappedWeight.__call__", of_no_number)
+    with pytest.raises(FloatingPointError, match="nan, of finite log-ratios, so perhaps a piece"):
+        train_until(tmp_path / "run", *SMALL, "algo=asymre", "weight=capped")
+
+
+@pytest.mark.parametrize("place", ["introduce", "draw_curves"])
+def test_a_failure_outside_of_training_is_in_the_status(place, tmp_path, monkeypatch):
+    def boom(*arguments):
+        raise ValueError("boom")
+
+    monkeypatch.setattr(running, place, boom)
+    monkeypatch.setattr(running, "train", lambda *arguments: True)
+    with pytest.raises(ValueError, match="boom"):
+        running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
+    status = RunFolder(tmp_path / "run").status()
+    assert (status["state"], status["reason"]) == ("failed", "ValueError: boom")
+
+
+def test_a_name_that_wandb_refuses_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "train", lambda *arguments: True)
+    arguments = ["tracking=wandb", "tracking.mode=offline", "tracking.project=a/b"]
+    with pytest.raises(UserError, match="tracking=wandb: W&B refuses the run"):
+        running.run(experiment(*SMALL, *arguments, f"run_dir={tmp_path / 'run'}"))
+    assert RunFolder(tmp_path / "run").status()["state"] == "failed"
+
+
+# Output ------------------------------------------------------------------------------------------
+
+TALKS = """
+import sys
+from rec_experiments.cli.streams import make_unfailing
+make_unfailing()
+make_unfailing()
+for number in range(100_000):
+    print("Σ", number)
+print("done", file=sys.stderr)
+"""
+
+
+def talk(encoding: str, stdout: int) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", TALKS], env={**os.environ, "PYTHONIOENCODING": encoding},
+        stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_reader_that_goes_away_stops_nothing():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = talk("utf-8", writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "done\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_behind_the_output_stops_nothing():
+    with open("/dev/full", "wb") as full:
+        done = talk("utf-8", full.fileno())
+    assert (done.returncode, done.stderr) == (0, "done\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_the_letter_gets_another(encoding):
+    done = talk(encoding, subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, "done\n")
+    assert done.stdout.startswith("? 0\n? 1\n")
+
+
+def test_texts_of_others_cannot_steer_a_terminal():
+    assert printable("Σ \x1b[2J\r\x9b1m\u202eabc\ud800\n\tend") == (
+        r"Σ \x1b[2J\r\x9b1m\u202eabc\ud800  end"
+    )
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_what_is_full_is_one_line(code, capsys):
+    with pytest.raises(SystemExit) as ended, told_once():
+        raise OSError(code, os.strerror(code))
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        f"error: {os.strerror(code)}; the same command resumes the run\n"
+    )
+
+
+def followed(cause: Exception) -> Exception:
+    """An error without a name of its own, as a package raises that imports its parts late."""
+    error = ModuleNotFoundError("Could not import module 'Model'. Are its requirements there?")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ModuleNotFoundError("No module", name="wandb"), "wandb: is not installed here"),
+        (ModuleNotFoundError("No module", name="math_verify.parser"), "pip install math-verify"),
+        (ModuleNotFoundError("No module", name="hydra.errors"), "pip install hydra-core"),
+        (followed(ModuleNotFoundError("No module", name="pandas")), "pip install pandas"),
+        (ModuleNotFoundError("Could not import module"), None),
+        (OSError(36, "File name too long", "x" * 300), "xxx: is too long"),
+        (ModuleNotFoundError("No module", name="rec_experiments.gone"), None),
+        (OSError(5, "Input/output error"), None),
+    ],
+)
+def test_what_a_user_can_mend_is_told_apart_from_what_is_ours(error, words):
+    found = mistake(error)
+    assert (found is None) if words is None else (words in str(found))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rec_experiments", f"run_dir={'x' * 300}"],
+        ["rec_experiments.sweeps", "list", "x" * 300],
+        ["rec_experiments.analysis.report", f"runs={'x' * 300}"],
+    ],
+    ids=["run_dir", "sweeps", "runs"],
+)
+def test_a_name_of_300_characters_is_one_line(arguments, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "too long" in done.stderr
+
+
+def test_status_of_a_run_is_json_whatever_ended_it(folder):
+    ends(folder, ValueError("\x1b[2J \ud800"))
+    assert json.loads((folder.path / "status.json").read_text())["state"] == "failed"
+
+
+def test_the_reference_of_a_run_is_the_same_on_policy(tmp_path):
+    def config(sync: str, *others: str) -> dict:
+        return resolve("algo=grpo", f"sync={sync}", f"output_dir={tmp_path}", *others)
+
+    late = config("offset10")
+    rows = [{"step": 0, "eval/accuracy": 0.5}]
+    for other in (config("on_policy", "seed=1"), config("on_policy", "steps=7")):
+        RunFolder(run_path(other)).path.mkdir()
+        RunFolder(run_path(other)).set_status("done")
+    assert on_policy_rows(late, run_path(late)) is None
+    twin = RunFolder(run_path(config("on_policy")))
+    twin.path.mkdir()
+    twin.append("metrics.jsonl", rows)
+    twin.set_status("running")
+    assert on_policy_rows(late, run_path(late)) is None
+    twin.set_status("done")
+    assert on_policy_rows(late, run_path(late)) == rows
+    assert on_policy_rows(late, tmp_path / "a name of its own") == rows
+    assert on_policy_rows(late, tmp_path / "elsewhere" / "run") is None
+    assert on_policy_rows(config("on_policy"), twin.path) is None  # it is its own
+    (twin.path / "status.json").write_text("damaged")
+    assert on_policy_rows(late, run_path(late)) is None
