@@ -26,7 +26,7 @@ from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.gradient import GradientPass, MiniBatch
-from rec_experiments.types import Response, Rollouts, SampleKey, Sampler, Tick, Verdict
+from rec_experiments.types import Response, Rollouts, SampleKey, Sampler, StepIndex, VerifierResult
 
 # Dense bfloat16 FLOP/s as their maker states them, by a part of the device's name.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
@@ -135,7 +135,9 @@ def main() -> None:
         index=0,
         prompts=[prompt for prompt in prompts for _ in range(size.draws)],
         responses=rows,
-        verdicts=[Verdict(reward=float(i % 2), accuracy=float(i % 2)) for i in range(len(rows))],
+        results=[
+            VerifierResult(reward=float(i % 2), accuracy=float(i % 2)) for i in range(len(rows))
+        ],
         groups=[group for group in range(size.prompts) for _ in range(size.draws)],
         versions=[0] * len(rows),
     )
@@ -145,7 +147,7 @@ def main() -> None:
         forward=ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.bfloat16),
         limits=Limits(sequences=None, tokens=size.micro_batch_tokens),
     )
-    first = Tick(batch=0, epoch=0, part=0, update=0)
+    first = StepIndex(batch=0, epoch=0, mini_batch=0, step=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
 
     def step() -> None:

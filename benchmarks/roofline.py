@@ -155,9 +155,9 @@ def steps_of(
             stages.around(patched, owner, attribute, name)
         update = trainer.update
 
-        def update_of(experiment: Any, context: Any, optimizer: Any, batch: Rollouts, tick: Any):
+        def update_of(experiment: Any, context: Any, optimizer: Any, batch: Rollouts, index: Any):
             batches.append(batch)
-            return update(experiment, context, optimizer, batch, tick)
+            return update(experiment, context, optimizer, batch, index)
 
         trainer.update = update_of
         folder = RunFolder(Path(patched.enter_context(tempfile.TemporaryDirectory())))

@@ -81,7 +81,7 @@ class Needs:
         )
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Piece:
     """Base of every class that a config group can choose.
 
@@ -94,17 +94,17 @@ class Piece:
     needs: ClassVar[Needs] = Needs()
 
 
-class Tick(NamedTuple):
-    """When an update happens; it names what is random in it.
+class StepIndex(NamedTuple):
+    """Where a gradient step stands in a run. It names what is random in the step.
 
-    batch: consumed by this and its other updates. epoch: pass over the batch. part: mini-batch of
-    that pass. update: gradient steps taken before it. All count from 0.
+    batch: the batch that the step trains on. epoch: pass over that batch. mini_batch: part of that
+    pass. step: gradient steps taken before this one. All count from 0.
     """
 
     batch: int
     epoch: int
-    part: int
-    update: int
+    mini_batch: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifierResult:
     """What a verifier said of one response.
 
     reward: what the algorithm learns from. accuracy: 1 if the answer is right, else 0; the two
@@ -187,7 +187,7 @@ class Rollouts:
     index: int
     prompts: list[list[int]]  # B lists of prompt token ids
     responses: list[Response]  # B
-    verdicts: list[Verdict]  # B
+    results: list[VerifierResult]  # B
     groups: list[int]  # B group ids, 0, 1, … in order
     versions: list[int]  # B
     logps: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class Rollouts:
             self,
             prompts=[self.prompts[row] for row in rows],
             responses=[self.responses[row] for row in rows],
-            verdicts=[self.verdicts[row] for row in rows],
+            results=[self.results[row] for row in rows],
             groups=[new for new, group in enumerate(chosen) for _ in members[group]],
             versions=[self.versions[row] for row in rows],
             logps={role: [logp[row] for row in rows] for role, logp in self.logps.items()},
@@ -220,7 +220,7 @@ class Rollouts:
             index=index,
             prompts=[prompt for part in parts for prompt in part.prompts],
             responses=[response for part in parts for response in part.responses],
-            verdicts=[verdict for part in parts for verdict in part.verdicts],
+            results=[result for part in parts for result in part.results],
             groups=[
                 start + g for start, part in zip(starts, parts, strict=False) for g in part.groups
             ],
@@ -319,7 +319,7 @@ class LossInput:
     advantages: Advantages
     groups_B: Tensor
     versions_B: Tensor
-    tick: Tick
+    index: StepIndex
     dense: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -379,7 +379,7 @@ class Sampler(Protocol):
         """One response per draw, prompt by prompt, in order. Temperature 0 is greedy."""
 
 
-class Task(Protocol):
+class Dataset(Protocol):
     """A data set with its verifier. Its dataclass is also the schema of its config.
 
     max_prompt_tokens, max_response_tokens: longer prompts are refused, longer responses cut.
@@ -396,7 +396,7 @@ class Task(Protocol):
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems. Raises UserError naming what is missing."""
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         """Judge a response's text. Must be pure: it may run in another process."""
 
     def describe(self) -> str:
@@ -404,7 +404,7 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class SlowlyJudgedTask(Task, Protocol):
+class SlowlyVerifiedDataset(Dataset, Protocol):
     """A data set whose verifier needs modules that are slow to load."""
 
     def slow_imports(self) -> list[str]:
@@ -412,7 +412,7 @@ class SlowlyJudgedTask(Task, Protocol):
 
 
 @runtime_checkable
-class DemonstratedTask(Task, Protocol):
+class DemonstratedDataset(Dataset, Protocol):
     """A data set that a model which starts from nothing can learn from before its run."""
 
     def demonstrations(
@@ -422,10 +422,10 @@ class DemonstratedTask(Task, Protocol):
 
 
 @runtime_checkable
-class MultiTurnTask(Task, Protocol):
+class MultiTurnDataset(Dataset, Protocol):
     """A data set whose environment answers the model: a response is a trajectory (Appendix A).
 
-    A trajectory is model turn, environment turn, model turn, … and earns one verdict. It ends when
+    A trajectory is model turn, environment turn, model turn, … and earns one result. It ends when
     the environment has no reply, after `max_turns` model turns, or at `max_response_tokens` tokens
     of both: there it is cut, also within the environment's words, and counts as unfinished. A model
     turn without an end token is cut, so that nobody replies to it.

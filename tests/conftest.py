@@ -29,7 +29,7 @@ from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.training.metrics import TokenLog
-from rec_experiments.types import Rollouts, Tick
+from rec_experiments.types import Rollouts, StepIndex
 
 # A loaded machine fails no property.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -126,14 +126,14 @@ def accumulate_gradient(
     compute_dtype: torch.dtype = torch.float32,
     reference=None,
     seed: int = 0,
-    tick: Tick | None = None,
+    index: StepIndex | None = None,
     world: World = ALONE,
 ) -> TokenLog:
     """Add the gradient of a mini-batch to the model's, and measure KL if there is a reference.
 
-    Without a tick, batch n is update n, as where each batch is good for one.
+    Without a index, batch n is update n, as where each batch is good for one.
     """
-    tick = tick or Tick(batch=rollouts.index, epoch=0, part=0, update=rollouts.index)
+    index = index or StepIndex(batch=rollouts.index, epoch=0, mini_batch=0, step=rollouts.index)
     gradient = GradientPass(
         algorithm=algorithm,
         forward=ForwardPass(pad_id=pad_id, temperature=temperature, compute_dtype=compute_dtype),
@@ -142,7 +142,7 @@ def accumulate_gradient(
         kl=reference is not None,
         world=world,
     )
-    return gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, tick, seed, model))
+    return gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, index, seed, model))
 
 
 def timeless(row: dict) -> dict:

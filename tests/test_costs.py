@@ -27,7 +27,7 @@ from rec_experiments.rng import TRAIN
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.sweeps import compositions
-from rec_experiments.types import Response, Rollouts, SampleKey, Verdict
+from rec_experiments.types import Response, Rollouts, SampleKey, VerifierResult
 
 PROMPT = [5, 6, 7]
 
@@ -53,7 +53,7 @@ def batch_of(responses: list[list[int]], group_size: int) -> Rollouts:
         index=0,
         prompts=[PROMPT] * len(rows),
         responses=rows,
-        verdicts=[Verdict(float(i % 2), 0.0) for i in range(len(rows))],
+        results=[VerifierResult(float(i % 2), 0.0) for i in range(len(rows))],
         groups=[i // group_size for i in range(len(rows))],
         versions=[0] * len(rows),
     )

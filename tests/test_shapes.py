@@ -20,7 +20,7 @@ from rec_experiments.algo.groups import group_sum
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.policy.head import Head
 from rec_experiments.policy.logprobs import Logprobs
-from rec_experiments.types import Advantages, LossInput, Tick, Totals
+from rec_experiments.types import Advantages, LossInput, StepIndex, Totals
 
 B, T = 3, 5
 
@@ -37,7 +37,7 @@ def loss_input(**changed: object) -> LossInput:
         "advantages": Advantages(zeros(B), mask_BT, zeros(B), Totals(1, 1)),
         "groups_B": zeros(B),
         "versions_B": zeros(B),
-        "tick": Tick(0, 0, 0, 0),
+        "index": StepIndex(0, 0, 0, 0),
     }
     return LossInput(**{**whole, **changed})
 

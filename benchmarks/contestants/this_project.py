@@ -19,7 +19,7 @@ from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.trainer import TrainingContext, train
-from rec_experiments.types import Response, SampleKey, Sampler, Verdict
+from rec_experiments.types import Response, SampleKey, Sampler, VerifierResult
 
 # Training alone: others do not evaluate, measure KL or write states either.
 ALONE = (
@@ -101,7 +101,7 @@ def run(work: Work, name: str, first: bool, overrides: list[str]) -> None:
     experiment, context = loaded([*shared(work, overrides), *overrides])
     context.worker.sampler = Watched(context.worker.sampler, work, pace, first)
     context.worker.verifier = inline_verifier(
-        lambda text, answer: Verdict(reward=work.reward(text, answer), accuracy=0.0)
+        lambda text, answer: VerifierResult(reward=work.reward(text, answer), accuracy=0.0)
     )
     keep_first_gradient(work, name, context.model)
     folder = RunFolder(Path(work.folder, f"run_{name}"))

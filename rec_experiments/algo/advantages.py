@@ -22,7 +22,7 @@ class Advantage(Protocol):
         """The formula, for people."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class AsGiven(Piece):
     """What stands for the rewards is the advantage already, of an estimator from elsewhere."""
 
@@ -33,7 +33,7 @@ class AsGiven(Piece):
         return "A as given"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class GroupMean(Piece):
     """r_i − (r̄ + shift). Eq. 1 with shift 0; AsymRE (Section 4.2) with shift −τ."""
 
@@ -50,7 +50,7 @@ class GroupMean(Piece):
         return f"(r − (r̄ {self.shift:+g}))" if self.shift else "(r − r̄)"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class GroupStandard(Piece):
     """(r_i − r̄) / (σ_r + epsilon), the advantage of GRPO (Eq. 8).
 
@@ -76,7 +76,7 @@ class GroupStandard(Piece):
         return "(r − r̄)/σ_r"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class GroupWhitened(Piece):
     """(r_i − r̄) / √(σ_r² + epsilon) with the population's variance (arXiv 2505.22257, Eq. 2).
 
@@ -97,7 +97,7 @@ class GroupWhitened(Piece):
         return f"(r − r̄)/√(σ_r² + {self.epsilon:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class LeaveOneOut(Piece):
     """r_i minus the mean reward of the others of its group (RLOO, arXiv 2402.14740). It is
     K/(K − 1) · (r_i − r̄); a group of one has advantage 0."""
@@ -110,7 +110,7 @@ class LeaveOneOut(Piece):
         return "(r − r̄ of the others)"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class RelativeToMean(Piece):
     """(r_i − r̄) / (r̄ + epsilon): REINFORCE weighted by the inverse success rate, whose limit for
     many responses is maximum likelihood (MaxRL, arXiv 2602.02710).
@@ -136,7 +136,7 @@ class RelativeToMean(Piece):
         return "(r − r̄)/r̄"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class FixedBaseline(Piece):
     """scale · (r_i − baseline), whatever the others earned. With scale 2 and baseline ½ a reward of
     0 or 1 becomes −1 or 1.
@@ -160,7 +160,7 @@ class FixedBaseline(Piece):
         return f"{self.scale:g}·(r − {self.baseline:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class OptimalValue(Piece):
     """r_i − V*, V* = β log mean_j exp(r_j/β) over the group: the value of the policy that is best
     under a KL penalty β to the one that drew the group (arXiv 2505.20686, 2602.19362).
@@ -183,7 +183,7 @@ class OptimalValue(Piece):
         return f"(r − V*), V* = {self.temperature:g} · log mean exp(r/{self.temperature:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class MaxAtK(Piece):
     """K r̃_i, r̃_i = 1/C(K, k) Σ over the sets I of k responses with i among them of max_I r: the
     mean over the group of A_i ∇log π(y_i) is an unbiased gradient of the best of k (Eq. 9 of

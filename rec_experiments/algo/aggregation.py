@@ -22,7 +22,7 @@ class Aggregation(Protocol):
         """The normalisation, for people."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TokenMean(Piece):
     """Sum over tokens / live tokens of the mini-batch, as the paper's runs did."""
 
@@ -33,7 +33,7 @@ class TokenMean(Piece):
         return "mean over the response tokens of the whole mini-batch"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SequenceMean(Piece):
     """Token sums, mean over the live sequences of each group, then over the groups that have one:
     the 1/K Σ_i Σ_t of Eq. 1 and Eq. 8, the 1/|S| Σ_{i∈S} Σ_t of Eq. 10."""
@@ -46,7 +46,7 @@ class SequenceMean(Piece):
         return "token sums, mean over the sequences of a group, then over the groups"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SequenceTokenMean(Piece):
     """Token means of each sequence, mean over the live sequences of each group, then over the
     groups that have one: the 1/|y_i| Σ_t of GRPO as it was first written, and of GSPO."""

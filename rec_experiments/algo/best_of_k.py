@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WHOLE = Needs(whole_batch=True)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class OffPolicyBest(Piece):
     """−c_i log π_θ(y_i), c_i = K/C(K, k) Σ (1 + Σ_{j in I} δ_j) max_I A over the sets I of k live
     responses of a group with i among them, δ_j = Π_t ρ_t − 1 of response j: Eq. 10, whose product

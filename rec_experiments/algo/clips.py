@@ -24,7 +24,7 @@ class Clip(Protocol):
         """The interval of the ratio that is kept, for people."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Bounds(Piece):
     """The inner interval 1 − low ≤ ρ ≤ 1 + high, written (ε_low, ε_high) in the paper.
 
@@ -47,7 +47,7 @@ class Bounds(Piece):
         return log_ratio_BT <= log_ceiling(self.high)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class OneSide(Bounds):
     """M = 1(A > 0, ρ ≤ 1 + ε_high) + 1(A < 0, ρ ≥ 1 − ε_low), as in PPO and GRPO (Eq. 8)."""
 
@@ -68,7 +68,7 @@ class OneSide(Bounds):
         return f"one-side, keeps {bounds}" if bounds else "none, keeps every token"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TwoSide(Bounds):
     """M̃ = 1(1 − ε_low ≤ ρ ≤ 1 + ε_high), whatever the sign of the advantage (Eq. 18)."""
 
@@ -84,7 +84,7 @@ class TwoSide(Bounds):
         return f"two-side, keeps {floor}{ratio}{ceiling}"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Ring(Bounds):
     """M̂ = M̃ + 1(A > 0, ρ ≤ 1 − ε'_low) + 1(A < 0, ρ ≥ 1 + ε'_high) (Eq. 19).
 
@@ -96,7 +96,7 @@ class Ring(Bounds):
     outer_high: float | None
 
     def __post_init__(self) -> None:
-        super(Ring, self).__post_init__()
+        super().__post_init__()
         for side in ("low", "high"):
             inner, outer = getattr(self, side), getattr(self, f"outer_{side}")
             if inner is not None and outer is not None and outer < inner:

@@ -36,7 +36,7 @@ class Correction(Protocol):
         """The factor in the formula, empty for 1."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class NoCorrection(Piece):
     """The sampler's log-probabilities are taken as they are, as in the paper."""
 
@@ -47,7 +47,7 @@ class NoCorrection(Piece):
         return ""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TruncatedCorrection(Piece):
     """min(κ, cap) of each token (truncated importance sampling). Raises ValueError for cap < 1."""
 
@@ -64,7 +64,7 @@ class TruncatedCorrection(Piece):
         return f" · min(κ, {self.cap:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class MaskedCorrection(Piece):
     """A sequence counts only if Π_t κ_t ≤ cap (masked importance sampling); its weight is 1.
 
@@ -86,7 +86,7 @@ class MaskedCorrection(Piece):
         return f" · 1(Π κ ≤ {self.cap:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SequenceCorrection(Piece):
     """Π_t κ_t on every token of a sequence where it is at most cap, 0 where it is more: the masked
     importance sampling of sequences. Raises ValueError for cap < 1."""
@@ -107,7 +107,7 @@ class SequenceCorrection(Piece):
         return f" · Π κ·1(Π κ ≤ {self.cap:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class BandCorrection(Piece):
     """κ · 1(low ≤ κ ≤ high) of each token (IcePop). Raises ValueError unless 0 ≤ low ≤ 1 ≤ high."""
 
@@ -129,7 +129,7 @@ class BandCorrection(Piece):
         return f" · κ·1({self.low:g} ≤ κ ≤ {self.high:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class RejectionCorrection(Piece):
     """A weight of κ, and a measure of κ that must lie in a band: verl's rollout_is and rollout_rs,
     each with a level of its own (rollout_corr_helper.py). What is rejected stays in the

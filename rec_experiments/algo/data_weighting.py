@@ -38,7 +38,7 @@ class DataWeighting(Protocol):
         """The formula, given the advantage's."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Uniform(Piece):
     """Every response counts alike."""
 
@@ -51,7 +51,7 @@ class Uniform(Piece):
         return advantage
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class DropNegatives(Piece):
     """RED-Drop (Eq. 10): drop excess negatives at random, then recompute the advantages.
 
@@ -88,7 +88,7 @@ def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator)
     return ~negative_B | (drawn_before_BB.sum(1) < allowed_B)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class VariedGroups(Piece):
     """Groups whose rewards are all equal are masked out, with their penalty (arXiv 2505.22257,
     Eq. 8; DAPO draws others in their place instead: source=refill). count_masked: whether their
@@ -107,7 +107,7 @@ class VariedGroups(Piece):
         return f"{advantage}, groups of equal rewards masked out"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Exponential(Piece):
     """w_i = exp(A_i / temperature). Raises ValueError unless temperature > 0."""
 
@@ -121,7 +121,7 @@ class Exponential(Piece):
         return (advantage_B / self.temperature).exp()
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ExponentialWeight(Exponential):
     """RED-Weight (Section 4.3): w_i A_i."""
 
@@ -135,7 +135,7 @@ class ExponentialWeight(Exponential):
         return f"exp(A/{self.temperature:g})·A with A = {advantage}"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class PairwiseWeight(Exponential):
     """Pairwise-weighted REINFORCE (Eq. 9): (Σ_j w_ij)(A_i − Σ_j w_ij A_j / Σ_j w_ij).
 

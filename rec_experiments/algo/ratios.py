@@ -19,7 +19,7 @@ class Ratio(Protocol):
         """The ratio as the formula writes it."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TokenRatio(Piece):
     """ρ = π_θ/π_old of each token, π_old being the policy that drew it."""
 
@@ -30,7 +30,7 @@ class TokenRatio(Piece):
         return "ρ"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SequenceRatio(Piece):
     """s = (Π_t ρ_t)^(1/|y|), the same for all tokens of a sequence (GSPO, arXiv 2507.18071)."""
 
@@ -43,7 +43,7 @@ class SequenceRatio(Piece):
         return "s"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ProximalRatio(Piece):
     """u = π_θ/π_prox of each token (decoupled PPO, arXiv 2110.00641)."""
 

@@ -22,7 +22,7 @@ class Regularizer(Protocol):
         """The term in the formula, empty for none."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class NoRegularizer(Piece):
     """Nothing to add."""
 
@@ -33,7 +33,7 @@ class NoRegularizer(Piece):
         return ""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SequenceSquare(Piece):
     """τ/2 (log π_θ(y|x) − log π_old(y|x))² of each sequence: OPMD as the paper writes it.
 
@@ -56,7 +56,7 @@ class SequenceSquare(Piece):
         return f"{self.tau:g}/2 · (log π_θ(y) − log π_old(y))² per sequence"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TokenSquare(Piece):
     """τ (log π_θ − log π_old)² of each token: OPMD as the paper's framework computes it.
 
@@ -75,7 +75,7 @@ class TokenSquare(Piece):
         return f"{self.tau:g} · (log π_θ − log π_old)² per token"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ReferencePenalty(Piece):
     """beta times an estimate of KL(π_θ ‖ π_ref) from each token that was drawn, as Schulman numbers
     the estimators (joschu.net/blog/kl-approx.html). Raises ValueError for beta < 0."""
@@ -94,7 +94,7 @@ class ReferencePenalty(Piece):
         return self.beta * self.estimate(_live_difference(batch, "reference"))
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class K1(ReferencePenalty):
     """log π_θ/π_ref: unbiased as a value, but its gradient has mean 0 on-policy."""
 
@@ -105,7 +105,7 @@ class K1(ReferencePenalty):
         return f"{self.beta:g} · log π_θ/π_ref per token (k1)"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class K2(ReferencePenalty):
     """½ (log π_θ/π_ref)²: its gradient on-policy is that of KL(π_θ ‖ π_ref)."""
 
@@ -116,7 +116,7 @@ class K2(ReferencePenalty):
         return f"{self.beta:g} · ½(log π_θ/π_ref)² per token (k2)"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class K3(ReferencePenalty):
     """q − 1 − log q with q = π_ref/π_θ: at least 0; GRPO's penalty (arXiv 2402.03300, Eq. 4). It
     goes on as a straight line beyond q = e^20, so that it stays finite."""
@@ -131,7 +131,7 @@ class K3(ReferencePenalty):
         return f"{self.beta:g} · (π_ref/π_θ − 1 + log π_θ/π_ref) per token (k3)"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ExactKl(Piece):
     """beta · KL(π_θ ‖ π_ref) of each token, exact over the vocabulary. Raises ValueError for
     beta < 0."""
@@ -149,7 +149,7 @@ class ExactKl(Piece):
         return f"{self.beta:g} · KL(π_θ ‖ π_ref) per token, exact"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class PairSquare(Piece):
     """beta/4 · (d_i − d_j)², d = log π_θ(y)/π_ref(y), mean over the ordered pairs of a group's
     responses: with leave-one-out rewards it makes half the contrastive policy gradient

@@ -18,7 +18,15 @@ from rec_experiments.algo.ratios import Ratio
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer
 from rec_experiments.algo.truncation import Truncation
 from rec_experiments.algo.weights import Weight
-from rec_experiments.types import Advantages, LossInput, LossOutput, Needs, Outcomes, Tick, Totals
+from rec_experiments.types import (
+    Advantages,
+    LossInput,
+    LossOutput,
+    Needs,
+    Outcomes,
+    StepIndex,
+    Totals,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,5 +192,5 @@ def tokens(log_ratio_BT: Tensor, advantage_B: Tensor) -> LossInput:
         advantages=Advantages(advantage_B, mask_BT, torch.ones_like(rows_B), totals),
         groups_B=rows_B,
         versions_B=torch.zeros_like(rows_B),
-        tick=Tick(0, 0, 0, 0),
+        index=StepIndex(0, 0, 0, 0),
     )

@@ -20,7 +20,7 @@ class Truncation(Protocol):
         """What happens, for people; empty for nothing."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TrainTruncated(Piece):
     """Trained on as if it were complete, with the reward that its text earned."""
 
@@ -31,7 +31,7 @@ class TrainTruncated(Piece):
         return ""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class MaskTruncated(Piece):
     """Left out of loss and denominators (DAPO, Section 3.4: overlong filtering). Its reward stays
     in the baseline of its group: how good the others are is known from all that was tried."""
@@ -43,7 +43,7 @@ class MaskTruncated(Piece):
         return "responses cut at the limit are masked out"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class PenaliseTruncated(Piece):
     """`penalty` is taken off its reward. Raises ValueError unless penalty ≥ 0."""
 

@@ -17,7 +17,7 @@ WHOLE = Needs(whole_batch=True)
 ROUNDING = 1e-9  # of a bound that was moved by repeated steps
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class DualClip(OneSide):
     """The one-side mask, and where A < 0 also ρ ≤ ceiling: the surrogate is at least ceiling · A
     there, so that one token cannot carry the step (arXiv 1912.09729).
@@ -28,21 +28,21 @@ class DualClip(OneSide):
     ceiling: float
 
     def __post_init__(self) -> None:
-        super(DualClip, self).__post_init__()
+        super().__post_init__()
         if not 1 < self.ceiling < math.inf:
             raise ValueError(f"ceiling={self.ceiling}: must be greater than 1, and finite")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        inside_BT = super(DualClip, self).__call__(log_ratio_BT, batch)
+        inside_BT = super().__call__(log_ratio_BT, batch)
         beyond_BT = log_ratio_BT > math.log(self.ceiling)
         return inside_BT & ~(beyond_BT & (batch.advantage_B < 0)[:, None])
 
     def describe(self, ratio: str) -> str:
-        one_side = super(DualClip, self).describe(ratio)
+        one_side = super().describe(ratio)
         return f"{one_side}; drops {ratio} > {self.ceiling:g} where A < 0"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class AroundProximal(Bounds):
     """One-side bounds on ρ around ρ' = π_prox/π_behavior: A > 0 keeps ρ ≤ ρ' + high, A < 0 keeps
     ρ ≥ max(ρ' − low, 0) (arXiv 2505.22257, Eq. 6, with π_k as the proximal policy; also Mix-PPG,
@@ -73,7 +73,7 @@ class AroundProximal(Bounds):
         return f"keeps {kept} [ρ' = π_prox/π_behavior]" if kept else "none, keeps every token"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Divergence(Bounds):
     """Drops a token that is already further than `high` from the policy that drew it and would be
     pushed on: A > 0 and π_θ > π_behavior; `low` where both signs are the other way
@@ -101,7 +101,7 @@ class Divergence(Bounds):
         return f"drops {self.name} {dropped}" if dropped else "none, keeps every token"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TotalVariation(Divergence):
     """|π_θ − π_behavior| of the token (DPPO-Binary-TV)."""
 
@@ -112,7 +112,7 @@ class TotalVariation(Divergence):
         return (logp_BT.exp() - behavior_BT.exp()).abs()
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class BinaryKl(Divergence):
     """p log(p/q) + (1 − p) log((1 − p)/(1 − q)), p = π_behavior, q = π_θ of the token
     (DPPO-Binary-KL)."""
@@ -128,7 +128,7 @@ class BinaryKl(Divergence):
         return of_token_BT + of_rest_BT.where(rest_BT > 0, 0.0)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SecondMoment(OneSide):
     """Of the tokens that a one-side clip could drop (A > 0 and ρ > 1, A < 0 and ρ < 1), those with
     the largest (log ρ)² go until the mean of the others is at most `threshold`: Algorithm 1 of M2PO
@@ -142,7 +142,7 @@ class SecondMoment(OneSide):
     threshold: float
 
     def __post_init__(self) -> None:
-        super(SecondMoment, self).__post_init__()
+        super().__post_init__()
         if not 0 <= self.threshold < math.inf:
             raise ValueError(f"threshold={self.threshold}: must be at least 0, and finite")
 
@@ -162,7 +162,7 @@ class SecondMoment(OneSide):
         kept = (ascending_N.cumsum(0) / count_N <= self.threshold).sum()  # these means ascend
         keep_N = among_BT.new_ones(among_BT.numel())
         keep_N[region_N[descending_N[: len(descending_N) - kept]]] = False
-        return keep_N.view_as(among_BT) & super(SecondMoment, self).__call__(log_ratio_BT, batch)
+        return keep_N.view_as(among_BT) & super().__call__(log_ratio_BT, batch)
 
     def describe(self, ratio: str) -> str:
         moment = (
@@ -171,13 +171,13 @@ class SecondMoment(OneSide):
         )
         if self.low is None and self.high is None:
             return moment
-        return f"{moment}; {super(SecondMoment, self).describe(ratio)}"
+        return f"{moment}; {super().describe(ratio)}"
 
     def _among(self, ratio: str) -> str:
         return f"A > 0 and {ratio} > 1, or A < 0 and {ratio} < 1,"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SecondMomentOfAll(SecondMoment):
     """As SecondMoment, of all live tokens whatever the sign of A: AReaL's reading of M2PO, which
     takes the moment of π_prox/π_behavior and clips as decoupled PPO besides."""
@@ -189,7 +189,7 @@ class SecondMomentOfAll(SecondMoment):
         return "any A"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SecondMomentBounds(SecondMoment):
     """One pair of bounds e^±τ for the tokens that a one-side clip could drop, as the authors' code
     of M2PO has it (Infini-AI-Lab/M2PO, core_algos.py). Where the mean of (log ρ)² is over the
@@ -236,7 +236,7 @@ class SecondMomentBounds(SecondMoment):
         )
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Balanced(OneSide):
     """One-side bounds that move, step by step, until tokens with A > 0 make `target` of the clipped
     surrogate's absolute value: Algorithm 1 of BAPO (arXiv 2510.18927), over the whole mini-batch.
@@ -253,7 +253,7 @@ class Balanced(OneSide):
     target: float
 
     def __post_init__(self) -> None:
-        super(Balanced, self).__post_init__()
+        super().__post_init__()
         if self.low is None or not 0 <= self.low_end <= self.low:
             raise ValueError(f"low={self.low}: must be at least low_end={self.low_end} ≥ 0")
         if self.high is None or not self.high <= self.high_end < math.inf:

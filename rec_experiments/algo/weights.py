@@ -28,7 +28,7 @@ class Weight(Protocol):
         """The factor in the formula, empty for 1."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class NoWeight(Piece):
     """1 for every token (NoIS)."""
 
@@ -39,7 +39,7 @@ class NoWeight(Piece):
         return ""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ImportanceWeight(Piece):
     """The ratio that the `ratio` piece gives: ρ = π_θ / π_old of each token (IS)."""
 
@@ -50,7 +50,7 @@ class ImportanceWeight(Piece):
         return f" · {ratio}"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class BehaviorWeight(Piece):
     """ρ = π_θ/π_behavior of each token, whatever ratio the clip looks at: (π_prox/π_behavior) · u,
     the weight of decoupled PPO (arXiv 2110.00641)."""
@@ -62,7 +62,7 @@ class BehaviorWeight(Piece):
         return " · ρ"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class CappedWeight(Piece):
     """min(ratio, cap): no token loses its gradient (CISPO, arXiv 2506.13585, Eq. 4 and 5, without a
     lower bound, as that paper runs it). Raises ValueError unless cap > 0."""
@@ -80,7 +80,7 @@ class CappedWeight(Piece):
         return f" · min({ratio}, {self.cap:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class BoundedWeight(CappedWeight):
     """max(floor, min(ratio, cap)): CISPO with both bounds, 1 − ε_low and 1 + ε_high in its Eq. 5,
     as the code of verl and ROLL has it. A floor of 0 is none.
@@ -91,30 +91,30 @@ class BoundedWeight(CappedWeight):
     floor: float
 
     def __post_init__(self) -> None:
-        super(BoundedWeight, self).__post_init__()
+        super().__post_init__()
         if not 0 <= self.floor <= self.cap:
             raise ValueError(f"floor={self.floor}: must be at least 0, and at most cap={self.cap}")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        return super(BoundedWeight, self).__call__(log_ratio_BT, batch).clamp(min=self.floor)
+        return super().__call__(log_ratio_BT, batch).clamp(min=self.floor)
 
     def describe(self, ratio: str) -> str:
         return f" · max({self.floor:g}, min({ratio}, {self.cap:g}))"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class CappedBehavior(CappedWeight):
     """min(ρ, cap), ρ = π_θ/π_behavior of each token, whatever ratio the clip looks at: decoupled
     PPO as in its authors' code (openai/ppo-ewma), which raises log π_behavior where ρ > 100."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        return super(CappedBehavior, self).__call__(batch.log_ratio_BT(), batch)
+        return super().__call__(batch.log_ratio_BT(), batch)
 
     def describe(self, ratio: str) -> str:
-        return super(CappedBehavior, self).describe("ρ")
+        return super().describe("ρ")
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ZeroWeight(Piece):
     """0 for every token: the gradient is that of the extra loss alone."""
 
@@ -125,7 +125,7 @@ class ZeroWeight(Piece):
         return " · 0"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TaperedWeight(Piece):
     """1 where A ≥ 0, min(Π_t ρ_t, 1) of the whole response elsewhere (TOPR, arXiv 2503.14286)."""
 
@@ -137,7 +137,7 @@ class TaperedWeight(Piece):
         return " · (1 where A ≥ 0, min(Π ρ, 1) where A < 0)"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TokenTaper(Piece):
     """1 where A ≥ 0, min(ρ, 1) of each token elsewhere: what ROLL calls TOPR, which has the ratio
     of the whole response (TaperedWeight)."""
@@ -150,7 +150,7 @@ class TokenTaper(Piece):
         return " · (1 where A ≥ 0, min(ρ, 1) where A < 0)"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SoftGate(Piece):
     """4 σ(x)(1 − σ(x)) · ratio with x = τ (ratio − 1): the gradient of (4/τ) σ(x), which fades out
     on both sides of 1 where a clip cuts (SAPO, arXiv 2511.20347).
@@ -174,7 +174,7 @@ class SoftGate(Piece):
         return f" · 4σ(x)(1 − σ(x))·{ratio} [x = τ({ratio} − 1), {taus}]"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class GeometricMean(Piece):
     """exp(mean_t c_t) of each response, c_t = log ratio cut off at log(1 + high) where A > 0 and at
     log(1 − low) where A < 0: what GMPO (arXiv 2507.20673, Eq. 4) has for ρ. low and high are those
@@ -196,7 +196,7 @@ class GeometricMean(Piece):
         return f" · geometric mean of the clipped {ratio}"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class GammaWeight(Piece):
     """w^k · exp(λ (1 − w)) of each response, w = Π_t ρ_t: 1 at w = 1, 0 at 0 and ∞ (VESPO, arXiv
     2602.10693). One pair (k, λ) where A ≥ 0, another where A < 0.

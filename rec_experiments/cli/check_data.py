@@ -10,7 +10,7 @@ from rec_experiments.cli.command import hydra_main
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier
-from rec_experiments.types import Problem, Task
+from rec_experiments.types import Dataset, Problem
 
 FAILURES_SHOWN = 5
 PAGE = help.Page(
@@ -36,11 +36,11 @@ class Report:
 
 def check_gold(problems: list[Problem], verifier: BatchVerifier) -> list[Problem]:
     """The problems whose gold solution the verifier rejects."""
-    verdicts = verifier([(problem.solution, problem.answer) for problem in problems])
-    return [p for p, verdict in zip(problems, verdicts, strict=True) if verdict.accuracy != 1]
+    results = verifier([(problem.solution, problem.answer) for problem in problems])
+    return [p for p, result in zip(problems, results, strict=True) if result.accuracy != 1]
 
 
-def report(task: Task, verifier: BatchVerifier) -> Report:
+def report(task: Dataset, verifier: BatchVerifier) -> Report:
     """Check every training and evaluation problem of a task."""
     train, evaluation = task.load()
     problems = train + evaluation

@@ -1,3 +1,5 @@
 """`python -m rec_experiments tune`."""
 
-from rec_experiments.analysis.tuning import main as main
+from rec_experiments.analysis.tuning import main
+
+__all__ = ["main"]

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from rec_experiments.training.policies import Proximal, Reference
     from rec_experiments.training.protocol import Optimizer
     from rec_experiments.training.updates import Updates
-    from rec_experiments.types import Task
+    from rec_experiments.types import Dataset
 else:  # OmegaConf knows no protocols; schema.py says which classes may fill a slot
     Advantage = Aggregation = Clip = Correction = DataWeighting = Ratio = Regularizer = Any
     Truncation = Weight = RewardAdjustment = Source = ModelChoice = Optimizer = Pipeline = Any
-    SamplerChoice = Tracking = Proximal = Reference = Updates = Task = Any
+    SamplerChoice = Tracking = Proximal = Reference = Updates = Dataset = Any
 
 MOST_THREADS = 1024  # torch dies of a million
 LONGEST_SCHEDULE = 1_000_000  # batches; it is looked through one by one
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Preset:
     """name: the algorithm as the paper's legends write it. source: where the paper defines it."""
 
@@ -46,7 +46,7 @@ class Preset:
     source: str
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Pieces:
     """The method, one field a config group (conf/algorithm.yaml)."""
 
@@ -70,13 +70,13 @@ class Pieces:
         return Algorithm(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Algorithm)})
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Experiment(Pieces):
     """One run (conf/config.yaml, which explains each value)."""
 
     sync: Schedule
     model: ModelChoice
-    dataset: Task
+    dataset: Dataset
     sampler: SamplerChoice
     pipeline: Pipeline
     optimizer: Optimizer

@@ -60,7 +60,7 @@ from rec_experiments.training.optimizers import AdamW
 from rec_experiments.training.protocol import Optimizer
 from rec_experiments.training.sfpo import SlowFast
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import Piece, Task
+from rec_experiments.types import Dataset, Piece
 
 PACKAGE, CONF = Path(installed.PACKAGE), Path(installed.CONF)
 
@@ -195,7 +195,7 @@ PROTOCOLS: dict[str, type] = {
     "source": replay.Source,
     "reward": reward.RewardAdjustment,
     "model": ModelChoice,
-    "dataset": Task,
+    "dataset": Dataset,
     "sampler": SamplerChoice,
     "pipeline": Pipeline,
     "optimizer": Optimizer,

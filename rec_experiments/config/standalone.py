@@ -19,7 +19,7 @@ from rec_experiments.config.experiment import Pieces
 from rec_experiments.errors import UserError
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
-from rec_experiments.types import LossInput, Outcomes, Tick
+from rec_experiments.types import LossInput, Outcomes, StepIndex
 
 OF_A_RUN = ("updates", "source", "reward", "reference")
 
@@ -125,7 +125,7 @@ class StandaloneAlgorithm:
             advantages=parts.advantages(outcomes, rng.generator(seed, rng.DROP, step)),
             groups_B=groups,
             versions_B=versions,
-            tick=Tick(batch=step, epoch=0, part=0, update=step),
+            index=StepIndex(batch=step, epoch=0, mini_batch=0, step=step),
         )
         if "proximal" in self.parts.needs.logps - logps.keys():
             batch = replace(batch, logps={**logps, "proximal": self.proximal.logp(batch)})

@@ -1,1 +1,1 @@
-"""Data sets: each module is one Task, the problems together with their verifier."""
+"""Data sets: each module is one Dataset, the problems together with their verifier."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rec_experiments import rng
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, Problem, Verdict
+from rec_experiments.types import Piece, Problem, VerifierResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ OPERATORS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
 EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its content, is held out
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Arithmetic(Piece):
     """Raises ValueError for a number that makes no task.
 
@@ -104,9 +104,9 @@ class Arithmetic(Piece):
         derivation = derive(prompt, self.modulus)
         return Problem(({"role": "user", "content": prompt},), derivation, derivation)
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         correct = float(response == answer)
-        return Verdict(reward=correct, accuracy=correct)
+        return VerifierResult(reward=correct, accuracy=correct)
 
     def describe(self) -> str:
         return (

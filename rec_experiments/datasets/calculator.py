@@ -14,7 +14,7 @@ from rec_experiments.types import Problem
 QUERY = re.compile(r"\?([0-9])([+*])([0-9])")
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Calculator(Arithmetic):
     """Raises ValueError for a number that makes no task.
 

@@ -21,7 +21,7 @@ HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>\S+))?")  # 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Source:
     """One split of a data set.
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rec_experiments.datasets.loading import Named, Source, refuse_one_file_for_two, text_of
-from rec_experiments.datasets.text import TextTask, prompt
+from rec_experiments.datasets.text import TextDataset, prompt
 from rec_experiments.datasets.verifiers.boxed import last_boxed
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, Verdict
+from rec_experiments.types import Problem, VerifierResult
 
 
 class Form(Enum):
@@ -31,7 +31,7 @@ class Answers(Enum):
     expression = "expression"  # any expression of the same value
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class MathSource(Source):
     """A split, and what the fields of its rows mean.
 
@@ -65,8 +65,8 @@ class MathSource(Source):
         )
 
 
-@dataclass(kw_only=True, slots=True)
-class MathProblems(TextTask):
+@dataclass(kw_only=True)
+class MathProblems(TextDataset):
     """Raises ValueError for a number out of range, no hub name or no regular expression.
 
     path: a local folder with the files that `train` and `evaluation` name, or null for the hub.
@@ -81,7 +81,7 @@ class MathProblems(TextTask):
     format_bonus: float
 
     def __post_init__(self) -> None:
-        TextTask.__post_init__(self)
+        TextDataset.__post_init__(self)
         if not isinstance(self.answers, Answers):
             allowed = " or ".join(choice.value for choice in Answers)
             raise ValueError(f"answers={self.answers}: must be {allowed}")
@@ -103,7 +103,7 @@ class MathProblems(TextTask):
         train, evaluation = (self._problems(name, source) for name, source in self._sources())
         return train, evaluation
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         from rec_experiments.datasets.verifiers import math_answer  # sympy is slow to import
 
         number = self.answers is Answers.number

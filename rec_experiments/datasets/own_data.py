@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rec_experiments.datasets.loading import Named, Source, refuse_one_file_for_two, text_of
-from rec_experiments.datasets.text import TextTask, question, solutions
+from rec_experiments.datasets.text import TextDataset, question, solutions
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Problem, Verdict
+from rec_experiments.types import Problem, VerifierResult
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TextSource(Source):
     """A split, and what the fields of its rows mean.
 
@@ -37,13 +37,13 @@ class TextSource(Source):
         )
 
 
-@dataclass(kw_only=True, slots=True)
-class OwnData(TextTask):
+@dataclass(kw_only=True)
+class OwnData(TextDataset):
     """Raises ValueError for a number out of range or no hub name.
 
     path: a local folder with the files that `train` and `evaluation` name, or null for the hub.
     verifier: dotted name of a function of a response and the row's answer, both texts. It returns a
-    number, the reward, where 1 and more counts as right; or a Verdict.
+    number, the reward, where 1 and more counts as right; or a VerifierResult.
     """
 
     path: str | None
@@ -52,7 +52,7 @@ class OwnData(TextTask):
     verifier: str
 
     def __post_init__(self) -> None:
-        TextTask.__post_init__(self)
+        TextDataset.__post_init__(self)
         self.train.check("train", self.path)
         self.evaluation.check("evaluation", self.path)
 
@@ -66,8 +66,8 @@ class OwnData(TextTask):
         )
         return train, evaluation
 
-    def verify(self, response: str, answer: str) -> Verdict:
-        return verdict(function(self.verifier)(response, answer))
+    def verify(self, response: str, answer: str) -> VerifierResult:
+        return result(function(self.verifier)(response, answer))
 
     def slow_imports(self) -> list[str]:
         return [self.verifier.rpartition(".")[0]]
@@ -101,11 +101,11 @@ def function(name: str) -> Callable[[str, str], Any]:
     return found
 
 
-def verdict(said: Any) -> Verdict:
-    """What a verifier said, as a Verdict. Raises TypeError for anything else."""
-    if isinstance(said, Verdict):
+def result(said: Any) -> VerifierResult:
+    """What a verifier said, as a VerifierResult. Raises TypeError for anything else."""
+    if isinstance(said, VerifierResult):
         return said
     reward = float(said) if not isinstance(said, str) else math.nan
     if not math.isfinite(reward):
-        raise TypeError(f"a verifier said {said!r}: must be a finite number or a Verdict")
-    return Verdict(reward=reward, accuracy=float(reward >= 1))
+        raise TypeError(f"a verifier said {said!r}: must be a finite number or a VerifierResult")
+    return VerifierResult(reward=reward, accuracy=float(reward >= 1))

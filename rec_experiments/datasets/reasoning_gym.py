@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from rec_experiments.datasets.text import TextTask, question, solutions
+from rec_experiments.datasets.text import TextDataset, question, solutions
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Problem, Verdict
+from rec_experiments.types import Problem, VerifierResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ UNSTEADY = (
 )  # fmt: skip
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Stage:
     """name: of a data set of the package. parameters: of that data set; the others are its own."""
 
@@ -40,8 +40,8 @@ class Stage:
     parameters: dict[str, Any]
 
 
-@dataclass(kw_only=True, slots=True)
-class ReasoningGym(TextTask):
+@dataclass(kw_only=True)
+class ReasoningGym(TextDataset):
     """Raises ValueError for a number out of range, and unless name or stages is given.
 
     name, parameters: one data set. stages: several, in the order of training where shuffle=false;
@@ -59,7 +59,7 @@ class ReasoningGym(TextTask):
     answer_tag: str | None
 
     def __post_init__(self) -> None:
-        TextTask.__post_init__(self)
+        TextDataset.__post_init__(self)
         if (self.name is None) == (self.stages is None):
             raise ValueError(
                 f"name={self.name or 'null'}: must be a data set of reasoning-gym, as lcm, or "
@@ -81,7 +81,7 @@ class ReasoningGym(TextTask):
         in_turn = chain.from_iterable(zip_longest(*(held_out for _, held_out in sides)))
         return train, [problem for problem in in_turn if problem is not None]
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         """The score of the package's verifier; right is a score of 1."""
         place = json.loads(answer)
         entry = self._dataset(place["stage"])[place["item"]]
@@ -89,7 +89,7 @@ class ReasoningGym(TextTask):
             raise ValueError("another item than the prompt's: its data set is not deterministic")
         given = self._judged(response)
         score = float(self._dataset(place["stage"]).score_answer(given, entry))
-        return Verdict(reward=score, accuracy=float(score >= 1))
+        return VerifierResult(reward=score, accuracy=float(score >= 1))
 
     def slow_imports(self) -> list[str]:
         return ["reasoning_gym"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author
-from rec_experiments.types import Problem, Verdict
+from rec_experiments.types import Problem, VerifierResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STEP = re.compile(r"([0-9])([+*])([0-9])=([0-9])")
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Reduction(Arithmetic):
     """Raises ValueError for a number that makes no task.
 
@@ -53,13 +53,13 @@ class Reduction(Arithmetic):
         solution = ";".join([*steps, f"#{value}"])
         return Problem(({"role": "user", "content": prompt},), prompt, solution)
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         """Whether every step takes two numbers that are there, and is right, down to the last.
 
         answer: the prompt.
         """
         correct = float(is_reduction(response, *read(answer), self.modulus))
-        return Verdict(reward=correct, accuracy=correct)
+        return VerifierResult(reward=correct, accuracy=correct)
 
     def describe(self) -> str:
         return (

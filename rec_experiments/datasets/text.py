@@ -17,8 +17,8 @@ class LongPrompts(StrEnum):
     drop = "drop"  # they are left out, and counted
 
 
-@dataclass(kw_only=True, slots=True)
-class TextTask(Piece):
+@dataclass(kw_only=True)
+class TextDataset(Piece):
     """Raises ValueError for a number out of range.
 
     system_prompt: opens every prompt. long_prompts: what becomes of a problem with a longer prompt

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rec_experiments.datasets.loading import Named, Row, Source, text_of
-from rec_experiments.datasets.text import TextTask, prompt
+from rec_experiments.datasets.text import TextDataset, prompt
 from rec_experiments.datasets.verifiers import tool_call
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, Verdict
+from rec_experiments.types import Problem, VerifierResult
 
 INSTRUCTION = ("instruction", "input", "output")
 
@@ -42,8 +42,8 @@ DEEPEST = 64  # brackets in brackets
 STARTS = 100  # places where a list of tools may begin
 
 
-@dataclass(kw_only=True, slots=True)
-class ToolCalls(TextTask):
+@dataclass(kw_only=True)
+class ToolCalls(TextDataset):
     """Raises ValueError for a number out of range or no hub name.
 
     path: a local file, or a folder that holds `source.file`; null for the hub. system_prompt: opens
@@ -57,7 +57,7 @@ class ToolCalls(TextTask):
     held_out: int
 
     def __post_init__(self) -> None:
-        TextTask.__post_init__(self)
+        TextDataset.__post_init__(self)
         self.source.check("source", self.path)
         if self.train_problems is not None and self.train_problems < 1:
             raise ValueError(
@@ -83,7 +83,7 @@ class ToolCalls(TextTask):
             )
         return train[: self.train_problems], evaluation
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         return tool_call.verify(response, answer)
 
     def describe(self) -> str:

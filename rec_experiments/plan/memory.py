@@ -192,18 +192,18 @@ class Phases:
         with self.phase("hold"):  # in overlap they are held in shared memory
             held = slots[0] if overlaps else Snapshot.of(model, 0).kept().weights
             course = experiment.updates.course()
-            course.before(course.tick(0), model)
+            course.before(course.index_of(0), model)
         context: Any = SimpleNamespace(policies=policies, chat=CHAT, world=world)
-        gradient = gradient_pass(experiment, context, batch.tick)
+        gradient = gradient_pass(experiment, context, batch.index)
         part = Pass(batch.sequences, needs_gradient=True, chunked=True)
         begin_gradient(model)
-        experiment.optimizer.step(optimizer, model, batch.tick.update)  # makes its state
+        experiment.optimizer.step(optimizer, model, batch.index.step)  # makes its state
         with self.phase("train"), policies.at_hand(gradient.others, world.device, compute):
             begin_gradient(model)
             gradient.compute(model, part, batch)
         with self.phase("step"):
             before = copied(model) if gradient.kl else None
-            experiment.optimizer.step(optimizer, model, batch.tick.update)
+            experiment.optimizer.step(optimizer, model, batch.index.step)
             del before
         with self.phase("sample"):  # what is there while the sampler works, or after it
             for copy in copies:

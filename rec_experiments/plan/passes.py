@@ -8,7 +8,7 @@ import torch
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.training.gradient import MiniBatch
 from rec_experiments.training.trainer import measures_kl
-from rec_experiments.types import Response, Rollouts, Tick, Verdict
+from rec_experiments.types import Response, Rollouts, StepIndex, VerifierResult
 
 
 def recomputes(experiment: Experiment) -> bool:
@@ -56,7 +56,7 @@ def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
         index=0,
         prompts=[[i // together] * P for i in range(rows)],
         responses=[Response([i] * T, logp[i], True, [True] * T) for i in range(rows)],
-        verdicts=[Verdict(reward=float(i % 2), accuracy=float(i % 2)) for i in range(rows)],
+        results=[VerifierResult(reward=float(i % 2), accuracy=float(i % 2)) for i in range(rows)],
         groups=[0] * rows,
         versions=[0] * rows,
         logps={"behavior": logp} if recomputes(experiment) else {},
@@ -66,7 +66,7 @@ def full_pass(experiment: Experiment, prompt_tokens: int) -> Rollouts:
 def batch_of(experiment: Experiment, rollouts: Rollouts) -> MiniBatch:
     """The rows as an update gets them that measures KL, if any does."""
     update = next(n for n in range(1 << 20) if measures_kl(experiment.kl_every or 1, n))
-    tick = Tick(batch=0, epoch=0, part=0, update=update)
+    index = StepIndex(batch=0, epoch=0, mini_batch=0, step=update)
     source: Any = experiment.model
     like: Any = torch.nn.Linear(1, 1, dtype=getattr(torch, source.dtype))
-    return MiniBatch.of(rollouts, experiment.algorithm(), tick, experiment.seed, like)
+    return MiniBatch.of(rollouts, experiment.algorithm(), index, experiment.seed, like)

@@ -24,7 +24,7 @@ PLAIN_TEMPLATE = (
 )
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class WarmStart:
     """A short supervised phase for a model that starts from nothing.
 
@@ -50,7 +50,7 @@ class WarmStart:
             )
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Tiny(Piece):
     """A small Qwen2 over bytes, made on the spot: nothing to download.
 
@@ -108,7 +108,7 @@ class Tiny(Piece):
         return f"tiny Qwen2, {self.layers} layers of width {self.hidden_size}, bytes as tokens"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Pretrained(Piece):
     """A causal language model of transformers: a hub name or a local folder.
 

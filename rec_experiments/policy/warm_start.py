@@ -20,14 +20,14 @@ from rec_experiments.files import no_link, read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import Tiny, WarmStart
-from rec_experiments.types import DemonstratedTask, MultiTurnTask, Problem, Task
+from rec_experiments.types import Dataset, DemonstratedDataset, MultiTurnDataset, Problem
 
 VERSION = 2  # part of the cache key: raise it when the warm start itself changes
 
 
 def load_warm_start(
     source: Tiny,
-    task: Task,
+    task: Dataset,
     model: nn.Module,
     chat: ChatTemplate,
     problems: list[Problem],
@@ -36,7 +36,7 @@ def load_warm_start(
 ) -> None:
     """Warm-start the tiny model on the task's demonstrations, from the cache if it is there."""
     plan = source.warm_start
-    if not plan.steps or not isinstance(task, DemonstratedTask):
+    if not plan.steps or not isinstance(task, DemonstratedDataset):
         note("the tiny model starts untrained on this data set: expect an accuracy near 0")
         return
     recipe = {
@@ -100,13 +100,13 @@ def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str],
 
 
 def trajectory(
-    task: Task, chat: ChatTemplate, problem: Problem, turns: list[str]
+    task: Dataset, chat: ChatTemplate, problem: Problem, turns: list[str]
 ) -> tuple[list[int], list[bool]]:
     """Tokens and mask, as of a Response, of the model's turns with the task's replies between."""
     tokens = chat.encode_response(turns[0])
     mask = [True] * len(tokens)
     for n in range(1, len(turns)):
-        assert isinstance(task, MultiTurnTask)
+        assert isinstance(task, MultiTurnDataset)
         text = task.reply(problem, turns[:n])
         assert text is not None, f"nobody replies to turn {n} of the demonstration {turns}"
         reply, turn = chat.encode_reply(text), chat.encode_response(turns[n])

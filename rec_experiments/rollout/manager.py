@@ -25,7 +25,7 @@ from rec_experiments.types import Problem, Rollouts, SampleKey
 
 
 @dataclass(kw_only=True)
-class RolloutFeed:
+class RolloutManager:
     """Batches in order, made of draws, each from the version that the schedule names.
 
     The trainer calls `take(batch)` before its first update on a batch and `reach(batches)` after

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rec_experiments.types import Response, Rollouts, Verdict
+from rec_experiments.types import Response, Rollouts, VerifierResult
 
 Packed = dict[str, Any]  # of tensors and plain values, as torch.load takes them with weights_only
 
@@ -21,7 +21,7 @@ OF_VERDICTS = {"reward": NUMBERS, "accuracy": NUMBERS, "timed_out": FLAGS, "cras
 
 def pack(rollouts: Rollouts) -> Packed:
     """`unpack` gives the same rollouts back."""
-    responses, verdicts = rollouts.responses, rollouts.verdicts
+    responses, results = rollouts.responses, rollouts.results
     return {
         "index": rollouts.index,
         "prompts": _flat(rollouts.prompts, TOKENS),
@@ -30,8 +30,8 @@ def pack(rollouts: Rollouts) -> Packed:
             for name, dtype in OF_RESPONSES.items()
         },
         "finished": _column([response.finished for response in responses], FLAGS),
-        "verdicts": {
-            name: _column([getattr(verdict, name) for verdict in verdicts], dtype)
+        "results": {
+            name: _column([getattr(result, name) for result in results], dtype)
             for name, dtype in OF_VERDICTS.items()
         },
         "groups": _column(rollouts.groups, TOKENS),
@@ -46,7 +46,7 @@ def pack(rollouts: Rollouts) -> Packed:
 def unpack(packed: Packed) -> Rollouts:
     """Raises KeyError, TypeError or ValueError for what `pack` has not made."""
     written = [_rows(packed["responses"][name]) for name in OF_RESPONSES]
-    columns = [packed["verdicts"][name].tolist() for name in OF_VERDICTS]
+    columns = [packed["results"][name].tolist() for name in OF_VERDICTS]
     finished = packed["finished"].tolist()
     return Rollouts(
         index=packed["index"],
@@ -55,7 +55,7 @@ def unpack(packed: Packed) -> Rollouts:
             Response(tokens, logp, ended, mask)
             for tokens, logp, mask, ended in zip(*written, finished, strict=True)
         ],
-        verdicts=[Verdict(*values) for values in zip(*columns, strict=True)],
+        results=[VerifierResult(*values) for values in zip(*columns, strict=True)],
         groups=packed["groups"].tolist(),
         versions=packed["versions"].tolist(),
         logps={role: _rows(flat) for role, flat in packed["logps"].items()},

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rec_experiments.rollout.worker import RolloutWorker, Weights
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Sequential(Piece):
     """Draw in the process that trains, in turn with it."""
 
@@ -38,7 +38,7 @@ class Sequential(Piece):
         return "drawn in turn with training"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Overlap(Piece):
     """Draw in another process while this one trains.
 

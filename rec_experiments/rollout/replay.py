@@ -39,7 +39,7 @@ class Source(Protocol):
         """Where the rollouts of a batch come from, for people; empty where all are fresh."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Fresh(Piece):
     """Every batch is a draw of its own. Raises ValueError for redraws below 0."""
 
@@ -62,7 +62,7 @@ class Fresh(Piece):
         return _redrawn(self.redraws)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Replay(Piece):
     """`reuse` groups of every batch come from earlier draws, the others from a fresh one.
 

@@ -16,7 +16,7 @@ class RewardAdjustment(Protocol):
         """The change, for people; empty for none."""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class AsVerified(Piece):
     """The verifier's reward as it is."""
 
@@ -27,7 +27,7 @@ class AsVerified(Piece):
         return ""
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class OverlongPenalty(Piece):
     """Soft overlong punishment (DAPO, arXiv 2503.14476, Eq. 13): nothing is taken off up to
     `limit` − `buffer` tokens, then linearly more, 1 at `limit` tokens or where the response was
@@ -48,7 +48,7 @@ class OverlongPenalty(Piece):
         return f"less up to 1 over the last {self.buffer} tokens before the limit"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class FlipNoise(Piece):
     """A share of the rewards is mirrored: r becomes low + high − r. Which, the sample's key says.
 
@@ -73,7 +73,7 @@ class FlipNoise(Piece):
         return f"mirrored between {self.low:g} and {self.high:g} with a chance of {self.share:g}"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class ClippedReward(Piece):
     """No less than `low`, no more than `high`. Raises ValueError unless low ≤ high."""
 

@@ -17,7 +17,7 @@ class Phase(Enum):
     framework = "framework"  # staleness ((l - n) mod m) + n, as the paper's code behaves
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Schedule:
     """(sync_interval m, sync_offset n). Without an interval the weights are never synchronised.
 

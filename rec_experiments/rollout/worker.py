@@ -15,14 +15,14 @@ from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.types import (
-    MultiTurnTask,
+    Dataset,
+    MultiTurnDataset,
     Problem,
     Response,
     Rollouts,
     SampleKey,
     Sampler,
-    Task,
-    Verdict,
+    VerifierResult,
 )
 
 Weights = dict[str, Tensor]
@@ -134,7 +134,7 @@ class LocalWorker:
         sampler: Sampler,
         chat: ChatTemplate,
         verifier: BatchVerifier,
-        task: Task,
+        task: Dataset,
         adjust: RewardAdjustment,
         recomputer: LogprobRecomputer | None = None,
         initial: Sampler | None = None,
@@ -143,7 +143,7 @@ class LocalWorker:
         self.adjust, self.recomputer = adjust, recomputer
         self.initial = initial
         self.limit = task.max_response_tokens
-        self.conversation = task if isinstance(task, MultiTurnTask) else None
+        self.conversation = task if isinstance(task, MultiTurnDataset) else None
         self._loaded: int | None = None
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
@@ -174,18 +174,20 @@ class LocalWorker:
     def _adjusted(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
         """The answers, with the rewards that training gets."""
         return [
-            replace(rollouts, verdicts=self._adjusted_verdicts(rollouts, request))
+            replace(rollouts, results=self._adjusted_verdicts(rollouts, request))
             for rollouts, request in zip(self._answers(snapshot, requests), requests, strict=True)
         ]
 
-    def _adjusted_verdicts(self, rollouts: Rollouts, request: RolloutRequest) -> list[Verdict]:
+    def _adjusted_verdicts(
+        self, rollouts: Rollouts, request: RolloutRequest
+    ) -> list[VerifierResult]:
         keys = [key for of_problem in request.keys for key in of_problem]
         return [
-            replace(verdict, reward=self.adjust(verdict.reward, response, key, self.limit))
-            if verdict.judged
-            else verdict
-            for verdict, response, key in zip(
-                rollouts.verdicts, rollouts.responses, keys, strict=True
+            replace(result, reward=self.adjust(result.reward, response, key, self.limit))
+            if result.judged
+            else result
+            for result, response, key in zip(
+                rollouts.results, rollouts.responses, keys, strict=True
             )
         ]
 
@@ -210,7 +212,7 @@ class LocalWorker:
         rows = [
             (group, response) for group, of_group in enumerate(responses) for response in of_group
         ]
-        verdicts = self.verifier(
+        results = self.verifier(
             [(self._outcome(response), together.problems[group].answer) for group, response in rows]
         )
         seconds = {"rollout": sampled - started, "reward": time.perf_counter() - sampled}
@@ -218,7 +220,7 @@ class LocalWorker:
             index=together.keys[0][0].batch,
             prompts=[prompts[group] for group, _ in rows],
             responses=[response for _, response in rows],
-            verdicts=verdicts,
+            results=results,
             groups=[group for group, _ in rows],
             versions=[snapshot.version] * len(rows),
             seconds=seconds,
@@ -266,7 +268,9 @@ class LocalWorker:
                 responses[group][k] = responses[group][k].then(response, limit)
         return responses
 
-    def _reply(self, task: MultiTurnTask, problem: Problem, response: Response) -> Response | None:
+    def _reply(
+        self, task: MultiTurnDataset, problem: Problem, response: Response
+    ) -> Response | None:
         """The environment's turn after a response, or None where the trajectory ends."""
         if not response.finished:
             return None
@@ -291,9 +295,9 @@ def given(rollouts: Rollouts) -> PendingRollouts:
 def _equal_rewards(rollouts: Rollouts) -> list[int]:
     """The groups whose judged rewards are all equal, or that have none."""
     rewards: dict[int, set[float]] = {group: set() for group in rollouts.groups}
-    for group, verdict in zip(rollouts.groups, rollouts.verdicts, strict=True):
-        if verdict.judged:
-            rewards[group].add(verdict.reward)
+    for group, result in zip(rollouts.groups, rollouts.results, strict=True):
+        if result.judged:
+            rewards[group].add(result.reward)
     return [group for group, values in rewards.items() if len(values) < 2]
 
 

@@ -47,11 +47,11 @@ class Scores:
 
 def score(answered: Rollouts) -> Scores:
     of_problem = defaultdict(list)
-    for group, verdict in zip(answered.groups, answered.verdicts, strict=True):
-        of_problem[group].append(verdict.accuracy)
+    for group, result in zip(answered.groups, answered.results, strict=True):
+        of_problem[group].append(result.accuracy)
     means = [fmean(values) for values in of_problem.values()]
     low, high = interval(means)
-    metrics = response_metrics("eval", answered.responses, answered.verdicts)
+    metrics = response_metrics("eval", answered.responses, answered.results)
     return Scores(metrics, low, high, len(means))
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from rec_experiments import distributed
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.datasets.text import LongPrompts, TextTask
+from rec_experiments.datasets.text import LongPrompts, TextDataset
 from rec_experiments.datasets.verifiers.verifier_pool import (
     BatchVerifier,
     VerifierPool,
@@ -32,7 +32,7 @@ from rec_experiments.samplers import shared
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.trainer import TrainingContext, forward_pass, pass_limits
-from rec_experiments.types import MultiTurnTask, Problem, SlowlyJudgedTask, Task
+from rec_experiments.types import Dataset, MultiTurnDataset, Problem, SlowlyVerifiedDataset
 
 TOKEN_BYTES = 40  # of a drawn token and its log-probability, as they wait in a batch
 
@@ -68,7 +68,7 @@ def prepare(
     check_context(experiment, chat)
     train_problems = short_enough(experiment, chat, train_problems, "training", note)
     eval_problems = short_enough(experiment, chat, eval_problems, "evaluation", note)
-    if isinstance(experiment.dataset, MultiTurnTask):
+    if isinstance(experiment.dataset, MultiTurnDataset):
         chat.encode_reply("")  # a template that cannot is refused now, not in the midst of a run
     if isinstance(experiment.model, Tiny):
         load_warm_start(
@@ -208,11 +208,11 @@ def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, copies).eval().requires_grad_(False)
 
 
-def verifier_for(task: Task) -> BatchVerifier:
+def verifier_for(task: Dataset) -> BatchVerifier:
     """In this process, or in killable workers where the task asks for them."""
     if not task.verifier_workers:
         return inline_verifier(task.verify)
-    imports = task.slow_imports() if isinstance(task, SlowlyJudgedTask) else []
+    imports = task.slow_imports() if isinstance(task, SlowlyVerifiedDataset) else []
     return VerifierPool(task.verify, task.verifier_workers, task.verifier_timeout, imports)
 
 
@@ -267,7 +267,7 @@ def check_context(experiment: Experiment, chat: ChatTemplate) -> None:
     sampled to that length again before it is cut.
     """
     limit, response = experiment.dataset.max_prompt_tokens, experiment.dataset.max_response_tokens
-    times = 2 if isinstance(experiment.dataset, MultiTurnTask) else 1
+    times = 2 if isinstance(experiment.dataset, MultiTurnDataset) else 1
     if limit + times * response > chat.context:
         raise UserError(
             f"dataset.max_prompt_tokens={limit}: with {'twice ' * (times - 1)}"
@@ -293,8 +293,8 @@ def short_enough(
     kept = [p for p, prompt in zip(problems, prompts, strict=True) if len(prompt) <= limit]
     if len(kept) == len(problems):
         return problems
-    of_text = isinstance(task, TextTask)
-    if isinstance(task, TextTask) and task.long_prompts is LongPrompts.drop and kept:
+    of_text = isinstance(task, TextDataset)
+    if isinstance(task, TextDataset) and task.long_prompts is LongPrompts.drop and kept:
         note(
             f"{len(problems) - len(kept)} of {len(problems)} {what} prompts are longer than "
             f"dataset.max_prompt_tokens={limit}, and left out"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rec_experiments.samplers.decoding import NativeSampler
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Native(Piece):
     """Config of the native sampler; the values and their meaning are in conf/sampler/native.yaml.
 

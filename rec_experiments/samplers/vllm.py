@@ -53,7 +53,7 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Vllm(Piece):
     """Config of the vLLM sampler; the values and their meaning are in conf/sampler/vllm.yaml.
 

@@ -19,7 +19,7 @@ from rec_experiments.types import Piece
 FOLDER_ID = "folder_id"  # key of trackio's configuration of a run
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Trackio(Piece):
     """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
 
@@ -70,7 +70,7 @@ class Trackio(Piece):
         return -1 if last is None else last
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TensorBoard(Piece):
     """Event files in the run folder. A resumed run writes on, and hides what it does anew; one that
     was not tracked before has its earlier steps as well.

@@ -49,7 +49,7 @@ def lasting_id(folder: Path) -> str:
     return file.read_text()
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class NoTracking(Piece):
     """metrics.jsonl only."""
 
@@ -57,7 +57,7 @@ class NoTracking(Piece):
         return _Silent()
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Wandb(Piece):
     """Weights & Biases. mode: online, offline or disabled; null is online with a key, else offline.
 

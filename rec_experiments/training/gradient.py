@@ -17,7 +17,7 @@ from rec_experiments.policy.batching import Limits, Pass, TokenSequence, distinc
 from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
-from rec_experiments.types import Advantages, LossInput, LossOutput, Outcomes, Rollouts, Tick
+from rec_experiments.types import Advantages, LossInput, LossOutput, Outcomes, Rollouts, StepIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,16 @@ class MiniBatch:
     advantages: Advantages
     groups_B: Tensor
     versions_B: Tensor
-    tick: Tick
+    index: StepIndex
 
     @classmethod
     def of(
-        cls, rollouts: Rollouts, algorithm: Algorithm, tick: Tick, seed: int, model: PreTrainedModel
+        cls,
+        rollouts: Rollouts,
+        algorithm: Algorithm,
+        index: StepIndex,
+        seed: int,
+        model: PreTrainedModel,
     ) -> "MiniBatch":
         """Of the rows of a mini-batch. Decides which are dropped, and counts the denominators."""
         parameter = next(model.parameters())
@@ -52,14 +57,14 @@ class MiniBatch:
         groups_B = torch.tensor(rollouts.groups)
         outcomes = Outcomes(  # on the CPU: few numbers, and every rank must come to the same ones
             rewards_B=torch.tensor(
-                [verdict.reward for verdict in rollouts.verdicts], dtype=torch.float64
+                [result.reward for result in rollouts.results], dtype=torch.float64
             ),
             groups_B=groups_B,
             mask_BT=written_BT,
             finished_B=torch.tensor([response.finished for response in rollouts.responses]),
-            judged_B=torch.tensor([verdict.judged for verdict in rollouts.verdicts]),
+            judged_B=torch.tensor([result.judged for result in rollouts.results]),
         )
-        dropping = rng.generator(seed, rng.DROP, tick.batch, tick.epoch, tick.part)
+        dropping = rng.generator(seed, rng.DROP, index.batch, index.epoch, index.mini_batch)
         return cls(
             sequences=distinct(rollouts.prompts, [r.tokens for r in rollouts.responses]),
             written_BT=written_BT.to(parameter.device),
@@ -67,7 +72,7 @@ class MiniBatch:
             advantages=algorithm.advantages(outcomes, dropping).to(parameter.device),
             groups_B=groups_B.to(parameter.device),
             versions_B=torch.tensor(rollouts.versions).to(parameter.device),
-            tick=tick,
+            index=index,
         )
 
     def input(
@@ -86,7 +91,7 @@ class MiniBatch:
             advantages=self.advantages.rows(index_B, width),
             groups_B=self.groups_B[index_B],
             versions_B=self.versions_B[index_B],
-            tick=self.tick,
+            index=self.index,
             dense={name: getattr(scored, f"{name}_BT") for name in dense},
         )
         if proximal is None or "proximal" in batch.logps:
@@ -271,7 +276,7 @@ def _log(
     if "sampler" in logps:
         log.add_mismatch(logps["behavior"] - logps["sampler"], live_BT)
     else:  # only there is the trainer's pass at the version that drew the tokens
-        fresh_B = loss_input.versions_B == loss_input.tick.update
+        fresh_B = loss_input.versions_B == loss_input.index.step
         log.add_mismatch(out.log_ratio_BT, live_BT & fresh_B[:, None])
     measured = scored.each(Tensor.detach)
     log.add_policy(measured.entropy_BT, measured.kl_BT, written_BT)

@@ -12,8 +12,8 @@ from rec_experiments.types import (
     LossOutput,
     Response,
     Rollouts,
-    Tick,
-    Verdict,
+    StepIndex,
+    VerifierResult,
 )
 
 PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
@@ -144,31 +144,31 @@ def quantiles(values_N: Tensor, shares: list[float]) -> Tensor:
 
 
 def response_metrics(
-    prefix: str, responses: list[Response], verdicts: list[Verdict]
+    prefix: str, responses: list[Response], results: list[VerifierResult]
 ) -> dict[str, float]:
     """Means over responses: reward, accuracy, the policy's tokens and turns, share cut; and how
     many could not be judged, which have no reward and count as wrong."""
-    rewards = [verdict.reward for verdict in verdicts if verdict.judged]
+    rewards = [result.reward for result in results if result.judged]
     return {
         **({f"{prefix}/reward": _mean(rewards)} if rewards else {}),
-        f"{prefix}/accuracy": _mean([v.accuracy for v in verdicts]),
+        f"{prefix}/accuracy": _mean([v.accuracy for v in results]),
         f"{prefix}/response_length": _mean([r.length for r in responses]),
         f"{prefix}/turns": _mean([r.turns for r in responses]),
         f"{prefix}/truncated": _mean([not r.finished for r in responses]),
-        f"{prefix}/verifier_timeouts": sum(v.timed_out for v in verdicts),
-        f"{prefix}/verifier_crashes": sum(v.crashed for v in verdicts),
+        f"{prefix}/verifier_timeouts": sum(v.timed_out for v in results),
+        f"{prefix}/verifier_crashes": sum(v.crashed for v in results),
     }
 
 
-def rollout_metrics(rollouts: Rollouts, tick: Tick) -> dict[str, float]:
+def rollout_metrics(rollouts: Rollouts, index: StepIndex) -> dict[str, float]:
     """What can be said of a mini-batch before it is trained on.
 
     train/staleness: gradient steps since the policy that drew a response, mean over responses.
     train/policy_version: gradient steps that the oldest of these policies had taken.
     """
-    staleness = [tick.update - version for version in rollouts.versions]
+    staleness = [index.step - version for version in rollouts.versions]
     return {
-        **response_metrics("train", rollouts.responses, rollouts.verdicts),
+        **response_metrics("train", rollouts.responses, rollouts.results),
         "train/staleness": _mean(staleness),
         "train/staleness_min": min(staleness),
         "train/staleness_max": max(staleness),

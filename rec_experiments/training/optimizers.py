@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class AdamW(Piece):
     """learning_rate: after warm-up. warmup_steps: gradient steps of linear warm-up, 0 for none.
     max_grad_norm: the gradient is scaled down to this norm.

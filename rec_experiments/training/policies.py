@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rec_experiments.distributed import memory_of
-from rec_experiments.types import LossInput, Piece, Tick
+from rec_experiments.types import LossInput, Piece, StepIndex
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Proximal(Piece):
     """The policy that a trust region is built around; a rule for one derives from this.
 
@@ -45,7 +45,7 @@ class Proximal(Piece):
         return type(self).__name__
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class BatchStart(Proximal):
     """The policy as it was before the first update on a batch (decoupled PPO as AReaL runs it)."""
 
@@ -55,7 +55,7 @@ class BatchStart(Proximal):
         return "the policy before the first update on a batch"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Interpolated(Proximal):
     """log π_prox = log π_b + α (log π_θ − log π_b), α = (v_prox − v_b)/(v_θ − v_b), without a
     forward pass (A-3PO, arXiv 2512.06547). v_θ and v_b: gradient steps that the policy and the
@@ -73,7 +73,7 @@ class Interpolated(Proximal):
 
     def logp(self, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"]
-        staleness_B = (batch.tick.update - batch.versions_B).to(behavior_BT.dtype)
+        staleness_B = (batch.index.step - batch.versions_B).to(behavior_BT.dtype)
         share_B = (staleness_B - self.lag).clamp(min=0) / staleness_B.clamp(min=1)
         return behavior_BT + share_B[:, None] * (batch.logp_BT.detach() - behavior_BT)
 
@@ -81,7 +81,7 @@ class Interpolated(Proximal):
         return f"between behavior policy and policy, {self.lag} gradient steps behind it"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class MovingAverage(Proximal):
     """θ_prox ← decay · θ_prox + (1 − decay) · θ after every update (PPO-EWMA, arXiv 2110.00641).
 
@@ -106,7 +106,7 @@ class MovingAverage(Proximal):
         return f"a moving average of the weights, decay {self.decay:g}"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Reference(Piece):
     """The policy that a penalty pulls to, and that train/kl is measured to: the initial model, or
     the policy as it was at the last swap.
@@ -131,7 +131,7 @@ class Reference(Piece):
         return f"swapped to the policy every {self.swap_every} batches"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class StagedReference(Reference):
     """A reference whose swap begins a stage: the optimizer starts anew with it, as if the policy
     were trained by another run that begins there (arXiv 2505.22257, Algorithm 1)."""
@@ -139,7 +139,7 @@ class StagedReference(Reference):
     resets_optimizer: ClassVar[bool] = True
 
     def describe(self) -> str:
-        return super(StagedReference, self).describe() + ", where the optimizer starts anew"
+        return super().describe() + ", where the optimizer starts anew"
 
 
 @contextlib.contextmanager
@@ -190,8 +190,8 @@ class Policies:
     reference: Reference
     models: dict[str, PreTrainedModel]
 
-    def begin_batch(self, tick: Tick, policy: nn.Module) -> None:
-        if "reference" in self.models and self.reference.is_due(tick.batch):
+    def begin_batch(self, index: StepIndex, policy: nn.Module) -> None:
+        if "reference" in self.models and self.reference.is_due(index.batch):
             self.models["reference"].load_state_dict(policy.state_dict())
 
     @contextlib.contextmanager

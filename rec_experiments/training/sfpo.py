@@ -11,7 +11,7 @@ import numpy as np
 
 from rec_experiments.distributed import kept
 from rec_experiments.training.updates import Course, Updates
-from rec_experiments.types import Tick
+from rec_experiments.types import StepIndex
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEAST_DEVIATION = 1e-9  # nats/token; the authors' code adds it, so that no rounding is an event
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class SlowFast(Updates):
     """All epochs but the last are the K fast steps of the paper, the last is its slow step; before
     it the weights go to θ_0 + α (θ_K − θ_0), θ_0 being where the batch began. The optimizer's state
@@ -98,30 +98,30 @@ class SlowFastCourse(Course):
         self.entropies: list[float] = []
         self.ended: int | None = None
 
-    def tick(self, update: int) -> Tick:
+    def index_of(self, update: int) -> StepIndex:
         if self.ended is None or update < self.ended:
-            return self.updates.tick(update)
+            return self.updates.index_of(update)
         batches, part = divmod(update - self.ended, self.updates.mini_batches)
-        return Tick(self.ended // self.updates.per_batch + batches, 0, part, update)
+        return StepIndex(self.ended // self.updates.per_batch + batches, 0, part, update)
 
-    def before(self, tick: Tick, model: nn.Module) -> dict[str, float]:
+    def before(self, index: StepIndex, model: nn.Module) -> dict[str, float]:
         from rec_experiments.training.movement import copied, reposition
 
         if self.ended is not None:
             return {"train/alpha": 0.0}
-        if tick.epoch == tick.part == 0:
+        if index.epoch == index.mini_batch == 0:
             self.start = copied(model)
-        elif tick.epoch == self.updates.epochs - 1 and tick.part == 0:
+        elif index.epoch == self.updates.epochs - 1 and index.mini_batch == 0:
             reposition(model, self.start, self.updates.alpha)
             self.start = {}
         return {"train/alpha": self.updates.alpha}
 
-    def after(self, tick: Tick, row: dict[str, Any]) -> None:
-        if self.ended is not None or self.updates.tick(tick.update + 1).batch == tick.batch:
+    def after(self, index: StepIndex, row: dict[str, Any]) -> None:
+        if self.ended is not None or self.updates.index_of(index.step + 1).batch == index.batch:
             return
         self.entropies = [*self.entropies, row["train/entropy"]][-self.updates.window :]
         if self.updates.ends(self.entropies):
-            self.ended = tick.update + 1
+            self.ended = index.step + 1
 
     def state(self) -> dict[str, Any]:
         return {"start": self.start, "entropies": self.entropies, "ended": self.ended}

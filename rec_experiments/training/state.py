@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from rec_experiments.distributed import World, is_split, pack
 from rec_experiments.errors import first_line
 from rec_experiments.rollout import packed
-from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.runs.checkpoints import State, foreign
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
@@ -29,7 +29,7 @@ class Trained:
     optimizer: torch.optim.Optimizer
     policies: Policies
     course: Course
-    feed: RolloutFeed
+    feed: RolloutManager
     world: World
 
     def state(self, step: int, batch: Rollouts | None) -> State:

@@ -16,7 +16,7 @@ from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import Pretrained
-from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
 from rec_experiments.runs.checkpoints import State
 from rec_experiments.runs.run_folder import RunFolder
@@ -30,7 +30,7 @@ from rec_experiments.training.metrics import (
 from rec_experiments.training.movement import copied, relative_distance
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.state import Trained, fitting
-from rec_experiments.types import Problem, Rollouts, SampleKey, Tick
+from rec_experiments.types import Problem, Rollouts, SampleKey, StepIndex
 
 SAMPLES_SHOWN = 4  # responses written to samples.jsonl at each evaluation
 
@@ -67,7 +67,7 @@ def train(
     """
     model, course = context.model, experiment.updates.course()
     optimizer = experiment.optimizer.build(model)
-    feed = make_feed(experiment, context)
+    feed = make_manager(experiment, context)
     trained = Trained(
         model=model,
         optimizer=optimizer,
@@ -109,21 +109,21 @@ def train(
     saved = step
     with folder.writing() as settle:
         while step < experiment.steps and not any(context.world.gather(stop())):
-            tick = course.tick(step)
+            index = course.index_of(step)
             if batch is None:
-                batch = begin_batch(experiment, context, optimizer, feed.take(tick.batch), tick)
-            moved = course.before(tick, model)
-            lag = weight_lag(experiment, context, feed.behavior, batch, tick)
-            row = update(experiment, context, optimizer, batch, tick) | lag | moved
-            course.after(tick, row)
+                batch = begin_batch(experiment, context, optimizer, feed.take(index.batch), index)
+            moved = course.before(index, model)
+            lag = weight_lag(experiment, context, feed.behavior, batch, index)
+            row = update(experiment, context, optimizer, batch, index) | lag | moved
+            course.after(index, row)
             step += 1
-            if course.tick(step).batch != tick.batch:
+            if course.index_of(step).batch != index.batch:
                 batch = None
             if step % experiment.eval_every == 0 or step == experiment.steps:
                 row |= evaluate(experiment, context, folder, step)
             record({"step": step, **row})
             if batch is None:
-                feed.reach(tick.batch + 1, step, model)
+                feed.reach(index.batch + 1, step, model)
             settle()
             if step % experiment.checkpoint_every == 0 or step == experiment.steps:
                 save()
@@ -133,8 +133,8 @@ def train(
     return step == experiment.steps
 
 
-def make_feed(experiment: Experiment, context: TrainingContext) -> RolloutFeed:
-    return RolloutFeed(
+def make_manager(experiment: Experiment, context: TrainingContext) -> RolloutManager:
+    return RolloutManager(
         worker=context.worker,
         schedule=experiment.sync,
         source=experiment.source,
@@ -162,7 +162,7 @@ def begin_batch(
     context: TrainingContext,
     optimizer: torch.optim.Optimizer,
     batch: Rollouts,
-    tick: Tick,
+    index: StepIndex,
 ) -> Rollouts:
     """The batch with what the policy before its first update says of it, where that is needed.
 
@@ -170,13 +170,13 @@ def begin_batch(
     seconds["proximal"] is what it took.
     """
     started, model = time.perf_counter(), context.model
-    if experiment.reference.resets_optimizer and experiment.reference.is_due(tick.batch):
+    if experiment.reference.resets_optimizer and experiment.reference.is_due(index.batch):
         optimizer.state.clear()
-    context.policies.begin_batch(tick, model)
-    gradient = gradient_pass(experiment, context, tick)
+    context.policies.begin_batch(index, model)
+    gradient = gradient_pass(experiment, context, index)
     if experiment.updates.per_batch == 1 or not (gradient.proximal and gradient.proximal.of_batch):
         return batch
-    whole = MiniBatch.of(batch, gradient.algorithm, tick, experiment.seed, model)
+    whole = MiniBatch.of(batch, gradient.algorithm, index, experiment.seed, model)
     logp = replace(gradient, others={}, kl=False).score_all(model, whole).logp_BT.tolist()
     rows = zip(logp, batch.responses, strict=True)
     proximal = [of_row[: len(response.tokens)] for of_row, response in rows]
@@ -184,10 +184,12 @@ def begin_batch(
     return replace(batch, logps={**batch.logps, "proximal": proximal}, seconds=seconds)
 
 
-def gradient_pass(experiment: Experiment, context: TrainingContext, tick: Tick) -> GradientPass:
+def gradient_pass(
+    experiment: Experiment, context: TrainingContext, index: StepIndex
+) -> GradientPass:
     """How the gradient of this update is computed."""
     algorithm, policies = experiment.algorithm(), context.policies
-    others, kl = dict(policies.models), measures_kl(experiment.kl_every, tick.update)
+    others, kl = dict(policies.models), measures_kl(experiment.kl_every, index.step)
     if not kl and not algorithm.needs_reference:
         others.pop("reference", None)
     return GradientPass(
@@ -244,14 +246,14 @@ def weight_lag(
     context: TrainingContext,
     behavior: Snapshot | None,
     batch: Rollouts,
-    tick: Tick,
+    index: StepIndex,
 ) -> Row:
     """How far the weights are from those that drew the batch, as a share of their norm.
 
     Only in the updates that measure KL, and only where one version drew the whole batch and its
     weights are still held: under an offset they are gone.
     """
-    if not measures_kl(experiment.kl_every, tick.update):
+    if not measures_kl(experiment.kl_every, index.step):
         return {}
     if behavior is None or set(batch.versions) != {behavior.version}:
         return {}
@@ -263,40 +265,40 @@ def update(
     context: TrainingContext,
     optimizer: torch.optim.Optimizer,
     batch: Rollouts,
-    tick: Tick,
+    index: StepIndex,
 ) -> Row:
     """One gradient step on one mini-batch of a batch. Returns its row of metrics."""
     started = time.perf_counter()
     # Named by seed and step, so that any module with dropout is the same after a resume.
-    named = rng.generator(experiment.seed, rng.MODEL, tick.update)
+    named = rng.generator(experiment.seed, rng.MODEL, index.step)
     torch.manual_seed(int(named.integers(1 << 62)))
-    groups = experiment.updates.groups(tick, batch.groups[-1] + 1, experiment.seed)
+    groups = experiment.updates.groups(index, batch.groups[-1] + 1, experiment.seed)
     rollouts = batch.of_groups(groups)
-    gradient = gradient_pass(experiment, context, tick)
-    mini_batch = MiniBatch.of(rollouts, gradient.algorithm, tick, experiment.seed, context.model)
+    gradient = gradient_pass(experiment, context, index)
+    mini_batch = MiniBatch.of(rollouts, gradient.algorithm, index, experiment.seed, context.model)
     forward = gradient.forward
     with context.policies.at_hand(gradient.others, context.world.device, forward.compute_dtype):
         log = gradient.accumulate(context.model, mini_batch)
     log = TokenLog.joined(context.world.gather(log.cpu()))
     row = {
-        **rollout_metrics(rollouts, tick),
+        **rollout_metrics(rollouts, index),
         **group_metrics(rollouts, mini_batch.advantages),
         **log.reduce(),
     }
     before = copied(context.model) if gradient.kl else None
-    norm = float(experiment.optimizer.step(optimizer, context.model, tick.update))
+    norm = float(experiment.optimizer.step(optimizer, context.model, index.step))
     if not math.isfinite(norm):  # and no more are the weights
         why = ", of finite log-ratios, so perhaps a piece of the loss" if log.is_finite else ""
         raise FloatingPointError(f"norm of the gradient: {norm}{why}")
     row["train/grad_norm"] = norm
     if before is not None:
         row["train/weight_step"] = relative_distance(context.model, before, context.world)
-    row["train/learning_rate"] = experiment.optimizer.rate(tick.update)
+    row["train/learning_rate"] = experiment.optimizer.rate(index.step)
     context.policies.after_update(context.model)
     seconds = {"train": time.perf_counter() - started}
     tokens = sum(response.length for response in rollouts.responses)
     speeds = {"tokens/response": tokens, "tokens/train_per_second": tokens / seconds["train"]}
-    if tick.epoch == tick.part == 0:  # the batch has come with this update
+    if index.epoch == index.mini_batch == 0:  # the batch has come with this update
         seconds = {**batch.seconds, **seconds}
         row["train/redrawn_groups"] = batch.redrawn
         speeds["tokens/rollout_per_second"] = batch.drawn / seconds["rollout"]
@@ -306,7 +308,7 @@ def update(
 def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder, step: int) -> Row:
     """Score the weights after `step` gradient steps on the held-out problems."""
     answered = answer(experiment, context, step)
-    shown = list(zip(answered.groups, answered.responses, answered.verdicts, strict=True))
+    shown = list(zip(answered.groups, answered.responses, answered.results, strict=True))
     folder.append(
         "samples.jsonl",
         [
@@ -315,13 +317,13 @@ def evaluate(experiment: Experiment, context: TrainingContext, folder: RunFolder
                 "prompt": context.eval_problems[group].messages[-1]["content"],
                 "response": context.chat.transcript(response),
                 "answer": context.eval_problems[group].answer,
-                "reward": verdict.reward,
+                "reward": result.reward,
             }
-            for group, response, verdict in shown[:SAMPLES_SHOWN]
+            for group, response, result in shown[:SAMPLES_SHOWN]
         ],
     )
     return {
-        **response_metrics("eval", answered.responses, answered.verdicts),
+        **response_metrics("eval", answered.responses, answered.results),
         "time/eval": sum(answered.seconds.values()),
     }
 

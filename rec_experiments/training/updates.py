@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, Tick
+from rec_experiments.types import Piece, StepIndex
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Updates(Piece):
     """epochs: passes over each batch. mini_batches: gradient steps in each pass. shuffle: whether a
     pass deals the groups to its mini-batches in an order of its own.
@@ -38,18 +38,20 @@ class Updates(Piece):
         """The most batches that so many gradient steps can begin."""
         return -(-updates // self.per_batch)
 
-    def tick(self, update: int) -> Tick:
+    def index_of(self, update: int) -> StepIndex:
         """Gradient step number `update`, counted from 0."""
         batch, rest = divmod(update, self.per_batch)
-        return Tick(batch, *divmod(rest, self.mini_batches), update)
+        return StepIndex(batch, *divmod(rest, self.mini_batches), update)
 
-    def groups(self, tick: Tick, groups: int, seed: int) -> list[int]:
-        """Which of a batch's groups the mini-batch of `tick` holds, in order."""
+    def groups(self, index: StepIndex, groups: int, seed: int) -> list[int]:
+        """Which of a batch's groups the mini-batch of `index` holds, in order."""
         order = range(groups)
         if self.shuffle and self.mini_batches > 1:
-            named = rng.generator(seed, rng.PARTS, tick.batch, tick.epoch)
+            named = rng.generator(seed, rng.PARTS, index.batch, index.epoch)
             order = named.permutation(groups).tolist()
-        start, end = (groups * n // self.mini_batches for n in (tick.part, tick.part + 1))
+        start, end = (
+            groups * n // self.mini_batches for n in (index.mini_batch, index.mini_batch + 1)
+        )
         return sorted(order[start:end])
 
     def course(self) -> Course:
@@ -72,15 +74,15 @@ class Course:
     def __init__(self, updates: Updates):
         self.updates = updates
 
-    def tick(self, update: int) -> Tick:
+    def index_of(self, update: int) -> StepIndex:
         """Gradient step number `update`, counted from 0, after those that were taken so far."""
-        return self.updates.tick(update)
+        return self.updates.index_of(update)
 
-    def before(self, tick: Tick, model: nn.Module) -> dict[str, float]:
+    def before(self, index: StepIndex, model: nn.Module) -> dict[str, float]:
         """Before an update: may move the weights. Returns what belongs into its row of metrics."""
         return {}
 
-    def after(self, tick: Tick, row: dict[str, Any]) -> None:
+    def after(self, index: StepIndex, row: dict[str, Any]) -> None:
         """After an update with this row of metrics."""
 
     def state(self) -> dict[str, Any]:

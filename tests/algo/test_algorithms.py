@@ -23,7 +23,7 @@ from rec_experiments.algo.advantages import GroupMean, GroupStandard
 from rec_experiments.algo.groups import group_mean, group_sum
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.errors import UserError
-from rec_experiments.types import Advantages, LossInput, Outcomes, Tick
+from rec_experiments.types import Advantages, LossInput, Outcomes, StepIndex
 
 PRESETS = [
     "reinforce", "grpo", "rec_oneside_is", "rec_oneside_nois", "rec_twoside_is",
@@ -364,7 +364,7 @@ def test_no_per_token_synchronisation_inside_the_loss():
             advantages=meta,
             groups_B=inputs["groups"].to("meta"),
             versions_B=torch.zeros(B, dtype=torch.long, device="meta"),
-            tick=Tick(0, 0, 0, 0),
+            index=StepIndex(0, 0, 0, 0),
         )
         assert algorithm.parts.loss(loss_input).loss.shape == ()
 

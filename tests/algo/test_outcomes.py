@@ -25,8 +25,8 @@ from rec_experiments.algo.groups import center
 from rec_experiments.rollout.reward import ClippedReward, FlipNoise, OverlongPenalty
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.metrics import quantiles, response_metrics
-from rec_experiments.training.trainer import make_feed
-from rec_experiments.types import Response, SampleKey, Verdict
+from rec_experiments.training.trainer import make_manager
+from rec_experiments.types import Response, SampleKey, VerifierResult
 
 FORMAT_REWARDS = [1.1, 0.9, 0.1, -0.1]  # accuracy and format bonus, as the paper's runs had them
 
@@ -146,28 +146,26 @@ def test_unjudged_responses_reach_the_training_as_such():
     verify = context.worker.verifier
 
     def slow(items):
-        verdicts = [
-            dataclasses.replace(v, reward=float(i % 3)) for i, v in enumerate(verify(items))
-        ]
-        verdicts[1] = Verdict(reward=0.0, accuracy=0.0, timed_out=True)
-        verdicts[6] = Verdict(reward=0.0, accuracy=0.0, crashed=True)
-        return verdicts
+        results = [dataclasses.replace(v, reward=float(i % 3)) for i, v in enumerate(verify(items))]
+        results[1] = VerifierResult(reward=0.0, accuracy=0.0, timed_out=True)
+        results[6] = VerifierResult(reward=0.0, accuracy=0.0, crashed=True)
+        return results
 
     context.worker.verifier = slow
-    feed = make_feed(exp, context)
+    feed = make_manager(exp, context)
     feed.reach(0, 0, context.model)
     rollouts = feed.take(0)
     from rec_experiments.training.gradient import MiniBatch
 
-    tick = exp.updates.tick(0)
-    advantages = MiniBatch.of(rollouts, exp.algorithm(), tick, 0, context.model).advantages
+    index = exp.updates.index_of(0)
+    advantages = MiniBatch.of(rollouts, exp.algorithm(), index, 0, context.model).advantages
     rewards = [0.0, None, 2, 0, 1, 2, None, 1]
     for row, reward in enumerate(rewards):
         group = [r for r in rewards[row // 4 * 4 : row // 4 * 4 + 4] if r is not None]
         expected = 0.0 if reward is None else reward - sum(group) / len(group)
         assert float(advantages.advantage_B[row]) == pytest.approx(expected)
         assert bool(advantages.mask_BT[row].any()) == (reward is not None)
-    row = response_metrics("train", rollouts.responses, rollouts.verdicts)
+    row = response_metrics("train", rollouts.responses, rollouts.results)
     assert (row["train/verifier_timeouts"], row["train/verifier_crashes"]) == (1, 1)
     assert row["train/reward"] == pytest.approx(6 / 6)
 

@@ -258,7 +258,7 @@ def test_our_own_classes_would_fit():
         ),
         (
             f"{PIECE}SCHEMAS = {{'dataset': {{'mine': Mine}}}}",
-            "dataset.mine: has no load, which rec_experiments.types.Task asks for",
+            "dataset.mine: has no load, which rec_experiments.types.Dataset asks for",
         ),
         (
             f"{PIECE}@dataclass\nclass Fewer(Mine):\n    def __call__(self, log_ratio_BT): ...\n"

@@ -435,10 +435,10 @@ def test_aime24(data_folder: Path) -> None:
     written = [
         (row["solution"], problem.answer) for row, problem in zip(rows, problems, strict=True)
     ]
-    assert all(verdict.accuracy for verdict in inline_verifier(task.verify)(written))
+    assert all(result.accuracy for result in inline_verifier(task.verify)(written))
     for change in (lambda n: n + 1, lambda n: 10 * n, lambda n: -n):
         wrong = [(f"\\boxed{{{change(int(p.answer))}}}", p.answer) for p in problems]
-        assert not any(verdict.accuracy for verdict in inline_verifier(task.verify)(wrong))
+        assert not any(result.accuracy for result in inline_verifier(task.verify)(wrong))
 
 
 def changed(value: Any) -> Any:

@@ -187,7 +187,7 @@ def test_no_wrong_answer_scores(real: MathProblems) -> None:
             )
             for p in problems
         ]
-        assert not any(verdict.accuracy for verdict in inline_verifier(real.verify)(items))
+        assert not any(result.accuracy for result in inline_verifier(real.verify)(items))
 
 
 @pytest.mark.parametrize("spelling", ["{:,}", "${}", "{}.00", "\\boxed{{{}}}", "The answer is {}."])
@@ -195,11 +195,11 @@ def test_every_gold_answer_is_right_as_it_may_be_spelled(real: MathProblems, spe
     golds = [problem.answer for split in real.load() for problem in split]
     for change, accuracy in ((0, 1), (1, 0)):
         items = [(f"<answer>{spelling.format(int(g) + change)}</answer>", g) for g in golds]
-        assert {verdict.accuracy for verdict in inline_verifier(real.verify)(items)} == {accuracy}
+        assert {result.accuracy for result in inline_verifier(real.verify)(items)} == {accuracy}
 
 
 def test_every_gold_answer_with_work_left_to_do_is_wrong(real: MathProblems) -> None:
     golds = [problem.answer for split in real.load() for problem in split]
     for left in ("{}+0", "{}*1", "{}/1", "{}!", "not {}", "{} or 1000000007", "1000000007 = {}"):
         items = [(f"<answer>{left.format(gold)}</answer>", gold) for gold in golds]
-        assert not any(verdict.accuracy for verdict in inline_verifier(real.verify)(items))
+        assert not any(result.accuracy for result in inline_verifier(real.verify)(items))

@@ -18,11 +18,11 @@ from conftest import command, experiment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments import cache
-from rec_experiments.datasets.own_data import function, verdict
+from rec_experiments.datasets.own_data import function, result
 from rec_experiments.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs.prepare import prepare, verifier_for
-from rec_experiments.types import Verdict
+from rec_experiments.types import VerifierResult
 
 ROOT = Path(__file__).parents[2]
 JUDGE = """
@@ -67,7 +67,7 @@ def test_rows_become_problems(place):
         ({"role": "user", "content": "1+1="},),
     ]
     assert (train[1].answer, train[1].solution, evaluation[1].answer) == ("2", "2", "3")
-    assert task.verify(" 2 ", "2") == Verdict(reward=1.0, accuracy=1.0)
+    assert task.verify(" 2 ", "2") == VerifierResult(reward=1.0, accuracy=1.0)
     assert task.describe() == "data, judged by my_verifier.judge"
 
 
@@ -128,25 +128,29 @@ def test_what_cannot_be_is_one_line(place, overrides, reason):
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (True, Verdict(1.0, 1.0)), (0.5, Verdict(0.5, 0.0)), (-1, Verdict(-1.0, 0.0)),
-        (2, Verdict(2.0, 1.0)), (Verdict(0.1, 1.0), Verdict(0.1, 1.0)),
+        (True, VerifierResult(1.0, 1.0)), (0.5, VerifierResult(0.5, 0.0)),
+        (-1, VerifierResult(-1.0, 0.0)),
+        (2, VerifierResult(2.0, 1.0)), (VerifierResult(0.1, 1.0), VerifierResult(0.1, 1.0)),
     ],
 )  # fmt: skip
 def test_what_a_verifier_may_say(said, expected):
-    assert verdict(said) == expected
+    assert result(said) == expected
 
 
 @pytest.mark.parametrize("said", [None, "right", "1", float("nan"), float("inf")])
 def test_what_it_may_not_say_is_an_error_of_that_response(said):
     with pytest.raises((TypeError, ValueError)):
-        verdict(said)
+        result(said)
 
 
 def test_the_verifiers_module_loads_before_a_deadline_counts(place):
     (place / "slow_verifier.py").write_text(f"import time; time.sleep(2)\n{JUDGE}")
     overrides = ("dataset.verifier=slow_verifier.judge", "dataset.verifier_timeout=1")
     with verifier_for(experiment(*FEW, *overrides).dataset) as verify:
-        assert verify([("2", "2"), ("3", "2")]) == [Verdict(1.0, 1.0), Verdict(0.0, 0.0)]
+        assert verify([("2", "2"), ("3", "2")]) == [
+            VerifierResult(1.0, 1.0),
+            VerifierResult(0.0, 0.0),
+        ]
 
 
 def test_a_function_of_a_class_has_a_dotted_name_too():

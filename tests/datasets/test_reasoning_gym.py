@@ -18,7 +18,7 @@ from conftest import SMALL, experiment, run
 
 from rec_experiments.datasets import reasoning_gym as ours
 from rec_experiments.errors import UserError, mistake
-from rec_experiments.types import DemonstratedTask
+from rec_experiments.types import DemonstratedDataset
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("dataset=reasoning_gym_stages", "dataset.train_problems=31", "dataset.eval_problems=10")
@@ -185,7 +185,7 @@ def test_shares_are_of_one_size(total, parts, sizes):
 
 def test_the_tiny_model_runs_on_the_stages(tmp_path):
     overrides = [*SMALL[1:], *STAGES, "dataset.verifier_workers=1"]
-    assert isinstance(experiment(*overrides).dataset, DemonstratedTask)
+    assert isinstance(experiment(*overrides).dataset, DemonstratedDataset)
     rows = run(tmp_path, *overrides).metrics()
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert rows[-1]["train/verifier_crashes"] == 0

@@ -19,18 +19,18 @@ import rec_experiments
 from rec_experiments.algo.corrections import TruncatedCorrection
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.policy.logprobs import collate, compute_logprobs
-from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import Fresh
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.trainer import update
-from rec_experiments.types import LossInput, Outcomes, Tick
+from rec_experiments.types import LossInput, Outcomes, StepIndex
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
 PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 
 
 def feed_of(exp, context):
-    feed = RolloutFeed(
+    feed = RolloutManager(
         worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
         problems=context.train_problems, batches=4, bundle=1, batch_size=4,
         group_size=4, temperature=exp.sampler.temperature, shuffle=True,
@@ -52,12 +52,12 @@ def drawn():
         dataclasses.replace(r, logp=[x - gap for x, gap in zip(*row, strict=True)])
         for r, *row in zip(rollouts.responses, own, gaps, strict=True)
     ]
-    verdicts = [
-        dataclasses.replace(verdict, reward=float(i % 3))
-        for i, verdict in enumerate(rollouts.verdicts)
+    results = [
+        dataclasses.replace(result, reward=float(i % 3))
+        for i, result in enumerate(rollouts.results)
     ]
     rollouts = dataclasses.replace(
-        rollouts, responses=responses, verdicts=verdicts, logps={"behavior": own}
+        rollouts, responses=responses, results=results, logps={"behavior": own}
     )
     return context.model.double(), rollouts, gaps, context.chat.pad_id
 
@@ -120,7 +120,7 @@ def test_each_coefficient_is_multiplied_by_it(name):
             advantages=algorithm.advantages(outcomes, np.random.default_rng(0)),
             groups_B=groups,
             versions_B=torch.zeros_like(groups),
-            tick=Tick(0, 0, 0, 0),
+            index=StepIndex(0, 0, 0, 0),
         )
         gradients += torch.autograd.grad(algorithm.loss(batch).loss, logp)
     plain, weighted = gradients
@@ -132,7 +132,7 @@ def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
     """REINFORCE with importance weights: Σ A · ρ · min(e^gap, cap) · ∇log π / tokens."""
     model, rollouts, gaps, pad_id = drawn
     ours, _ = gradient_of(drawn, 1.5, "rec_oneside_is")
-    rewards = torch.tensor([v.reward for v in rollouts.verdicts]).double().reshape(-1, 4)
+    rewards = torch.tensor([v.reward for v in rollouts.results]).double().reshape(-1, 4)
     advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
     algorithm = rec_experiments.algorithm("rec_oneside_is").parts
     model, loss = copy.deepcopy(model), torch.zeros((), dtype=torch.float64)
@@ -180,7 +180,7 @@ def test_the_metric_is_there_where_it_can_be_known(correction, seen):
     optimizer, feed = exp.optimizer.build(context.model), feed_of(exp, context)
     rows = []
     for step in range(3):
-        rows.append(update(exp, context, optimizer, feed.take(step), exp.updates.tick(step)))
+        rows.append(update(exp, context, optimizer, feed.take(step), exp.updates.index_of(step)))
         feed.reach(step + 1, step + 1, context.model)
     assert ["train/mismatch" in row for row in rows] == seen
     assert all(row["train/mismatch_max"] < 1e-4 for row in rows if "train/mismatch" in row)
@@ -194,7 +194,7 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
     optimizer, feed, versions = exp.optimizer.build(context.model), feed_of(exp, context), []
     for step in range(3):
         versions.append(copy.deepcopy(context.model))
-        update(exp, context, optimizer, feed.take(step), exp.updates.tick(step))
+        update(exp, context, optimizer, feed.take(step), exp.updates.index_of(step))
         feed.reach(step + 1, step + 1, context.model)
     stale = feed.take(3)
     assert (stale.index, set(stale.versions)) == (3, {2})

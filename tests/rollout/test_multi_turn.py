@@ -1,4 +1,4 @@
-"""Trajectories of several turns: the policy writes, the environment replies, one verdict.
+"""Trajectories of several turns: the policy writes, the environment replies, one result.
 
 1. The loss, its gradient and every metric see the policy's tokens alone; the environment's are
    context.
@@ -33,7 +33,14 @@ from rec_experiments.rollout.reward import AsVerified
 from rec_experiments.rollout.worker import LocalWorker, RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.metrics import response_metrics
-from rec_experiments.types import MultiTurnTask, Problem, Response, Rollouts, SampleKey, Verdict
+from rec_experiments.types import (
+    MultiTurnDataset,
+    Problem,
+    Response,
+    Rollouts,
+    SampleKey,
+    VerifierResult,
+)
 
 PAD, EOS = 0, 1
 
@@ -75,9 +82,9 @@ def rollouts_of(masks: list[list[bool]], seed: int = 0) -> Rollouts:
         for mask in masks
     ]
     groups = [i % 2 for i in range(len(masks))]
-    verdicts = [Verdict(reward=float(i % 3), accuracy=0.0) for i in range(len(masks))]
+    results = [VerifierResult(reward=float(i % 3), accuracy=0.0) for i in range(len(masks))]
     prompts = [PROMPTS[g] for g in groups]
-    return Rollouts(0, prompts, responses, verdicts, groups, versions=[0] * len(groups))
+    return Rollouts(0, prompts, responses, results, groups, versions=[0] * len(groups))
 
 
 def gradient_of(model, rollouts, *choices, reference=None, micro_batch_size=3):
@@ -150,7 +157,7 @@ def test_the_gradient_is_that_of_the_policys_tokens_alone(model, weight):
     gradient, log = gradient_of(model, rollouts, "reinforce", f"weight={weight}", reference=other)
 
     mine = copy.deepcopy(model)
-    rewards = np.array([v.reward for v in rollouts.verdicts])
+    rewards = np.array([v.reward for v in rollouts.results])
     groups = np.array(rollouts.groups)
     n = sum(pattern.count("T") for pattern in patterns)
     loss, entropies, divergences, ratios = 0.0, [], [], []
@@ -180,7 +187,7 @@ def test_the_gradient_is_that_of_the_policys_tokens_alone(model, weight):
 
 def test_metrics_count_the_policys_tokens_and_turns():
     responses = rollouts_of([[True, True, False, False, True], [True], [True, False, True, False]])
-    row = response_metrics("eval", responses.responses, responses.verdicts)
+    row = response_metrics("eval", responses.responses, responses.results)
     assert row["eval/response_length"] == (3 + 1 + 2) / 3
     assert row["eval/turns"] == (2 + 1 + 2) / 3
 
@@ -223,7 +230,7 @@ class Parrot:
         return "|".join(turns)
 
     def verify(self, response, answer):
-        return Verdict(reward=float(len(response)), accuracy=float("|" in response))
+        return VerifierResult(reward=float(len(response)), accuracy=float("|" in response))
 
 
 class Script:
@@ -250,7 +257,7 @@ class Script:
 def play(lines: list[list[list[str]]]) -> tuple[Rollouts, Script, ChatTemplate]:
     chat = codec_of(BARE, "<eos>")
     sampler, task = Script(chat, lines), Parrot()
-    assert isinstance(task, MultiTurnTask)
+    assert isinstance(task, MultiTurnDataset)
     problems = [Problem(({"role": "user", "content": f"{g}="},), str(g)) for g in range(len(lines))]
     keys = [
         [SampleKey(0, rng.TRAIN, 4, g, k) for k in range(len(named))]
@@ -301,8 +308,8 @@ def test_a_trajectory_goes_on_as_its_task_says():
     for r in rollouts.responses:
         assert len(r.tokens) == len(r.logp) == len(r.mask) <= LIMIT
         assert all(written or logp == 0 for written, logp in zip(r.mask, r.logp, strict=True))
-    assert rollouts.verdicts[1] == Verdict(reward=len("ab|c|d."), accuracy=1.0)
-    assert rollouts.verdicts[0] == Verdict(reward=len("a."), accuracy=0.0)
+    assert rollouts.results[1] == VerifierResult(reward=len("ab|c|d."), accuracy=1.0)
+    assert rollouts.results[0] == VerifierResult(reward=len("a."), accuracy=0.0)
 
 
 def test_tokens_and_log_probabilities_are_the_samplers():
@@ -490,8 +497,8 @@ def test_a_resumed_run_of_several_turns_is_the_uninterrupted_one(tmp_path):
 
 def test_gold_answers_score_and_others_do_not():
     task = experiment(*SMALL, *CALCULATOR).dataset
-    assert isinstance(task, MultiTurnTask)
-    assert not isinstance(experiment(*SMALL).dataset, MultiTurnTask)
+    assert isinstance(task, MultiTurnDataset)
+    assert not isinstance(experiment(*SMALL).dataset, MultiTurnDataset)
     assert report(task, inline_verifier(task.verify)).accepted == 64 + 16
     assert task.verify("#3", "#3").accuracy == 1
     for wrong in ("3", "#3 ", "?3", "#4", ""):

@@ -26,14 +26,14 @@ from hypothesis import strategies as st
 
 from rec_experiments.errors import UserError
 from rec_experiments.rollout import pipeline, remote
-from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
 from rec_experiments.rollout.replay import Fresh
 from rec_experiments.rollout.schedule import Phase, Schedule
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Problem, Response, Rollouts, Verdict
+from rec_experiments.types import Problem, Response, Rollouts, VerifierResult
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
 # A batch has room for 4 x (16 + 32) tokens of 1 KiB, so that up to 4 are drawn together.
@@ -132,14 +132,21 @@ class Ledger:
         response = Response([5], [-1.0], finished=True, mask=[True])
         return [
             lambda batch=batch: Rollouts(
-                batch, [[4]], [response], [Verdict(0.0, 0.0)], [0], versions=[snapshot.version]
+                batch,
+                [[4]],
+                [response],
+                [VerifierResult(0.0, 0.0)],
+                [0],
+                versions=[snapshot.version],
             )
             for batch in self.bundles[-1]
         ]
 
 
-def ledger_feed(schedule: Schedule, ahead: int | None, steps: int, bundle: int = 1) -> RolloutFeed:
-    return RolloutFeed(
+def ledger_feed(
+    schedule: Schedule, ahead: int | None, steps: int, bundle: int = 1
+) -> RolloutManager:
+    return RolloutManager(
         worker=Ledger(schedule, ahead), schedule=schedule, source=Fresh(redraws=0), seed=0,
         problems=[Problem((), "")], batches=steps, bundle=bundle,
         batch_size=1, group_size=1, temperature=1.0, shuffle=False,

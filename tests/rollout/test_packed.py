@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.rollout.packed import pack, unpack
-from rec_experiments.types import Response, Rollouts, Verdict
+from rec_experiments.types import Response, Rollouts, VerifierResult
 
 TOKENS = st.integers(0, 2**40)
 NUMBERS = st.floats(allow_nan=False)  # -0.0 and infinities as well
@@ -28,12 +28,12 @@ def responses(draw):
 def rollouts(draw):
     drawn = draw(st.lists(responses(), max_size=5))
     B = {"min_size": len(drawn), "max_size": len(drawn)}
-    verdicts = st.builds(Verdict, NUMBERS, NUMBERS, st.booleans(), st.booleans())
+    results = st.builds(VerifierResult, NUMBERS, NUMBERS, st.booleans(), st.booleans())
     return Rollouts(
         index=draw(TOKENS),
         prompts=draw(st.lists(st.lists(TOKENS, max_size=4), **B)),
         responses=drawn,
-        verdicts=draw(st.lists(verdicts, **B)),
+        results=draw(st.lists(results, **B)),
         groups=draw(st.lists(TOKENS, **B)),
         versions=draw(st.lists(TOKENS, **B)),
         logps=draw(
@@ -54,7 +54,12 @@ def saved(value) -> bytes:
 def batch(rows: int, length: int) -> Rollouts:
     response = Response([7] * length, [-0.5] * length, True, [True] * length)
     return Rollouts(
-        0, [[1, 2]] * rows, [response] * rows, [Verdict(1.0, 1.0)] * rows, [0] * rows, [0] * rows
+        0,
+        [[1, 2]] * rows,
+        [response] * rows,
+        [VerifierResult(1.0, 1.0)] * rows,
+        [0] * rows,
+        [0] * rows,
     )
 
 
@@ -76,6 +81,6 @@ def test_the_objects_in_a_file_do_not_grow_with_its_tokens():
 
 
 def test_another_layout_is_refused():
-    old = {"index": 0, "prompts": [[1]], "responses": [{"tokens": [1]}], "verdicts": []}
+    old = {"index": 0, "prompts": [[1]], "responses": [{"tokens": [1]}], "results": []}
     with pytest.raises((KeyError, TypeError)):  # which the loop tells in one line
         unpack(old)

@@ -21,7 +21,7 @@ from rec_experiments import rng
 from rec_experiments.rollout.replay import Fresh, Replay
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.training.trainer import make_feed
+from rec_experiments.training.trainer import make_manager
 from rec_experiments.types import SampleKey
 
 
@@ -63,7 +63,7 @@ def test_a_fresh_batch_is_its_draw():
 def test_what_is_replayed_is_what_was_drawn():
     exp = experiment(*SMALL, "source=replay", "source.reuse=2", "source.window=3", "steps=8")
     context = prepare(exp)
-    feed, drawn = make_feed(exp, context), {}
+    feed, drawn = make_manager(exp, context), {}
     draw = context.worker.draw
 
     def spy(snapshot, requests):
@@ -98,10 +98,10 @@ def test_a_group_of_equal_rewards_is_drawn_anew():
     context = prepare(exp)
     verify = context.worker.verifier
     context.worker.verifier = lambda items: [
-        dataclasses.replace(verdict, reward=float(len(text) % 2))
-        for verdict, (text, _) in zip(verify(items), items, strict=True)
+        dataclasses.replace(result, reward=float(len(text) % 2))
+        for result, (text, _) in zip(verify(items), items, strict=True)
     ]
-    feed = make_feed(exp, context)
+    feed = make_manager(exp, context)
     feed.reach(0, 0, context.model)
     batch = feed.take(0)
     snapshot = Snapshot.of(context.model, 0)
@@ -117,7 +117,7 @@ def test_a_group_of_equal_rewards_is_drawn_anew():
             if attempt:
                 problem = context.train_problems[spare[attempt - 1]]
             alone = context.worker.answer(snapshot, RolloutRequest([problem], [keys], 1.0))
-            if len({verdict.reward for verdict in alone.verdicts}) > 1:
+            if len({result.reward for result in alone.results}) > 1:
                 break
         kinds.add(attempt)
         assert [batch.prompts[row] for row in rows] == alone.prompts

@@ -21,7 +21,7 @@ from conftest import SMALL, experiment, timeless
 from conftest import run as train_until
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.claims import tables, verdicts
+from rec_experiments.analysis.claims import results, tables
 from rec_experiments.analysis.results.collect import best_of
 from rec_experiments.analysis.results.runs import FigureData, read_run
 from rec_experiments.analysis.results.tables import remarks
@@ -374,9 +374,9 @@ def test_figures_and_claims_name_the_runs_that_other_code_made(jobs):
     )  # fmt: skip
     said = f"Made by {MADE_BY}: GRPO, offline, seed 1."
     assert remarks(data) == [said]
-    for verdict in verdicts({"fig3": data}, "mini"):
-        assert (said in tables.remarks(verdict)) == ("fig3" in verdict.claim.figures)
-        assert tables.plain(verdict)["made_by"] == verdict.makers
+    for result in results({"fig3": data}, "mini"):
+        assert (said in tables.remarks(result)) == ("fig3" in result.claim.figures)
+        assert tables.plain(result)["made_by"] == result.makers
     assert best_of([runs[1], runs[0]]).path == jobs[0].path
 
 

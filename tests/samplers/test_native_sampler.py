@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
+from rec_experiments.policy.tree import prefixes
 from rec_experiments.rng import TRAIN, uniforms
-from rec_experiments.samplers import decoding, prefixes
 from rec_experiments.samplers.decoding import NativeSampler, choose
 from rec_experiments.samplers.native import Native
 from rec_experiments.types import Response, SampleKey

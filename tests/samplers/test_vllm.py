@@ -351,10 +351,10 @@ def test_an_exported_folder_scores_as_the_run_said(tmp_path):
         for each in drawn
         for ids in [list(each.token_ids)]
     ]
-    verdicts = [
+    results = [
         task.verify(chat.decode(response.tokens), problem.answer)
         for response, problem in zip(responses, problems, strict=True)
     ]
     said = {k: v for k, v in done.metrics()[step].items() if k.startswith("eval/")}
-    assert response_metrics("eval", responses, verdicts) == said
+    assert response_metrics("eval", responses, results) == said
     assert said["eval/response_length"] > 1

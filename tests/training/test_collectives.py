@@ -19,7 +19,7 @@ import rec_experiments
 from rec_experiments import distributed
 from rec_experiments.distributed import ALONE, World, whole
 from rec_experiments.policy import logprobs
-from rec_experiments.types import Response, Rollouts, Verdict
+from rec_experiments.types import Response, Rollouts, VerifierResult
 
 
 def rollouts_of(lengths: list[int]) -> Rollouts:
@@ -28,9 +28,9 @@ def rollouts_of(lengths: list[int]) -> Rollouts:
         Response([3 + n % 200, *[7] * (length - 1)], [-1.0] * length, True, [True] * length)
         for n, length in enumerate(lengths)
     ]
-    verdicts = [Verdict(float(n % 2), 0.0) for n in range(len(lengths))]
+    results = [VerifierResult(float(n % 2), 0.0) for n in range(len(lengths))]
     rows = len(lengths)
-    return Rollouts(0, [[3, 4]] * rows, responses, verdicts, [0] * rows, [0] * rows)
+    return Rollouts(0, [[3, 4]] * rows, responses, results, [0] * rows, [0] * rows)
 
 
 def tiny_model():

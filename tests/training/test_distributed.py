@@ -93,7 +93,7 @@ def rows_of(rollouts, rows):
         rollouts,
         **{
             name: [getattr(rollouts, name)[i] for i in rows]
-            for name in ("prompts", "responses", "verdicts", "groups", "versions")
+            for name in ("prompts", "responses", "results", "groups", "versions")
         },
     )
 
@@ -108,8 +108,8 @@ def test_a_rank_without_rows_adds_nothing(ranks, mini_batch, rows, size):  # noq
 
 def test_a_batch_without_gradient_has_none_on_any_rank(ranks, mini_batch):  # noqa: F811
     model, rollouts, pad_id = mini_batch
-    equal = [dataclasses.replace(verdict, reward=0.9) for verdict in rollouts.verdicts]
-    batch = (model, dataclasses.replace(rollouts, verdicts=equal), pad_id)
+    equal = [dataclasses.replace(result, reward=0.9) for result in rollouts.results]
+    batch = (model, dataclasses.replace(rollouts, results=equal), pad_id)
     assert not assert_gradients_agree(ranks, batch, "grpo", 3).any()
 
 
@@ -332,9 +332,9 @@ def test_a_rank_that_fails_ends_the_run(tmp_path):
     script.write_text(
         "import os, rec_experiments.training.trainer as t\n"
         "update = t.update\n"
-        "def boom(experiment, context, optimizer, rollouts, tick):\n"
+        "def boom(experiment, context, optimizer, rollouts, index):\n"
         "    if rollouts.index == 1 and context.world.rank == 1: raise RuntimeError('no luck')\n"
-        "    return update(experiment, context, optimizer, rollouts, tick)\n"
+        "    return update(experiment, context, optimizer, rollouts, index)\n"
         "t.update = boom\n"
         "from rec_experiments.cli.train import main\n"
         "main()\n"

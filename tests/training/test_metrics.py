@@ -27,13 +27,13 @@ from rec_experiments.types import (
     LossOutput,
     Response,
     Rollouts,
-    Tick,
+    StepIndex,
     Totals,
-    Verdict,
+    VerifierResult,
 )
 
 B, T = 8, 5
-TICK = Tick(batch=0, epoch=0, part=0, update=0)
+INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=0)
 SIDES, SIGNS = ("high", "low"), ("positive", "negative")
 GARBAGE = [float("nan"), float("inf"), float("-inf"), 7.0]
 
@@ -61,7 +61,7 @@ def rows_of(seed: int, spread: float) -> LossInput:
         advantages=advantages,
         groups_B=groups_B,
         versions_B=torch.zeros(B, dtype=torch.long),
-        tick=TICK,
+        index=INDEX,
     )
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_said_of_a_batch_without_live_tokens():
         batch.advantages.advantage_B, none_BT, none_BT[:, 0].long(), Totals(0, 0)
     )
     batch = LossInput(
-        batch.logp_BT, batch.logps, advantages, batch.groups_B, batch.versions_B, TICK
+        batch.logp_BT, batch.logps, advantages, batch.groups_B, batch.versions_B, INDEX
     )
     empty.add(LossOutput(torch.tensor(0.0), none_BT.double(), none_BT.double(), none_BT), batch)
     assert empty.reduce() == {"train/loss": 0.0}
@@ -139,7 +139,7 @@ def test_live_groups_and_distinct_responses():
         Response(tokens, [0.0] * len(tokens), True, [True] * len(tokens)) for tokens in texts
     ]
     rollouts = Rollouts(
-        0, [[9]] * 6, responses, [Verdict(0.0, 0.0)] * 6, [0, 0, 1, 1, 2, 2], [0] * 6
+        0, [[9]] * 6, responses, [VerifierResult(0.0, 0.0)] * 6, [0, 0, 1, 1, 2, 2], [0] * 6
     )
     mask_BT = torch.tensor([[True]] * 4 + [[False], [True]])
     advantage_B = torch.tensor([1.0, -1.0, 0.0, 0.0, 2.0, 0.0])
@@ -197,11 +197,11 @@ def test_the_weights_of_a_run_are_followed(name, tmp_path, monkeypatch):
     def flat(model):
         return torch.cat([p.detach().flatten() for p in copy.deepcopy(model).parameters()]).double()
 
-    def spy(experiment, context, optimizer, batch, tick):
+    def spy(experiment, context, optimizer, batch, index):
         weights.append(flat(context.model))
         versions.append(set(batch.versions))
-        row = update(experiment, context, optimizer, batch, tick)
-        if tick.update == 5:
+        row = update(experiment, context, optimizer, batch, index)
+        if index.step == 5:
             weights.append(flat(context.model))
         return row
 

@@ -23,7 +23,7 @@ from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.state import Trained
-from rec_experiments.training.trainer import make_feed
+from rec_experiments.training.trainer import make_manager
 from rec_experiments.types import Rollouts
 
 MORE, FEWER, ODD = (1, 2), (2, 1), (2, 3)
@@ -75,7 +75,7 @@ def gathered(world, path, overrides):
     """The newest state, as the ranks would go on from it, put together."""
     exp, folder, context = prepared(world, path, overrides)
     optimizer = exp.optimizer.build(context.model)
-    feed = make_feed(exp, context)
+    feed = make_manager(exp, context)
     trained = Trained(
         model=context.model, optimizer=optimizer, policies=context.policies,
         course=exp.updates.course(), feed=feed, world=context.world,
@@ -146,7 +146,7 @@ def parts_of(world, path, overrides):
     exp, folder, context = prepared(world, path, overrides)
     trained = Trained(
         model=context.model, optimizer=exp.optimizer.build(context.model),
-        policies=context.policies, course=exp.updates.course(), feed=make_feed(exp, context),
+        policies=context.policies, course=exp.updates.course(), feed=make_manager(exp, context),
         world=context.world,
     )  # fmt: skip
     state, _ = folder.load_checkpoint(trained.resplit)

@@ -82,15 +82,15 @@ def test_updates_follow_each_other(epochs, parts, window, steps, entropies):
         expected += [(batch, epoch, part) for epoch in range(passes) for part in range(parts)]
         seen.append(entropies[batch])
     course, model = updates.course(), torch.nn.Linear(1, 1)
-    found = [course.tick(0)]
+    found = [course.index_of(0)]
     for step in range(steps):
-        tick = found[-1]
-        course.before(tick, model)
-        course.after(tick, {"train/entropy": entropies[tick.batch]})
-        found.append(course.tick(step + 1))
-    assert [tick[:3] for tick in found] == expected[: steps + 1]
-    assert [tick.update for tick in found] == list(range(steps + 1))
-    begun = len({tick.batch for tick in found[:steps]})
+        index = found[-1]
+        course.before(index, model)
+        course.after(index, {"train/entropy": entropies[index.batch]})
+        found.append(course.index_of(step + 1))
+    assert [index[:3] for index in found] == expected[: steps + 1]
+    assert [index.step for index in found] == list(range(steps + 1))
+    begun = len({index.batch for index in found[:steps]})
     assert begun <= updates.batches(steps)
     least = min(steps, window * updates.per_batch)  # as if they ended as early as they can
     assert updates.batches(steps) == -(-least // updates.per_batch) + -(-(steps - least) // parts)

@@ -26,7 +26,7 @@ from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
-from rec_experiments.rollout.manager import RolloutFeed
+from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import Fresh
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
@@ -40,21 +40,21 @@ def mini_batch():
     exp = experiment(*SMALL, "algo=grpo")
     context = prepare(exp)
     model = context.model.double()
-    feed = RolloutFeed(
+    feed = RolloutManager(
         worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
         problems=context.train_problems, batches=3, bundle=1, batch_size=4,
         group_size=4, temperature=1.0, shuffle=True,
     )  # fmt: skip
     feed.reach(0, 0, model.float())
     rollouts = feed.take(0)
-    verdicts = [
-        dataclasses.replace(verdict, reward=float(i % 3))
-        for i, verdict in enumerate(rollouts.verdicts)
+    results = [
+        dataclasses.replace(result, reward=float(i % 3))
+        for i, result in enumerate(rollouts.results)
     ]
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    return model.double(), dataclasses.replace(rollouts, verdicts=verdicts), context.chat.pad_id
+    return model.double(), dataclasses.replace(rollouts, results=results), context.chat.pad_id
 
 
 def test_prompts_encoded_together_are_those_encoded_one_by_one():
@@ -111,7 +111,7 @@ def test_the_gradient_does_not_depend_on_the_order(mini_batch):
         rollouts,
         **{
             name: [getattr(rollouts, name)[i] for i in order]
-            for name in ("prompts", "responses", "verdicts", "groups", "versions")
+            for name in ("prompts", "responses", "results", "groups", "versions")
         },
     )
     torch.testing.assert_close(
@@ -327,8 +327,8 @@ def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
 def test_a_batch_without_gradient_is_still_a_step_of_the_optimizer(mini_batch):
     """Equal rewards: zero gradients, not absent ones, so that momentum goes on as it would."""
     model, rollouts, pad_id = mini_batch
-    equal = [dataclasses.replace(verdict, reward=0.9) for verdict in rollouts.verdicts]
-    grad, _ = gradient_of(model, dataclasses.replace(rollouts, verdicts=equal), pad_id)
+    equal = [dataclasses.replace(result, reward=0.9) for result in rollouts.results]
+    grad, _ = gradient_of(model, dataclasses.replace(rollouts, results=equal), pad_id)
     assert torch.equal(grad, torch.zeros_like(grad))
 
 
@@ -359,18 +359,18 @@ def test_a_response_that_could_not_be_judged_is_no_part_of_training(mini_batch):
     """The gradient is that of the others alone: in no baseline, no loss and no denominator."""
     model, rollouts, pad_id = mini_batch
     lost = (1, 6, 7)
-    verdicts = [
-        dataclasses.replace(verdict, timed_out=i in lost, reward=1e3 if i in lost else float(i % 3))
-        for i, verdict in enumerate(rollouts.verdicts)
+    results = [
+        dataclasses.replace(result, timed_out=i in lost, reward=1e3 if i in lost else float(i % 3))
+        for i, result in enumerate(rollouts.results)
     ]
     others = dataclasses.replace(
         rollouts,
         **{
             name: [value for i, value in enumerate(getattr(rollouts, name)) if i not in lost]
-            for name in ("prompts", "responses", "verdicts", "groups", "versions")
+            for name in ("prompts", "responses", "results", "groups", "versions")
         },
     )
-    all_rows = dataclasses.replace(rollouts, verdicts=verdicts)
+    all_rows = dataclasses.replace(rollouts, results=results)
     for algorithm in ("grpo", "opmd", "red_weight"):
         ours, log = gradient_of(model, all_rows, pad_id, algorithm)
         theirs, expected = gradient_of(model, others, pad_id, algorithm)

@@ -35,12 +35,12 @@ from rec_experiments.training import trainer
 from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
-from rec_experiments.training.trainer import make_feed
+from rec_experiments.training.trainer import make_manager
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import LossInput, Outcomes, Tick
+from rec_experiments.types import LossInput, Outcomes, StepIndex
 
 METHODS = sorted(pieces.METHODS)
-TICK = Tick(batch=0, epoch=0, part=0, update=3)
+INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=3)
 REFERENCES = {
     "ppo": lambda x: references.ppo_clip(x.logp, x.behavior, x.mean, x.mask),
     "cispo": lambda x: references.cispo(x.logp, x.behavior, x.mean, x.mask, cap=1.3),
@@ -107,7 +107,7 @@ def worth(algorithm, numbers: Numbers) -> np.ndarray:
         advantages=algorithm.advantages(outcomes, np.random.default_rng(0)),
         groups_B=groups_B,
         versions_B=torch.zeros_like(groups_B),
-        tick=TICK,
+        index=INDEX,
     )
     (gradient,) = torch.autograd.grad(algorithm.loss(batch).loss, logp_BT)
     return gradient.numpy()
@@ -135,10 +135,10 @@ def drawn():
     proximal and reference policies; the pad token."""
     exp = experiment(*SMALL, "sync.interval=8")
     context = prepare(exp)
-    feed = make_feed(exp, context)
+    feed = make_manager(exp, context)
     feed.reach(0, 0, context.model)
     rollouts = feed.take(0)
-    verdicts = [dataclasses.replace(v, reward=i % 3 / 2) for i, v in enumerate(rollouts.verdicts)]
+    results = [dataclasses.replace(v, reward=i % 3 / 2) for i, v in enumerate(rollouts.results)]
     model = context.model.double()
     torch.manual_seed(0)
     with torch.no_grad():
@@ -146,7 +146,7 @@ def drawn():
             parameter.add_(0.02 * torch.randn_like(parameter))
     rng = np.random.default_rng(0)
     proximal = [[x + 0.1 * rng.normal() for x in response.logp] for response in rollouts.responses]
-    rollouts = dataclasses.replace(rollouts, verdicts=verdicts, logps={"proximal": proximal})
+    rollouts = dataclasses.replace(rollouts, results=results, logps={"proximal": proximal})
     return model, rollouts, context.chat.pad_id
 
 
@@ -170,7 +170,7 @@ def numbers_of(rollouts, logp: list[torch.Tensor]) -> Numbers:
         logp=padded([row.tolist() for row in logp]),
         behavior=padded([r.logp for r in responses]),
         proximal=padded(rollouts.logps.get("proximal", [r.logp for r in responses])),
-        rewards=np.array([v.reward for v in rollouts.verdicts]),
+        rewards=np.array([v.reward for v in rollouts.results]),
         groups=np.array(rollouts.groups),
         mask=padded([r.mask for r in responses]).astype(bool),
     )
@@ -198,7 +198,7 @@ def gradient_on(world, model, rollouts, pad_id, name, size, in_chunks=False):
             proximal=BatchStart() if "proximal" in algorithm.needs.logps else None,
             world=world,
         )
-        log = gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, TICK, 0, model))
+        log = gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, INDEX, 0, model))
         log = TokenLog.joined(world.gather(log.cpu()))
         return torch.cat([whole(p.grad).flatten() for p in model.parameters()]), log.reduce()
     finally:
@@ -275,7 +275,7 @@ def preset_gradient(world, model, rollouts, pad_id, algorithm, size):
             proximal=algorithm.proximal,
             world=world,
         )
-        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm.parts, TICK, 0, model))
+        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm.parts, INDEX, 0, model))
         return torch.cat([whole(p.grad).flatten() for p in model.parameters()])
     finally:
         Qwen2RMSNorm.forward = norm
@@ -319,7 +319,7 @@ def dense_gradient(model, reference, rollouts, pad_id, whole_batch, extra, size,
         mock.patch.object(logprobs, "LOGITS_AT_ONCE", limit),
         mock.patch.object(head, "LOGITS_AT_ONCE", limit),
     ):
-        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, TICK, 0, model))
+        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, INDEX, 0, model))
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
@@ -397,21 +397,23 @@ def test_the_batchs_start_is_scored_without_dropout(tmp_path, monkeypatch):
 @settings(deadline=None)
 def test_the_mini_batches_of_an_epoch_part_the_groups(epochs, parts, shuffle, groups, update):
     updates = Updates(epochs=epochs, mini_batches=parts, shuffle=shuffle)
-    tick = updates.tick(update)
-    assert tick.update == update == (tick.batch * epochs + tick.epoch) * parts + tick.part
-    assert tick.epoch < epochs
+    index = updates.index_of(update)
+    assert index.step == update == (index.batch * epochs + index.epoch) * parts + index.mini_batch
+    assert index.epoch < epochs
     dealt = [
-        g for part in range(parts) for g in updates.groups(tick._replace(part=part), groups, 7)
+        g
+        for part in range(parts)
+        for g in updates.groups(index._replace(mini_batch=part), groups, 7)
     ]
     assert sorted(dealt) == list(range(groups))
-    sizes = [len(updates.groups(tick._replace(part=p), groups, 7)) for p in range(parts)]
+    sizes = [len(updates.groups(index._replace(mini_batch=p), groups, 7)) for p in range(parts)]
     assert max(sizes) - min(sizes) <= 1
 
 
 def test_an_epoch_shuffles_anew_and_a_seed_has_its_own_order():
     updates = Updates(epochs=2, mini_batches=4, shuffle=True)
     orders = {
-        tuple(updates.groups(Tick(batch, epoch, part, 0), 32, seed))
+        tuple(updates.groups(StepIndex(batch, epoch, part, 0), 32, seed))
         for batch in range(2)
         for epoch in range(2)
         for part in range(4)
@@ -424,7 +426,7 @@ def test_the_interpolated_policy_in_closed_form():
     """α = (v_prox − v_b)/(v_θ − v_b): 0 for fresh rows, on the way to 1 for stale ones."""
     logp, behavior = torch.full((3, 1), -1.0), torch.full((3, 1), -2.0)
     batch = LossInput(
-        logp, {"behavior": behavior}, None, None, torch.tensor([5, 4, 1]), Tick(5, 0, 0, 5)
+        logp, {"behavior": behavior}, None, None, torch.tensor([5, 4, 1]), StepIndex(5, 0, 0, 5)
     )
     expected = [-2.0, -2.0, -2.0 + 3 / 4]
     assert Interpolated(lag=1).logp(batch).flatten().tolist() == pytest.approx(expected)
@@ -477,7 +479,7 @@ RUN = (*SMALL, "steps=8", "sync.interval=2", "kl_every=0", "optimizer.learning_r
 
 def shaped_run(name: str, folder, monkeypatch):
     """A float64 run of a method. Returns its experiment, the context, the initial weights, and what
-    each update was given: its batch and its tick."""
+    each update was given: its batch and its index."""
     method, overrides = SHAPES[name]
     if method == "decoupled_ppo":
         overrides = ["ratio=proximal", *overrides]
@@ -487,15 +489,15 @@ def shaped_run(name: str, folder, monkeypatch):
         model.double()
     verify = context.worker.verifier
     context.worker.verifier = lambda items: [  # rewards that differ, so that there is a gradient
-        dataclasses.replace(verdict, reward=float(len(text) % 3))
-        for verdict, (text, _) in zip(verify(items), items, strict=True)
+        dataclasses.replace(result, reward=float(len(text) % 3))
+        for result, (text, _) in zip(verify(items), items, strict=True)
     ]
     start = copy.deepcopy(context.model)
     given, update = [], trainer.update
 
-    def spy(experiment, context, optimizer, batch, tick):
-        given.append((batch, tick))
-        return update(experiment, context, optimizer, batch, tick)
+    def spy(experiment, context, optimizer, batch, index):
+        given.append((batch, index))
+        return update(experiment, context, optimizer, batch, index)
 
     monkeypatch.setattr(trainer, "update", spy)
     folder = RunFolder(folder)
@@ -509,22 +511,22 @@ def run_by_hand(exp, model, given, reference, pad_id):
     state, average, proximal = {}, copy.deepcopy(model), {}
     rule = exp.proximal
     parameters = list(model.parameters())
-    for batch, tick in given:
-        if tick.epoch == tick.part == 0:
+    for batch, index in given:
+        if index.epoch == index.mini_batch == 0:
             proximal = {id(batch): [x.tolist() for x in logp_by_row(model, batch, pad_id)]}
             began = [p.detach().clone() for p in parameters]
-        elif (tick.epoch, tick.part) == (exp.updates.epochs - 1, 0):
+        elif (index.epoch, index.mini_batch) == (exp.updates.epochs - 1, 0):
             alpha = getattr(exp.updates, "alpha", 1.0)
             with torch.no_grad():
                 for parameter, old in zip(parameters, began, strict=True):
                     parameter.copy_(old + alpha * (parameter - old))
-        chosen = exp.updates.groups(tick, max(batch.groups) + 1, exp.seed)
+        chosen = exp.updates.groups(index, max(batch.groups) + 1, exp.seed)
         rows = [row for row, group in enumerate(batch.groups) if group in chosen]
         mini = dataclasses.replace(
             batch,
             **{
                 name: [getattr(batch, name)[row] for row in rows]
-                for name in ("prompts", "responses", "verdicts", "groups", "versions")
+                for name in ("prompts", "responses", "results", "groups", "versions")
             },
             logps={},
         )
@@ -536,7 +538,7 @@ def run_by_hand(exp, model, given, reference, pad_id):
         else:
             of_rows = []
             for row, response, version in zip(logp, mini.responses, mini.versions, strict=True):
-                stale = tick.update - version
+                stale = index.step - version
                 share = max(0, stale - rule.lag) / max(1, stale)
                 both = zip(row.tolist(), response.logp, strict=True)
                 of_rows.append([old + share * (new - old) for new, old in both])
@@ -581,10 +583,10 @@ def test_a_run_is_what_it_would_be_by_hand(name, tmp_path, monkeypatch):
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
     rows = RunFolder(tmp_path / "run").metrics()[1:]
     assert [row["step"] for row in rows] == list(range(1, 9))
-    for row, (batch, tick) in zip(rows, given, strict=True):
-        chosen = exp.updates.groups(tick, max(batch.groups) + 1, exp.seed)
+    for row, (batch, index) in zip(rows, given, strict=True):
+        chosen = exp.updates.groups(index, max(batch.groups) + 1, exp.seed)
         stale = [
-            tick.update - version
+            index.step - version
             for version, group in zip(batch.versions, batch.groups, strict=True)
             if group in chosen
         ]
@@ -595,7 +597,7 @@ def test_a_run_is_what_it_would_be_by_hand(name, tmp_path, monkeypatch):
 def test_versions_count_gradient_steps(tmp_path, monkeypatch):
     """The schedule counts batches: with 8 updates each, batch 1 of interval 1 is 8 updates on."""
     _, _, _, given = shaped_run("ppo", tmp_path / "run", monkeypatch)
-    assert {tick.batch for _, tick in given} == {0}
+    assert {index.batch for _, index in given} == {0}
     name = "m2po"  # 4 updates a batch, interval 2
     monkeypatch.undo()
     _, _, _, given = shaped_run(name, tmp_path / "other", monkeypatch)
@@ -605,7 +607,7 @@ def test_versions_count_gradient_steps(tmp_path, monkeypatch):
 def test_versions_count_the_steps_that_were_taken(tmp_path, monkeypatch):
     """Two batches of two steps, then one step each; the weights are renewed every two batches."""
     _, _, _, given = shaped_run("sfpo, ended after two batches", tmp_path / "run", monkeypatch)
-    assert [tick[:3] for _, tick in given] == [
+    assert [index[:3] for _, index in given] == [
         (0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0),
     ]  # fmt: skip
     versions = [set(batch.versions) for batch, _ in given]

@@ -1,4 +1,4 @@
-"""`python -m rec_experiments new`: packages to begin with, an algorithm or a task outside of this project.
+"""`python -m rec_experiments new`: write a package of your own to begin with.
 
 Beside this file stands one whole package of each kind. A new one is its copy under another name.
 """

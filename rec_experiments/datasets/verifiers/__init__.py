@@ -1,1 +1,1 @@
-"""Verifiers: from a response's text and the known answer to a Verdict."""
+"""Verifiers: from a response's text and the known answer to a VerifierResult."""

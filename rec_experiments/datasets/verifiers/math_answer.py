@@ -22,7 +22,7 @@ from fractions import Fraction
 import math_verify
 
 from rec_experiments.datasets.verifiers.boxed import last_boxed
-from rec_experiments.types import Verdict
+from rec_experiments.types import VerifierResult
 
 # It warns in every process that its own time-outs are off. They need signal.alarm, which works in
 # a main thread only; the deadline here is the verifier pool's.
@@ -140,7 +140,7 @@ def same_expression(text: str, answer: str) -> bool:
 
 def verify(
     response: str, answer: str, format_bonus: float, same: Same = same_expression
-) -> Verdict:
+) -> VerifierResult:
     """Judge a response against a gold answer: a number, or LaTeX without its dollars.
 
     accuracy: 1 if the final answer is the `same` as `answer`, else 0. reward: accuracy, plus
@@ -149,7 +149,7 @@ def verify(
     """
     accuracy = float(same(final_answer(response), answer))
     bonus = format_bonus if well_formed(response) else -format_bonus
-    return Verdict(reward=accuracy + bonus, accuracy=accuracy)
+    return VerifierResult(reward=accuracy + bonus, accuracy=accuracy)
 
 
 def well_formed(response: str) -> bool:

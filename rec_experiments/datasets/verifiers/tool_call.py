@@ -17,19 +17,19 @@ import json
 from collections import Counter
 from typing import Any
 
-from rec_experiments.types import Verdict
+from rec_experiments.types import VerifierResult
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ARGUMENTS = ("arguments", "parameters")
 
 
-def verify(response: str, answer: str) -> Verdict:
+def verify(response: str, answer: str) -> VerifierResult:
     """Judge a response against the gold calls, a text that `dumps` made. 1 or 0."""
     try:
         correct = float(Counter(calls(response)) == Counter(_calls_of(_json(answer))))
     except (ValueError, RecursionError):  # malformed, or nested deeper than any call
         correct = 0.0
-    return Verdict(reward=correct, accuracy=correct)
+    return VerifierResult(reward=correct, accuracy=correct)
 
 
 def calls(response: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""Verifying a batch of responses, whatever they hold: every item gets a Verdict, in order.
+"""Verifying a batch of responses, whatever they hold: every item gets a result, in order.
 
-A verifier is a pure function (response, answer) -> Verdict. `inline_verifier` calls it in this
+A verifier is a pure function of response and answer. `inline_verifier` calls it in this
 process and suits verifiers that cannot hang. `VerifierPool` calls it in processes that can be
 killed, because 9^9^9^9^9 in a response stops neither at an exception nor at a signal handler.
 """
@@ -21,14 +21,14 @@ from typing import ClassVar, Self
 
 from pebble import ProcessPool
 
-from rec_experiments.types import Verdict
+from rec_experiments.types import VerifierResult
 
 Item = tuple[str, str]  # response text, answer
-Verify = Callable[[str, str], Verdict]
-BatchVerifier = Callable[[list[Item]], list[Verdict]]
+Verify = Callable[[str, str], VerifierResult]
+BatchVerifier = Callable[[list[Item]], list[VerifierResult]]
 
-TIMED_OUT = Verdict(reward=0.0, accuracy=0.0, timed_out=True)
-CRASHED = Verdict(reward=0.0, accuracy=0.0, crashed=True)
+TIMED_OUT = VerifierResult(reward=0.0, accuracy=0.0, timed_out=True)
+CRASHED = VerifierResult(reward=0.0, accuracy=0.0, crashed=True)
 
 STARTUP = 120.0  # seconds for a worker to import the verifier on a busy machine
 MEMORY = 2 << 30  # bytes that one worker may take for its items
@@ -63,13 +63,13 @@ class VerifierPool:
         self._module, self._imports = verify.__module__, [*SLOW_IMPORTS, *imports]
         self._pool: ProcessPool | None = None
 
-    def __call__(self, items: Sequence[Item]) -> list[Verdict]:
+    def __call__(self, items: Sequence[Item]) -> list[VerifierResult]:
         if not items:
             return []
-        verdicts = self._attempt(items)
+        results = self._attempt(items)
         return [
-            verdict or self._attempt([item])[0] or CRASHED
-            for item, verdict in zip(items, verdicts, strict=True)
+            result or self._attempt([item])[0] or CRASHED
+            for item, result in zip(items, results, strict=True)
         ]
 
     def __enter__(self) -> Self:
@@ -85,21 +85,21 @@ class VerifierPool:
             self._pool.join()
             self._pool = None
 
-    def _attempt(self, items: Sequence[Item]) -> list[Verdict | None]:
-        """A verdict for each item, or None where its worker died."""
+    def _attempt(self, items: Sequence[Item]) -> list[VerifierResult | None]:
+        """A result for each item, or None where its worker died."""
         pool = self._running()
         try:
             futures: list[Future] = []
             with contextlib.suppress(RuntimeError):  # the pool broke on the way
                 for item in items:
                     futures.append(pool.schedule(_judge, args=item, timeout=self.timeout))
-            verdicts = [self._outcome(future, pool) for future in futures]
+            results = [self._outcome(future, pool) for future in futures]
         except BaseException:  # Ctrl-C: the next call must not queue behind what is left of this
             self.close()
             raise
-        return verdicts + [None] * (len(items) - len(verdicts))
+        return results + [None] * (len(items) - len(results))
 
-    def _outcome(self, future: Future, pool: ProcessPool) -> Verdict | None:
+    def _outcome(self, future: Future, pool: ProcessPool) -> VerifierResult | None:
         # Items start in order, so this one starts at the latest when those now running are over.
         # A future that outlasts that is lost: its worker died between taking it and saying so.
         patience = 2 * self.timeout + STARTUP
@@ -134,7 +134,7 @@ class VerifierPool:
         return self._pool
 
 
-def _safely(verify: Verify, response: str, answer: str) -> Verdict:
+def _safely(verify: Verify, response: str, answer: str) -> VerifierResult:
     try:
         return verify(response, answer)
     except Exception:  # whatever it is, the others must be judged
@@ -186,5 +186,5 @@ def _ready() -> None:
     """Answers once a worker has started."""
 
 
-def _judge(response: str, answer: str) -> Verdict:
+def _judge(response: str, answer: str) -> VerifierResult:
     return _safely(_Worker.verify, response, answer)

@@ -27,7 +27,7 @@ from rec_experiments.algo.weights import NoWeight
 from rec_experiments.analysis.figures import bandit
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS
 from rec_experiments.analysis.figures.computed import section3
-from rec_experiments.types import LossInput, Outcomes, Tick
+from rec_experiments.types import LossInput, Outcomes, StepIndex
 
 SAMPLES = np.repeat([0, 1, 2], [3, 6, 1])  # ten samples distributed exactly as π_b
 logits = st.lists(st.floats(-3, 3), min_size=3, max_size=3).map(np.array)
@@ -114,7 +114,7 @@ def trainer_direction(
         advantages=advantages,
         groups_B=groups_B,
         versions_B=torch.zeros_like(groups_B),
-        tick=Tick(0, 0, 0, 0),
+        index=StepIndex(0, 0, 0, 0),
     )
     algorithm.loss(batch).loss.backward()
     assert logits.grad is not None

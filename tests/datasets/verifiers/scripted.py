@@ -5,10 +5,10 @@ import signal
 from pathlib import Path
 
 from rec_experiments.datasets.verifiers import verifier_pool
-from rec_experiments.types import Verdict
+from rec_experiments.types import VerifierResult
 
-RIGHT = Verdict(reward=1.0, accuracy=1.0)
-WRONG = Verdict(reward=0.0, accuracy=0.0)
+RIGHT = VerifierResult(reward=1.0, accuracy=1.0)
+WRONG = VerifierResult(reward=0.0, accuracy=0.0)
 
 
 class Awkward(Exception):
@@ -18,7 +18,7 @@ class Awkward(Exception):
         super().__init__(first + second)
 
 
-def scripted(response: str, answer: str) -> Verdict:
+def scripted(response: str, answer: str) -> VerifierResult:
     """A verifier whose response says how it misbehaves."""
     act, _, argument = response.partition(" ")
     if act == "note":  # leaves its process id in a file

@@ -71,8 +71,8 @@ def test_wrong_where_an_expression_is_asked_for(gold: str, response: str) -> Non
 
 @pytest.mark.parametrize("name", ["number", "expression"])
 def test_two_hundred_of_each(name: str) -> None:
-    for verdict in ("right", "wrong"):
-        assert len({tuple(case.values) for case in cases(f"{name}_{verdict}")}) >= 200
+    for result in ("right", "wrong"):
+        assert len({tuple(case.values) for case in cases(f"{name}_{result}")}) >= 200
 
 
 # 2. Spellings

@@ -30,7 +30,7 @@ from rec_experiments.datasets.verifiers.verifier_pool import (
     VerifierPool,
     inline_verifier,
 )
-from rec_experiments.types import Verdict
+from rec_experiments.types import VerifierResult
 
 
 def score(response: str, answer: str) -> float:
@@ -178,9 +178,9 @@ def test_a_spelled_integer_equals_itself_and_no_other(
 def test_format_bonus(response: str, well_formed: bool) -> None:
     assert math_answer.well_formed(response) == well_formed
     for answer, accuracy in (("18", score(response, "18")), ("19", 0.0)):
-        verdict = math_answer.verify(response, answer, 0.1, math_answer.same_number)
-        assert verdict.accuracy == accuracy
-        assert verdict.reward == accuracy + (0.1 if well_formed else -0.1)
+        result = math_answer.verify(response, answer, 0.1, math_answer.same_number)
+        assert result.accuracy == accuracy
+        assert result.reward == accuracy + (0.1 if well_formed else -0.1)
 
 
 # 3. Judges
@@ -204,7 +204,7 @@ def test_isolated_agrees_with_inline() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("act", "verdict"),
+    ("act", "result"),
     [
         ("hang", TIMED_OUT),
         ("exit", CRASHED),
@@ -214,10 +214,10 @@ def test_isolated_agrees_with_inline() -> None:
         ("hoard", CRASHED),
     ],
 )
-def test_one_bad_item_costs_no_other(act: str, verdict: Verdict, workers: int) -> None:
+def test_one_bad_item_costs_no_other(act: str, result: VerifierResult, workers: int) -> None:
     items = [GOOD, (act, ""), *[GOOD, BAD] * 20, (act, ""), GOOD]
     with VerifierPool(scripted, workers=workers, timeout=0.5) as isolated:
-        assert isolated(items) == [RIGHT, verdict, *[RIGHT, WRONG] * 20, verdict, RIGHT]
+        assert isolated(items) == [RIGHT, result, *[RIGHT, WRONG] * 20, result, RIGHT]
         assert isolated([BAD, GOOD]) == [WRONG, RIGHT]
 
 
@@ -267,11 +267,11 @@ def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
         for item in (good, (f"<answer>{text}</answer>", "18"), (text, "18"), wrong)
     ]
     with VerifierPool(task.verify, workers=2, timeout=1) as isolated:
-        verdicts = isolated(items)
-    assert verdicts[::4] == [RIGHT] * len(HOSTILE)
-    assert verdicts[3::4] == [WRONG] * len(HOSTILE)
-    assert [v.accuracy for v in verdicts[1::4] + verdicts[2::4]] == [0.0] * (2 * len(HOSTILE))
-    assert verdicts[5] == TIMED_OUT  # $9^{9^{9^{9^{9}}}}$: the deadline was needed at all
+        results = isolated(items)
+    assert results[::4] == [RIGHT] * len(HOSTILE)
+    assert results[3::4] == [WRONG] * len(HOSTILE)
+    assert [v.accuracy for v in results[1::4] + results[2::4]] == [0.0] * (2 * len(HOSTILE))
+    assert results[5] == TIMED_OUT  # $9^{9^{9^{9^{9}}}}$: the deadline was needed at all
 
 
 def test_a_thread_may_start_the_workers_and_end() -> None:
@@ -294,7 +294,7 @@ def test_close_is_no_end() -> None:
 class Unloadable:
     """A verifier that another process fails to load."""
 
-    def __call__(self, response: str, answer: str) -> Verdict:
+    def __call__(self, response: str, answer: str) -> VerifierResult:
         return RIGHT
 
     def __reduce__(self) -> tuple:

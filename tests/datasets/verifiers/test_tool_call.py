@@ -1,4 +1,4 @@
-"""The strict verifier of function calls: a table of responses with the verdict each must get.
+"""The strict verifier of function calls: a table of responses with the result each must get.
 
 1. Values: JSON equality with types, deep, whatever the order of keys.
 2. Calls: a multiset; a missing, extra, misnamed or misbuilt call scores 0.
@@ -212,8 +212,8 @@ MISBUILT = [
     True,
 ]
 CALLS = [
-    (json.dumps(gold), json.dumps(response), verdict)
-    for pairs, verdict in ((SAME_CALLS, 1), (DIFFERENT_CALLS, 0))
+    (json.dumps(gold), json.dumps(response), result)
+    for pairs, result in ((SAME_CALLS, 1), (DIFFERENT_CALLS, 0))
     for gold, response in pairs
 ] + [(json.dumps([f(a=1)]), json.dumps([call]), 0) for call in MISBUILT]
 
@@ -307,8 +307,8 @@ def filled(text: str) -> str:
 
 
 TEXTS = [
-    (json.dumps(RIGHT_CALLS), filled(text), verdict)
-    for texts, verdict in ((GOOD_TEXTS, 1), (BAD_TEXTS, 0))
+    (json.dumps(RIGHT_CALLS), filled(text), result)
+    for texts, result in ((GOOD_TEXTS, 1), (BAD_TEXTS, 0))
     for text in texts
 ]
 
@@ -317,13 +317,13 @@ TABLE = VALUES + CALLS + TEXTS
 
 def test_the_table_is_long_and_has_no_row_twice() -> None:
     assert len(set(TABLE)) == len(TABLE) >= 200
-    assert {verdict for _, _, verdict in TABLE} == {0, 1}
+    assert {result for _, _, result in TABLE} == {0, 1}
 
 
-@pytest.mark.parametrize(("gold", "response", "verdict"), TABLE, ids=lambda value: str(value)[:40])
-def test_table(gold: str, response: str, verdict: int) -> None:
+@pytest.mark.parametrize(("gold", "response", "result"), TABLE, ids=lambda value: str(value)[:40])
+def test_table(gold: str, response: str, result: int) -> None:
     found = tool_call.verify(response, gold)
-    assert (found.accuracy, found.reward) == (verdict, verdict)
+    assert (found.accuracy, found.reward) == (result, result)
 
 
 # Properties

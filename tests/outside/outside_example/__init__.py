@@ -7,10 +7,10 @@ from torch import Tensor
 
 from rec_experiments.samplers.native import Native
 from rec_experiments.training.optimizers import AdamW
-from rec_experiments.types import Piece, Problem, Sampler, Verdict
+from rec_experiments.types import Piece, Problem, Sampler, VerifierResult
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class TruncatedWeight(Piece):
     """min(ρ, cap)."""
 
@@ -23,7 +23,7 @@ class TruncatedWeight(Piece):
         return f" · min(ρ, {self.cap:g})"
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Parity(Piece):
     """Prompt `1011=`, response `1`: whether the number of ones is odd."""
 
@@ -43,9 +43,9 @@ class Parity(Piece):
         ]
         return problems[: self.train_problems], problems[-self.eval_problems :]
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         correct = float(response == answer)
-        return Verdict(reward=correct, accuracy=correct)
+        return VerifierResult(reward=correct, accuracy=correct)
 
     def describe(self) -> str:
         return f"parity of {self.bits} bits"
@@ -57,7 +57,7 @@ class Parity(Piece):
         return [(int(i), [problems[i].answer]) for i in picks]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Short(Native):
     """The native sampler, which stops after `limit` tokens."""
 
@@ -68,7 +68,7 @@ class Short(Native):
         return Native.build(self, *others, min(self.limit, longest))
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Decaying(AdamW):
     """AdamW whose learning rate falls as 1/√step."""
 

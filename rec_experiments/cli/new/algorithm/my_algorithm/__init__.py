@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # this module loads with every configuration: what is heavy w
     from torch import Tensor
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class MyAlgorithm(Piece):
     """w(ρ) = min(ρ, cap), with ρ = π_θ / π_that drew the token. Raises ValueError unless cap > 0.
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rec_experiments.types import Piece, Problem, Verdict
+from rec_experiments.types import Piece, Problem, VerifierResult
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class MyTask(Piece):
     """Digits to be sorted. Raises ValueError unless there are enough different prompts.
 
@@ -37,10 +37,10 @@ class MyTask(Piece):
         solution = "".join(sorted(digits))
         return Problem(({"role": "user", "content": f"{digits}="},), solution, solution)
 
-    def verify(self, response: str, answer: str) -> Verdict:
+    def verify(self, response: str, answer: str) -> VerifierResult:
         """reward is what is learned from, accuracy is 1 for a right answer; they may differ."""
         correct = float(response == answer)
-        return Verdict(reward=correct, accuracy=correct)
+        return VerifierResult(reward=correct, accuracy=correct)
 
     def describe(self) -> str:
         return f"{self.digits} digits to sort"
