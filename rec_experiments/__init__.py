@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from rec_experiments.config.standalone import algorithm
     from rec_experiments.runs.api import Experiment
 
-__all__ = ["Experiment", "algorithm", "load_runs"]
+__all__ = ["RELEASE", "Experiment", "algorithm", "load_runs"]
+
+RELEASE = 12  # raised whenever the numbers of runs change
 
 _PLACES = {
     "Experiment": "runs.api",
