@@ -28,7 +28,7 @@ import yaml
 from rec_experiments import cache
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.results.collect import composed
+from rec_experiments.analysis.results.figure_data import composed
 from rec_experiments.runs import provenance
 from rec_experiments.sweeps import Job
 

@@ -85,7 +85,7 @@ def section(name: str, found: dict[str, Any]) -> str:
         f"`scale={found['scale']}`{subset}: {counted}, {methods} of {every} "
         f"methods, {found['finished']} finished runs. "
         f"Accuracy before training: {found['start']:.3f}. "
-        f"{' '.join(found['makers'])}".rstrip(),
+        f"{found['releases']}",
     ]
     if any(len(each) > 1 for each in found["ages"].values()):
         lines += ["", f"![{found['title']}](figures/{name}.png)"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rec_experiments.analysis.results.runs import FigureData, Run, read_run
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Run, read_run
 from rec_experiments.sweeps import Panel
 
 STEPS = 40

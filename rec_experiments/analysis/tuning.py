@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rec_experiments.analysis.results.collect import NoRuns, collect, composed, scales
-from rec_experiments.analysis.results.runs import Run
+from rec_experiments.analysis.results.figure_data import NoRuns, collect, composed, scales
+from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.runs import Run, releases_text
 from rec_experiments.analysis.results.statistics import final, if_any
-from rec_experiments.analysis.results.tables import columns_of_text, origins
+from rec_experiments.analysis.results.summary import duplicates
 from rec_experiments.cli import command, help
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
@@ -144,11 +145,11 @@ def read(scale: str, folders: list[Path] | None) -> Arms:
     if found and left:
         told = [f"{arm} (a run of it failed)" if arm in failed else arm for arm in left]
         print("  budget not spent: " + "; ".join(told), file=sys.stderr)
-    for sentence in origins(runs):
+    for sentence in [releases_text(runs), *duplicates(runs)]:
         print(f"  {sentence}", file=sys.stderr)
     if found:
         title = f"scale={scale}: mean final accuracy by learning rate"
-        print(title, *columns_of_text(table(found)), "", sep="\n")
+        print(title, *text_table(table(found)), "", sep="\n")
     return tuned_arms(found, arms)
 
 

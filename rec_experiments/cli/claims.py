@@ -3,8 +3,8 @@
 from rich.console import Console
 
 from rec_experiments.analysis.claims import judged, simulation, tables
-from rec_experiments.analysis.results.collect import scales
-from rec_experiments.analysis.results.tables import to_json
+from rec_experiments.analysis.results.figure_data import scales
+from rec_experiments.analysis.results.formatting import to_json
 from rec_experiments.cli import command, help
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_atomic

@@ -9,8 +9,8 @@ from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.figures.render import Drawing, write
-from rec_experiments.analysis.results.collect import NoRuns, collect
-from rec_experiments.analysis.results.tables import remarks
+from rec_experiments.analysis.results.figure_data import NoRuns, collect
+from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.cli import command, help
 from rec_experiments.errors import UserError
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from rec_experiments.analysis import regime
 from rec_experiments.analysis.regime import tables
 from rec_experiments.analysis.regime.arms import Arm, arms_in, arms_of
-from rec_experiments.analysis.regime.expected import TARGETS, Target, Verdict, load, verdicts
-from rec_experiments.analysis.results.tables import to_json
+from rec_experiments.analysis.regime.ranges import TARGETS, Target, Verdict, load, verdicts
+from rec_experiments.analysis.results.formatting import to_json
 from rec_experiments.cli import command, help
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_atomic
@@ -32,7 +32,9 @@ def read(line: command.CommandLine, words: list[str]) -> list[Arm]:
         return arms_of([Path(word) for word in words])
     for word in words:
         raise UserError(f"{word}: does not go with sweep={name}; name folders or a sweep")
-    from rec_experiments.analysis.results.collect import collect  # it composes: folders need it not
+    from rec_experiments.analysis.results.figure_data import (
+        collect,  # it composes: folders need it not
+    )
 
     return arms_in(collect(name, line.runs, line.overrides))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rec_experiments import sweeps
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.report import wandb_report
-from rec_experiments.analysis.report.contents import remember
+from rec_experiments.analysis.report.contents import gather
 from rec_experiments.analysis.report.page import render
 from rec_experiments.cli import command, help
 from rec_experiments.errors import UserError
@@ -54,7 +54,7 @@ def _target(text: str) -> tuple[str, str]:
 
 def write_page(request: Request) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
-    contents = remember(
+    contents = gather(
         request.names or catalogue.usual(),
         request.runs,
         request.overrides,

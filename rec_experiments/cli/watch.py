@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 
 from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
-from rec_experiments.analysis.regime.expected import load
-from rec_experiments.analysis.results.collect import composed, default_folder, places
+from rec_experiments.analysis.regime.ranges import load
+from rec_experiments.analysis.results.figure_data import composed, default_folder, places
 from rec_experiments.analysis.watch.screen import screen
 from rec_experiments.analysis.watch.views import View, Watched, folders_in
 from rec_experiments.cli import command, help

@@ -17,7 +17,7 @@ from fabricated import write_run
 
 from rec_experiments import sweeps
 from rec_experiments.analysis import tuning
-from rec_experiments.analysis.results import collect
+from rec_experiments.analysis.results import figure_data as collect
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 from rec_experiments.sweeps import compositions
@@ -152,7 +152,7 @@ def test_runs_that_differ_in_two_folders_are_told(tuned, tmp_path, capsys):
     ]
     write_run(tmp_path / "other" / job.path.name, rows_of(job, above=0.1))
     tuned(f"runs={tmp_path / 'runs'},{tmp_path / 'other'}")
-    assert "With other numbers in another folder: GRPO, rate 6e-5, seed 100" in (
+    assert "With different numbers in another folder: GRPO, rate 6e-5, seed 100" in (
         capsys.readouterr().err
     )
 

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -91,18 +90,6 @@ def test_the_spy_sees_what_is_loaded(tmp_path):
 )
 def test_a_command_without_gradients_does_not_load_torch(swept, arguments):
     assert loaded("-m", *arguments, cwd=swept).isdisjoint(HEAVY)
-
-
-def test_a_page_that_is_remembered_is_written_without_what_draws(swept, monkeypatch, tmp_path):
-    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
-    minute_ago = time.time() - 60  # a file that has just been written is not relied on
-    for file in (swept / "runs").rglob("*"):
-        os.utime(file, (minute_ago, minute_ago))
-    report = ["-m", "rec_experiments.analysis.report", "figures=fig3", *FEW]
-    assert loaded(*report, cwd=swept) == set(DRAWING)
-    first = (swept / "report.html").read_text()
-    assert loaded(*report, cwd=swept) == set()
-    assert len((swept / "report.html").read_text()) == pytest.approx(len(first), abs=20)  # its date
 
 
 def test_a_process_that_only_launches_jobs_does_not_load_torch(tmp_path):

@@ -195,7 +195,7 @@ def test_a_kind_cannot_be_overwritten():
 
 def test_whoever_only_reads_configurations_does_not_wait_for_transformers():
     code = (
-        "import sys, rec_experiments.analysis.claims, rec_experiments.analysis.results.collect;"
+        "import sys, rec_experiments.analysis.claims, rec_experiments.analysis.results.figure_data;"
         "print({'transformers', 'datasets', 'wandb', 'math_verify'} & sys.modules.keys())"
     )
     printed = subprocess.run(

@@ -21,10 +21,6 @@ from conftest import SMALL, experiment, timeless
 from conftest import run as train_until
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.claims import results, tables
-from rec_experiments.analysis.results.collect import best_of
-from rec_experiments.analysis.results.runs import FigureData, read_run
-from rec_experiments.analysis.results.tables import remarks
 from rec_experiments.cli.sweeps import table
 from rec_experiments.errors import UserError
 from rec_experiments.runs import code, provenance
@@ -363,21 +359,6 @@ def test_a_sweep_runs_again_what_other_code_made_if_it_is_asked_to(jobs):
         job.config["remake"] = True
     assert [sweeps.finished(job) for job in jobs] == [True, False]
     assert [state.name for state in sweeps.survey(jobs).values()] == ["done", "outdated"]
-
-
-def test_figures_and_claims_name_the_runs_that_other_code_made(jobs):
-    runs = [read_run("GRPO", "offline", seed, job.path) for seed, job in enumerate(jobs)]
-    panel = sweeps.Panel("eval/accuracy", "accuracy", False)
-    data = FigureData(
-        name="fig3", title="", caption="", scale="mini", claim_seeds=None, shown=[0, 1],
-        arms=["GRPO"], columns=["offline"], panels=[panel], runs=runs,
-    )  # fmt: skip
-    said = f"Made by {MADE_BY}: GRPO, offline, seed 1."
-    assert remarks(data) == [said]
-    for result in results({"fig3": data}, "mini"):
-        assert (said in tables.remarks(result)) == ("fig3" in result.claim.figures)
-        assert tables.plain(result)["made_by"] == result.makers
-    assert best_of([runs[1], runs[0]]).path == jobs[0].path
 
 
 def test_the_command_names_what_differs(jobs, capsys):

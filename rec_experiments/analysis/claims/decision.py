@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from rec_experiments.analysis.results.over_seeds import CONFIDENCE, t_factor
+from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
 
 MOST_SEEDS = 1000  # up to which the number that would decide is looked for
 ROUNDING = 1e-9  # a spread below it is none, and so is a distance from the end of a range

@@ -1,7 +1,6 @@
 """The claims of the paper (arXiv 2509.24203), each a conjunction of checks on its figures."""
 
 from rec_experiments.analysis.claims.decision import Range
-from rec_experiments.analysis.claims.engine import Check, Claim, Compare
 from rec_experiments.analysis.claims.thresholds import (
     ALIKE,
     COLLAPSES,
@@ -18,6 +17,7 @@ from rec_experiments.analysis.claims.thresholds import (
     STABLE,
     TEETH,
 )
+from rec_experiments.analysis.claims.verdict import Check, Claim, Compare
 from rec_experiments.analysis.results.statistics import (
     AREA_UNDER_CURVE,
     AREA_UNDER_FIRST_THIRD,

@@ -1,8 +1,8 @@
 """Claims of other papers. Those on large models have no sweep here, and need a GPU."""
 
 from rec_experiments.analysis.claims.definitions import stable
-from rec_experiments.analysis.claims.engine import Check, Claim
 from rec_experiments.analysis.claims.thresholds import HIGHER, LOWER, NOT_LOWER, UNSTABLE
+from rec_experiments.analysis.claims.verdict import Check, Claim
 from rec_experiments.analysis.results.statistics import (
     AREA_UNDER_CURVE,
     BEST,

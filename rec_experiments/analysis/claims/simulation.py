@@ -18,9 +18,10 @@ from rich.table import Table
 
 from rec_experiments.analysis.claims import CLAIMS
 from rec_experiments.analysis.claims.decision import Outcome
-from rec_experiments.analysis.claims.engine import Check, Claim, Compare, judge
 from rec_experiments.analysis.claims.thresholds import HIGHER
-from rec_experiments.analysis.results.runs import FigureData, Row, Run
+from rec_experiments.analysis.claims.verdict import Check, Claim, Compare, judge
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Row, Run
 from rec_experiments.analysis.results.statistics import DROP_AT_SYNCHRONISATION
 
 Array = NDArray[np.float64]

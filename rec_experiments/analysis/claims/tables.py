@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from rec_experiments.analysis.claims.decision import Outcome, Range
-from rec_experiments.analysis.claims.engine import Finding, Verdict
+from rec_experiments.analysis.claims.verdict import Finding, Verdict
+from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.statistics import Statistic
-from rec_experiments.analysis.results.tables import columns_of_text
 
 Verdicts = Mapping[str, list[Verdict]]  # by scale
 
@@ -53,10 +53,10 @@ def summary(found: Verdicts) -> tuple[list[str], list[list[str]]]:
 
 
 def remarks(verdict: Verdict) -> list[str]:
-    """The claim in words and in the paper's, the verdict with its reasons, a note, and who made
-    runs otherwise."""
+    """The claim in words and in the paper's, the verdict with its reasons, a note, and
+    which runs it is from."""
     claim = verdict.claim
-    found = [f"{claim.says}.", verdict.sentence, claim.quote, claim.note, *verdict.makers]
+    found = [f"{claim.says}.", verdict.sentence, claim.quote, claim.note, *verdict.notes]
     return [line for line in found if line]
 
 
@@ -98,7 +98,7 @@ def text(verdicts: list[Verdict]) -> str:
     for verdict in verdicts:
         lines += remarks(verdict)
         table = [HEAD, *map(cells, verdict.findings)]
-        lines += [f"  {line}" for line in columns_of_text(table)] + [""]
+        lines += [f"  {line}" for line in text_table(table)] + [""]
     ranges, statistics = legend(verdicts)
     lines += [f"{each}." for each in READING]
     lines += [f"{each}  {each.name}: {each.reason}." for each in ranges]
@@ -176,7 +176,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "figures": list(claim.figures),
         "needs": claim.needs,
         "note": claim.note,
-        "made_by": verdict.makers,
+        "runs": verdict.notes,
         "parts": [_plain(finding) for finding in verdict.findings],
     }
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from rec_experiments import sweeps
 from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.results.runs import FigureData
+from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.sweeps import PICTURES
 
 if TYPE_CHECKING:

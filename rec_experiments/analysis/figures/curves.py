@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from rec_experiments.analysis.results.runs import FigureData, Row, points
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Row, points
 
 SMOOTHED = ("train/reward",)  # the paper smooths no other curve
 WINDOW = 3  # steps that the paper smooths over

@@ -20,9 +20,11 @@ from PIL import Image
 
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.curves import SMOOTHED, curve, tidy
-from rec_experiments.analysis.results.over_seeds import CONFIDENCE, band
-from rec_experiments.analysis.results.runs import FigureData, Row
-from rec_experiments.analysis.results.tables import remarks, summary, summary_text, to_json
+from rec_experiments.analysis.results.aggregate import CONFIDENCE, band
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.formatting import to_json
+from rec_experiments.analysis.results.runs import Row
+from rec_experiments.analysis.results.summary import remarks, summary, summary_text
 from rec_experiments.cli.command import writing
 from rec_experiments.files import write_atomic
 from rec_experiments.sweeps import Panel

@@ -11,9 +11,9 @@ from scipy.optimize import isotonic_regression
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.render import Drawing, page
 from rec_experiments.analysis.results import staleness
-from rec_experiments.analysis.results.over_seeds import CONFIDENCE
-from rec_experiments.analysis.results.runs import FigureData
-from rec_experiments.analysis.results.tables import count_of_seeds, remarks
+from rec_experiments.analysis.results.aggregate import CONFIDENCE
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.summary import count_of_seeds, remarks
 
 METHODS_A_PANEL = 8  # as many as can be told apart in one panel
 ACROSS = 2  # panels

@@ -12,9 +12,9 @@ import functools
 
 from rec_experiments.analysis.regime import tables
 from rec_experiments.analysis.regime.arms import Arm, arms_in
-from rec_experiments.analysis.regime.blocks import Section, sections
-from rec_experiments.analysis.regime.expected import REFERENCE_VALUES, Published, load
-from rec_experiments.analysis.results.runs import FigureData
+from rec_experiments.analysis.regime.ranges import REFERENCE_VALUES, Published, load
+from rec_experiments.analysis.regime.sections import Section, sections
+from rec_experiments.analysis.results.figure_data import FigureData
 
 __all__ = ["of_arms", "of_figure", "tables"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from rec_experiments.analysis.regime.expected import Expected
+from rec_experiments.analysis.regime.ranges import Expected
 from rec_experiments.analysis.results.runs import Row, points
 from rec_experiments.errors import UserError
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rec_experiments.analysis.regime.blocks import Block, Cell, Comparison, Section
-from rec_experiments.analysis.regime.expected import Expected, Verdict
 from rec_experiments.analysis.regime.quantities import factor
-from rec_experiments.analysis.results.tables import columns_of_text
+from rec_experiments.analysis.regime.ranges import Expected, Verdict
+from rec_experiments.analysis.regime.sections import Block, Cell, Comparison, Section
+from rec_experiments.analysis.results.formatting import text_table
 
 WIDTH, HERE = 100, 48  # characters of a line of text, and of one on arms beside published values
 PUBLISHED_HEAD = ["published", "where", "range", "here"]
@@ -134,10 +134,10 @@ def text(sections: list[Section]) -> str:
         lines += [section.title or "all runs", ""]
         for block in section.blocks:
             lines += [f"  {block.title}"]
-            lines += [f"    {line}" for line in columns_of_text([_head(block), *_rows(block)])]
+            lines += [f"    {line}" for line in text_table([_head(block), *_rows(block)])]
             if block.comparisons:
                 table = [PUBLISHED_HEAD, *_wrapped(_published(block))]
-                lines += ["", *(f"    {line}" for line in columns_of_text(table))]
+                lines += ["", *(f"    {line}" for line in text_table(table))]
             lines.append("")
         if section.unmeasured:
             lines += [*_paragraph(f"  not measured: {'; '.join(section.unmeasured)}"), ""]

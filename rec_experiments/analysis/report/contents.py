@@ -7,25 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.analysis import claims
-from rec_experiments.analysis.claims.engine import Verdict
+from rec_experiments.analysis.claims.verdict import Verdict
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.report.beside import forked
 from rec_experiments.analysis.report.columns import Column, columns, packed
 from rec_experiments.analysis.report.figure_parts import Config, FigurePart, figures
-from rec_experiments.analysis.results.collect import (
+from rec_experiments.analysis.results.figure_data import (
+    FigureData,
     best_of,
     default_folder,
-    folders_of,
     run_folders,
 )
-from rec_experiments.analysis.results.remembered import remembered
 from rec_experiments.analysis.results.runs import (
-    FigureData,
     Run,
     leave_out,
     points,
     read_config,
     read_or_leave_out,
+    releases_text,
 )
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
 from rec_experiments.errors import UserError, first_line
@@ -71,7 +70,8 @@ class RunPart:
 
     places: in figures. config: resolved. rows: in the columns of numbers. accuracies:
     of every evaluation. final, reward, kl: as the figures' statistics have them, None where never
-    measured. environment: the number of its Environment. made_by: as of a Run.
+    measured. environment: the number of its Environment. releases: of the package that
+    made the run, in words.
     """
 
     name: str
@@ -93,7 +93,7 @@ class RunPart:
     seconds: float
     command: list[str]
     environment: int
-    made_by: str
+    releases: str
     samples: list[Evaluation]
 
 
@@ -112,21 +112,6 @@ class Contents:
     left_out: list[str]
     environments: list[Environment]
     numbers: dict[str, str]
-
-
-def remember(
-    names: list[str], folders: list[Path] | None, overrides: list[str], every_run: bool
-) -> Contents:
-    """As `gather`, or as it was gathered before, while no file of a run has changed."""
-    swept = [name for name in names if name not in COMPUTED]
-    looked = folders_of(swept, folders, overrides, for_claims=True)
-    if every_run:
-        others = run_folders(folders or [default_folder()]).values()
-        looked += [path for paths in others for path in paths]
-    question = [names, folders, overrides, every_run]
-    return remembered(
-        "report", question, looked, lambda: gather(names, folders, overrides, every_run)
-    )
 
 
 def gather(
@@ -260,7 +245,7 @@ def _run_part(
         seconds=seconds(run.rows),
         command=[str(word) for word in origin["command"]],
         environment=0,  # until all environments are known
-        made_by=run.made_by,
+        releases=releases_text([run]).removeprefix("Runs of ").removesuffix("."),
         samples=evaluations(samples),
     )
 

@@ -14,7 +14,7 @@ from rec_experiments.analysis.report.columns import PASSED
 from rec_experiments.analysis.report.contents import Contents, RunPart
 from rec_experiments.analysis.report.figure_parts import FigurePart
 from rec_experiments.analysis.report.html import scroll
-from rec_experiments.analysis.results.over_seeds import CONFIDENCE, t_factor
+from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
 from rec_experiments.config.identity import flat, identity
 from rec_experiments.tracking.trackers import schedule_name
 

@@ -10,8 +10,8 @@ from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.report.beside import forked
-from rec_experiments.analysis.results.runs import FigureData
-from rec_experiments.analysis.results.tables import remarks
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.config.identity import flat, identity
 
 if TYPE_CHECKING:

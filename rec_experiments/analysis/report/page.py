@@ -12,7 +12,6 @@ from pathlib import Path
 from string import Template
 
 from rec_experiments.analysis.claims.decision import Outcome
-from rec_experiments.analysis.claims.engine import Verdict
 from rec_experiments.analysis.claims.tables import (
     HEAD,
     READING,
@@ -21,6 +20,7 @@ from rec_experiments.analysis.claims.tables import (
     heading,
     remarks,
 )
+from rec_experiments.analysis.claims.verdict import Verdict
 from rec_experiments.analysis.report import explorer, responses
 from rec_experiments.analysis.report.contents import Contents, RunPart
 from rec_experiments.analysis.report.figure_parts import Differences, FigurePart
@@ -162,7 +162,7 @@ def _left_out(reasons: Sequence[str]) -> str:
 
 RUN_HEAD = (
     "run", "algorithm", "schedule", "seed", "state", "step", "curve", "accuracy", "reward", "KL",
-    "seconds", "figures", "code",
+    "seconds", "figures", "release",
 )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def _run_cells(run: RunPart, home: Path) -> list[str]:
         *(sortable(value, "number") for value in (run.final, run.reward, run.kl)),
         sortable(run.seconds, "number", f"{run.seconds:.0f}"),
         sortable("; ".join(dict.fromkeys(figures)), "words"),
-        sortable(run.made_by or "this code", ""),
+        sortable(run.releases, ""),
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas
 
-from rec_experiments.analysis.results.collect import run_folders
+from rec_experiments.analysis.results.figure_data import run_folders
 from rec_experiments.analysis.results.runs import leave_out, read_config, read_run
 from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.run_folder import CONFIG

@@ -7,18 +7,14 @@ an arm that never gets there has none, and a curve that lingers near it has a lu
 """
 
 import functools
-import hashlib
-from dataclasses import astuple, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass, fields
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy.special import expit
 
 from rec_experiments.analysis.results.runs import Row
 from rec_experiments.analysis.results.statistics import NoValue, best, final, measured
-from rec_experiments.cache import Kept
 
 FEWEST_POINTS = 6  # after the first: twice as many as there are parameters
 SMALLEST_RISE = 0.06  # two standard errors of an evaluation of 256 problems, 0.03 at worst
@@ -57,7 +53,7 @@ def fit(rows: list[Row], metric: str) -> Curve:
         raise NoValue("the curve does not rise")
     if end < (1 - LARGEST_FALL) * top:
         raise NoValue("the curve falls after its best")
-    found, highest = _fitted(tuple(steps), tuple(values)), max(HIGHEST, *values)
+    found, highest = _least_squares(tuple(steps), tuple(values)), max(HIGHEST, *values)
     if found is None:
         raise NoValue("the fit does not converge")
     if found.midpoint < steps[1] - steps[0]:
@@ -70,24 +66,8 @@ def fit(rows: list[Row], metric: str) -> Curve:
 
 
 @functools.lru_cache(maxsize=4096)  # figures share runs
-def _fitted(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve | None:
-    """Of least squares, None where they do not converge. Kept for later processes: a fit takes some
-    milliseconds, one that does not converge many more."""
-    kept, points = _kept(), repr((steps, values))
-    key = hashlib.sha256(points.encode()).hexdigest()
-    if key not in kept.values:
-        found = _least_squares(steps, values)
-        kept.add(key, found and list(astuple(found)))
-    return Curve(*kept.values[key]) if kept.values[key] else None
-
-
-@functools.cache
-def _kept() -> Kept:
-    source = Path(__file__).read_bytes() + scipy.__version__.encode()
-    return Kept("curves", hashlib.sha256(source).hexdigest()[:16])
-
-
 def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve | None:
+    """The least-squares fit, None if it does not converge."""
     from scipy.optimize import curve_fit  # slow to import, and not every table has a fit
 
     log_s, after = np.log(np.array(steps[1:]) - steps[0]), np.array(values[1:])

@@ -21,15 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from rec_experiments.analysis.results.over_seeds import interval_of_mean, of_finished
-from rec_experiments.analysis.results.runs import FigureData, Row, Run
+from rec_experiments.analysis.results.aggregate import finished_values, interval_of_mean
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.runs import Row, Run, releases_text
 from rec_experiments.analysis.results.statistics import (
     FINAL_MINUS_INITIAL,
     LAST_POINTS,
     final,
     seconds,
 )
-from rec_experiments.analysis.results.tables import columns_of_text, makers
 
 METRIC = "eval/accuracy"
 OFFLINE = math.inf
@@ -127,8 +128,8 @@ def lines(data: FigureData, form: str) -> list[Line]:
 def _points(data: FigureData, arm: str, form: str) -> Iterator[Point]:
     for age, column in ages(data, form):
         runs = data.select(arm, column)
-        ends = list(of_finished(runs, final, METRIC).values.values())
-        gains = list(of_finished(runs, FINAL_MINUS_INITIAL.of, METRIC).values.values())
+        ends = list(finished_values(runs, final, METRIC).values.values())
+        gains = list(finished_values(runs, FINAL_MINUS_INITIAL.of, METRIC).values.values())
         if ends:
             yield Point(
                 age=age,
@@ -169,7 +170,7 @@ def summary(data: FigureData) -> dict[str, Any]:
         "start": start(data),
         "final": LAST_POINTS,
         "finished": sum(run.done for run in data.runs),
-        "makers": makers(data.runs),
+        "releases": releases_text(data.runs),
         "ages": names,
         "methods": {
             arm: {
@@ -367,7 +368,7 @@ def text(found: dict[str, Any]) -> str:
     """The tables as text."""
     parts = [found["title"], ""]
     for form in found["ages"]:
-        parts += [*columns_of_text(table(found, form, cost=True)), ""]
+        parts += [*text_table(table(found, form, cost=True)), ""]
     parts += [
         f"{found['finished']} finished runs, seeds {', '.join(map(str, found['seeds']))}; "
         f"claims need {found['claim_seeds']}.",

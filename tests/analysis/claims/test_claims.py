@@ -36,9 +36,10 @@ from rec_experiments.analysis.claims.definitions import (
     ON_POLICY,
     WIDE,
 )
-from rec_experiments.analysis.claims.engine import Verdict, judge
-from rec_experiments.analysis.results import collect
-from rec_experiments.analysis.results.runs import FigureData, Run
+from rec_experiments.analysis.claims.verdict import Verdict, judge
+from rec_experiments.analysis.results import figure_data as collect
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Run
 from rec_experiments.analysis.results.statistics import FINAL_OVER_BEST
 from rec_experiments.cli import claims as cli
 from rec_experiments.cli import figures as figures_cli

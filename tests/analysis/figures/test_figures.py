@@ -27,8 +27,9 @@ from PIL import Image
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.analysis.figures import catalogue, computed, curves, render, style
 from rec_experiments.analysis.figures.computed import fig2, fig8, theorem1
-from rec_experiments.analysis.results import collect
-from rec_experiments.analysis.results.runs import FigureData, Run
+from rec_experiments.analysis.results import figure_data as collect
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Run
 from rec_experiments.cli import figures as cli
 from rec_experiments.rollout.schedule import Phase, Schedule
 from rec_experiments.sweeps import Panel

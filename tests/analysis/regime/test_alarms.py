@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.analysis.regime.alarms import ALARMS, Alarm, course, first_sounded, sounding
-from rec_experiments.analysis.regime.expected import load
+from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.errors import UserError
 
 

@@ -27,8 +27,7 @@ from hypothesis import strategies as st
 from rec_experiments.analysis import claims, regime
 from rec_experiments.analysis.regime import quantities, tables
 from rec_experiments.analysis.regime.arms import Arm, arms_of
-from rec_experiments.analysis.regime.blocks import BY_LAG, BY_PART, CLIPPED
-from rec_experiments.analysis.regime.expected import (
+from rec_experiments.analysis.regime.ranges import (
     REFERENCE_VALUES,
     TARGETS,
     Published,
@@ -37,9 +36,11 @@ from rec_experiments.analysis.regime.expected import (
     load,
     verdicts,
 )
+from rec_experiments.analysis.regime.sections import BY_LAG, BY_PART, CLIPPED
 from rec_experiments.analysis.report import contents, page
-from rec_experiments.analysis.results import collect as collecting
-from rec_experiments.analysis.results.runs import FigureData, Run, read_run
+from rec_experiments.analysis.results import figure_data as collecting
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Run, read_run
 from rec_experiments.cli import figures as figures_cli
 from rec_experiments.cli import regime as cli
 from rec_experiments.errors import UserError

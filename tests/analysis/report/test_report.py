@@ -28,8 +28,8 @@ from rec_experiments import sweeps
 from rec_experiments.analysis import claims
 from rec_experiments.analysis.report import contents as reading
 from rec_experiments.analysis.report import page, responses, wandb_report
-from rec_experiments.analysis.results.collect import NoRuns
-from rec_experiments.analysis.results.runs import FigureData, read_run
+from rec_experiments.analysis.results.figure_data import FigureData, NoRuns
+from rec_experiments.analysis.results.runs import read_run
 from rec_experiments.cli import command
 from rec_experiments.cli import report as cli
 from rec_experiments.errors import UserError
@@ -495,11 +495,11 @@ def test_keys_of_others_choose_runs(tmp_path):
 def test_command_writes_the_page(capsys, monkeypatch, tmp_path, found):
     asked = {}
 
-    def remember(names, folders, overrides, every_run):
+    def gather(names, folders, overrides, every_run):
         asked.update(names=names, folders=folders, overrides=overrides, every_run=every_run)
         return found
 
-    monkeypatch.setattr(cli, "remember", remember)
+    monkeypatch.setattr(cli, "gather", gather)
     out = tmp_path / "new" / "page.html"
     cli.main([f"out={out}", f"runs={tmp_path}", "scale=paper", "figures=fig3,fig8"])
     assert asked == {

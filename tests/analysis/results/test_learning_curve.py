@@ -92,11 +92,3 @@ def test_a_fit_that_does_not_converge_has_none(monkeypatch):
     monkeypatch.setattr("scipy.optimize.curve_fit", no_convergence)
     with pytest.raises(NoValue, match="the fit does not converge"):
         fit(rows(form(0.77, 33, 2.21)), "m")  # of no other test: fits are kept
-
-
-def test_a_kept_fit_is_the_fit(monkeypatch):
-    found = fit(rows(form(0.76, 31, 2.1)), "m")
-    learning_curve._fitted.cache_clear()
-    learning_curve._kept.cache_clear()
-    monkeypatch.setattr("scipy.optimize.curve_fit", None)  # as in a later process
-    assert fit(rows(form(0.76, 31, 2.1)), "m") == found

@@ -7,6 +7,7 @@
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -28,15 +29,22 @@ from fabricated import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.analysis.results import statistics, tables
-from rec_experiments.analysis.results.collect import best_of, claim_seeds, composed, places, scales
-from rec_experiments.analysis.results.over_seeds import interval_of_mean
-from rec_experiments.analysis.results.runs import (
+from rec_experiments.analysis.results import statistics, summary
+from rec_experiments.analysis.results.aggregate import interval_of_mean
+from rec_experiments.analysis.results.figure_data import (
     FigureData,
+    best_of,
+    claim_seeds,
+    composed,
+    places,
+    scales,
+)
+from rec_experiments.analysis.results.runs import (
     Row,
     points,
     read_or_leave_out,
     read_run,
+    releases_text,
 )
 from rec_experiments.errors import UserError
 
@@ -82,17 +90,38 @@ def test_a_finished_run_that_has_lost_rows_does_not_count(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda rows: rows[:7] + rows[8:], "step 8 stands where step 7 should"),
-        (lambda rows: rows[:7] + rows[6:], "step 6 stands where step 7 should"),
-        (lambda rows: [*rows[:-1][::-1], rows[-1]], "stands where step 0 should"),
-        (lambda rows: [rows[0], *rows], "step 0 stands where step 1 should"),
-        (lambda rows: [*rows[:-1], {"step": STEPS}], "it has no evaluation at its end"),
+        (lambda rows: rows[:7] + rows[8:], "it has step 8 in place of step 7"),
+        (lambda rows: rows[:7] + rows[6:], "it has step 6 in place of step 7"),
+        (lambda rows: [*rows[:-1][::-1], rows[-1]], "in place of step 0"),
+        (lambda rows: [rows[0], *rows], "it has step 0 in place of step 1"),
+        (lambda rows: [*rows[:-1], {"step": STEPS}], "it has no evaluation at the end"),
     ],
 )
 def test_a_finished_run_has_each_step_once_and_in_order(tmp_path, capsys, spoil, why):
     path = write_run(tmp_path / "run", spoil(rows_of(STABLE, 0, STEPS)), "done")
     assert not read_or_leave_out(STABLE, "", 0, path, STEPS).done
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("origins", "text"),
+    [
+        ([], ""),
+        ([{"release": 12}], "Runs of release 12."),
+        ([{"starts": [{"release": 11}, {"release": 12}]}], "Runs of releases 11 and 12."),
+        ([{"release": 3}, {"release": 2}, {"release": 1}], "Runs of releases 1, 2 and 3."),
+        ([{"release": 12}, {}], "Runs of release 12 and an earlier release."),
+        ([{}], "Runs of an earlier release."),
+    ],
+)
+def test_releases(origins, text, tmp_path):
+    runs = [read_run(STABLE, "", 9, tmp_path / "missing")]
+    for number, origin in enumerate(origins):
+        path = write_run(tmp_path / str(number), rows_of(STABLE, 0))
+        starts = [{"from_step": 0, **each} for each in origin.get("starts", [origin])]
+        (path / "provenance.json").write_text(json.dumps({"starts": starts}))
+        runs.append(read_run(STABLE, "", number, path))
+    assert releases_text(runs) == text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, None])
@@ -117,8 +146,8 @@ def test_copies_with_other_numbers_are_told(tmp_path):
     assert not run_of(0, 0).they_differ
     differing = run_of(0, 1)
     assert differing.they_differ
-    assert tables.origins([differing])[1] == (
-        f"With other numbers in another folder: {differing.name}, from {tmp_path.name}."
+    assert summary.duplicates([differing])[1] == (
+        f"With different numbers in another folder: {differing.name}, from {tmp_path.name}."
     )
 
 
@@ -145,7 +174,7 @@ def test_a_run_in_several_folders_counts_once(tmp_path):
         name="figx", title="", caption="", scale="mini", claim_seeds=None, shown=[0],
         arms=[STABLE], columns=["offline"], panels=PANELS, runs=[run, read("once", folders)],
     )  # fmt: skip
-    assert tables.remarks(data) == [
+    assert summary.remarks(data) == [
         f"In several folders, counted once: {run.name}, from {folders[1].name}."
     ]
 
@@ -199,10 +228,10 @@ def rows(*values: float) -> list[Row]:
         (statistics.STANDARD_DEVIATION, (1, 3, 1, 3), 1),
         (statistics.FINAL_MINUS_FIRST_QUARTER, (0, 1, 3, 0, 9, 9, 5, 5, 5), 2),
         (statistics.FINAL_MINUS_FIRST_QUARTER, (0, 2, 8, 0, 9, 9, 9), 9 - 5),
-        (tables.STATISTICS["lowest"], (3, 1, 6, 2), 1),
-        (tables.STATISTICS["highest"], (3, 1, 6, 2), 6),
-        (tables.STATISTICS["median"], (3, 1, 6, 2), 2.5),
-        (tables.STATISTICS["mean"], (3, 1, 6, 2), 3),
+        (summary.STATISTICS["lowest"], (3, 1, 6, 2), 1),
+        (summary.STATISTICS["highest"], (3, 1, 6, 2), 6),
+        (summary.STATISTICS["median"], (3, 1, 6, 2), 2.5),
+        (summary.STATISTICS["mean"], (3, 1, 6, 2), 3),
     ],
 )
 def test_closed_forms(statistic, values, expected):
@@ -214,7 +243,7 @@ def test_closed_forms(statistic, values, expected):
 
 def test_a_straight_line_and_steps_that_are_apart():
     line = [{"step": s, "m": s / 40} for s in (0, 10, 20, 30, 40)]
-    found = {name: measure(line, "m") for name, measure in tables.SUMMARIES.items()}
+    found = {name: measure(line, "m") for name, measure in summary.SUMMARIES.items()}
     assert found == pytest.approx({"final": 0.75, "area": 0.5, "best": 0.75, "last": 1.0})
     uneven = [{"step": 0, "m": 0.0}, {"step": 30, "m": 0.0}, {"step": 40, "m": 1.0}]
     assert statistics.area_under_curve(uneven, "m") == pytest.approx(5 / 40)
@@ -286,7 +315,7 @@ def test_a_scale_that_fixes_none_takes_the_seeds_of_its_figures():
 
 def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
     data = figure_data(tmp_path)
-    found = tables.summary(data)
+    found = summary.summary(data)
     rows = {(row["arm"], row["column"], row["metric"]): row for row in found["rows"]}
     whole = rows[COLLAPSING, "offline", "eval/accuracy"]
     finals = [np.mean([r["eval/accuracy"] for r in rows_of(COLLAPSING, s)[20::10]]) for s in (0, 1)]
@@ -304,7 +333,7 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
         f"{STABLE}, offline, seed 2",
         f"{ABSENT}, sync_interval = 20, seed 0",
     ]
-    text = tables.summary_text(found)
+    text = summary.summary_text(found)
     assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
     assert "95 % t interval over seeds" in text
     assert "3: 5 points are too few for a fit" in text
@@ -312,9 +341,9 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
 
 def test_a_figure_that_names_statistics_has_a_table_of_its_evaluations(tmp_path):
     data = figure_data(tmp_path)
-    plain = tables.summary(data)
+    plain = summary.summary(data)
     assert not plain.keys() & {"statistics", "evaluations"}
-    found = tables.summary(dataclasses.replace(data, statistics=["median", "lowest"]))
+    found = summary.summary(dataclasses.replace(data, statistics=["median", "lowest"]))
     assert {key: found[key] for key in plain} == plain
     cells = {(row["arm"], row["column"]): row for row in found["evaluations"]}
     assert list(cells) == [(arm, column) for arm in data.arms for column in data.columns]
@@ -327,7 +356,7 @@ def test_a_figure_that_names_statistics_has_a_table_of_its_evaluations(tmp_path)
     assert cells[STABLE, "offline"]["lowest"] == {"mean": pytest.approx(0.3), "interval": None}
     assert cells[ABSENT, "offline"]["lowest"] is None
 
-    text, table = tables.summary_text(plain), tables.summary_text(found).splitlines()
+    text, table = summary.summary_text(plain), summary.summary_text(found).splitlines()
     assert table[: text.count("\n")] == text.splitlines()
     head, *body = [line.split("  ") for line in table[text.count("\n") + 1 :]]
     assert [cell.strip() for cell in head if cell] == ["arm", "column", "seeds", "Median", "Min"]
@@ -335,15 +364,15 @@ def test_a_figure_that_names_statistics_has_a_table_of_its_evaluations(tmp_path)
     assert [COLLAPSING, "offline", "3", "0.3100 ± 0.0248", "0.0100 ± 0.0248"] in printed
     assert [STABLE, "offline", "1", "0.5500", "0.3000"] in printed
     assert [ABSENT, "offline", "0", "-", "-"] in printed
-    assert any(line.startswith("Min    lowest of a run's evaluations") for line in table)
+    assert any(line.startswith("Min    lowest evaluation of a run") for line in table)
 
 
 def test_fewer_seeds_than_claims_need_are_a_quick_look(tmp_path):
     data = figure_data(tmp_path)
-    assert tables.remarks(data)[0] == "A quick look at 3 seeds; claims need 10."
-    assert tables.remarks(dataclasses.replace(data, shown=[1]).as_shown())[0] == (
+    assert summary.remarks(data)[0] == "A quick look at 3 seeds; claims need 10."
+    assert summary.remarks(dataclasses.replace(data, shown=[1]).as_shown())[0] == (
         "A quick look at 1 seed; claims need 10."
     )
     for enough in (3, None):
-        found = tables.remarks(dataclasses.replace(data, claim_seeds=enough))
+        found = summary.remarks(dataclasses.replace(data, claim_seeds=enough))
         assert not any("quick look" in line for line in found)

@@ -16,7 +16,8 @@ import pytest
 
 from rec_experiments.analysis.figures import staleness as picture
 from rec_experiments.analysis.results import staleness
-from rec_experiments.analysis.results.runs import FigureData, Run
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Run
 
 COLUMNS = {
     "sync_offset = 20": (1, 20),

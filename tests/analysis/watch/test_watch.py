@@ -22,7 +22,7 @@ from conftest import resolve
 from rich.console import Console
 
 from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
-from rec_experiments.analysis.regime.expected import load
+from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.analysis.watch.screen import curve, duration, screen, shortened
 from rec_experiments.analysis.watch.views import SILENT, Watched, folders_in, view
 from rec_experiments.cli import watch as cli
@@ -301,7 +301,7 @@ def test_ctrl_c_is_130(tmp_path, monkeypatch):
 
 
 def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
-    from rec_experiments.analysis.results.collect import composed
+    from rec_experiments.analysis.results.figure_data import composed
 
     _, jobs = composed("fig6", ("seed=0",))
     paths = list(dict.fromkeys(job.path.name for job in jobs))

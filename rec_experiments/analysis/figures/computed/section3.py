@@ -11,7 +11,7 @@ from rec_experiments.analysis.figures import bandit, style
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS, Array
 from rec_experiments.analysis.figures.computed.shared import arms_of, flat, simplex
 from rec_experiments.analysis.figures.render import Drawing, page
-from rec_experiments.analysis.results.tables import columns_of_text
+from rec_experiments.analysis.results.formatting import text_table
 
 STEPS, RATE, TAU = 2000, 1.0, 0.1
 NARROW, WIDE = OneSide(low=0.2, high=0.2), OneSide(low=0.6, high=2.0)
@@ -85,5 +85,5 @@ def draw() -> Drawing:
         figure=figure,
         table=rows,
         statistics={"figure": "bandit", "final policy": ends, "final expected reward": rewards},
-        summary="\n".join([f"Section 3: after {STEPS} steps", "", *columns_of_text(lines)]) + "\n",
+        summary="\n".join([f"Section 3: after {STEPS} steps", "", *text_table(lines)]) + "\n",
     )

@@ -21,16 +21,17 @@ from rec_experiments.analysis.claims.decision import (
     decide,
     seeds_to_decide,
 )
-from rec_experiments.analysis.results.over_seeds import (
-    BySeed,
+from rec_experiments.analysis.results.aggregate import (
+    SeedValues,
+    finished_values,
     interquartile_mean,
     interval_of_mean,
-    of_finished,
     probability_of_improvement,
 )
-from rec_experiments.analysis.results.runs import FigureData
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import releases_text
 from rec_experiments.analysis.results.statistics import Statistic
-from rec_experiments.analysis.results.tables import origins
+from rec_experiments.analysis.results.summary import duplicates
 
 
 class Compare(Enum):
@@ -120,13 +121,13 @@ class Finding:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """scale: of the runs. claim_seeds: how many seeds are to decide, None for those there are.
-    makers: sentences on runs that other code made, or that are in several folders."""
+    notes: which releases made the runs, and which runs are in several folders."""
 
     claim: Claim
     scale: str
     claim_seeds: int | None
     findings: list[Finding]
-    makers: list[str]
+    notes: list[str]
 
     @property
     def outcome(self) -> Outcome:
@@ -192,7 +193,7 @@ def judge(
         scale=scale,
         claim_seeds=claim_seeds,
         findings=[_finding(check, arms, sample, parts) for check, arms, sample in samples],
-        makers=origins(done),
+        notes=[*filter(None, [releases_text(done)]), *duplicates(done)],
     )
 
 
@@ -218,12 +219,12 @@ def _labels(figures: list[FigureData], pattern: str) -> list[str]:
     return fnmatch.filter(arms, pattern) or [pattern]
 
 
-def _by_seed(figures: list[FigureData], arm: str, check: Check) -> BySeed[float]:
+def _by_seed(figures: list[FigureData], arm: str, check: Check) -> SeedValues[float]:
     runs = [run for data in figures for run in data.select(arm, check.column)]
-    return of_finished(runs, check.statistic.of, check.metric)
+    return finished_values(runs, check.statistic.of, check.metric)
 
 
-def _paired(first: BySeed[float], second: BySeed[float], compare: Compare) -> Sample:
+def _paired(first: SeedValues[float], second: SeedValues[float], compare: Compare) -> Sample:
     """Of the seeds that both arms have finished."""
     values, without = {}, {}
     for seed in sorted(first.finished & second.finished):

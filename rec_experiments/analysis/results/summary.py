@@ -1,17 +1,17 @@
-"""Results for people (text) and for programs (plain values)."""
+"""The statistics of a figure's runs, as plain values and as text."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rec_experiments import sweeps
+from rec_experiments.analysis.results.aggregate import CONFIDENCE, finished_values, interval_of_mean
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.learning_curve import FORM, PARAMETERS, fit
-from rec_experiments.analysis.results.over_seeds import CONFIDENCE, interval_of_mean, of_finished
-from rec_experiments.analysis.results.runs import FigureData, Row, Run
+from rec_experiments.analysis.results.runs import Row, Run, releases_text
 from rec_experiments.analysis.results.statistics import (
     BEST_POINTS,
     LAST_POINTS,
@@ -35,12 +35,12 @@ SUMMARIES: dict[str, Measure] = {
     "best": best,
     "last": last,
 }
-# What hydra.sweeper.statistics may name.
+# The choices of hydra.sweeper.statistics.
 STATISTICS = {
-    "lowest": Statistic("Min", "lowest of a run's evaluations, the one at step 0 included", lowest),
-    "highest": Statistic("Max", "highest of them", highest),
-    "median": Statistic("Median", "median of them", median),
-    "mean": Statistic("Mean", "mean of them", mean),
+    "lowest": Statistic("Min", "lowest evaluation of a run, step 0 included", lowest),
+    "highest": Statistic("Max", "highest evaluation of a run", highest),
+    "median": Statistic("Median", "median evaluation of a run", median),
+    "mean": Statistic("Mean", "mean evaluation of a run", mean),
 }
 assert set(STATISTICS) == set(sweeps.STATISTICS)
 INTERVAL = f"{100 * CONFIDENCE:.0f} % t interval over seeds"
@@ -48,14 +48,15 @@ NAMES_SHOWN = 6
 
 
 def summary(data: FigureData) -> dict[str, Any]:
-    """Per arm and column, over finished runs: mean of each statistic with its interval, and the
-    fitted learning curve; of the evaluations, the statistics that the figure names.
+    """For each arm and column, over finished runs: the mean of each statistic with its interval,
+    and the fitted learning curve; also the evaluation statistics that the figure asks for.
 
-    Partial and missing runs are named, and are not in the means.
+    Partial and missing runs are listed and do not enter the means.
     """
     found: dict[str, Any] = {
         "figure": data.name,
         "title": data.title,
+        "releases": releases_text(data.runs),
         "interval": INTERVAL,
         "final": f"{LAST_POINTS} of a run",
         "area": "area under the curve divided by its length",
@@ -77,14 +78,15 @@ def _summary_rows(data: FigureData) -> Iterator[Row]:
             runs = data.select(arm, column)
             for metric in SUMMARISED:
                 found = {
-                    name: of_finished(runs, measure, metric) for name, measure in SUMMARIES.items()
+                    name: finished_values(runs, measure, metric)
+                    for name, measure in SUMMARIES.items()
                 }
                 yield {
                     "arm": arm,
                     "column": column,
                     "metric": metric,
                     "seeds": len(found["final"].values),
-                    **{name: _mean(list(each.values.values())) for name, each in found.items()},
+                    **{name: _mean([*each.values.values()]) for name, each in found.items()},
                     "curve": _curve(runs, metric),
                 }
 
@@ -94,7 +96,7 @@ def _evaluation_rows(data: FigureData) -> Iterator[Row]:
         for column in data.columns:
             runs = data.select(arm, column)
             found = {
-                name: list(of_finished(runs, STATISTICS[name].of, EVALUATED).values.values())
+                name: [*finished_values(runs, STATISTICS[name].of, EVALUATED).values.values()]
                 for name in data.statistics
             }
             yield {
@@ -106,8 +108,9 @@ def _evaluation_rows(data: FigureData) -> Iterator[Row]:
 
 
 def _curve(runs: list[Run], metric: str) -> dict[str, Any]:
-    """Means over the seeds whose curve could be fitted. without: why not, with the seeds."""
-    found = of_finished(runs, fit, metric)
+    """Mean parameters over the seeds whose curve could be fitted. without: reasons for the others,
+    with the number of seeds."""
+    found = finished_values(runs, fit, metric)
     curves = list(found.values.values())
     return {
         "seeds": len(curves),
@@ -124,8 +127,8 @@ def _mean(values: list[float]) -> dict[str, Any] | None:
 
 
 def summary_text(found: dict[str, Any]) -> str:
-    """The summary of a figure as text: the statistics and the fitted curves, one line an arm,
-    column and metric, and the table of the evaluations if there is one."""
+    """The summary of a figure as text: a table of statistics and one of fitted curves, with a line
+    for each arm, column and metric, and the table of evaluation statistics, if any."""
     cells = [[row["arm"], row["column"], row["metric"]] for row in found["rows"]]
     head = ["arm", "column", "metric", "seeds"]
     body = [
@@ -140,12 +143,13 @@ def summary_text(found: dict[str, Any]) -> str:
     ]
     lines = [
         found["title"],
+        found["releases"],
         "",
-        *columns_of_text([[*head, *SUMMARIES], *body]),
+        *text_table([[*head, *SUMMARIES], *body]),
         "",
-        *columns_of_text([[*head, *PARAMETERS, "seeds without a curve"], *curves]),
+        *text_table([[*head, *PARAMETERS, "seeds without a curve"], *curves]),
         "",
-        f"[ ]    {found['interval']}; none with one seed",
+        f"[ ]    {found['interval']}; none for a single seed",
         *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "curve")),
     ]
     for word in ("partial", "missing"):
@@ -156,34 +160,34 @@ def summary_text(found: dict[str, Any]) -> str:
 
 
 def _evaluations_text(found: dict[str, Any]) -> list[str]:
-    """The statistics of the evaluations, one line an arm and column."""
+    """The evaluation statistics, one line for each arm and column."""
     names = {name: STATISTICS[name].name for name in found["statistics"]}
     body = [
         [row["arm"], row["column"], str(row["seeds"]), *(_half(row[name]) for name in names)]
         for row in found["evaluations"]
     ]
     return [
-        *columns_of_text([["arm", "column", "seeds", *names.values()], *body]),
+        *text_table([["arm", "column", "seeds", *names.values()], *body]),
         "",
-        f"±      half of the {found['interval']}; none with one seed",
+        f"±      half of the {found['interval']}; none for a single seed",
         *(f"{head:<6} {found['statistics'][name]}" for name, head in names.items()),
     ]
 
 
 def _half(value: dict[str, Any] | None) -> str:
-    """A mean ± half of its interval."""
+    """Mean ± half of its interval."""
     if value is None:
         return "-"
-    low_high = value["interval"]
-    half = f" ± {(low_high[1] - low_high[0]) / 2:.4f}" if low_high else ""
+    ends = value["interval"]
+    half = f" ± {(ends[1] - ends[0]) / 2:.4f}" if ends else ""
     return f"{value['mean']:.4f}{half}"
 
 
 def _cell(value: dict[str, Any] | None) -> str:
     if value is None:
         return "-"
-    low_high = value["interval"]
-    interval = f" [{low_high[0]:.3f}, {low_high[1]:.3f}]" if low_high else ""
+    ends = value["interval"]
+    interval = f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else ""
     return f"{value['mean']:.3f}{interval}"
 
 
@@ -192,12 +196,12 @@ def _without(curve: dict[str, Any]) -> str:
 
 
 def remarks(data: FigureData) -> list[str]:
-    """What a reader of the figure must know: of few seeds, of runs not whole, or not alone."""
+    """What a reader of the figure must know: few seeds, partial, missing and duplicate runs."""
     found = []
-    seeds_at_hand = {run.seed for run in data.runs if run.rows}
-    if data.claim_seeds and len(seeds_at_hand) < data.claim_seeds:
+    seeds_run = {run.seed for run in data.runs if run.rows}
+    if data.claim_seeds and len(seeds_run) < data.claim_seeds:
         found.append(
-            f"A quick look at {count_of_seeds(len(seeds_at_hand))}; claims need {data.claim_seeds}."
+            f"A quick look at {count_of_seeds(len(seeds_run))}; claims need {data.claim_seeds}."
         )
     if data.partial:
         found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
@@ -208,32 +212,20 @@ def remarks(data: FigureData) -> list[str]:
         found.append(
             "Missing: " + _names(f"{cell}, seed {', '.join(each)}" for cell, each in seeds.items())
         )
-    return found + origins(data.runs)
+    return found + duplicates(data.runs)
 
 
-def origins(runs: Iterable[Run]) -> list[str]:
-    """Sentences on runs that are in several folders, and on those that other code made."""
-    runs = list(runs)
-    copied = {run.path: f"{run.name}, from {run.path.parent.name}" for run in runs if run.copies}
-    differ = {run.path: copied[run.path] for run in runs if run.they_differ}
-    found = [
-        f"{words}: {_names(names.values())}"
-        for words, names in (
+def duplicates(runs: Iterable[Run]) -> list[str]:
+    """Sentences that name the runs found in several folders."""
+    copied = {run.path: run for run in runs if run.copies}.values()
+    return [
+        f"{words}: {_names(f'{run.name}, from {run.path.parent.name}' for run in found)}"
+        for words, found in (
             ("In several folders, counted once", copied),
-            ("With other numbers in another folder", differ),
+            ("With different numbers in another folder", [r for r in copied if r.they_differ]),
         )
-        if names
+        if found
     ]
-    return found + makers(runs)
-
-
-def makers(runs: Iterable[Run]) -> list[str]:
-    """A sentence on each that made runs and is not this code."""
-    names: dict[str, dict[Path, str]] = {}
-    for run in runs:
-        if run.made_by:
-            names.setdefault(run.made_by, {}).setdefault(run.path, run.name)
-    return [f"Made by {maker}: " + _names(each.values()) for maker, each in names.items()]
 
 
 def _names(names: Iterable[str]) -> str:
@@ -243,23 +235,9 @@ def _names(names: Iterable[str]) -> str:
 
 
 def count_of_seeds(count: int) -> str:
-    """In words."""
+    """As in `1 seed` or `3 seeds`."""
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _describe(run: Run) -> str:
     return f"{run.name} ({run.state}, step {run.last_step})"
-
-
-def columns_of_text(table: list[list[str]]) -> list[str]:
-    """Rows of cells as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
-
-
-def to_json(value: Any) -> bytes:
-    """As a file holds it. Raises ValueError for a number that is not finite."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()

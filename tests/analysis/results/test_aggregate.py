@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rec_experiments.analysis.results.over_seeds import (
+from rec_experiments.analysis.results.aggregate import (
     CONFIDENCE,
     band,
+    finished_values,
     interquartile_mean,
     interval_of_mean,
-    of_finished,
     probability_of_improvement,
     t_interval,
 )
@@ -94,7 +94,7 @@ def test_finished_runs_count_once_and_say_why_they_have_no_number():
         return Run(arm="", column="", seed=seed, path=Path(), state=state, rows=rows)
 
     runs = [run(0, 1.0), run(0, 2.0), run(1, 3.0, state="running"), run(2), run(3, 0.0, 0.0)]
-    found = of_finished(runs, last, "m")
+    found = finished_values(runs, last, "m")
     assert (found.values, found.without) == ({0: 1.0, 3: 0.0}, {2: "m was not measured"})
     assert found.finished == {0, 2, 3}
-    assert of_finished(runs[-1:], FINAL_OVER_BEST.of, "m").without == {3: "a ratio to 0"}
+    assert finished_values(runs[-1:], FINAL_OVER_BEST.of, "m").without == {3: "a ratio to 0"}

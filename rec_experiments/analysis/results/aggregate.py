@@ -1,10 +1,9 @@
-"""From the numbers of several runs to a mean and its interval.
+"""Aggregates over seeds: the mean and its interval.
 
-The interval is Student's t of the mean over seeds, two-sided. It asks of the numbers that their
-mean is about normal; ten seeds are enough for that unless a few of them do something else than the
-rest, and then the interval is wide. Values that are equal in all seeds have an interval of width
-zero. That is no certainty: it says that nothing was seen to vary, and what to make of it is up to
-who judges (claims/decision.py).
+The interval is Student's two-sided t interval of the mean over seeds. It assumes that the mean is
+about normal. Ten seeds are enough for that unless a few behave differently from the rest, and then
+the interval is wide. Seeds with equal values have an interval of width zero, which only says that
+no variation was observed; claims/decision.py decides what follows from that.
 """
 
 import functools
@@ -24,12 +23,12 @@ Array = NDArray[np.float64]
 Value = TypeVar("Value")
 
 CONFIDENCE = 0.95
-TRIMMED = 0.25  # of the seeds at either end: what is left is the interquartile mean
+TRIMMED = 0.25  # share of the seeds cut at either end; the interquartile mean keeps the rest
 
 
 @dataclass(frozen=True, slots=True)
-class BySeed(Generic[Value]):
-    """One value a finished run. without: why a run has none. Both by seed."""
+class SeedValues(Generic[Value]):
+    """values: one of each finished run. without: why a run has no value. Both by seed."""
 
     values: dict[int, Value]
     without: dict[int, str]
@@ -39,11 +38,11 @@ class BySeed(Generic[Value]):
         return {*self.values, *self.without}
 
 
-def of_finished(
+def finished_values(
     runs: Iterable[Run], measure: Callable[[list[Row], str], Value], metric: str
-) -> BySeed[Value]:
-    """The value of each finished run; a seed's first run counts."""
-    found: BySeed[Value] = BySeed({}, {})
+) -> SeedValues[Value]:
+    """The value of each finished run; of runs with the same seed the first counts."""
+    found: SeedValues[Value] = SeedValues({}, {})
     for run in runs:
         if run.done and run.seed not in found.finished:
             try:
@@ -62,7 +61,7 @@ def t_factor(seeds: int, confidence: float) -> float:
 
 
 def t_interval(values_SI: Array) -> tuple[Array, Array] | None:
-    """Of the mean over S seeds at each of I steps; None for a single seed."""
+    """Interval of the mean over S seeds at each of I steps; None for a single seed."""
     seeds = len(values_SI)
     if seeds < 2:
         return None
@@ -71,27 +70,27 @@ def t_interval(values_SI: Array) -> tuple[Array, Array] | None:
 
 
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
-    """The t interval of one number a seed; None for fewer than two seeds."""
+    """Interval of the mean of one value per seed; None for fewer than two seeds."""
     ends = t_interval(np.array(values)[:, None])
     return (float(ends[0][0]), float(ends[1][0])) if ends else None
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean without the lowest and the highest quarter of the seeds, whole seeds only."""
+    """Mean without the lowest and the highest quarter of the seeds, rounded down to whole seeds."""
     cut = int(TRIMMED * len(values))
     return float(np.mean(sorted(values)[cut : len(values) - cut]))
 
 
 def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of all pairs (i, j) of seeds, not only those with i = j, in which the first arm's
-    number is higher; a tie counts one half. As in rliable (arXiv 2108.13264)."""
+    """Share of all pairs (i, j) of seeds in which the first arm's value is higher; a tie counts one
+    half. As in rliable (arXiv 2108.13264)."""
     one, other = np.array(first)[:, None], np.array(second)
     return float(np.mean((one > other) + 0.5 * (one == other)))
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Mean over seeds, I values, and its t interval; None for a single seed."""
+    """Mean over seeds at I steps, and its t interval; None for a single seed."""
 
     steps: list[int]
     mean: Array
@@ -99,7 +98,7 @@ class Band:
 
 
 def band(curves: list[tuple[list[int], list[float]]]) -> Band:
-    """Mean over curves at the steps that all of them have, so that it never changes its seeds."""
+    """Mean over curves (steps, values), at the steps that all of them have."""
     by_step = [dict(zip(*each, strict=True)) for each in curves]
     common = set.intersection(*(set(each) for each in by_step)) if by_step else set()
     if not common:

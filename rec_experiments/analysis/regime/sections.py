@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rec_experiments.analysis.regime.arms import Arm
-from rec_experiments.analysis.regime.expected import Published
 from rec_experiments.analysis.regime.quantities import (
     PARTS,
     Lags,
@@ -14,6 +13,7 @@ from rec_experiments.analysis.regime.quantities import (
     spread,
     windows,
 )
+from rec_experiments.analysis.regime.ranges import Published
 
 Cell = float | tuple[float, float] | None
 Column = Callable[[Arm], Cell]

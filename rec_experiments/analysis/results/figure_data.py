@@ -1,0 +1,202 @@
+"""The runs of a figure: which there are, and where they lie."""
+
+import functools
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import yaml
+
+from rec_experiments import sweeps
+from rec_experiments.analysis.results.runs import Run, read_or_leave_out
+from rec_experiments.config import schema
+from rec_experiments.errors import UserError
+
+
+class NoRuns(UserError):
+    """None of a figure's runs has started."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigureData:
+    """A figure's description and its runs. Arms, columns and panels are in the order drawn.
+
+    scale: a choice of conf/scale. claim_seeds: number of seeds that claims need at that scale, None
+    if they take the figure's own. shown: the seeds that the figure draws. picture: kind of picture.
+    statistics: names of the evaluation statistics that get a table. schedules: (interval, offset)
+    by column, if the columns are schedules.
+    """
+
+    name: str
+    title: str
+    caption: str
+    scale: str
+    claim_seeds: int | None
+    shown: list[int]
+    arms: list[str]
+    columns: list[str]
+    panels: list[sweeps.Panel]
+    runs: list[Run]
+    picture: str = "curves"
+    statistics: list[str] = field(default_factory=list)
+    schedules: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
+
+    def select(self, arm: str, column: str) -> list[Run]:
+        """The runs with rows of one arm and column."""
+        return [run for run in self.runs if (run.arm, run.column) == (arm, column) and run.rows]
+
+    def as_shown(self) -> "FigureData":
+        """The figure without the seeds that only claims use."""
+        return replace(self, runs=[run for run in self.runs if run.seed in self.shown])
+
+    @property
+    def missing(self) -> list[Run]:
+        return [run for run in self.runs if not run.rows]
+
+    @property
+    def partial(self) -> list[Run]:
+        return [run for run in self.runs if run.rows and not run.done]
+
+
+def collect(
+    name: str, folders: list[Path] | None, overrides: list[str], for_claims: bool = False
+) -> FigureData:
+    """Read the runs of a sweep's figure, finished or not.
+
+    folders: where to look for run folders, instead of where the sweep writes them. overrides: as on
+    the sweep's command line. for_claims: include every seed that claims need, unless the overrides
+    choose seeds. A damaged run counts as missing and is reported on stderr. Raises NoRuns if there
+    is no run, UserError for a wrong override.
+    """
+    figure, jobs = composed(name, tuple(overrides), for_claims)
+    seeds = {job.config["seed"] for job in jobs}
+    data = FigureData(
+        name=name,
+        title=figure.title,
+        caption=figure.caption,
+        scale=figure.scale,
+        claim_seeds=claim_seeds(figure.scale),
+        shown=sorted(seeds if _chooses_seeds(overrides) else figure.grid.get("seed", seeds)),
+        arms=list(dict.fromkeys(job.label for job in jobs)),
+        columns=list(dict.fromkeys(job.heading for job in jobs)),
+        panels=figure.panels,
+        runs=[_read(job, folders) for job in jobs],
+        picture=figure.picture,
+        statistics=figure.statistics,
+        schedules=_schedules(jobs) if figure.columns == "sync" else {},
+    )
+    if len(data.missing) == len(data.runs):
+        searched = folders or sorted({run.path.parent for run in data.runs})
+        command = ["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides]
+        raise NoRuns(
+            f"{name}: no run found in {', '.join(map(str, searched))}; make them with: "
+            f"{shlex.join(command)}"
+        )
+    return data
+
+
+def _read(job: sweeps.Job, folders: list[Path] | None) -> Run:
+    seed, steps = job.config["seed"], job.config["steps"]
+    return best_of(
+        [
+            read_or_leave_out(job.label, job.heading, seed, path, steps)
+            for path in places(job.path, folders)
+        ]
+    )
+
+
+def _schedules(jobs: list[sweeps.Job]) -> dict[str, tuple[int | None, int]]:
+    """(interval, offset) of each column."""
+    return {
+        job.heading: (job.config["sync"]["interval"], job.config["sync"]["offset"]) for job in jobs
+    }
+
+
+@functools.cache  # composing takes seconds a figure; figures and claims share it
+def composed(
+    name: str, overrides: tuple[str, ...], for_claims: bool = False
+) -> tuple[sweeps.Figure, list[sweeps.Job]]:
+    """A figure and all its jobs; `for_claims` as in `collect`. Raises UserError for a wrong
+    override."""
+    figure = sweeps.load_figure(name, list(overrides))
+    needed = claim_seeds(figure.scale) if for_claims and not _chooses_seeds(overrides) else None
+    seeds = [f"seed={','.join(map(str, range(needed)))}"] if needed else []
+    return figure, sweeps.jobs(figure, [*overrides, *seeds])
+
+
+def _chooses_seeds(overrides: Iterable[str]) -> bool:
+    return any(override.partition("=")[0] == "seed" for override in overrides)
+
+
+def scales() -> list[str]:
+    """All choices of scale, sorted."""
+    return sorted(_scale_files())
+
+
+def claim_seeds(scale: str) -> int | None:
+    """How many seeds claims need at a scale, counted from 0; None if they take the figures' own.
+
+    conf/scale fixes the number before the runs: adding seeds until a verdict appears finds a
+    difference sooner or later.
+    """
+    return yaml.safe_load(_scale_files()[scale].read_text(encoding="utf-8")).get("claim_seeds")
+
+
+def _scale_files() -> dict[str, Path]:
+    found = (folder / "scale" for folder in schema.conf_folders())
+    return {file.stem: file for folder in found for file in folder.glob("*.yaml")}
+
+
+def places(path: Path, folders: list[Path] | None) -> list[Path]:
+    """Where a run may be: where the sweep writes it, or under the same name in each of `folders`.
+
+    The name is a digest of the experiment, so folders with the same name hold the same run.
+    """
+    return [folder / path.name for folder in folders] if folders else [path]
+
+
+def best_of(runs: list[Run]) -> Run:
+    """The copy of a run to count: a finished one, then one of the newest release, then the one with
+    the most steps."""
+    best = max(
+        runs,
+        key=lambda run: (run.done, _newest_release(run), run.last_step, run.state != "missing"),
+    )
+    others = {run.path.resolve(): run for run in runs if run.state != "missing"}
+    others.pop(best.path.resolve(), None)
+    return replace(
+        best,
+        copies=tuple(run.path for run in others.values()),
+        they_differ=best.done and any(run.done and not _same(run, best) for run in others.values()),
+    )
+
+
+def _newest_release(run: Run) -> int:
+    return max((release or 0 for release in run.releases), default=0)
+
+
+def _same(one: Run, other: Run) -> bool:
+    """Whether two copies of a run have the same numbers, except for times."""
+
+    def numbers(run: Run) -> list[dict[str, object]]:
+        return [
+            {k: v for k, v in row.items() if not (k.startswith("time/") or "per_second" in k)}
+            for row in run.rows
+        ]
+
+    return numbers(one) == numbers(other)
+
+
+def default_folder() -> Path:
+    """The default output_dir."""
+    config = (schema.CONF / "config.yaml").read_text(encoding="utf-8")
+    return Path(yaml.safe_load(config)["output_dir"])
+
+
+def run_folders(folders: Iterable[Path]) -> dict[str, list[Path]]:
+    """The run folders in some folders, by name."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(file.parent for folder in folders for file in folder.glob("*/status.json")):
+        found.setdefault(path.name, []).append(path)
+    return found
