@@ -55,12 +55,12 @@ def compute_here(passes: str, folder: str) -> dict[str, list[dict]]:
     from conftest import run, timeless
 
     from rec_experiments.config import schema
-    from rec_experiments.policy import logprobs
+    from rec_experiments.policy import tree
 
     torch.set_num_threads(1)
     schema.register()
-    fits = logprobs.fits if passes == "tree" else mock.Mock(return_value=False)
-    with mock.patch.object(logprobs, "fits", fits):
+    supports = tree.supports if passes == "tree" else mock.Mock(return_value=False)
+    with mock.patch.object(tree, "supports", supports):
         return {
             preset: [
                 timeless(row)

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from rec_experiments.distributed import whole
+from rec_experiments.policy import tree
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.head import (
     LOGITS_AT_ONCE,
@@ -31,13 +32,10 @@ from rec_experiments.policy.head import (
 from rec_experiments.policy.token_batch import (
     Batch,
     TokenBatch,
-    TreeBatch,
     collate,
     packed,
     shared,
-    tree,
 )
-from rec_experiments.policy.tree.forward import fits, hidden_states
 
 # Families whose logits are `lm_head` of the hidden states and nothing after it.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -116,13 +114,14 @@ class ForwardPass:
         prompts, responses = [s.prompt for s in sequences], [s.response for s in sequences]
         models = [model, *(others or {}).values()]
         low = self.compute_dtype != torch.float32
-        batch: Batch | TreeBatch
+        batch: Batch
         if self.packed and all(map(has_plain_head, models)):
             batch, chunked = packed(prompts, responses), True
         elif self.shared:
             batch, chunked = shared(prompts, responses, self.pad_id), True
-        elif not low and all(map(fits, models)):
-            batch = tree(prompts, responses)
+        elif not low and all(map(tree.supports, models)):
+            tree_batch = tree.TreeBatch.of(prompts, responses)
+            return _of_tree(model, tree_batch, self.temperature, others or {}, kl, differentiable)
         else:
             batch = collate(prompts, responses, self.pad_id)
         device = next(model.parameters()).device
@@ -148,7 +147,7 @@ def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:
 
 def compute_logprobs(
     model: PreTrainedModel,
-    batch: Batch | TreeBatch,
+    batch: Batch,
     temperature: float,
     *,
     others: Models | None = None,
@@ -168,8 +167,6 @@ def compute_logprobs(
     memory.
     """
     others = others or {}
-    if isinstance(batch, TreeBatch):
-        return _of_tree(model, batch, temperature, others, kl, differentiable)
     if chunked is None:
         chunked = is_large(*batch.shape, model.config.vocab_size)
     if chunked and all(map(has_plain_head, [model, *others.values()])):
@@ -244,7 +241,7 @@ def _in_chunks(
 
 def _of_tree(
     model: PreTrainedModel,
-    batch: TreeBatch,
+    batch: tree.TreeBatch,
     temperature: float,
     others: Models,
     kl: bool,
@@ -264,11 +261,11 @@ def _of_tree(
     return _named(_spread(scores, batch), others, kl, differentiable)
 
 
-def _tree_head(model: PreTrainedModel, batch: TreeBatch) -> Head:
-    return Head(hidden_states(model, batch), model.lm_head.weight, model.lm_head.bias)
+def _tree_head(model: PreTrainedModel, batch: tree.TreeBatch) -> Head:
+    return Head(tree.hidden_states(model, batch), model.lm_head.weight, model.lm_head.bias)
 
 
-def _spread(scores: TokenScores, batch: Batch | TreeBatch) -> Tensor:
+def _spread(scores: TokenScores, batch: Batch | tree.TreeBatch) -> Tensor:
     """B x T x (2, 3 with KL, and 1 for each other policy), 0 at padding."""
     columns = [scores.logp_N, scores.entropy_N]
     columns += [] if scores.kl_N is None else [scores.kl_N]

@@ -5,7 +5,6 @@ All say the same of themselves, so that the forward pass does not know which it 
 """
 
 from collections import defaultdict
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,28 +128,6 @@ class SharedBatch(NamedTuple):
         return seen.flatten(0, 1)[self.keep_N]
 
 
-class TreeBatch(NamedTuple):
-    """B sequences, each without its last token, as the U prefixes that differ among them: what
-    several begin with is there once. They have at most L tokens, their responses T, N together.
-
-    Some places in B x L have a prefix that another row has too, before."""
-
-    input_ids: Tensor  # U, the last token of each prefix
-    position_ids: Tensor  # U
-    place_BL: Tensor  # the prefix at each place of a row; any at padding
-    first_U: Tensor  # the first place of each prefix, in B x L read by rows
-    again_X: Tensor  # the other places, in B x L read by rows,
-    again_place_X: Tensor  # and the prefix at each
-    keep_N: Tensor  # the prefix before each response token
-    target_N: Tensor
-    live_N: Tensor  # places of the response tokens in B x T read by rows
-    shape: tuple[int, int]  # B and T
-
-    def to(self, device: torch.device) -> "TreeBatch":
-        """As it is: models that take a tree are on the host."""
-        return self
-
-
 Batch = TokenBatch | PackedBatch | SharedBatch
 
 
@@ -166,7 +143,7 @@ def collate(
     ]
     ids = [[pad_id] * left + tokens + [pad_id] * right for left, tokens, right in rows]
     attended = [[0] * left + [1] * len(tokens) + [0] * right for left, tokens, right in rows]
-    return TokenBatch(torch.tensor(ids), torch.tensor(attended), T, _places(responses, T))
+    return TokenBatch(torch.tensor(ids), torch.tensor(attended), T, response_places(responses, T))
 
 
 def packed(prompts: list[list[int]], responses: list[list[int]]) -> PackedBatch:
@@ -187,7 +164,7 @@ def packed(prompts: list[list[int]], responses: list[list[int]]) -> PackedBatch:
         torch.tensor([positions]),
         torch.tensor(keep),
         torch.tensor([token for response in responses for token in response]),
-        _places(responses, T),
+        response_places(responses, T),
         (len(responses), T),
     )
 
@@ -233,42 +210,6 @@ def shared(prompts: list[list[int]], responses: list[list[int]], pad_id: int) ->
     )
 
 
-def tree(prompts: list[list[int]], responses: list[list[int]]) -> TreeBatch:
-    """The same sequences as a tree. Every prompt has a token, every response too."""
-    T = max(len(response) for response in responses)
-    rows = [(p + r)[:-1] for p, r in zip(prompts, responses, strict=True)]
-    length_B = np.array([len(row) for row in rows])
-    B, L = len(rows), int(length_B.max())
-    order_B = sorted(range(B), key=rows.__getitem__)  # rows that begin alike are neighbours
-    ids_BL = np.full((B, L), -1)
-    ids_BL[np.arange(L) < length_B[order_B, None]] = list(
-        chain.from_iterable(rows[b] for b in order_B)
-    )
-    exists_BL = ids_BL >= 0
-    as_before_BL = np.zeros((B, L), dtype=bool)
-    as_before_BL[1:] = np.logical_and.accumulate(ids_BL[1:] == ids_BL[:-1], axis=1)
-    new_BL = exists_BL & ~as_before_BL
-    number_BL = np.where(new_BL, new_BL.cumsum().reshape(B, L) - 1, 0)
-    place_BL = np.empty_like(number_BL)
-    place_BL[order_B] = np.maximum.accumulate(number_BL, axis=0)
-    flat_BL = np.array(order_B)[:, None] * L + np.arange(L)
-    again_X = flat_BL[exists_BL & as_before_BL]
-    before_BL = np.arange(L) >= np.array([[len(prompt) - 1] for prompt in prompts])
-    before_BL &= np.arange(L) < length_B[:, None]
-    return TreeBatch(
-        torch.from_numpy(ids_BL[new_BL]),
-        torch.from_numpy(np.nonzero(new_BL)[1]),
-        torch.from_numpy(place_BL),
-        torch.from_numpy(flat_BL[new_BL]),
-        torch.from_numpy(again_X),
-        torch.from_numpy(place_BL.ravel()[again_X]),
-        torch.from_numpy(place_BL[before_BL]),
-        torch.from_numpy(np.array([*chain.from_iterable(responses)])),  # torch reads a list slowly
-        _places(responses, T),
-        (B, T),
-    )
-
-
-def _places(responses: list[list[int]], T: int) -> Tensor:
+def response_places(responses: list[list[int]], T: int) -> Tensor:
     length_B = np.array([len(response) for response in responses])
     return torch.from_numpy(np.flatnonzero(np.arange(T) < length_B[:, None]))

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from rec_experiments.policy.tree.decoding_step import FusedStep
-from rec_experiments.policy.tree.prefixes import Memory, Prefixes
+from rec_experiments.policy import tree
 from rec_experiments.rng import uniforms
+from rec_experiments.samplers.prefixes import Memory, Prefixes
 from rec_experiments.types import Response, SampleKey
 
 # exp(logit - max) is counted in units of 2^-44: finer than float32 needs, and the integer sum over
@@ -64,7 +64,7 @@ class NativeSampler:
             model.set_attn_implementation("sdpa")  # flash attention does not know float32
         self.eos = torch.tensor(eos_ids, dtype=torch.long, device=model.device)
         self.pad_id = 0 if pad_id is None else pad_id
-        self.fused = FusedStep(model) if FusedStep.fits(model) else None
+        self.decoder = tree.decoder(model)
         self.accepts = inspect.signature(model.forward).parameters
         self.limit = max_response_tokens
         self.max_rows = max_rows
@@ -167,8 +167,10 @@ class NativeSampler:
     def _step(self, token_U: Tensor, prefixes: Prefixes) -> Tensor:
         """Logits after one more token per prefix, U x V."""
         prefixes.append()
-        if self.fused:
-            logits_UV = self.fused(token_U, prefixes)
+        if self.decoder:
+            logits_UV = self.decoder(
+                token_U, prefixes.position_U, prefixes.bias_UL, prefixes.cache.layers
+            )
         else:
             logits_UV = self._forward(
                 token_U[:, None], prefixes.mask_UL, prefixes.position_U[:, None], prefixes.cache

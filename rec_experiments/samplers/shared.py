@@ -37,8 +37,7 @@ def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
     folder = os.environ.get(FOLDER)
     if not folder or type(config) is not Native or not isinstance(sampler, NativeSampler):
         return None
-    plain = type(sampler) is NativeSampler and sampler.fused is not None
-    if not plain or sampler.model.device.type != "cpu":
+    if type(sampler) is not NativeSampler or sampler.model.device.type != "cpu":
         return None
     return SharedDraws(sampler, Path(folder))
 
@@ -89,6 +88,7 @@ class SharedDraws:
             sampler.pad_id,
             sampler.limit,
             sampler.max_rows,
+            sampler.decoder is None,
             torch.get_num_threads(),
             torch.are_deterministic_algorithms_enabled(),
             prompts,

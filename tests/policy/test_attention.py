@@ -3,7 +3,6 @@ far apart the scores of a row are."""
 
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
 
 from rec_experiments.policy.tree import attention
 
@@ -81,10 +80,3 @@ def test_nothing_later_is_read():
     given[:, :, -1] = 1e30
     after, _ = attention.attend(given, HEADS, SCALING)
     torch.testing.assert_close(after[:, :, :-1], before[:, :, :-1], rtol=1e-5, atol=1e-6)
-
-
-def test_a_plan_finds_it_too():
-    """Its tensors have no values, so no sum can be looked at."""
-    with FakeTensorMode():
-        fake, pull = attention.attend(torch.empty(3 * HEADS, 1, POSITIONS, WIDTH), HEADS, SCALING)
-        assert pull(fake).shape[0] == 3 * HEADS

@@ -1,9 +1,10 @@
-"""The written-out passes over the tree of prefixes say what the library says.
+"""The fast CPU path computes what the library computes.
 
-1. Loss and gradient are those of padded rows, to float64's rounding, whatever begins alike, with a
-   reference and with exact entropy and KL in the loss.
+1. Loss and gradient equal those of padded rows up to float64 rounding, whichever prefixes the rows
+   share, with a reference and with exact entropy and KL in the loss.
 2. The tree holds each prefix once, and every row can be read from it.
-3. Only what is exactly computed there goes that way.
+3. Only models that it computes exactly take it.
+4. A run without it has the same metrics up to rounding.
 """
 
 import copy
@@ -11,20 +12,18 @@ import copy
 import pytest
 import torch
 import transformers
+from conftest import SMALL, run, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_shared_prompts import LARGER, assert_close, loss_and_gradient, rows_and_names, saved
-from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.nn.utils import parametrizations, prune
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.policy import logprobs
+from rec_experiments.policy import logprobs, tree
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.policy.token_batch import tree
-from rec_experiments.policy.tree import attention, forward
-from rec_experiments.policy.tree.forward import fits
+from rec_experiments.policy.tree import TreeBatch, attention, forward, supports
 
 STYLE = {
     "vocab_size": 61, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2,
@@ -84,7 +83,7 @@ def test_loss_and_gradient_are_those_of_padded_rows(name, short, rows):
     policy, reference = (in_float64(CONFIGS[name], seed) for seed in (0, 1))
     one = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(logprobs, "fits", lambda model: True)
+        patched.setattr(tree, "supports", lambda model: True)
         patched.setattr(logprobs, "collate", None)  # not that way
         patched.setattr(attention, "LONGEST_SHORT", short)
         other = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
@@ -100,9 +99,9 @@ def test_models_as_they_load_go_that_way(name, monkeypatch):
     """In float32, beside the library's own forward pass, in rounding."""
     policy = build(CONFIGS[name])
     rows = sequences([([5, 6, 7], [8, 9]), ([5, 6, 7], [8, 4, 3, 2]), ([1], [5])])
-    assert fits(policy)
+    assert supports(policy)
     mine = FORWARD(policy, rows)
-    monkeypatch.setattr(logprobs, "fits", lambda model: False)
+    monkeypatch.setattr(tree, "supports", lambda model: False)
     theirs = FORWARD(policy, rows)
     for b, row in enumerate(rows):
         live = (b, slice(len(row.response)))
@@ -116,14 +115,26 @@ def test_a_run_is_that_of_padded_rows_up_to_rounding(tmp_path, monkeypatch):
     """A token for padding among the responses, whose embedding has no gradient, included."""
     saved(transformers.Qwen2Config(**LARGER), tmp_path / "model")
     with_tree, _ = rows_and_names(ALONE, tmp_path / "tree", ())
-    monkeypatch.setattr(logprobs, "fits", lambda model: False)
+    monkeypatch.setenv("REC_FAST_PATH", "0")
     assert_close(with_tree, rows_and_names(ALONE, tmp_path / "padded", ())[0])
+
+
+def test_the_miniature_runs_without_the_fast_path(tmp_path, monkeypatch):
+    def rows(name):
+        return [timeless(row) for row in run(tmp_path / name, *SMALL).metrics()]
+
+    fast = rows("fast")
+    monkeypatch.setenv("REC_FAST_PATH", "0")
+    plain = rows("plain")
+    assert fast != plain
+    for one, other in zip(fast, plain, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
 
 
 @given(rows=ROWS)
 def test_the_tree_holds_each_prefix_once(rows):
     prompts, responses = [list(p) for p, _ in rows], [list(r) for _, r in rows]
-    batch = tree(prompts, responses)
+    batch = TreeBatch.of(prompts, responses)
     read = [(p + r)[:-1] for p, r in rows]
     distinct = {tuple(row[:n]) for row in read for n in range(1, len(row) + 1)}
     assert len(batch.input_ids) == len(distinct)
@@ -213,9 +224,9 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_not_exactly_that_goes_the_librarys_way(change):
     model = build(CONFIGS["qwen2"])
-    assert fits(model)
+    assert supports(model)
     CHANGES[change](model)
-    assert not fits(model)
+    assert not supports(model)
 
 
 def test_large_layers_go_the_librarys_way(monkeypatch):
@@ -224,26 +235,15 @@ def test_large_layers_go_the_librarys_way(monkeypatch):
     linears = [x for x in model.model.layers[0].modules() if isinstance(x, torch.nn.Linear)]
     weights = sum(x.weight.numel() for x in linears)
     monkeypatch.setattr(forward, "LARGEST_LAYER", weights)
-    assert fits(model)
+    assert supports(model)
     monkeypatch.setattr(forward, "LARGEST_LAYER", weights - 1)
-    assert not fits(model)
-
-
-def test_a_plan_before_leaves_nothing_in_a_pass():
-    """Tensors without values are of the plan's own."""
-    forward._order.cache_clear()
-    with FakeTensorMode():
-        planned = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT
-    assert isinstance(planned, FakeTensor)
-    found = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT
-    assert type(found) is torch.Tensor
-    assert found.isfinite().all()
+    assert not supports(model)
 
 
 def test_a_layer_keeps_tensors_and_no_graph():
     """A graph within would hold what the written-out backward pass does without."""
     model = build(CONFIGS["qwen2"])
-    hidden = forward.hidden_states(model, tree([[5, 6]], [[7, 8]]))
+    hidden = forward.hidden_states(model, TreeBatch.of([[5, 6]], [[7, 8]]))
     layer = hidden.grad_fn.next_functions[0][0]
     kept = [*layer.kept, *layer.kept.weights]
     tensors = [each for each in kept if isinstance(each, torch.Tensor)]
@@ -268,4 +268,4 @@ def test_other_families_go_the_librarys_way():
             **STYLE, use_sliding_window=True, sliding_window=4, max_window_layers=1
         ),
     ):
-        assert not fits(build(config))
+        assert not supports(build(config))

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from rec_experiments.policy.tree import prefixes
 from rec_experiments.rng import TRAIN, uniforms
+from rec_experiments.samplers import decoding, prefixes
 from rec_experiments.samplers.decoding import NativeSampler, choose
 from rec_experiments.samplers.native import Native
 from rec_experiments.types import Response, SampleKey
@@ -355,8 +355,8 @@ def test_weights_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_fused_step_is_used_only_where_it_is_exact(name):
     sampler = sampler_of(build(name))
-    assert (sampler.fused is not None) == (name in FUSED)
-    assert sampler_of(build(name).to(torch.bfloat16)).fused is None
+    assert (sampler.decoder is not None) == (name in FUSED)
+    assert sampler_of(build(name).to(torch.bfloat16)).decoder is None
 
 
 @pytest.mark.parametrize("name", sorted(FUSED))
@@ -364,7 +364,7 @@ def test_the_fused_step_is_the_librarys_forward(name):
     """Over a span that the fused step rounds up, past its first multiple."""
     prompts = [list(range(2, 2 + n)) for n in (30, 24, 1)]
     fused, library = (sampler_of(build(name)) for _ in range(2))
-    library.fused = None
+    library.decoder = None
     ours, theirs = (s.sample(prompts, DRAWS[:3], 1.0) for s in (fused, library))
     assert tokens(ours) == tokens(theirs)
     for a, b in zip(flat(ours), flat(theirs), strict=True):

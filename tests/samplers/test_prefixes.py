@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
-from rec_experiments.policy.tree import prefixes as prefixes_module
-from rec_experiments.policy.tree.prefixes import Memory, Prefixes, span_of
+from rec_experiments.samplers import prefixes as prefixes_module
+from rec_experiments.samplers.prefixes import Memory, Prefixes, span_of
 
 STEPS, HEADS, SIZE = 6, 2, 3
 

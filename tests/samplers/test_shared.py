@@ -265,4 +265,3 @@ def test_only_the_native_sampler_as_it_is_shares(tmp_path, monkeypatch):
     assert shared.among_jobs(NATIVE, object()) is None
     assert shared.among_jobs(NATIVE, Other(copy.deepcopy(MODEL), EOS, PAD, LIMIT, ROWS)) is None
     assert shared.among_jobs(Derived(**dataclasses.asdict(NATIVE)), sampler()) is None
-    assert shared.among_jobs(NATIVE, sampler(copy.deepcopy(MODEL).double())) is None

@@ -22,8 +22,8 @@ from transformers.activations import ACT2FN
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
-from rec_experiments.policy.token_batch import TreeBatch
 from rec_experiments.policy.tree.attention import Pull, attend
+from rec_experiments.policy.tree.batch import TreeBatch
 from rec_experiments.policy.tree.decoding_step import is_plain
 
 # Of the modules of a model that is computed here, the embedding and what makes angles of positions
@@ -213,8 +213,7 @@ class _Weights(NamedTuple):
 
 @functools.cache
 def _order(heads: int, key_heads: int, width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which row of queries, keys and values stands where, and the way back. By numpy: a tensor that
-    is kept would be a plan's, without values, if that came first."""
+    """The new order of the rows of queries, keys and values, and its inverse."""
     turned = (heads + key_heads) * width
     order_X = np.arange(turned + key_heads * width)
     order_X[:turned] = order_X[:turned].reshape(-1, 2, width // 2).swapaxes(1, 2).ravel()

@@ -165,6 +165,11 @@ class Prefixes:
         """1 where there is a token, 0 where there is padding; of the positions in use."""
         return (self.bias_XL[: self.count, : self.length] == 0).long()
 
+    @property
+    def bias_UL(self) -> Tensor:
+        """Added to attention scores over the first `span_of` the positions in use."""
+        return self.bias_XL[: self.count, : span_of(self.length)]
+
     def append(self) -> None:
         """Make room for one more token per prefix."""
         self.bias_XL[: self.count, self.length] = 0
