@@ -11,7 +11,7 @@ from enum import Enum
 
 from rec_experiments.datasets.loading import Named, Source, refuse_one_file_for_two, text_of
 from rec_experiments.datasets.text import TextDataset, prompt
-from rec_experiments.datasets.verifiers.boxed import last_boxed
+from rec_experiments.datasets.verifiers.marks import last_boxed
 from rec_experiments.errors import UserError
 from rec_experiments.types import Problem, VerifierResult
 

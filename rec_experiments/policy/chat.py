@@ -46,6 +46,10 @@ class ChatTemplate:
         self.pad_id = tokenizer.pad_token_id
         if self.pad_id is None:
             self.pad_id = self.eos_ids[0]
+        # Tokens that a response's text leaves out. Other special tokens stay: some tokenizers mark
+        # <think>, <answer> or <tool_call> as special, and verifiers read them.
+        unseen = {*self.eos_ids, self.pad_id, tokenizer.bos_token_id} - {None}
+        self.unseen_ids = np.array(sorted(unseen))
         self.context = model.config.max_position_embeddings
         # Templates of reasoning models open the reasoning themselves. The tag is part of what the
         # model says, so it stands before the response for whoever reads it.
@@ -102,7 +106,8 @@ class ChatTemplate:
     def decode(self, tokens: list[int]) -> str:
         """The text of a response, with the tag that the template opened for it."""
         # As an array: transformers looks at each number of a list, longer than it takes to decode.
-        return self.opening + self.tokenizer.decode(np.array(tokens), skip_special_tokens=True)
+        ids = np.array(tokens, dtype=np.int64)
+        return self.opening + self.tokenizer.decode(ids[~np.isin(ids, self.unseen_ids)])
 
     def turns(self, response: Response) -> list[str]:
         """The texts of the policy's turns."""

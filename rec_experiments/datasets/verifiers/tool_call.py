@@ -1,22 +1,25 @@
 """Strict verifier for function calls written as JSON: all calls right and nothing else, or 0.
 
-The answer is what follows the last `</think>`, or the whole response without one. It holds the
-calls either as one JSON list and nothing around it, or in one block <tool_call>…</tool_call>: there
-one JSON object a line, or one JSON list. A call is {"name": …, "arguments": {…}}; "parameters" may
-stand for "arguments". Text around the block is free, a second tag is not.
+Calls in the reasoning do not count: the answer is what follows the last `</think>`. It holds the
+calls as one JSON list and nothing around it, or in one or several blocks <tool_call>…</tool_call>,
+each with one or more JSON objects or one JSON list. A call is {"name": …, "arguments": {…}};
+"parameters" may replace "arguments". Text around the blocks is free. A string of an argument may
+hold the tags.
 
 Two calls are equal if their JSON values are: the order of an object's keys does not matter, the
 order of a list does, and so does every type ("1", 1, true and null differ). JSON has one kind of
 number, so 1.0 is 1. The order of the calls does not matter, their number does.
 
-Refused, so scored 0: malformed JSON, a key twice in an object, NaN and infinities, arguments that
-are no object, other keys in a call, text beside the calls inside the block, a missing tag.
+Scored 0: malformed JSON, a repeated key in an object, NaN and infinities, arguments that are no
+object, other keys in a call, other text inside a block, a missing tag.
 """
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
+from rec_experiments.datasets.verifiers.marks import after_reasoning
 from rec_experiments.types import VerifierResult
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -34,17 +37,42 @@ def verify(response: str, answer: str) -> VerifierResult:
 
 def calls(response: str) -> list[str]:
     """The calls of a response, each as canonical JSON. Raises ValueError if it breaks a rule."""
-    answer = response.rpartition("</think>")[2].strip()
-    if OPEN not in answer and CLOSE not in answer:
-        if not answer.startswith("["):
-            raise ValueError("neither a JSON list nor a <tool_call> block")
-        return _calls_of(_json(answer))
-    if answer.count(OPEN) != 1 or answer.count(CLOSE) != 1:
-        raise ValueError("not one <tool_call> block")
-    block = answer.partition(OPEN)[2].partition(CLOSE)[0].strip()
-    if block.startswith("["):
-        return _calls_of(_json(block))
-    return _calls_of([_json(line) for line in block.split("\n") if line.strip()])
+    answer = after_reasoning(response)
+    if answer is None:
+        raise ValueError("the reasoning does not end")
+    found: list[str] = []
+    place, blocks = 0, 0
+    while (start := answer.find(OPEN, place)) >= 0:
+        _refuse_closing(answer[place:start])
+        values, place = _block(answer, start + len(OPEN))
+        found += _calls_of(values)
+        blocks += 1
+    _refuse_closing(answer[place:])
+    if blocks:
+        return found
+    if not answer.lstrip().startswith("["):
+        raise ValueError("neither a JSON list nor a <tool_call> block")
+    return _calls_of(_json(answer))
+
+
+def _block(text: str, place: int) -> tuple[list[Any], int]:
+    """The JSON values of a block, those of its list if it holds one, and where the block ends."""
+    values: list[Any] = []
+    while not text.startswith(CLOSE, place := _skip_space(text, place)):
+        value, place = _DECODER.raw_decode(text, place)
+        values.append(value)
+    inside = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    return inside, place + len(CLOSE)
+
+
+def _skip_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
+def _refuse_closing(text: str) -> None:
+    if CLOSE in text:
+        raise ValueError("a <tool_call> block is closed that was not opened")
 
 
 def dumps(name: str, arguments: dict[str, Any]) -> str:
@@ -68,7 +96,7 @@ def _call(value: Any) -> str:
 
 def _json(text: str) -> Any:
     """Strict JSON, with whole floats as integers. Raises ValueError."""
-    return json.loads(text, parse_float=_number, object_pairs_hook=unique_keys)
+    return _DECODER.decode(text.strip())
 
 
 def _number(text: str) -> float | int:
@@ -80,5 +108,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs. Raises ValueError if a key comes twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands twice in an object")
+        raise ValueError("an object has a key twice")
     return found
+
+
+_SPACE = re.compile(r"\s*")
+_DECODER = json.JSONDecoder(parse_float=_number, object_pairs_hook=unique_keys)

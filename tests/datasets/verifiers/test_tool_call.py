@@ -241,6 +241,14 @@ GOOD_TEXTS = [
     "<think>a</think><think>b</think>[ONE, TWO]",
     "I call two.\n<tool_call>\nONE\nTWO\n</tool_call>",
     "<tool_call>\nONE\nTWO\n</tool_call>\n<response> Done. </response>",
+    "<tool_call>\nONE TWO\n</tool_call>",
+    "<tool_call>\nONE\n</tool_call>\n<tool_call>\nTWO\n</tool_call>",
+    "First: <tool_call>ONE</tool_call> then <tool_call>[TWO]</tool_call>",
+    "<tool_call>\n"
+    + ONE.replace("{", "{\n  ")
+    + "\n"
+    + TWO.replace(", ", ",\n    ")
+    + "\n</tool_call>",
 ]
 BAD_TEXTS = [
     '[{"name": "g", "name": "f", "arguments": {"city": "Rome", "days": 2}}, TWO]',
@@ -267,6 +275,8 @@ BAD_TEXTS = [
     "[f(city='Rome', days=2), g(x=['<tool>', {'y': None}])]",
     "<think>[ONE, TWO]</think>",
     "<think>[ONE, TWO]",
+    "<think>a</think><think>[ONE, TWO]",
+    "<think>Maybe <tool_call>\nONE\nTWO\n</tool_call>",
     "[ONE, TWO]</think>",
     "<think><tool_call>\nONE\nTWO\n</tool_call>\n</think>",
     "<tool_call>\nONE\nTWO\n",
@@ -277,7 +287,6 @@ BAD_TEXTS = [
     "<tool_call></tool_call>",
     "<tool_call>[]</tool_call>",
     "<tool_call>\nONE\n</tool_call>",
-    "<tool_call>\nONE TWO\n</tool_call>",
     "<tool_call>\nONE,\nTWO\n</tool_call>",
     "<tool_call>\nONE\nTWO\nDone.\n</tool_call>",
     "<tool_call>\nCalls:\nONE\nTWO\n</tool_call>",
@@ -285,7 +294,6 @@ BAD_TEXTS = [
     "<tool_call>\n[ONE, TWO] Done.\n</tool_call>",
     "<tool_call>\n[ONE]\n[TWO]\n</tool_call>",
     "<tool_call>\n```json\nONE\nTWO\n```\n</tool_call>",
-    "<tool_call>\nONE\n</tool_call>\n<tool_call>\nTWO\n</tool_call>",
     "<tool_call>\nONE\nTWO\n</tool_call>\n<tool_call>\nONE\nTWO\n</tool_call>",
     "<tool_call>\nONE\nTWO\n</tool_call></tool_call>",
     "<tool_call><tool_call>\nONE\nTWO\n</tool_call>",
@@ -356,3 +364,10 @@ def test_any_calls_in_any_order_equal_themselves_and_no_fewer(calls: list, data:
 @given(st.text(alphabet='[]{}",:<>/tolca_nme1 \n\\', max_size=60))
 def test_no_text_makes_it_raise(text: str) -> None:
     assert tool_call.verify(text, json.dumps([f(a=1)])).accuracy == 0
+
+
+def test_arguments_may_hold_the_tags() -> None:
+    code = tool_call.dumps("write", {"text": f"{tool_call.CLOSE}{tool_call.OPEN}"})
+    response = f"{tool_call.OPEN}\n{code}\n{tool_call.CLOSE}"
+    assert tool_call.verify(response, f"[{code}]").accuracy == 1
+    assert tool_call.verify(response, f"[{ONE}]").accuracy == 0

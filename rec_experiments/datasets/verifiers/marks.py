@@ -1,0 +1,99 @@
+r"""The final answer of a response: after its reasoning, in <answer>, in \boxed{} or after ####.
+
+Reasoning is never judged. Models open it with <think>, or their chat template has opened it in the
+prompt, so that only </think> is in the response.
+"""
+
+import re
+
+_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\{|\s+(?P<bare>[^\s$.,{}\\]+))")  # or \boxed 3
+_BRACE = re.compile(r"(?<!\\)[{}]")
+# What may stand between two boxes that give one answer together: "\boxed{1} or x = \boxed{-2}".
+_JOINS = re.compile(
+    r"[\s$.)\]\\]*(?:\\text\s*\{\s*)?(?:,|;|\bor\b|\band\b)[\s},;$(\[\\]*"
+    r"(?:(?:or|and)\b[\s}$(\[\\]*)?(?:[a-zA-Z](?:_\w{1,3})?\s*=\s*)?"
+)
+LONGEST_JOIN = 60  # characters
+_HEADING = re.compile(  # "#### Step 1" is no answer
+    r"####[^\S\n]*[*_]*(?:step|part|case|section|solution|stage|phase)\b[^\n]*", re.IGNORECASE
+)
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?]\s")
+_HASHES = re.compile(r"####[^\S\n]*([^\n]*)")
+_CLAUSE_END = re.compile(r"(?<=[.?])\s+|,\s+(?:and|so)\s|</?(?:think|answer)>")
+
+
+def after_reasoning(response: str) -> str | None:
+    """What follows the last </think>. None if reasoning was opened and not closed: there is no
+    answer then, whatever the reasoning says."""
+    text = response.rpartition(_THINK_CLOSE)[2]
+    return None if _THINK_OPEN in text else text
+
+
+def final_answer(response: str) -> str:
+    r"""What a response commits to, "" if it never leaves its reasoning.
+
+    Each mark narrows the text if it is present: the last <answer>, in it the last \boxed{}, or else
+    the last ####. Without any mark it is the last clause.
+    """
+    answer = after_reasoning(response)
+    if answer is None:
+        return ""
+    text = answer = _HEADING.sub("", answer)
+    for narrow in (_tagged, _boxed, _hashed):  # each mark in what the one before it has left
+        found = narrow(text)
+        text = text if found is None else found
+    return _last_clause(text) if text == answer else text
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What the last \boxed{} holds; "" if it is cut off, None if there is none.
+
+    Boxes that are joined by a comma, "or" or "and" give one answer: their contents with commas.
+    """
+    boxes = list(_BOX.finditer(text))
+    if not boxes:
+        return None
+    contents, start = [_content(text, boxes[-1], len(text))[0]], boxes[-1].start()
+    for box in reversed(boxes[:-1]):
+        content, end = _content(text, box, start)
+        if not content or start - end > LONGEST_JOIN or not _JOINS.fullmatch(text, end, start):
+            break
+        contents.insert(0, content)
+        start = box.start()
+    return ", ".join(contents)
+
+
+def _content(text: str, box: re.Match[str], limit: int) -> tuple[str, int]:
+    """What a box holds and where it ends; "" if it does not end before `limit`."""
+    if box["bare"]:
+        return box["bare"], box.end()
+    depth = 1
+    for brace in _BRACE.finditer(text, box.end(), limit):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return text[box.end() : brace.start()], brace.end()
+    return "", limit
+
+
+def _tagged(text: str) -> str | None:
+    before, closing, _ = text.rpartition("</answer>")
+    _, opening, inside = before.rpartition("<answer>")
+    return inside if closing and opening else None
+
+
+def _boxed(text: str) -> str | None:
+    """With its braces, so that it is still recognised as marked."""
+    inside = last_boxed(text)
+    return f"\\boxed{{{inside}}}" if inside else inside
+
+
+def _hashed(text: str) -> str | None:
+    """The line after the last ####, up to the end of its first sentence."""
+    lines = _HASHES.findall(text)
+    return _SENTENCE_END.split(lines[-1], maxsplit=1)[0] if lines else None
+
+
+def _last_clause(text: str) -> str:
+    clauses = [clause for clause in _CLAUSE_END.split(text) if clause.strip()]
+    return clauses[-1] if clauses else ""

@@ -1,0 +1,78 @@
+r"""One spelling for answers: Unicode, LaTeX and Markdown variants of one meaning are unified."""
+
+import re
+
+from rec_experiments.datasets.verifiers.marks import last_boxed
+
+_SPELLINGS = {
+    "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\\$": "$", "\\%": "%", "{,}": ",",
+    "\\varnothing": "\\emptyset", "\u2205": "\\emptyset", "\\left": "", "\\right": "",
+    "\\dots": "\\ldots", "\\cdots": "\\ldots", "\u2026": "\\ldots", "\\langle": "\u27e8",
+    "\\rangle": "\u27e9", "\\lbrace": "\\{", "\\rbrace": "\\}",
+}  # fmt: skip
+_SPELLING = re.compile(
+    "|".join(
+        re.escape(old) + ("(?![a-zA-Z])" if old[-1].isalpha() else "")
+        for old in sorted(_SPELLINGS, key=len, reverse=True)
+    )
+)
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n")
+# A power of a letter or bracket. Behind a digit it is left alone: 18² is no plain 18.
+_POWER = re.compile(r"(?<=[a-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
+_STYLE = r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}"
+STYLED = re.compile(_STYLE)
+_WRAPPINGS = [STYLED, re.compile(r"\(([^(),]*)\)"), re.compile(r"\{([^{}]*)\}")]
+_DOLLARS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
+_FULL_STOP = re.compile(r"(?<=[\w)}\]!%$])\s*\.\s*$")
+# LaTeX and Markdown that may stand around a number.
+_TO_PROSE = [
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (r"\\[dt]?frac\s*(?:\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d))", r" \1\3/\2\4 "),
+        (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})(?![a-zA-Z])", "°"),
+        (r"\\!", ""),
+        (r"\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|(?<=\d)~(?=[\\a-zA-Z])|[\u00a0\u2009\u202f]", " "),
+        (r"(?<![\w*`])(\*{1,3}|_{1,2}|`)(?=\S)([^*_`]*)(?<=\S)\1(?![\w*`])", r"\2"),
+        (r"(?:\b[A-Z]{1,3})?(?<!\d)[$€£¥]|[$€£¥](?!\d)", ""),
+        (r"(\d\s*[a-zA-Z]{1,5}(?:/[a-zA-Z]{1,5})?)\s*(?:\^\s*(?:[23]|\{[23]\})|[²³])", r"\1"),
+        (r"(^|[=:])\s*([-+])\s+", r"\1 \2"),  # - 18
+    )
+]
+
+
+def bare(text: str) -> str:
+    r"""An answer without \boxed{}, a style or brackets around it: \textbf{(073)} is 073."""
+    boxed = last_boxed(text)
+    text = _unified(text if boxed is None else boxed).strip()
+    for wrapping in _WRAPPINGS:
+        match = wrapping.fullmatch(text)
+        text = match[1].strip() if match else text
+    return text
+
+
+def formula(text: str) -> str:
+    """A bare answer without its dollars and without the full stop of its sentence."""
+    text = _FULL_STOP.sub("", text)
+    match = _DOLLARS.fullmatch(text.strip())
+    return _FULL_STOP.sub("", next(filter(None, match.groups()))).strip() if match else text
+
+
+def prose(text: str) -> str:
+    """A bare answer without the LaTeX and Markdown that may stand around a number."""
+    text = unstyled(text)
+    for pattern, plain in _TO_PROSE:
+        text = pattern.sub(plain, text)
+    return text.strip()
+
+
+def unstyled(text: str) -> str:
+    r"""Without \text{} and its like, whose content stays."""
+    styled = 1
+    while styled:  # inner styles first
+        text, styled = STYLED.subn(r" \1 ", text)
+    return text
+
+
+def _unified(text: str) -> str:
+    text = _SPELLING.sub(lambda found: _SPELLINGS[found[0]], text)
+    return _POWER.sub(lambda power: f"^{{{power[0].translate(_SUPERSCRIPTS)}}}", text)
