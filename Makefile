@@ -17,7 +17,7 @@ FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/tes
 	tests/runs/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-long test-pythons test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -71,6 +71,9 @@ test-pythons: ## test-fast under each of PYTHONS="python3.12 /path/to/python3.13
 		echo "Python $$version"; \
 		$(MAKE) --no-print-directory test-fast PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
+
+test-verifiers: $(STAMP) ## 6,000 random pairs of answers: error rates of the verifier and of math-verify alone
+	$(BIN)/python tests/datasets/verifiers/fuzz.py $(ARGS)
 
 test-docs: $(STAMP) ## every command of README and docs in earnest; hours
 	DOCS_TESTS=1 $(BIN)/python -m pytest tests/test_docs.py $(ARGS)

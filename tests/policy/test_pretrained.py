@@ -181,6 +181,14 @@ def test_text_goes_there_and_back(folders):
     assert chat.decode(answer) == "It is 2: ½ · 4."
 
 
+def test_tags_that_are_special_tokens_stay(folders):
+    chat = codec_of(folders["qwen2"])
+    tags = ["<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>"]
+    chat.tokenizer.add_special_tokens({"additional_special_tokens": tags})
+    text = "<think>\nHm.\n</think>\n<answer>2</answer><tool_call>{}</tool_call>"
+    assert chat.decode([*chat.encode_response(text), chat.pad_id]) == text
+
+
 def test_the_prompt_does_not_depend_on_the_day(folders, monkeypatch):
     chat = codec_of(folders["llama"])
     monkeypatch.setattr(
