@@ -193,7 +193,7 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
     """Numbers of the problems of a draw."""
     from rec_experiments.rollout.order import problems_of
 
-    size = exp.source.fresh(exp.batch_size)
+    size = exp.buffer.fresh(exp.batch_size)
     return problems_of(draw, size, total, exp.seed, exp.shuffle)
 
 

@@ -29,7 +29,7 @@ def command(folder: Path, steps: int, pipeline: str) -> list[str]:
         sys.executable, "-m", "rec_experiments", f"run_dir={folder}", f"steps={steps}",
         "algo=asymre", "sync.interval=3", "sync.offset=1", "batch_size=8", "eval_problems=32",
         "checkpoint_every=3", "kl_every=1", "model.warm_start.steps=20", f"pipeline={pipeline}",
-        "updates.epochs=2", "updates.mini_batches=2", "source=replay", "source.reuse=3",
+        "updates.epochs=2", "updates.mini_batches=2", "buffer=replay", "buffer.reuse=3",
         "proximal=moving_average", "ratio=proximal", "clip=narrow", "weight=importance",
     ]  # fmt: skip
 

@@ -91,7 +91,7 @@ def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator)
 @dataclass(kw_only=True)
 class VariedGroups(Piece):
     """Groups whose rewards are all equal are masked out, with their penalty (arXiv 2505.22257,
-    Eq. 8; DAPO draws others in their place instead: source=refill). count_masked: whether their
+    Eq. 8; DAPO draws others in their place instead: buffer=refill). count_masked: whether their
     tokens stay in the denominator, as Eq. 8 has it, an average over all prompts."""
 
     count_masked: bool

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rec_experiments.algo.weights import Weight
     from rec_experiments.policy.protocol import ModelChoice
     from rec_experiments.rollout.protocol import Pipeline
-    from rec_experiments.rollout.replay import Source
+    from rec_experiments.rollout.replay import ReplayBuffer
     from rec_experiments.rollout.reward import RewardAdjustment
     from rec_experiments.samplers.protocol import SamplerChoice
     from rec_experiments.tracking.protocol import Tracking
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rec_experiments.types import Dataset
 else:  # OmegaConf knows no protocols; schema.py says which classes may fill a slot
     Advantage = Aggregation = Clip = Correction = DataWeighting = Ratio = Regularizer = Any
-    Truncation = Weight = RewardAdjustment = Source = ModelChoice = Optimizer = Pipeline = Any
+    Truncation = Weight = RewardAdjustment = ReplayBuffer = ModelChoice = Optimizer = Pipeline = Any
     SamplerChoice = Tracking = Proximal = Reference = Updates = Dataset = Any
 
 MOST_THREADS = 1024  # torch dies of a million
@@ -63,7 +63,7 @@ class Pieces:
     proximal: Proximal
     reference: Reference
     updates: Updates
-    source: Source
+    buffer: ReplayBuffer
     reward: RewardAdjustment
 
     def algorithm(self) -> Algorithm:
@@ -129,7 +129,7 @@ class Experiment(Pieces):
                 f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
             )
         self._refuse_policies_that_nobody_reads()
-        fresh = self.source.fresh(self.batch_size)
+        fresh = self.buffer.fresh(self.batch_size)
         if self.ranks > fresh:
             raise ValueError(
                 f"ranks={self.ranks}: must be at most the {fresh} prompts that are drawn for a "

@@ -151,7 +151,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
     "reference": {"reference": policies.Reference, "staged": policies.StagedReference},
     "updates": {"updates": Updates, "slow_fast": SlowFast},
-    "source": {"fresh": replay.Fresh, "replay": replay.Replay},
+    "buffer": {"fresh": replay.NoReplay, "replay": replay.Replay},
     "reward": {
         "as_verified": reward.AsVerified,
         "overlong": reward.OverlongPenalty,
@@ -192,7 +192,7 @@ PROTOCOLS: dict[str, type] = {
     "regularizer": regularizers.Regularizer,
     "aggregation": aggregation.Aggregation,
     "proximal": policies.Proximal,
-    "source": replay.Source,
+    "buffer": replay.ReplayBuffer,
     "reward": reward.RewardAdjustment,
     "model": ModelChoice,
     "dataset": Dataset,

@@ -21,7 +21,7 @@ from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
 from rec_experiments.types import LossInput, Outcomes, StepIndex
 
-OF_A_RUN = ("updates", "source", "reward", "reference")
+OF_A_RUN = ("updates", "buffer", "reward", "reference")
 
 
 class Result(NamedTuple):

@@ -41,7 +41,7 @@ def step_cost(
     task = experiment.dataset
     prompt = min(values["prompt_tokens"], task.max_prompt_tokens)
     response = min(values["response_tokens"], task.max_response_tokens)
-    updates, groups = experiment.updates, experiment.source.fresh(experiment.batch_size)
+    updates, groups = experiment.updates, experiment.buffer.fresh(experiment.batch_size)
     rows = experiment.batch_size * experiment.group_size / updates.mini_batches
     drawn = groups * experiment.group_size
     embedding = config.vocab_size * config.hidden_size

@@ -12,7 +12,7 @@ from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.rollout.order import problems_of
 from rec_experiments.rollout.packed import pack, unpack
-from rec_experiments.rollout.replay import Source
+from rec_experiments.rollout.replay import ReplayBuffer
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.rollout.worker import (
     PendingRollouts,
@@ -32,7 +32,7 @@ class RolloutManager:
     its last. A draw is submitted when it is needed, or up to `worker.ahead` draws earlier, or, at
     the latest, just before the weights it is due from are replaced. Nothing is discarded, nothing
     is drawn twice, and at most max(ahead + bundle - 1, interval + offset - 1) draws are pending
-    after `reach`, besides the `source.window` last ones, which are kept for replay. Each rank draws
+    after `reach`, besides the `buffer.window` last ones, which are kept for replay. Each rank draws
     its share of a draw's groups; all ranks take the whole batch.
 
     Draws of one version are made in bundles, for speed. What is sampled beside a response reaches
@@ -44,7 +44,7 @@ class RolloutManager:
 
     worker: RolloutWorker
     schedule: Schedule
-    source: Source
+    buffer: ReplayBuffer
     problems: list[Problem]
     seed: int
     batches: int
@@ -87,10 +87,10 @@ class RolloutManager:
                 draw, waiting = self.pending.popleft()
                 self.kept[draw] = Rollouts.joined(self.world.gather(waiting()), draw)
             self._submit_ahead()
-        portions = self.source.portions(batch, self.batch_size, self.seed)
+        portions = self.buffer.portions(batch, self.batch_size, self.seed)
         parts = [self.kept[portion.draw].of_groups(portion.groups) for portion in portions]
         fresh = self.kept[batch]
-        self.kept = {d: r for d, r in self.kept.items() if d > batch - self.source.window}
+        self.kept = {d: r for d, r in self.kept.items() if d > batch - self.buffer.window}
         seconds, self.waited = {**fresh.seconds, "wait": self.waited}, 0.0
         rollouts = Rollouts.joined(parts, batch)
         return replace(rollouts, seconds=seconds, redrawn=fresh.redrawn, drawn=fresh.drawn)
@@ -121,7 +121,7 @@ class RolloutManager:
 
     def _request(self, draw: int) -> RolloutRequest:
         """This rank's share of a draw."""
-        size, total = self.source.fresh(self.batch_size), len(self.problems)
+        size, total = self.buffer.fresh(self.batch_size), len(self.problems)
         numbers = problems_of(draw, size, total, self.seed, self.shuffle)
         keys = [
             [SampleKey(self.seed, rng.TRAIN, draw, group, k) for k in range(self.group_size)]
@@ -134,10 +134,10 @@ class RolloutManager:
 
     def _spare(self, draw: int, group: int) -> list[Problem]:
         """What a group is drawn from where its rewards are all equal, one for each attempt."""
-        if not self.source.redraws:
+        if not self.buffer.redraws:
             return []
         named = rng.generator(self.seed, rng.REDRAW, draw, group)
-        numbers = named.integers(len(self.problems), size=self.source.redraws)
+        numbers = named.integers(len(self.problems), size=self.buffer.redraws)
         return [self.problems[number] for number in numbers]
 
     @contextlib.contextmanager

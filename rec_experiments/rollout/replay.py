@@ -19,7 +19,7 @@ class Portion(NamedTuple):
     groups: list[int]
 
 
-class Source(Protocol):
+class ReplayBuffer(Protocol):
     """window: batches for which a draw may be used again. redraws: how often, at most, a group of
     equal rewards is drawn anew, with another prompt."""
 
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 @dataclass(kw_only=True)
-class Fresh(Piece):
+class NoReplay(Piece):
     """Every batch is a draw of its own. Raises ValueError for redraws below 0."""
 
     redraws: int
@@ -84,7 +84,7 @@ class Replay(Piece):
 
     def fresh(self, batch_size: int) -> int:
         if self.reuse >= batch_size:
-            raise ValueError(f"source.reuse={self.reuse}: must be below batch_size={batch_size}")
+            raise ValueError(f"buffer.reuse={self.reuse}: must be below batch_size={batch_size}")
         return batch_size - self.reuse
 
     def portions(self, batch: int, batch_size: int, seed: int) -> list[Portion]:

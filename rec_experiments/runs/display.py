@@ -44,7 +44,7 @@ def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> 
         f"responses, {experiment.steps} gradient steps, seed {experiment.seed}",
         *labelled("updates", experiment.updates.describe()),
         *policies(experiment),
-        *labelled("source", experiment.source.describe()),
+        *labelled("replay", experiment.buffer.describe()),
         *labelled("rewards", experiment.reward.describe()),
         f"rollouts    {experiment.pipeline.describe()}",
         f"optimizer   {experiment.optimizer.describe()}",

@@ -137,7 +137,7 @@ def make_manager(experiment: Experiment, context: TrainingContext) -> RolloutMan
     return RolloutManager(
         worker=context.worker,
         schedule=experiment.sync,
-        source=experiment.source,
+        buffer=experiment.buffer,
         problems=context.train_problems,
         seed=experiment.seed,
         batches=experiment.updates.batches(experiment.steps),
@@ -152,7 +152,7 @@ def make_manager(experiment: Experiment, context: TrainingContext) -> RolloutMan
 
 def draw_tokens(experiment: Experiment) -> int:
     """The most tokens that a draw can have, prompts included."""
-    responses = experiment.source.fresh(experiment.batch_size) * experiment.group_size
+    responses = experiment.buffer.fresh(experiment.batch_size) * experiment.group_size
     task = experiment.dataset
     return responses * (task.max_prompt_tokens + task.max_response_tokens)
 

@@ -402,7 +402,7 @@ def test_a_policy_that_is_missing_is_named():
     assert torch.isfinite(interpolated(**inputs, versions=versions, step=3).loss)
 
 
-@pytest.mark.parametrize("override", ["updates=ppo", "source.redraws=1", "reward=clipped"])
+@pytest.mark.parametrize("override", ["updates=ppo", "buffer.redraws=1", "reward=clipped"])
 def test_what_says_how_a_run_goes_is_refused(override):
     with pytest.raises(UserError, match=f"{override}: says how a run goes"):
         rec_experiments.algorithm("grpo", override)

@@ -147,9 +147,9 @@ CASES = {
         ["updates.mini_batches=5"], ["updates.mini_batches=5", "at most the 4 prompts"],
     ),
     "all replayed": (
-        ["source=replay", "source.reuse=4"], ["source.reuse=4", "below batch_size=4"],
+        ["buffer=replay", "buffer.reuse=4"], ["buffer.reuse=4", "below batch_size=4"],
     ),
-    "negative redraws": (["source.redraws=-1"], ["source.redraws=-1", "at least 0"]),
+    "negative redraws": (["buffer.redraws=-1"], ["buffer.redraws=-1", "at least 0"]),
     "no fast step": (["updates=slow_fast", "updates.epochs=1"], ["updates.epochs=1", "at least 2"]),
     "beyond the fast steps": (
         ["updates=slow_fast", "updates.alpha=1.1"], ["updates.alpha=1.1", "between 0 and 1"],

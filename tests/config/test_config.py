@@ -100,7 +100,7 @@ def schedule_of(sync):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_runs_under_every_schedule(preset, tmp_path):
     """Composed once: most of so small a run is composing."""
-    fewer = ["source.reuse=2"] if preset == "mix_ppg" else []  # groups of a batch of 4
+    fewer = ["buffer.reuse=2"] if preset == "mix_ppg" else []  # groups of a batch of 4
     composed = experiment(*SMALL, f"algo={preset}", *fewer)
     for sync in SCHEDULES:
         exp = dataclasses.replace(composed, sync=schedule_of(sync))

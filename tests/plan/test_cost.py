@@ -72,7 +72,7 @@ def test_a_gradient_step_has_its_part_of_a_batch():
     twice = cost("batch_size=16", "updates=twice")
     assert twice.trained == whole.trained
     assert twice.seconds["draw"] == whole.seconds["draw"] / 2
-    replay = cost("batch_size=16", "source=replay")
+    replay = cost("batch_size=16", "buffer=replay")
     assert replay.trained == whole.trained
     assert replay.seconds["draw"] < whole.seconds["draw"]
 

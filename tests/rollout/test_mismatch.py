@@ -20,7 +20,7 @@ from rec_experiments.algo.corrections import TruncatedCorrection
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.rollout.replay import Fresh
+from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.trainer import update
 from rec_experiments.types import LossInput, Outcomes, StepIndex
@@ -31,7 +31,7 @@ PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 
 def feed_of(exp, context):
     feed = RolloutManager(
-        worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
+        worker=context.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
         problems=context.train_problems, batches=4, bundle=1, batch_size=4,
         group_size=4, temperature=exp.sampler.temperature, shuffle=True,
     )  # fmt: skip

@@ -28,7 +28,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.rollout import pipeline, remote
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
-from rec_experiments.rollout.replay import Fresh
+from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.rollout.schedule import Phase, Schedule
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
@@ -147,7 +147,7 @@ def ledger_feed(
     schedule: Schedule, ahead: int | None, steps: int, bundle: int = 1
 ) -> RolloutManager:
     return RolloutManager(
-        worker=Ledger(schedule, ahead), schedule=schedule, source=Fresh(redraws=0), seed=0,
+        worker=Ledger(schedule, ahead), schedule=schedule, buffer=NoReplay(redraws=0), seed=0,
         problems=[Problem((), "")], batches=steps, bundle=bundle,
         batch_size=1, group_size=1, temperature=1.0, shuffle=False,
     )  # fmt: skip

@@ -179,8 +179,8 @@ SHAPES = {
     "a moving average": (
         *SEVERAL, "ratio=proximal", "proximal=moving_average", "clip=narrow", "weight=importance",
     ),
-    "replay": (*SEVERAL, "source=replay", "source.reuse=1", "reference=swapped"),
-    "refill": ("source=refill", "source.redraws=1", "correction=truncated"),
+    "replay": (*SEVERAL, "buffer=replay", "buffer.reuse=1", "reference=swapped"),
+    "refill": ("buffer=refill", "buffer.redraws=1", "correction=truncated"),
     "sfpo": (
         "updates=slow_fast", "updates.epochs=3", "updates.window=2", "updates.threshold=0.9",
         "clip=narrow", "weight=importance",

@@ -185,7 +185,7 @@ SCHEDULES = {
     "offline": ("sync=offline",),
     "several updates": ("sync.interval=2", "updates.epochs=2"),
     "offset": ("sync.interval=1", "sync.offset=2"),
-    "replay": ("sync.interval=1", "source=replay", "source.reuse=2", "source.window=2"),
+    "replay": ("sync.interval=1", "buffer=replay", "buffer.reuse=2", "buffer.window=2"),
 }
 
 

@@ -27,7 +27,7 @@ from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.rollout.replay import Fresh
+from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training import gradient as training
@@ -41,7 +41,7 @@ def mini_batch():
     context = prepare(exp)
     model = context.model.double()
     feed = RolloutManager(
-        worker=context.worker, schedule=exp.sync, source=Fresh(redraws=0), seed=0,
+        worker=context.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
         problems=context.train_problems, batches=3, bundle=1, batch_size=4,
         group_size=4, temperature=1.0, shuffle=True,
     )  # fmt: skip

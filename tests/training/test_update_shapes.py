@@ -458,12 +458,12 @@ SHAPES = {
         ["updates.epochs=2", "proximal=moving_average", "proximal.decay=0.6"],
     ),
     "a3po": ("decoupled_ppo", ["sync.offset=2", "sync.interval=1", "proximal=interpolated"]),
-    "replay": ("ppo", ["source=replay", "source.reuse=2", "source.window=2"]),
+    "replay": ("ppo", ["buffer=replay", "buffer.reuse=2", "buffer.window=2"]),
     "replay of several updates": (
         "decoupled_ppo",
-        ["source=replay", "source.reuse=1", "updates.epochs=2", "proximal=moving_average"],
+        ["buffer=replay", "buffer.reuse=1", "updates.epochs=2", "proximal=moving_average"],
     ),
-    "refill": ("ppo", ["source=refill", "updates.mini_batches=2"]),
+    "refill": ("ppo", ["buffer=refill", "updates.mini_batches=2"]),
     "sfpo": ("ppo", ["updates=slow_fast", "updates.epochs=3", "updates.alpha=0.6"]),
     "sfpo of mini-batches around a moving average": (
         "decoupled_ppo",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_overlap import _quick_start, assert_same_run  # noqa: F401
 
 from rec_experiments import rng
-from rec_experiments.rollout.replay import Fresh, Replay
+from rec_experiments.rollout.replay import NoReplay, Replay
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.trainer import make_manager
@@ -30,7 +30,7 @@ from rec_experiments.types import SampleKey
 )
 def test_portions(reuse, window, batch_size, batch, seed):
     if reuse >= batch_size:
-        with pytest.raises(ValueError, match=r"source.reuse=\d+: must be below batch_size"):
+        with pytest.raises(ValueError, match=r"buffer.reuse=\d+: must be below batch_size"):
             Replay(redraws=0, reuse=reuse, window=window).fresh(batch_size)
         return
     source = Replay(redraws=0, reuse=reuse, window=window)
@@ -57,11 +57,11 @@ def test_portions_are_named_by_seed_and_batch():
 
 
 def test_a_fresh_batch_is_its_draw():
-    assert Fresh(redraws=0).portions(7, 3, 0) == [(7, [0, 1, 2])]
+    assert NoReplay(redraws=0).portions(7, 3, 0) == [(7, [0, 1, 2])]
 
 
 def test_what_is_replayed_is_what_was_drawn():
-    exp = experiment(*SMALL, "source=replay", "source.reuse=2", "source.window=3", "steps=8")
+    exp = experiment(*SMALL, "buffer=replay", "buffer.reuse=2", "buffer.window=3", "steps=8")
     context = prepare(exp)
     feed, drawn = make_manager(exp, context), {}
     draw = context.worker.draw
@@ -76,7 +76,7 @@ def test_what_is_replayed_is_what_was_drawn():
     for number in range(8):
         batch = feed.take(number)
         rows = []
-        for portion in exp.source.portions(number, exp.batch_size, exp.seed):
+        for portion in exp.buffer.portions(number, exp.batch_size, exp.seed):
             source = drawn[portion.draw]
             for group in portion.groups:
                 rows += [
@@ -94,7 +94,7 @@ def test_what_is_replayed_is_what_was_drawn():
 
 def test_a_group_of_equal_rewards_is_drawn_anew():
     """Rewards of the test: the length of the response is even. Attempts are told by their keys."""
-    exp = experiment(*SMALL, "source=refill", "source.redraws=2", "batch_size=6")
+    exp = experiment(*SMALL, "buffer=refill", "buffer.redraws=2", "batch_size=6")
     context = prepare(exp)
     verify = context.worker.verifier
     context.worker.verifier = lambda items: [
@@ -130,8 +130,8 @@ SHAPE = (
     *SMALL, "algo=asymre", "steps=22", "batch_size=4", "group_size=2", "eval_problems=4",
     "eval_every=5", "checkpoint_every=3", "kl_every=2", "updates.epochs=2",
     "updates.mini_batches=2", "ratio=proximal", "clip=narrow", "weight=importance",
-    "proximal=moving_average", "reference=swapped", "reference.swap_every=2", "source=replay",
-    "source.reuse=1", "source.window=2", "source.redraws=1", "correction=truncated",
+    "proximal=moving_average", "reference=swapped", "reference.swap_every=2", "buffer=replay",
+    "buffer.reuse=1", "buffer.window=2", "buffer.redraws=1", "correction=truncated",
     "truncation=mask", "reward=noise", "reward.share=0.3",
 )  # fmt: skip
 
