@@ -24,7 +24,6 @@ from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training.trainer import train
 
 # Untrained, so that every response runs to the limit and each batch is as long as the others.
 SETTING = (
@@ -37,11 +36,11 @@ def rows_of(arguments: list[str]) -> list[dict]:
     """Train in a folder that is thrown away; the rows of metrics.jsonl, one a gradient step."""
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*SETTING, *arguments]), Experiment)
-    context = prepare(experiment)
-    with contextlib.closing(context.worker), tempfile.TemporaryDirectory() as name:
+    trainer = prepare(experiment)
+    with contextlib.closing(trainer.rollouts.worker), tempfile.TemporaryDirectory() as name:
         folder = RunFolder(Path(name))
         folder.start({}, {})
-        train(experiment, context, folder)
+        trainer.train(folder)
         return folder.metrics()[1:]
 
 

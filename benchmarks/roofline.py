@@ -32,7 +32,6 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training import trainer
 from rec_experiments.training.gradient import GradientPass
 from rec_experiments.types import Rollouts
 
@@ -132,7 +131,7 @@ def steps_of(
     """The stages of some steps of a run, after others to warm up; its model and batches."""
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*ALONE, *overrides]), Experiment)
-    context = prepare(experiment)
+    trainer = prepare(experiment)
     stages, batches = Stages(counting), []
 
     def on_row(row: dict[str, Any]) -> None:
@@ -144,7 +143,7 @@ def steps_of(
 
     with contextlib.ExitStack() as patched:
         for owner, attribute, name in (
-            (context.worker.sampler, "sample", "drawing: decoding"),
+            (trainer.rollouts.worker.sampler, "sample", "drawing: decoding"),
             (LocalWorker, "draw", "drawing: text, rewards"),
             (GradientPass, "_score", "training: forward"),
             (torch.Tensor, "backward", "training: backward"),
@@ -155,16 +154,16 @@ def steps_of(
             stages.around(patched, owner, attribute, name)
         update = trainer.update
 
-        def update_of(experiment: Any, context: Any, optimizer: Any, batch: Rollouts, index: Any):
+        def update_of(batch: Rollouts, index: Any):
             batches.append(batch)
-            return update(experiment, context, optimizer, batch, index)
+            return update(batch, index)
 
         trainer.update = update_of
         folder = RunFolder(Path(patched.enter_context(tempfile.TemporaryDirectory())))
         folder.start({}, {})
         with contextlib.suppress(Enough):
-            trainer.train(experiment, context, folder, on_row)
-    return stages, context.model, batches
+            trainer.train(folder, on_row)
+    return stages, trainer.model, batches
 
 
 def per_token(config: Any, attended: int) -> int:

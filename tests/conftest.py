@@ -97,7 +97,6 @@ def experiment(*overrides: str) -> Experiment:
 def run(path: Path, *overrides: str, until: int | None = None, remake: bool = False) -> RunFolder:
     """Train in this process; `until` raises KeyboardInterrupt after that step's row."""
     from rec_experiments.runs.prepare import prepare
-    from rec_experiments.training.trainer import train
 
     exp, config = experiment(*overrides), resolve(*overrides)
     folder = RunFolder(path)
@@ -108,9 +107,9 @@ def run(path: Path, *overrides: str, until: int | None = None, remake: bool = Fa
         if row["step"] == until:
             raise KeyboardInterrupt
 
-    context = prepare(exp)
-    with contextlib.closing(context.worker):
-        train(exp, context, folder, stop)
+    trainer = prepare(exp)
+    with contextlib.closing(trainer.rollouts.worker):
+        trainer.train(folder, stop)
     return folder
 
 

@@ -18,7 +18,7 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training.trainer import TrainingContext, train
+from rec_experiments.training.trainer import Trainer
 from rec_experiments.types import Response, SampleKey, Sampler, VerifierResult
 
 # Training alone: others do not evaluate, measure KL or write states either.
@@ -28,7 +28,7 @@ ALONE = (
 )  # fmt: skip
 
 
-def loaded(overrides: list[str]) -> tuple[Experiment, TrainingContext]:
+def loaded(overrides: list[str]) -> tuple[Experiment, Trainer]:
     schema.register()
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*ALONE, *overrides]), Experiment)
@@ -37,13 +37,13 @@ def loaded(overrides: list[str]) -> tuple[Experiment, TrainingContext]:
 
 def make(folder: Path, hashed: bool, overrides: list[str]) -> None:
     """Write what all contestants read."""
-    experiment, context = loaded(overrides)
+    experiment, trainer = loaded(overrides)
     folder.mkdir(parents=True, exist_ok=True)
-    context.model.save_pretrained(folder / "model")
-    context.chat.tokenizer.save_pretrained(folder / "model")
+    trainer.model.save_pretrained(folder / "model")
+    trainer.evaluator.chat.tokenizer.save_pretrained(folder / "model")
     problems = [
         {"prompt": "".join(m["content"] for m in problem.messages), "answer": problem.answer}
-        for problem in context.train_problems
+        for problem in trainer.rollouts.problems
     ]
     (folder / "problems.json").write_text(json.dumps(problems))
     Work(
@@ -98,20 +98,15 @@ def shared(work: Work, overrides: list[str]) -> list[str]:
 
 def run(work: Work, name: str, first: bool, overrides: list[str]) -> None:
     pace = Pace()
-    experiment, context = loaded([*shared(work, overrides), *overrides])
-    context.worker.sampler = Watched(context.worker.sampler, work, pace, first)
-    context.worker.verifier = inline_verifier(
+    experiment, trainer = loaded([*shared(work, overrides), *overrides])
+    trainer.rollouts.worker.sampler = Watched(trainer.rollouts.worker.sampler, work, pace, first)
+    trainer.rollouts.worker.verifier = inline_verifier(
         lambda text, answer: VerifierResult(reward=work.reward(text, answer), accuracy=0.0)
     )
-    keep_first_gradient(work, name, context.model)
+    keep_first_gradient(work, name, trainer.model)
     folder = RunFolder(Path(work.folder, f"run_{name}"))
     folder.start({}, {})
-    train(
-        experiment,
-        context,
-        folder,
-        on_row=lambda row: pace.stepped() if row["step"] else pace.ready(),
-    )
+    trainer.train(folder, on_row=lambda row: pace.stepped() if row["step"] else pace.ready())
 
 
 if __name__ == "__main__":

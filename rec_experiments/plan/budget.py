@@ -26,7 +26,7 @@ from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.api import Experiment as Composed
-from rec_experiments.runs.prepare import extra_roles
+from rec_experiments.runs.parts import frozen_roles
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.sweeps import gpus_of
 
@@ -162,7 +162,7 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     # Weights, two moments, what batches are drawn from, which beside training each rank has, and
     # policies that move.
     beside, moves = isinstance(experiment.pipeline, Overlap), experiment.reference.swap_every
-    moved = [role for role in extra_roles(experiment) if role != REFERENCE or moves]
+    moved = [role for role in frozen_roles(experiment) if role != REFERENCE or moves]
     state = weights * (3 + (experiment.ranks if beside else 1) + len(moved))
     return Plan(
         experiment=experiment,

@@ -12,7 +12,7 @@ from rec_experiments.plan.passes import recomputes, rows_of_update
 from rec_experiments.plan.sampler import ITEMSIZE, SamplerMemory, cache_bytes_per_token
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.runs.prepare import extra_roles
+from rec_experiments.runs.parts import frozen_roles
 
 FORWARD, BACKWARD = 2, 4  # operations for each weight and token
 
@@ -106,7 +106,7 @@ def passes_beside(experiment: Experiment) -> float:
     reference = float(algorithm.needs_reference)
     if experiment.kl_every and not reference:
         reference = 1 / experiment.kl_every
-    moved = [role for role in extra_roles(experiment) if role != REFERENCE]
+    moved = [role for role in frozen_roles(experiment) if role != REFERENCE]
     found = reference + len(moved) + algorithm.needs.whole_batch
     if updates.per_batch > 1 and "proximal" in algorithm.needs.logps:
         found += experiment.proximal.of_batch / updates.epochs  # once for all of a batch's updates

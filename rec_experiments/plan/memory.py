@@ -9,7 +9,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -28,15 +27,21 @@ from rec_experiments.policy.batching import Pass
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.rollout.remote import layout
 from rec_experiments.rollout.worker import Snapshot
-from rec_experiments.runs.prepare import compute_dtype, extra_roles, place, policies_of
+from rec_experiments.runs.parts import (
+    compute_dtype,
+    forward_pass,
+    frozen_roles,
+    gradient_pass,
+    make_policies,
+)
+from rec_experiments.runs.prepare import place
 from rec_experiments.training.gradient import MiniBatch, begin_gradient
-from rec_experiments.training.movement import copied
 from rec_experiments.training.optimizers import restore
-from rec_experiments.training.trainer import forward_pass, gradient_pass
+from rec_experiments.training.weights import copied, on_device
 
 LAYERS = (2, 4)  # of the models that are run
 DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host
-CHAT: Any = SimpleNamespace(pad_id=0)
+PAD_ID = 0
 
 Chunks = Callable[[int, int], Iterator[slice]]  # of so many tokens and a vocabulary
 
@@ -183,22 +188,23 @@ class Phases:
         compute = compute_dtype(experiment)
         overlaps = isinstance(experiment.pipeline, Overlap)
         with self.phase("start"):
-            models, model = place(model, extra_roles(experiment), world, compute)
+            models, model = place(model, frozen_roles(experiment), world, compute)
             slots = [kept(model.state_dict()) for _ in range(2)] if overlaps else []
             copies = copied_whole(model) if recomputes(experiment) and not overlaps else []
             model = world.split(model, compute)
             optimizer = experiment.optimizer.build(model)
-        policies = policies_of(experiment, models)
+        policies = make_policies(experiment, models)
         with self.phase("hold"):  # in overlap they are held in shared memory
             held = slots[0] if overlaps else Snapshot.of(model, 0).kept().weights
-            course = experiment.updates.course()
-            course.before(course.index_of(0), model)
-        context: Any = SimpleNamespace(policies=policies, chat=CHAT, world=world)
-        gradient = gradient_pass(experiment, context, batch.index)
+            hook = experiment.updates.hook()
+            if hook:
+                hook.before_update(hook.index_of(0), model)
+        gradient = gradient_pass(experiment, PAD_ID, policies, world)
         part = Pass(batch.sequences, needs_gradient=True, chunked=True)
         begin_gradient(model)
         experiment.optimizer.step(optimizer, model, batch.index.step)  # makes its state
-        with self.phase("train"), policies.at_hand(gradient.others, world.device, compute):
+        others = gradient.others.values()
+        with self.phase("train"), on_device(others, world.device, compute):
             begin_gradient(model)
             gradient.compute(model, part, batch)
         with self.phase("step"):
@@ -212,14 +218,14 @@ class Phases:
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
             "policies": policies.state(),
-            "course": course.state(),
+            "hook": hook.state() if hook else {},
             "held": held,
         }
         with self.phase("save"):  # as it is written, a tensor at a time
             packed = distributed.pack(state)
         if experiment.async_checkpoints:
             self.found |= self.beside_a_write(packed)
-        del held, course
+        del held, hook
         state.clear()
         with self.phase("resume"):  # files on the host, then each rank's part to its device
             packed = distributed.copied_to_host(packed)
@@ -228,8 +234,9 @@ class Phases:
             model.load_state_dict(state["model"])
             restore(optimizer, state["optimizer"])
             policies.restore(state["policies"])
-            course = experiment.updates.course()
-            course.restore(state["course"])
+            hook = experiment.updates.hook()
+            if hook:
+                hook.restore(state["hook"])
             if not overlaps:  # else they go to where others were held
                 state["held"] = Snapshot(0, state["held"]).kept().weights
         return self.found
@@ -237,7 +244,7 @@ class Phases:
     def recompute(self, model: PreTrainedModel, batch: MiniBatch) -> None:
         """The pass of `LogprobRecomputer`."""
         with torch.no_grad():
-            forward_pass(self.experiment, CHAT)(model, batch.sequences)
+            forward_pass(self.experiment, PAD_ID)(model, batch.sequences)
 
     def recompute_elsewhere(self, model: PreTrainedModel, batch: MiniBatch) -> None:
         """The same on the device of a process that draws."""

@@ -1,4 +1,4 @@
-"""What a run's model, or any other, scores on held-out problems, with an interval."""
+"""Accuracy of a run's model, or of any other, on held-out problems, with a confidence interval."""
 
 import contextlib
 import dataclasses
@@ -10,26 +10,21 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.determinism import secure
 from rec_experiments.distributed import ALONE
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.runs.api import Experiment as Composed
-from rec_experiments.runs.prepare import (
-    check_context,
-    check_memory,
-    machine_memory,
-    make_worker,
-    pick_device,
-    policies_of,
-    short_enough,
-)
+from rec_experiments.runs.checks import check_context, pick_device, short_enough
+from rec_experiments.runs.parts import make_evaluator
+from rec_experiments.runs.prepare import load_problems, make_worker
 from rec_experiments.runs.run_folder import CONFIG
 from rec_experiments.runs.saved import experiment_of, model_of
 from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.training.evaluator import Evaluator
 from rec_experiments.training.metrics import response_metrics
-from rec_experiments.training.trainer import TrainingContext, answer
 from rec_experiments.types import Rollouts
 
 LEVEL = 0.95
@@ -37,7 +32,8 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """metrics: as `eval/…` of a run. low, high: of the accuracy. problems: how many."""
+    """metrics: the `eval/…` columns of a run. low, high: confidence interval of the accuracy.
+    problems: their number."""
 
     metrics: dict[str, float]
     low: float
@@ -56,8 +52,8 @@ def score(answered: Rollouts) -> Scores:
 
 
 def interval(means: list[float]) -> tuple[float, float]:
-    """Of the mean over problems, at LEVEL: Wilson's where each is right or wrong, otherwise
-    Student's, within 0 and 1. (nan, nan) of one problem that is neither."""
+    """Confidence interval at LEVEL of the mean over problems: Wilson's if each is right or wrong,
+    otherwise Student's, clipped to [0, 1]. (nan, nan) for one problem that is neither."""
     from scipy import stats
 
     if set(means) <= {0.0, 1.0}:
@@ -71,7 +67,8 @@ def interval(means: list[float]) -> tuple[float, float]:
 
 
 def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
-    """Raises UserError for what the user can mend."""
+    """Evaluate a run folder, at its newest intact checkpoint or the one after `step` steps, or a
+    pretrained model. Raises UserError for what the user can fix."""
     if (Path(source) / CONFIG).is_file():
         experiment = experiment_of(Path(source), overrides)
         model, step = model_of(Path(source), experiment, step)
@@ -79,32 +76,24 @@ def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
         named = ["model=pretrained", "model.path=named below", *overrides]
         experiment = Composed.compose(*named).settings
         chosen: Any = experiment.model
-        experiment.model = dataclasses.replace(chosen, path=source)  # whatever signs are in it
+        # Not by an override, in which some characters of a path are special.
+        experiment.model = dataclasses.replace(chosen, path=source)
         model, step = experiment.model.model(), step or 0
     secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)
-    context = context_of(experiment, model)
-    with contextlib.closing(context.worker):
-        return score(answer(experiment, context, step))
+    evaluator = evaluator_of(experiment, model)
+    with contextlib.closing(evaluator.worker):
+        return score(evaluator.answer(model, step))
 
 
-def context_of(experiment: Experiment, model: torch.nn.Module) -> TrainingContext:
-    """What answering needs, in this process, of a model alone."""
-    device = pick_device(experiment.device, ALONE)
+def evaluator_of(experiment: Experiment, model: PreTrainedModel) -> Evaluator:
+    """Evaluates the model in this process. Moves it to its device, if it computes here."""
+    world = dataclasses.replace(ALONE, device=pick_device(experiment.device, ALONE))
     chat = ChatTemplate(experiment.model.tokenizer(), model)
-    check_context(experiment, chat)
-    _, problems = experiment.dataset.load()
-    problems = problems[: experiment.eval_problems]
-    check_memory(experiment, len(problems), machine_memory())
-    problems = short_enough(experiment, chat, problems, "evaluation", print)
-    if not isinstance(experiment.sampler, Vllm):  # it has weights of its own on the device, and
-        model.to(device)  # asks for nearly all of it where nothing trains there
-    return TrainingContext(
-        model=model,
-        policies=policies_of(experiment, {}),
-        chat=chat,
-        worker=make_worker(experiment, model, chat),
-        train_problems=[],
-        eval_problems=problems,
-        world=dataclasses.replace(ALONE, device=device),
-    )
+    check_context(experiment.dataset, chat)
+    _, problems = load_problems(experiment, world)
+    problems = short_enough(experiment.dataset, chat, problems, "evaluation", print)
+    if not isinstance(experiment.sampler, Vllm):  # which has its own weights on the device, and
+        model.to(world.device)  # takes nearly all of its memory in a process that does not train
+    worker = make_worker(experiment, model, chat)
+    return make_evaluator(experiment, chat, worker, problems, world)

@@ -22,7 +22,7 @@ from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.signals import on_stop, undisturbed
 from rec_experiments.tracking.protocol import Tracker
 from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished
-from rec_experiments.training.trainer import TrainingContext, train
+from rec_experiments.training.trainer import Trainer
 
 
 @explained()
@@ -49,14 +49,14 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                 say(console, line)
         return path
     with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
-        context = prepare(experiment, reporter.note, reporter.warm_step, world)
-        ending.callback(context.worker.close)
+        trainer = prepare(experiment, reporter.note, reporter.warm_step, world)
+        ending.callback(trainer.rollouts.worker.close)
         told: list[int] = []  # signals to stop; from here on none may leave `running` behind
         ending.enter_context(on_stop(told.append))
         folder.start(config, provenance.collect(config), experiment.remake)
         with early_end_told(folder, reporter.note) as afterwards:
             if world.leads:  # what is said is read from files that only the first rank has written
-                for line in opening(experiment, folder, context, made_by):
+                for line in opening(experiment, folder, trainer, made_by):
                     reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
             tracker = tracking.start(path.name, group_name(config), str(path), config)
@@ -66,7 +66,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                 reporter.row(row)
                 tracker.log(row)
 
-            if not train(experiment, context, folder, on_row, reporter.note, lambda: bool(told)):
+            if not trainer.train(folder, on_row, reporter.note, lambda: bool(told)):
                 raise Stopped(*told[:1] or [signal.SIGTERM])  # none: another rank was told
             to_do = finish(experiment, folder, tracker) if world.leads else []
     if world.leads:
@@ -77,10 +77,10 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
 
 
 def opening(
-    experiment: Experiment, folder: RunFolder, context: TrainingContext, made_by: str
+    experiment: Experiment, folder: RunFolder, trainer: Trainer, made_by: str
 ) -> Iterator[str]:
     """What a person should know of a run that begins. made_by: other code that has the folder."""
-    problems = len(context.train_problems), len(context.eval_problems)
+    problems = len(trainer.rollouts.problems), len(trainer.evaluator.problems)
     yield from introduce(experiment, folder.path, problems)
     if made_by and experiment.remake:
         yield f"made before by {made_by}, and now anew"

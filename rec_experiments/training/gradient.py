@@ -1,4 +1,4 @@
-"""What one gradient step is made of: a mini-batch, its gradient, and what is measured there."""
+"""A mini-batch as tensors, and the gradient of its loss, accumulated over forward passes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +14,7 @@ from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.policy.batching import Limits, Pass, TokenSequence, distinct, passes
+from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
@@ -22,10 +23,10 @@ from rec_experiments.types import Advantages, LossInput, LossOutput, Outcomes, R
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """What is known of an update's B rows before any forward pass, on the model's device.
+    """The B rows of an update before any forward pass, on the model's device.
 
-    written_BT: tokens of the policy, dropped or not. logps: log-probabilities that came with the
-    rows, by role. versions_B: gradient steps that the policy which drew each row had taken.
+    written_BT: tokens sampled by the policy, dropped or not. logps: log-probabilities that came
+    with the rows, by role. versions_B: gradient steps taken by the policy that drew each row.
     """
 
     sequences: list[TokenSequence]
@@ -45,17 +46,16 @@ class MiniBatch:
         seed: int,
         model: PreTrainedModel,
     ) -> "MiniBatch":
-        """Of the rows of a mini-batch. Decides which are dropped, and counts the denominators."""
+        """Chooses the dropped rows, computes advantages, and counts the denominators."""
         parameter = next(model.parameters())
         dtype = torch.promote_types(parameter.dtype, torch.float32)
-
         sampled = [response.logp for response in rollouts.responses]
         logps = {"behavior": sampled, **rollouts.logps}
         if "behavior" in rollouts.logps:
             logps["sampler"] = sampled
         written_BT = _padded([response.mask for response in rollouts.responses], torch.bool)
         groups_B = torch.tensor(rollouts.groups)
-        outcomes = Outcomes(  # on the CPU: few numbers, and every rank must come to the same ones
+        outcomes = Outcomes(  # on the CPU, where every rank computes the same bits
             rewards_B=torch.tensor(
                 [result.reward for result in rollouts.results], dtype=torch.float64
             ),
@@ -82,7 +82,7 @@ class MiniBatch:
         proximal: Proximal | None,
         dense: frozenset[str],
     ) -> LossInput:
-        """Some rows with what a forward pass says of them. dense: what `Needs.dense` names."""
+        """The loss's input for some rows and their scores. dense: names as in `Needs.dense`."""
         width = scored.logp_BT.shape[1]
         logps = {role: logp_BT[index_B, :width] for role, logp_BT in self.logps.items()}
         batch = LossInput(
@@ -100,7 +100,7 @@ class MiniBatch:
 
 
 def _padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
-    """B x T, 0 behind the end of a row. By numpy, since torch reads a list slowly."""
+    """B x T, with 0 after the end of a row. NumPy converts lists faster than torch."""
     length_B = np.array([len(row) for row in rows])
     padded_BT = np.zeros((len(rows), length_B.max()))
     padded_BT[np.arange(length_B.max()) < length_B[:, None]] = [*chain.from_iterable(rows)]
@@ -111,9 +111,9 @@ def _padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
 class GradientPass:
     """How the gradient of a mini-batch is computed.
 
-    limits: of one forward pass; they change memory and rounding. others: further models by role.
-    proximal: gives log π_prox where no model and no batch does. kl: whether to measure the
-    divergence from the reference among `others`.
+    limits: of one forward pass; they only affect memory and rounding. others: frozen models by
+    role. proximal: computes log π_prox if neither a model nor the batch provides it. kl: measure
+    the divergence from the reference model in `others`.
     """
 
     algorithm: Algorithm
@@ -124,12 +124,19 @@ class GradientPass:
     kl: bool = False
     world: World = ALONE
 
-    def accumulate(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
-        """Add the gradient of the whole mini-batch to the model's, one pass after the other.
+    def without_kl(self) -> "GradientPass":
+        """For updates that do not measure KL: the reference model is left out unless the loss needs
+        it."""
+        others = dict(self.others)
+        if not self.algorithm.needs_reference:
+            others.pop(REFERENCE, None)
+        return replace(self, others=others, kl=False)
 
-        Denominators are counted over the mini-batch first, so the cut into passes and over ranks
-        changes rounding only; so does computing a sequence once that several rows are. Returns what
-        this rank has seen of the tokens.
+    def accumulate(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
+        """Add the gradient of the whole mini-batch to the model's, pass by pass.
+
+        Denominators are those of the whole mini-batch, so the split into passes and ranks only
+        affects rounding. So does computing identical rows once. Returns this rank's tokens.
         """
         begin_gradient(model)
         if self.algorithm.needs.whole_batch:
@@ -137,7 +144,7 @@ class GradientPass:
         return self._pass_by_pass(model, batch)
 
     def _pass_by_pass(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
-        """Every row's loss depends on that row alone: forward and backward in one go."""
+        """For losses whose rows are independent: forward and backward in one pass each."""
         log = TokenLog()
         has_gradient_B = self.algorithm.has_gradient(batch.advantages).tolist()
         for part in self._plan(model, batch, has_gradient_B):
@@ -150,9 +157,9 @@ class GradientPass:
     def compute(
         self, model: PreTrainedModel, part: Pass, batch: MiniBatch
     ) -> tuple[Tensor, Logprobs, LossInput, LossOutput]:
-        """One pass, forward and, where it has a gradient, backward: the most memory of a step.
+        """One forward pass, and backward if it has a gradient; memory peaks here.
 
-        Its rows, their scores, what the loss read and what it said. No shape depends on values.
+        Returns its rows, their scores, and the loss's input and output. No shape depends on values.
         """
         dense = self.algorithm.needs.dense
         index_B, place_B = _rows(part, batch.written_BT.device)
@@ -167,42 +174,42 @@ class GradientPass:
         return index_B, scored, loss_input, out
 
     def _from_all_rows(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
-        """A piece must see all rows: score them without gradient, let the algorithm say what each
-        token's log-probability is worth, and push these coefficients through the model."""
+        """For losses that read all rows at once: score all rows without gradient, differentiate the
+        loss by the scores, and backpropagate these coefficients pass by pass."""
         device, dense = batch.written_BT.device, self.algorithm.needs.dense
         scored = self.score_all(model, batch)
         names = ["logp_BT", *(f"{name}_BT" for name in sorted(dense))]
         leaves: dict[str, Any] = {
             name: getattr(scored, name).detach().requires_grad_() for name in names
         }
-        read = self.others if "kl" in dense else {}  # in the backward passes
+        others = self.others if "kl" in dense else {}  # needed again in the backward passes
         every_B = torch.arange(len(batch.versions_B), device=device)
         loss_input = batch.input(every_B, scored._replace(**leaves), self.proximal, dense)
         out = self.algorithm.loss(loss_input)
         found = torch.autograd.grad(
             out.loss, list(leaves.values()), allow_unused=True, materialize_grads=True
         )
-        # The first rank's, so that all make the same passes whatever their devices round to.
-        worth = [each.to(device) for each in self.world.gather([each.cpu() for each in found])[0]]
-        has_gradient_B = torch.stack([(each != 0).any(1) for each in worth]).any(0).tolist()
+        # All ranks use the first one's, so that they plan the same passes despite rounding.
+        coefficients = [c.to(device) for c in self.world.gather([c.cpu() for c in found])[0]]
+        has_gradient_B = torch.stack([(c != 0).any(1) for c in coefficients]).any(0).tolist()
         for part in self._plan(model, batch, has_gradient_B):
             if not part.needs_gradient:
                 continue
             index_B, place_B = _rows(part, device)
-            again = self._score(model, part, read, dense).rows(place_B)
+            again = self._score(model, part, others, dense).rows(place_B)
             width = again.logp_BT.shape[1]
             torch.autograd.backward(
                 [getattr(again, name) for name in names],
-                [each[index_B, :width] * (not part.blank) for each in worth],
+                [c[index_B, :width] * (not part.blank) for c in coefficients],
             )
         log = TokenLog()
-        if self.world.leads:  # every rank has seen all
+        if self.world.leads:  # every rank has scored all rows
             _log(log, batch.written_BT, scored, loss_input, out)
         return log
 
     @torch.no_grad()
     def score_all(self, model: PreTrainedModel, batch: MiniBatch) -> Logprobs:
-        """All rows of the mini-batch, on every rank, as a sampler sees them: without dropout."""
+        """Scores of all rows of the mini-batch, on every rank, without dropout."""
         mine, training = [], model.training
         model.eval()
         for part in self._plan(model, batch, [False] * len(batch.versions_B)):
@@ -244,15 +251,15 @@ class GradientPass:
 
 
 def begin_gradient(model: PreTrainedModel) -> None:
-    """Ready for passes that add to the gradient."""
+    """Put the model in training mode, and start from zero gradients where there are none."""
     model.train()
-    for parameter in model.parameters():  # a batch without gradient still is a step of AdamW
+    for parameter in model.parameters():  # AdamW steps even if the batch has no gradient
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
 
 
 def _rows(part: Pass, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rows that a pass computes, and the place of each one's sequence in it."""
+    """The rows that a pass computes, and for each the position of its sequence in the pass."""
     index = [row for sequence in part.sequences for row in sequence.rows]
     place = [n for n, sequence in enumerate(part.sequences) for _ in sequence.rows]
     return torch.tensor(index, device=device), torch.tensor(place, device=device)
@@ -270,12 +277,11 @@ def _log(
     loss_input: LossInput,
     out: LossOutput,
 ) -> None:
-    """Add some rows to the log."""
     live_BT, logps = loss_input.mask_BT, loss_input.logps
     log.add(out, loss_input)
     if "sampler" in logps:
         log.add_mismatch(logps["behavior"] - logps["sampler"], live_BT)
-    else:  # only there is the trainer's pass at the version that drew the tokens
+    else:  # only fresh rows are scored by the version that drew them
         fresh_B = loss_input.versions_B == loss_input.index.step
         log.add_mismatch(out.log_ratio_BT, live_BT & fresh_B[:, None])
     measured = scored.each(Tensor.detach)

@@ -176,6 +176,24 @@ def rollout_metrics(rollouts: Rollouts, index: StepIndex) -> dict[str, float]:
     }
 
 
+def throughput_metrics(
+    batch: Rollouts, mini_batch: Rollouts, index: StepIndex, seconds: float
+) -> dict[str, float]:
+    """Times, and tokens of the policy per second; at a batch's first update also those of drawing
+    it. seconds: duration of the update."""
+    tokens = sum(response.length for response in mini_batch.responses)
+    row = {
+        "tokens/response": tokens,
+        "tokens/train_per_second": tokens / seconds,
+        "time/train": seconds,
+    }
+    if index.epoch == index.mini_batch == 0:
+        row |= {f"time/{name}": value for name, value in batch.seconds.items()}
+        row["train/redrawn_groups"] = batch.redrawn
+        row["tokens/rollout_per_second"] = batch.drawn / batch.seconds["rollout"]
+    return row
+
+
 def group_metrics(rollouts: Rollouts, advantages: Advantages) -> dict[str, float]:
     """train/live_groups: share of the groups with a live token whose advantage is not 0.
     train/distinct_responses: responses that differ within their group, as a share of all."""

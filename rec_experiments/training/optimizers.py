@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rec_experiments.distributed import whole
+from rec_experiments.training.protocol import State
 from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class AdamW(Piece):
 
         return torch.optim.AdamW(
             model.parameters(),
-            fused=True,  # the others make temporary copies, and take longer on a CPU
+            fused=True,  # other implementations make temporary copies and are slower on a CPU
             lr=self.learning_rate,
             betas=(self.betas[0], self.betas[1]),
             weight_decay=self.weight_decay,
@@ -58,14 +59,14 @@ class AdamW(Piece):
         return self.learning_rate * min(1.0, (step + 1) / max(1, self.warmup_steps))
 
     def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> Tensor:
-        """Clip, set the rate, step, clear. Returns the gradient norm before clipping."""
-        from torch import nn
+        """Clip the gradient, set the learning rate, step, clear the gradient."""
+        from torch.nn.utils import clip_grad_norm_
 
-        norm = nn.utils.clip_grad_norm_(model.parameters(), self.max_grad_norm)
+        norm = clip_grad_norm_(model.parameters(), self.max_grad_norm)
         for group in optimizer.param_groups:
             group["lr"] = self.rate(step)
         optimizer.step()
-        optimizer.zero_grad()  # and give back its memory, until the next gradient
+        optimizer.zero_grad()  # frees the gradient's memory
         return whole(norm)
 
     def describe(self) -> str:
@@ -75,11 +76,12 @@ class AdamW(Piece):
         )
 
 
-def restore(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """`load_state_dict` with tensors of the optimizer's own. It would keep those of the state that
-    are on its device already, and a checkpoint's lie in its file: no file system lets go of one
-    that is in use, and a change to it would change the run. The state is emptied, so that no more
-    than one of its tensors is there twice."""
+def restore(optimizer: torch.optim.Optimizer, state: State) -> None:
+    """`load_state_dict` with copies of the tensors, and `state` emptied to save memory.
+
+    Torch would keep tensors that are already on the right device. Those of a checkpoint are mapped
+    from its file: the file could not be deleted, and a change to it would change the run.
+    """
     from torch import Tensor
     from torch.utils._pytree import tree_map_only
 

@@ -1,22 +1,81 @@
-"""What a choice of optimizer offers."""
+"""Interfaces of the trainer: its optimizer, a hook around its updates, and where it writes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rec_experiments.types import StepIndex
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+Row = dict[str, Any]  # of metrics.jsonl
+State = dict[str, Any]  # nested dicts of plain values and tensors, as a checkpoint holds them
+
 
 class Optimizer(Protocol):
+    """A choice of the group `optimizer`."""
+
     def build(self, model: nn.Module) -> torch.optim.Optimizer: ...
 
     def rate(self, step: int) -> float:
         """Learning rate of gradient step number `step`, counted from 0."""
 
     def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float | Tensor:
-        """Take it and clear the gradient. Returns the gradient's norm before clipping."""
+        """Take the step and clear the gradient. Returns the gradient's norm before clipping."""
 
     def describe(self) -> str:
         """For people."""
+
+
+class UpdateHook(Protocol):
+    """Changes weights between gradient steps, or the order of updates, during one run.
+
+    Without a hook the order of updates is fixed by `Updates`, and only the optimizer changes
+    weights. `sfpo` has the one hook of this package.
+    """
+
+    def index_of(self, update: int) -> StepIndex:
+        """As `Updates.index_of`, given the updates so far."""
+
+    def before_update(self, index: StepIndex, model: nn.Module) -> Row:
+        """May change the weights. Returns values for the row of this update."""
+
+    def after_update(self, index: StepIndex, row: Row) -> None:
+        """`row` holds the metrics of this update."""
+
+    def state(self) -> State:
+        """What a resumed run needs: plain values, and under "start" weights by name (no copies)."""
+
+    def restore(self, state: State) -> None:
+        """The inverse of `state`."""
+
+
+class RunStore(Protocol):
+    """Where the trainer writes its rows and states; `runs.run_folder.RunFolder` is one.
+
+    Every rank calls every method.
+    """
+
+    def load_checkpoint(
+        self, resplit: Callable[[list[State]], State] | None = None
+    ) -> tuple[State | None, list[str]]:
+        """The newest intact state, or None, and the names of damaged ones."""
+
+    def step_folder(self, step: int) -> Path:
+        """Where the state after `step` gradient steps is."""
+
+    def rewind(self, step: int) -> None:
+        """Remove rows written after `step`."""
+
+    def append(self, name: str, rows: list[Row]) -> None: ...
+
+    def save_checkpoint(self, step: int, state: State, beside: bool = False) -> None:
+        """beside: write in a thread, within `writing`."""
+
+    def writing(self) -> AbstractContextManager[Callable[[], None]]:
+        """Inside, a thread may write states. The function it gives finishes those on disk."""

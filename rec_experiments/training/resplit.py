@@ -45,7 +45,7 @@ def resplit(parts: Sequence[State], world: World, names: Collection[str]) -> Sta
             role: _weights([part["policies"][role] for part in parts], world, names)
             for role in first["policies"]
         },
-        "course": _course([part.get("course", {}) for part in parts], world, names),
+        "hook": _hook([part["hook"] for part in parts], world, names),
         "feed": {
             **first["feed"],
             "pending": [
@@ -60,8 +60,8 @@ def resplit(parts: Sequence[State], world: World, names: Collection[str]) -> Sta
     }
 
 
-def _course(parts: Sequence[State], world: World, names: Collection[str]) -> State:
-    """What is kept between updates: the weights at a batch's start are split, the rest is whole."""
+def _hook(parts: Sequence[State], world: World, names: Collection[str]) -> State:
+    """The state of an update hook: the weights under "start" are split, the rest is whole."""
     if not parts[0]:
         return {}
     return {**parts[0], "start": _weights([part["start"] for part in parts], world, names)}

@@ -1,37 +1,36 @@
-"""SFPO (Slow-Fast Policy Optimization, arXiv 2510.04072): fast steps on a batch, part of the way
-back, and a slow step from there."""
+"""SFPO (Slow-Fast Policy Optimization, arXiv 2510.04072): fast steps on a batch, a move part of the
+way back to where they started, and a slow step from there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rec_experiments.distributed import kept
-from rec_experiments.training.updates import Course, Updates
+from rec_experiments.training.protocol import Row, State
+from rec_experiments.training.updates import Updates
 from rec_experiments.types import StepIndex
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from rec_experiments.training.movement import Weights
-
-LEAST_DEVIATION = 1e-9  # nats/token; the authors' code adds it, so that no rounding is an event
+MIN_DEVIATION = 1e-9  # nats/token; as in the authors' code, so that rounding triggers nothing
 
 
 @dataclass(kw_only=True)
 class SlowFast(Updates):
-    """All epochs but the last are the K fast steps of the paper, the last is its slow step; before
-    it the weights go to θ_0 + α (θ_K − θ_0), θ_0 being where the batch began. The optimizer's state
-    goes on through all of them.
+    """All epochs but the last are the paper's K fast steps; the last epoch is its slow step. Before
+    the slow step the weights are set to θ_0 + α (θ_K − θ_0), where θ_0 are the weights at the start
+    of the batch. The optimizer's state is never reset.
 
-    The fast steps end for good, and each batch is good for one epoch, after a batch whose entropy H
-    has |H − μ| ≥ threshold · σ, μ and σ being mean and deviation of the last `window` batches, it
-    included (the paper's Z_s, τ and ω). A batch's entropy is that of its last update. The paper
-    writes α = 0 from there on; the fast steps, which then change the optimizer's state alone, are
-    not taken, as in the authors' code.
+    The fast steps stop for good after a batch whose entropy H has |H − μ| ≥ threshold · σ, where μ
+    and σ are mean and deviation over the last `window` batches including this one (the paper's Z_s,
+    τ and ω). From then on there is one epoch a batch. A batch's entropy is that of its last update.
+    The paper sets α = 0 instead; as in the authors' code, the fast steps, which would then change
+    only the optimizer's state, are skipped.
 
     alpha: in [0, 1]. window: batches. threshold: None for never. Raises ValueError for a value out
     of range, and for a single epoch, which leaves no fast step.
@@ -44,9 +43,7 @@ class SlowFast(Updates):
     def __post_init__(self) -> None:
         Updates.__post_init__(self)
         if self.epochs < 2:
-            raise ValueError(
-                f"epochs={self.epochs}: must be at least 2, a fast one and the slow one"
-            )
+            raise ValueError(f"epochs={self.epochs}: must be at least 2, one fast and one slow")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha={self.alpha}: must be between 0 and 1")
         if self.window < 2:
@@ -57,75 +54,78 @@ class SlowFast(Updates):
             )
 
     def batches(self, updates: int) -> int:
-        first = self.window * self.per_batch  # where the fast steps may end at the earliest
+        first = self.window * self.per_batch  # the fast steps cannot stop earlier
         if self.threshold is None or updates <= first:
             return Updates.batches(self, updates)
         return self.window - (first - updates) // self.mini_batches
 
-    def ends(self, entropies: Sequence[float]) -> bool:
-        """Whether the newest of these entropies ends the fast steps."""
+    def stops_after(self, entropies: Sequence[float]) -> bool:
+        """Whether the last of these entropies stops the fast steps."""
         if self.threshold is None or len(entropies) < self.window:
             return False
         last = np.array(entropies[-self.window :])
-        deviation = last.std() + LEAST_DEVIATION
+        deviation = last.std() + MIN_DEVIATION
         return bool(abs(last[-1] - last.mean()) >= self.threshold * deviation)
 
-    def course(self) -> SlowFastCourse:
-        return SlowFastCourse(self)
+    def hook(self) -> SlowFastHook:
+        return SlowFastHook(self)
 
     def describe(self) -> str:
         until = ""
         if self.threshold is not None:
             until = (
-                f"; one epoch a batch from where the entropy lies {self.threshold:g} deviations "
-                f"off the mean of {self.window} batches"
+                f"; one epoch a batch once the entropy is {self.threshold:g} deviations from its "
+                f"mean over {self.window} batches"
             )
         return (
-            f"{Updates.describe(self)}, {self.epochs - 1} fast and a slow one, which begins at "
+            f"{Updates.describe(self)}, {self.epochs - 1} fast and one slow, which starts at "
             f"θ_0 + {self.alpha:g} (θ_{self.epochs - 1} − θ_0){until}"
         )
 
 
-class SlowFastCourse(Course):
-    """start: the weights at which the batch began, each rank's part, until the slow step begins.
-    entropies: of the last batches. ended: gradient steps after which the fast ones have ended."""
-
-    updates: SlowFast
+class SlowFastHook:
+    """start: the weights at the start of the batch (each rank's part), until the slow step.
+    entropies: of the last batches. stopped: number of gradient steps before the fast steps stopped.
+    """
 
     def __init__(self, updates: SlowFast):
         self.updates = updates
-        self.start: Weights = {}
+        self.start: dict[str, Tensor] = {}
         self.entropies: list[float] = []
-        self.ended: int | None = None
+        self.stopped: int | None = None
 
     def index_of(self, update: int) -> StepIndex:
-        if self.ended is None or update < self.ended:
+        if self.stopped is None or update < self.stopped:
             return self.updates.index_of(update)
-        batches, part = divmod(update - self.ended, self.updates.mini_batches)
-        return StepIndex(self.ended // self.updates.per_batch + batches, 0, part, update)
+        batches, part = divmod(update - self.stopped, self.updates.mini_batches)
+        return StepIndex(self.stopped // self.updates.per_batch + batches, 0, part, update)
 
-    def before(self, index: StepIndex, model: nn.Module) -> dict[str, float]:
-        from rec_experiments.training.movement import copied, reposition
-
-        if self.ended is not None:
+    def before_update(self, index: StepIndex, model: nn.Module) -> Row:
+        if self.stopped is not None:
             return {"train/alpha": 0.0}
         if index.epoch == index.mini_batch == 0:
-            self.start = copied(model)
+            self.start = kept(dict(model.named_parameters()))
         elif index.epoch == self.updates.epochs - 1 and index.mini_batch == 0:
-            reposition(model, self.start, self.updates.alpha)
+            move_back(model, self.start, self.updates.alpha)
             self.start = {}
         return {"train/alpha": self.updates.alpha}
 
-    def after(self, index: StepIndex, row: dict[str, Any]) -> None:
-        if self.ended is not None or self.updates.index_of(index.step + 1).batch == index.batch:
+    def after_update(self, index: StepIndex, row: Row) -> None:
+        if self.stopped is not None or self.updates.index_of(index.step + 1).batch == index.batch:
             return
         self.entropies = [*self.entropies, row["train/entropy"]][-self.updates.window :]
-        if self.updates.ends(self.entropies):
-            self.ended = index.step + 1
+        if self.updates.stops_after(self.entropies):
+            self.stopped = index.step + 1
 
-    def state(self) -> dict[str, Any]:
-        return {"start": self.start, "entropies": self.entropies, "ended": self.ended}
+    def state(self) -> State:
+        return {"start": self.start, "entropies": self.entropies, "stopped": self.stopped}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.start = kept(state["start"])  # a checkpoint's lie in its file
-        self.entropies, self.ended = state["entropies"], state["ended"]
+    def restore(self, state: State) -> None:
+        self.start = kept(state["start"])  # those of a checkpoint are mapped from its file
+        self.entropies, self.stopped = state["entropies"], state["stopped"]
+
+
+def move_back(model: nn.Module, start: dict[str, Tensor], alpha: float) -> None:
+    """θ ← θ_start + α (θ − θ_start) on each rank's part; exactly θ for α = 1, θ_start for α = 0."""
+    for name, parameter in model.named_parameters():
+        parameter.detach().lerp_(start[name].to(parameter.device), 1 - alpha)

@@ -16,8 +16,8 @@ from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.runs.checkpoints import State, foreign
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
+from rec_experiments.training.protocol import UpdateHook
 from rec_experiments.training.resplit import resplit
-from rec_experiments.training.updates import Course
 from rec_experiments.types import Rollouts
 
 
@@ -28,7 +28,7 @@ class Trained:
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
     policies: Policies
-    course: Course
+    hook: UpdateHook | None
     feed: RolloutManager
     world: World
 
@@ -40,7 +40,7 @@ class Trained:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "policies": self.policies.state(),
-            "course": self.course.state(),
+            "hook": self.hook.state() if self.hook else {},
             "feed": self.feed.state(),
             "batch": packed.pack(batch) if batch else None,
         }
@@ -52,7 +52,8 @@ class Trained:
         self.model.load_state_dict(state["model"])
         restore(self.optimizer, state["optimizer"])
         self.policies.restore(state["policies"])
-        self.course.restore(state.get("course", {}))  # older states have none
+        if self.hook:
+            self.hook.restore(state["hook"])
         self.feed.restore(state["feed"])
         return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
 

@@ -25,7 +25,6 @@ from rec_experiments.algo.groups import center
 from rec_experiments.rollout.reward import ClippedReward, FlipNoise, OverlongPenalty
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.metrics import quantiles, response_metrics
-from rec_experiments.training.trainer import make_manager
 from rec_experiments.types import Response, SampleKey, VerifierResult
 
 FORMAT_REWARDS = [1.1, 0.9, 0.1, -0.1]  # accuracy and format bonus, as the paper's runs had them
@@ -142,8 +141,8 @@ def test_a_group_of_which_nobody_was_judged_is_finite():
 def test_unjudged_responses_reach_the_training_as_such():
     """From the verifier's time-out to the advantage, in the package's own path; and are counted."""
     exp = experiment(*SMALL, "algo=reinforce", "batch_size=2")
-    context = prepare(exp)
-    verify = context.worker.verifier
+    trainer = prepare(exp)
+    verify = trainer.rollouts.worker.verifier
 
     def slow(items):
         results = [dataclasses.replace(v, reward=float(i % 3)) for i, v in enumerate(verify(items))]
@@ -151,14 +150,14 @@ def test_unjudged_responses_reach_the_training_as_such():
         results[6] = VerifierResult(reward=0.0, accuracy=0.0, crashed=True)
         return results
 
-    context.worker.verifier = slow
-    feed = make_manager(exp, context)
-    feed.reach(0, 0, context.model)
+    trainer.rollouts.worker.verifier = slow
+    feed = trainer.rollouts
+    feed.reach(0, 0, trainer.model)
     rollouts = feed.take(0)
     from rec_experiments.training.gradient import MiniBatch
 
     index = exp.updates.index_of(0)
-    advantages = MiniBatch.of(rollouts, exp.algorithm(), index, 0, context.model).advantages
+    advantages = MiniBatch.of(rollouts, exp.algorithm(), index, 0, trainer.model).advantages
     rewards = [0.0, None, 2, 0, 1, 2, None, 1]
     for row, reward in enumerate(rewards):
         group = [r for r in rewards[row // 4 * 4 : row // 4 * 4 + 4] if r is not None]

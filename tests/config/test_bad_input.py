@@ -299,7 +299,7 @@ def test_an_error_of_ours_keeps_its_traceback_and_never_exits_0(tmp_path):
     script.write_text(
         "import sys, rec_experiments.training.trainer as t\n"
         "def boom(*a, **k): raise RuntimeError('no luck')\n"
-        "t.update = boom\n"
+        "t.Trainer.update = boom\n"
         "sys.argv = ['rec_experiments', *sys.argv[1:]]\n"
         "from rec_experiments.cli.train import main\n"
         "main()\n"

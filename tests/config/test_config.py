@@ -24,7 +24,6 @@ from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training.trainer import train
 from rec_experiments.types import Piece
 
 PRESETS = sorted(path.stem for path in (schema.CONF / "algo").glob("*.yaml"))
@@ -106,7 +105,7 @@ def test_every_preset_runs_under_every_schedule(preset, tmp_path):
         exp = dataclasses.replace(composed, sync=schedule_of(sync))
         folder = RunFolder(tmp_path / sync)
         folder.start(exp.config(), {})
-        train(exp, prepare(exp), folder)
+        prepare(exp).train(folder)
         rows = folder.metrics()
         assert [row["step"] for row in rows] == [0, 1, 2, 3], sync
         assert all(math.isfinite(row["train/loss"]) for row in rows[1:]), sync

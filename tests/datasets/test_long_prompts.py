@@ -6,7 +6,7 @@ import pytest
 from conftest import experiment
 
 from rec_experiments.errors import UserError
-from rec_experiments.runs.prepare import short_enough
+from rec_experiments.runs.checks import short_enough
 from rec_experiments.types import Problem
 
 PROBLEMS = [
@@ -19,16 +19,14 @@ CHAT = SimpleNamespace(encode_all=lambda prompts: [list(p[-1]["content"]) for p 
 def chosen(*overrides):
     said = []
     exp = experiment("dataset=gsm8k", "dataset.max_prompt_tokens=5", *overrides)
-    kept = short_enough(exp, CHAT, PROBLEMS, "training", said.append)
+    kept = short_enough(exp.dataset, CHAT, PROBLEMS, "training", said.append)
     return kept, said
 
 
 def test_they_are_left_out_and_counted():
     kept, said = chosen("dataset.long_prompts=drop")
     assert kept == [PROBLEMS[0], PROBLEMS[2]]
-    assert said == [
-        "2 of 4 training prompts are longer than dataset.max_prompt_tokens=5, and left out"
-    ]
+    assert said == ["dropped 2 of 4 training prompts: longer than dataset.max_prompt_tokens=5"]
 
 
 def test_they_are_refused_where_nothing_else_is_said():

@@ -162,8 +162,8 @@ def test_a_warm_start_is_of_the_rows_that_it_was_made_of(place):
     made = []
     for rows in (8, 8, 9):  # the second time from the cache
         write_rows(place / "data", rows)
-        context = prepare(experiment(*tiny))
-        context.worker.close()
+        trainer = prepare(experiment(*tiny))
+        trainer.rollouts.worker.close()
         made.append(len([*cache.folder().glob("warm_start_*.pt")]))
     assert made[1] == made[0]
     assert made[2] == made[1] + 1

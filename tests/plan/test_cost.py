@@ -19,7 +19,7 @@ from rec_experiments.plan.cost import passes_beside, step_cost
 from rec_experiments.plan.sampler import SamplerMemory
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.training.trainer import layout
+from rec_experiments.runs.parts import layout
 
 GPU = {"operations": 1e15, "bandwidth": 1e12, "memory": 80e9}
 LOCAL = ("model=pretrained", "model.path=x", "kl_every=0", "micro_batch_size=null")

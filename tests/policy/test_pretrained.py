@@ -310,19 +310,20 @@ def test_bfloat16_arithmetic_keeps_weights_and_gradients_in_float32(folders):
         *TWO_STEPS, f"model.path={folders['qwen2']}", "model.compute_dtype=bfloat16",
         "group_size=8", "batch_size=8",
     )  # fmt: skip
-    context = prepare(exp)
-    problems = context.train_problems[:8]
+    trainer = prepare(exp)
+    problems = trainer.rollouts.problems[:8]
     keys = [
         [SampleKey(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))
     ]
-    snapshot = Snapshot.of(context.model, 0)
-    rollouts = context.worker.answer(snapshot, RolloutRequest(problems, keys, 1.0))
+    snapshot = Snapshot.of(trainer.model, 0)
+    rollouts = trainer.rollouts.worker.answer(snapshot, RolloutRequest(problems, keys, 1.0))
     rows, gradients = {}, {}
     for dtype in (torch.float32, torch.bfloat16):
-        model = copy.deepcopy(context.model)
+        model = copy.deepcopy(trainer.model)
         log = accumulate_gradient(
-            model, rollouts, exp.algorithm(), pad_id=context.chat.pad_id, temperature=1.0,
-            compute_dtype=dtype, reference=context.policies.models["reference"],
+            model, rollouts, exp.algorithm(), pad_id=trainer.evaluator.chat.pad_id,
+            temperature=1.0,
+            compute_dtype=dtype, reference=trainer.policies.models["reference"],
         )  # fmt: skip
         rows[dtype] = log.reduce()
         gradients[dtype] = torch.cat([p.grad.flatten() for p in model.parameters()])

@@ -25,7 +25,6 @@ from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.token_batch import shared
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training.trainer import train
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 
@@ -152,7 +151,7 @@ def rows_and_names(world, path, overrides):
     exp, config, folder = experiment(*overrides), resolve(*overrides), RunFolder(path, world)
     folder.check(config)
     folder.start(config, {})
-    train(exp, prepare(exp, world=world), folder)
+    prepare(exp, world=world).train(folder)
     return [*map(timeless, folder.metrics())], list(folder.load_checkpoint()[0]["model"])
 
 

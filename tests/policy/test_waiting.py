@@ -12,8 +12,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rec_experiments.distributed import kept
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.training.movement import copied
-from rec_experiments.training.policies import on_device
+from rec_experiments.training.weights import copied, on_device
 
 
 def model(tied=True):
@@ -44,7 +43,7 @@ def test_a_model_comes_to_the_device_and_goes_back(tied):
     """The device is one without values: what is on it shows by its dtype."""
     reference = model(tied)
     waiting = reference.state_dict()
-    with on_device(reference, "meta", torch.bfloat16):
+    with on_device([reference], "meta", torch.bfloat16):
         there = reference.state_dict()
         assert {weight.device.type for weight in there.values()} == {"meta"}
         low = {name for name, weight in there.items() if weight.dtype == torch.bfloat16}
@@ -56,7 +55,7 @@ def test_a_model_comes_to_the_device_and_goes_back(tied):
 
 def test_a_model_in_a_smaller_dtype_keeps_it():
     reference = model().bfloat16()
-    with on_device(reference, "meta", torch.float32):
+    with on_device([reference], "meta", torch.float32):
         assert {w.dtype for w in reference.state_dict().values()} == {torch.bfloat16}
 
 

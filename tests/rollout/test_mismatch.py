@@ -22,20 +22,19 @@ from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.training.trainer import update
 from rec_experiments.types import LossInput, Outcomes, StepIndex
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
 PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 
 
-def feed_of(exp, context):
+def feed_of(exp, trainer):
     feed = RolloutManager(
-        worker=context.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
-        problems=context.train_problems, batches=4, bundle=1, batch_size=4,
+        worker=trainer.rollouts.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
+        problems=trainer.rollouts.problems, batches=4, bundle=1, batch_size=4,
         group_size=4, temperature=exp.sampler.temperature, shuffle=True,
     )  # fmt: skip
-    feed.reach(0, 0, context.model)
+    feed.reach(0, 0, trainer.model)
     return feed
 
 
@@ -43,8 +42,8 @@ def feed_of(exp, context):
 def drawn():
     """A float64 model off the policy that drew a batch, that batch, and known gaps in it."""
     exp = experiment(*SMALL)
-    context = prepare(exp)
-    rollouts = feed_of(exp, context).take(0)
+    trainer = prepare(exp)
+    rollouts = feed_of(exp, trainer).take(0)
     g = torch.Generator().manual_seed(0)
     own = [[x + 0.1 for x in response.logp] for response in rollouts.responses]
     gaps = [(2 * torch.randn(len(row), generator=g)).tolist() for row in own]
@@ -59,7 +58,7 @@ def drawn():
     rollouts = dataclasses.replace(
         rollouts, responses=responses, results=results, logps={"behavior": own}
     )
-    return context.model.double(), rollouts, gaps, context.chat.pad_id
+    return trainer.model.double(), rollouts, gaps, trainer.evaluator.chat.pad_id
 
 
 def corrected(name, cap):
@@ -176,12 +175,12 @@ CAPPED = ("correction=truncated", "correction.cap=2")
 @pytest.mark.parametrize(("correction", "seen"), [((), [True, False, False]), (CAPPED, [True] * 3)])
 def test_the_metric_is_there_where_it_can_be_known(correction, seen):
     exp = experiment(*STALE, *correction, "sampler.temperature=0.8")
-    context = prepare(exp)
-    optimizer, feed = exp.optimizer.build(context.model), feed_of(exp, context)
+    trainer = prepare(exp)
+    feed = feed_of(exp, trainer)
     rows = []
     for step in range(3):
-        rows.append(update(exp, context, optimizer, feed.take(step), exp.updates.index_of(step)))
-        feed.reach(step + 1, step + 1, context.model)
+        rows.append(trainer.update(feed.take(step), exp.updates.index_of(step)))
+        feed.reach(step + 1, step + 1, trainer.model)
     assert ["train/mismatch" in row for row in rows] == seen
     assert all(row["train/mismatch_max"] < 1e-4 for row in rows if "train/mismatch" in row)
     assert rows[2]["train/ratio_max"] > 1.01  # the weights did move on
@@ -190,15 +189,16 @@ def test_the_metric_is_there_where_it_can_be_known(correction, seen):
 
 def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
     exp = experiment(*STALE, "sync.interval=2", *CAPPED)
-    context = prepare(exp)
-    optimizer, feed, versions = exp.optimizer.build(context.model), feed_of(exp, context), []
+    trainer = prepare(exp)
+    feed, versions = feed_of(exp, trainer), []
     for step in range(3):
-        versions.append(copy.deepcopy(context.model))
-        update(exp, context, optimizer, feed.take(step), exp.updates.index_of(step))
-        feed.reach(step + 1, step + 1, context.model)
+        versions.append(copy.deepcopy(trainer.model))
+        trainer.update(feed.take(step), exp.updates.index_of(step))
+        feed.reach(step + 1, step + 1, trainer.model)
     stale = feed.take(3)
     assert (stale.index, set(stale.versions)) == (3, {2})
-    rows = collate(stale.prompts, [r.tokens for r in stale.responses], context.chat.pad_id)
+    pad_id = trainer.evaluator.chat.pad_id
+    rows = collate(stale.prompts, [r.tokens for r in stale.responses], pad_id)
     with torch.no_grad():
         expected = compute_logprobs(versions[2], rows, 1.0).logp_BT
     for response, recomputed, logp in zip(
@@ -210,13 +210,13 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
 
 def test_a_checkpoint_keeps_them():
     exp = experiment(*SMALL, "sync.interval=1", "sync.offset=2", *CAPPED)
-    context = prepare(exp)
-    feed = feed_of(exp, context)
+    trainer = prepare(exp)
+    feed = feed_of(exp, trainer)
     feed.take(0)
-    feed.reach(1, 1, context.model)  # draws the batches that are due from version 0
+    feed.reach(1, 1, trainer.model)  # draws the batches that are due from version 0
     state = feed.state()
     assert state["pending"]
-    other = feed_of(exp, context)
+    other = feed_of(exp, trainer)
     other.restore(state)
     kept = other.take(1).logps
     assert kept == feed.take(1).logps

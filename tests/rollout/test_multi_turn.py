@@ -433,25 +433,26 @@ CALCULATOR = (  # a warm start just long enough for trajectories of several turn
 @pytest.fixture(scope="module")
 def calculator():
     exp = experiment(*SMALL, *CALCULATOR)
-    context = prepare(exp)
+    trainer = prepare(exp)
     keys = [[SampleKey(0, rng.TRAIN, 0, g, k) for k in range(4)] for g in range(6)]
-    snapshot = Snapshot.of(context.model, 0)
-    rollouts = context.worker.answer(
-        snapshot, RolloutRequest(context.train_problems[:6], keys, 1.0)
+    snapshot = Snapshot.of(trainer.model, 0)
+    rollouts = trainer.rollouts.worker.answer(
+        snapshot, RolloutRequest(trainer.rollouts.problems[:6], keys, 1.0)
     )
     assert max(r.turns for r in rollouts.responses) >= 3
-    return exp, context, rollouts
+    return exp, trainer, rollouts
 
 
 def test_every_turn_is_a_sample_of_its_own(calculator):
     """Each turn of each trajectory, drawn again alone from the tokens before it."""
-    _, context, rollouts = calculator
+    _, trainer, rollouts = calculator
+    sampler = trainer.rollouts.worker.sampler
     seen = 0
     for i, (prompt, r) in enumerate(zip(rollouts.prompts, rollouts.responses, strict=True)):
         starts = [t for t in range(len(r.mask)) if r.mask[t] and not (t and r.mask[t - 1])]
         for turn, start in enumerate(starts):
             key = SampleKey(0, rng.TRAIN, 0, i // 4, i % 4, turn)
-            [[again]] = context.worker.sampler.sample([prompt + r.tokens[:start]], [[key]], 1.0)
+            [[again]] = sampler.sample([prompt + r.tokens[:start]], [[key]], 1.0)
             n = min(len(again.tokens), len(r.tokens) - start)
             assert again.tokens[:n] == r.tokens[start : start + n]
             assert again.logp[:n] == pytest.approx(r.logp[start : start + n], abs=1e-4)
@@ -461,17 +462,17 @@ def test_every_turn_is_a_sample_of_its_own(calculator):
 
 def test_the_sampler_draws_each_turn_with_numbers_of_its_own(calculator):
     """The same prompt as first, second, third turn, so hot that no two responses agree."""
-    _, context, rollouts = calculator
+    _, trainer, rollouts = calculator
     keys = [SampleKey(0, rng.TRAIN, 0, 0, k, turn) for k in range(4) for turn in range(3)]
-    [sampled] = context.worker.sampler.sample(rollouts.prompts[:1], [keys], 5.0)
+    [sampled] = trainer.rollouts.worker.sampler.sample(rollouts.prompts[:1], [keys], 5.0)
     assert len({tuple(r.tokens) for r in sampled}) == len(keys)
 
 
 def test_ratios_are_one_on_policy_over_all_turns(calculator):
-    _, context, rollouts = calculator
+    _, trainer, rollouts = calculator
     log = accumulate_gradient(
-        context.model, rollouts, rec_experiments.algorithm("grpo").parts,
-        pad_id=context.chat.pad_id, temperature=1.0, micro_batch_size=5, seed=0,
+        trainer.model, rollouts, rec_experiments.algorithm("grpo").parts,
+        pad_id=trainer.evaluator.chat.pad_id, temperature=1.0, micro_batch_size=5, seed=0,
     ).reduce()  # fmt: skip
     assert log["train/ratio_max"] == pytest.approx(1, abs=1e-4)
     assert log["train/ratio_p01"] == pytest.approx(1, abs=1e-4)

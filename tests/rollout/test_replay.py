@@ -21,7 +21,6 @@ from rec_experiments import rng
 from rec_experiments.rollout.replay import NoReplay, Replay
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.training.trainer import make_manager
 from rec_experiments.types import SampleKey
 
 
@@ -62,17 +61,17 @@ def test_a_fresh_batch_is_its_draw():
 
 def test_what_is_replayed_is_what_was_drawn():
     exp = experiment(*SMALL, "buffer=replay", "buffer.reuse=2", "buffer.window=3", "steps=8")
-    context = prepare(exp)
-    feed, drawn = make_manager(exp, context), {}
-    draw = context.worker.draw
+    trainer = prepare(exp)
+    feed, drawn = trainer.rollouts, {}
+    draw = trainer.rollouts.worker.draw
 
     def spy(snapshot, requests):
         batches = draw(snapshot, requests)
         drawn.update({rollouts.index: rollouts for rollouts in batches})
         return batches
 
-    context.worker.draw = spy
-    feed.reach(0, 0, context.model)
+    trainer.rollouts.worker.draw = spy
+    feed.reach(0, 0, trainer.model)
     for number in range(8):
         batch = feed.take(number)
         rows = []
@@ -88,35 +87,33 @@ def test_what_is_replayed_is_what_was_drawn():
         assert list(found) == rows
         assert batch.groups == [row // exp.group_size for row in range(len(rows))]
         assert len(feed.kept) <= 3
-        feed.reach(number + 1, number + 1, context.model)
+        feed.reach(number + 1, number + 1, trainer.model)
     assert sorted(drawn) == list(range(8))
 
 
 def test_a_group_of_equal_rewards_is_drawn_anew():
     """Rewards of the test: the length of the response is even. Attempts are told by their keys."""
     exp = experiment(*SMALL, "buffer=refill", "buffer.redraws=2", "batch_size=6")
-    context = prepare(exp)
-    verify = context.worker.verifier
-    context.worker.verifier = lambda items: [
+    trainer = prepare(exp)
+    verify = trainer.rollouts.worker.verifier
+    trainer.rollouts.worker.verifier = lambda items: [
         dataclasses.replace(result, reward=float(len(text) % 2))
         for result, (text, _) in zip(verify(items), items, strict=True)
     ]
-    feed = make_manager(exp, context)
-    feed.reach(0, 0, context.model)
+    feed = trainer.rollouts
+    feed.reach(0, 0, trainer.model)
     batch = feed.take(0)
-    snapshot = Snapshot.of(context.model, 0)
+    snapshot = Snapshot.of(trainer.model, 0)
     kinds = set()
     for group in range(exp.batch_size):
-        spare = rng.generator(0, rng.REDRAW, 0, group).integers(len(context.train_problems), size=2)
+        spare = rng.generator(0, rng.REDRAW, 0, group).integers(len(feed.problems), size=2)
         rows = [row for row, of in enumerate(batch.groups) if of == group]
-        problem = feed.problems[
-            conftest.problem_numbers(exp, 0, len(context.train_problems))[group]
-        ]
+        problem = feed.problems[conftest.problem_numbers(exp, 0, len(feed.problems))[group]]
         for attempt in range(3):
             keys = [SampleKey(0, rng.TRAIN, 0, group, k, attempt=attempt) for k in range(4)]
             if attempt:
-                problem = context.train_problems[spare[attempt - 1]]
-            alone = context.worker.answer(snapshot, RolloutRequest([problem], [keys], 1.0))
+                problem = feed.problems[spare[attempt - 1]]
+            alone = feed.worker.answer(snapshot, RolloutRequest([problem], [keys], 1.0))
             if len({result.reward for result in alone.results}) > 1:
                 break
         kinds.add(attempt)

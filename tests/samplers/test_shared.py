@@ -207,43 +207,43 @@ def test_a_full_disk_does_not_fail(tmp_path, first, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def context():
+def trainer():
     """A small run before its first step."""
     return prepare(experiment(*SMALL))
 
 
-def worker_of(context):
+def worker_of(trainer):
     exp = experiment(*SMALL)
-    return make_worker(exp, copy.deepcopy(context.model), context.chat)
+    return make_worker(exp, copy.deepcopy(trainer.model), trainer.evaluator.chat)
 
 
-def request(context, batch=0):
+def request(trainer, batch=0):
     keys = [[SampleKey(0, TRAIN, batch, group, k) for k in range(2)] for group in range(2)]
-    return RolloutRequest(context.train_problems[:2], keys, 1.0)
+    return RolloutRequest(trainer.rollouts.problems[:2], keys, 1.0)
 
 
-def test_draws_from_version_0_are_shared_and_no_others(context, tmp_path, monkeypatch):
+def test_draws_from_version_0_are_shared_and_no_others(trainer, tmp_path, monkeypatch):
     monkeypatch.setenv(shared.FOLDER, str(tmp_path))
-    worker, other = worker_of(context), worker_of(context)
-    initial = Snapshot.of(context.model, 0)
+    worker, other = worker_of(trainer), worker_of(trainer)
+    initial = Snapshot.of(trainer.model, 0)
     moved = Snapshot(3, {name: 1.1 * weight for name, weight in initial.weights.items()})
-    expected = worker.answer(initial, request(context))
+    expected = worker.answer(initial, request(trainer))
     there = {*tmp_path.iterdir()}
     assert len(there) == 2  # the draws and their digest
-    later = worker.answer(moved, request(context))
+    later = worker.answer(moved, request(trainer))
     assert {*tmp_path.iterdir()} == there
     assert later.responses != expected.responses
 
     # It has the version that was asked for, though it did not draw in between.
-    assert other.answer(initial, request(context)).responses == expected.responses
-    assert other.answer(moved, request(context)).responses == later.responses
+    assert other.answer(initial, request(trainer)).responses == expected.responses
+    assert other.answer(moved, request(trainer)).responses == later.responses
     monkeypatch.setattr(other.sampler, "sample", None)  # from here on it can only read
-    assert other.answer(initial, request(context)).responses == expected.responses
+    assert other.answer(initial, request(trainer)).responses == expected.responses
 
 
-def test_nothing_is_shared_where_no_folder_is_named(context, monkeypatch):
+def test_nothing_is_shared_where_no_folder_is_named(trainer, monkeypatch):
     assert shared.FOLDER not in os.environ
-    worker = worker_of(context)
+    worker = worker_of(trainer)
     assert worker.initial is None
     monkeypatch.setenv(shared.FOLDER, "")
     assert shared.among_jobs(NATIVE, worker.sampler) is None

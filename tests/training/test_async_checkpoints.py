@@ -26,7 +26,6 @@ from rec_experiments.runs import checkpoints
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training.trainer import train
 
 BESIDE = "async_checkpoints=true"
 MOVING = (*SMALL, "algo=asymre", "steps=6", "sync.interval=2", "sync.offset=1")
@@ -116,7 +115,7 @@ def test_training_goes_on_and_one_write_is_under_way(tmp_path, writer):
             assert not folder.step_folder(2).exists()
             reached.set()
 
-    train(exp, prepare(exp), folder, on_row)
+    prepare(exp).train(folder, on_row)
     assert most == [1, 1, 1]
     other = run(tmp_path / "waits", *MOVING, "checkpoint_every=2")
     assert_equal(states(folder), states(other))
@@ -133,7 +132,7 @@ def test_a_state_counts_as_soon_as_training_sees_that_it_is_written(tmp_path):
             folder._states._writing.done.result(PATIENCE)
         seen.append(folder.step_folder(4).exists())
 
-    train(exp, prepare(exp), folder, on_row)
+    prepare(exp).train(folder, on_row)
     assert seen == [False] * 6 + [True]  # rows 0 to 6: after step 5, before the state of step 6
 
 
@@ -211,7 +210,7 @@ def test_a_signal_waits_for_the_write_and_saves_the_last_state(tmp_path, writer)
             told.append(signal.SIGTERM)
             threading.Timer(0.5, going_on.set).start()
 
-    assert not train(exp, prepare(exp), folder, on_row, stop=lambda: bool(told))
+    assert not prepare(exp).train(folder, on_row, stop=lambda: bool(told))
     assert [*states(folder)] == [5, 4]
 
 
@@ -244,7 +243,7 @@ def test_an_error_gives_the_write_up(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(exp, prepare(exp), folder, on_row)
+        prepare(exp).train(folder, on_row)
     assert over.is_set()
     assert [*states(folder)] == [2]
     assert not list((folder.checkpoints / ".step_00000004.partial").iterdir())

@@ -107,7 +107,7 @@ def put(*_):
 
 def test_an_operation_without_a_deterministic_kernel_ends_the_run(monkeypatch, tmp_path):
     put()
-    monkeypatch.setattr("rec_experiments.runs.run.train", put)
+    monkeypatch.setattr("rec_experiments.training.trainer.Trainer.train", put)
     exp = experiment(*SMALL, f"run_dir={tmp_path / 'run'}")
     with pytest.raises(UserError, match=r"deterministic=true: put_ does not .*deterministic=false"):
         run_to_the_end(exp)

@@ -40,7 +40,6 @@ from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.metrics import TokenLog
-from rec_experiments.training.trainer import train
 
 RANKS = 2
 PATIENCE = 600  # seconds until a command counts as hung
@@ -156,7 +155,7 @@ def run_on(world, path, overrides, until=None):
     config = resolve(*overrides)
     folder.check(config)
     folder.start(config, {})
-    context = prepare(experiment(*overrides), world=world)
+    trainer = prepare(experiment(*overrides), world=world)
     notes = []
 
     def stop(row):
@@ -164,11 +163,11 @@ def run_on(world, path, overrides, until=None):
             raise InterruptedError
 
     try:
-        train(experiment(*overrides), context, folder, stop, notes.append)
+        trainer.train(folder, stop, notes.append)
     except InterruptedError:
         assert until is not None
     folder._lock.close() if world.leads else None
-    weights = {name: whole(t).detach() for name, t in context.model.state_dict().items()}
+    weights = {name: whole(t).detach() for name, t in trainer.model.state_dict().items()}
     return [*map(timeless, folder.metrics())], weights, folder.load_checkpoint()[0], notes
 
 
@@ -331,11 +330,11 @@ def test_a_rank_that_fails_ends_the_run(tmp_path):
     script = tmp_path / "broken.py"
     script.write_text(
         "import os, rec_experiments.training.trainer as t\n"
-        "update = t.update\n"
-        "def boom(experiment, context, optimizer, rollouts, index):\n"
-        "    if rollouts.index == 1 and context.world.rank == 1: raise RuntimeError('no luck')\n"
-        "    return update(experiment, context, optimizer, rollouts, index)\n"
-        "t.update = boom\n"
+        "update = t.Trainer.update\n"
+        "def boom(trainer, rollouts, index):\n"
+        "    if rollouts.index == 1 and trainer.world.rank == 1: raise RuntimeError('no luck')\n"
+        "    return update(trainer, rollouts, index)\n"
+        "t.Trainer.update = boom\n"
         "from rec_experiments.cli.train import main\n"
         "main()\n"
     )

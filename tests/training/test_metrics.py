@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.training import trainer
 from rec_experiments.training.metrics import TokenLog, group_metrics
-from rec_experiments.training.movement import copied, relative_distance
+from rec_experiments.training.trainer import Trainer
+from rec_experiments.training.weights import copied, relative_distance
 from rec_experiments.types import (
     Advantages,
     LossInput,
@@ -192,20 +192,20 @@ SCHEDULES = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_weights_of_a_run_are_followed(name, tmp_path, monkeypatch):
     """Each step's length, and the way from the weights that drew the batch while they are held."""
-    weights, versions, update = [], [], trainer.update
+    weights, versions, update = [], [], Trainer.update
 
     def flat(model):
         return torch.cat([p.detach().flatten() for p in copy.deepcopy(model).parameters()]).double()
 
-    def spy(experiment, context, optimizer, batch, index):
-        weights.append(flat(context.model))
+    def spy(trainer, batch, index):
+        weights.append(flat(trainer.model))
         versions.append(set(batch.versions))
-        row = update(experiment, context, optimizer, batch, index)
+        row = update(trainer, batch, index)
         if index.step == 5:
-            weights.append(flat(context.model))
+            weights.append(flat(trainer.model))
         return row
 
-    monkeypatch.setattr(trainer, "update", spy)
+    monkeypatch.setattr(Trainer, "update", spy)
     rows = conftest.run(tmp_path / "run", *MOVING, *SCHEDULES[name]).metrics()[1:]
     lags = 0
     for s, row in enumerate(rows):

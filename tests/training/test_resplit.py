@@ -22,8 +22,6 @@ from rec_experiments.rollout import packed
 from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training.state import Trained
-from rec_experiments.training.trainer import make_manager
 from rec_experiments.types import Rollouts
 
 MORE, FEWER, ODD = (1, 2), (2, 1), (2, 3)
@@ -68,21 +66,16 @@ def prepared(world, path, overrides):
     exp, folder = experiment(*overrides), RunFolder(path, world)
     folder.check(resolve(*overrides))
     folder.start(resolve(*overrides), {})
-    return exp, folder, prepare(exp, world=world)
+    return folder, prepare(exp, world=world)
 
 
 def gathered(world, path, overrides):
     """The newest state, as the ranks would go on from it, put together."""
-    exp, folder, context = prepared(world, path, overrides)
-    optimizer = exp.optimizer.build(context.model)
-    feed = make_manager(exp, context)
-    trained = Trained(
-        model=context.model, optimizer=optimizer, policies=context.policies,
-        course=exp.updates.course(), feed=feed, world=context.world,
-    )  # fmt: skip
-    state, _ = folder.load_checkpoint(trained.resplit)
+    folder, trainer = prepared(world, path, overrides)
+    optimizer, feed, hook = trainer.torch_optimizer, trainer.rollouts, trainer.hook
+    state, _ = folder.load_checkpoint(trainer.trained.resplit)
     gone = len(state["feed"]["pending"])
-    step, batch = trained.restore(state)
+    step, batch = trainer.trained.restore(state)
     if world.leads:
         folder._lock.close()
 
@@ -92,12 +85,12 @@ def gathered(world, path, overrides):
     return {
         "step": step,
         "batch": packed.pack(batch) if batch else None,
-        "model": of(context.model.state_dict()),
-        "moments": [of(optimizer.state[weight]) for weight in context.model.parameters()],
+        "model": of(trainer.model.state_dict()),
+        "moments": [of(optimizer.state[weight]) for weight in trainer.model.parameters()],
         "policies": {
-            role: of(model.state_dict()) for role, model in sorted(context.policies.models.items())
+            role: of(model.state_dict()) for role, model in sorted(trainer.policies.models.items())
         },
-        "course": {**trained.course.state(), "start": of(getattr(trained.course, "start", {}))},
+        "hook": {**hook.state(), "start": of(hook.start)} if hook else None,
         "behavior": of(feed.behavior.weights),
         "version": feed.behavior.version,
         "pending": [
@@ -126,7 +119,7 @@ def test_all_parts_put_together_are_the_same(on, tmp_path, before, after, kind):
     assert expected["step"] == step
     assert expected["pending"]
     assert (expected["batch"] is not None) == (kind in ("a moving average", "replay", "sfpo"))
-    assert bool(expected["course"]["start"]) == (kind == "sfpo")
+    assert bool(expected["hook"] and expected["hook"]["start"]) == (kind == "sfpo")
     assert bool(expected["kept"]) == (kind == "replay")
     assert expected["moments"][0]["exp_avg"].any()
 
@@ -143,13 +136,8 @@ def test_each_rank_takes_its_own_rows_and_groups(on, tmp_path):
 
 
 def parts_of(world, path, overrides):
-    exp, folder, context = prepared(world, path, overrides)
-    trained = Trained(
-        model=context.model, optimizer=exp.optimizer.build(context.model),
-        policies=context.policies, course=exp.updates.course(), feed=make_manager(exp, context),
-        world=context.world,
-    )  # fmt: skip
-    state, _ = folder.load_checkpoint(trained.resplit)
+    folder, trainer = prepared(world, path, overrides)
+    state, _ = folder.load_checkpoint(trainer.trained.resplit)
     if world.leads:
         folder._lock.close()
     return state
@@ -162,7 +150,7 @@ def test_the_run_goes_on_and_says_so(on, tmp_path, before, after):
     choice = (*RUN, "resplit=true", f"run_dir={path}")
     rows, weights, _, notes = on(after, run_on, path, choice)[0]
     assert notes == [
-        f"a state of {before} ranks is split among {after}: from here on the run is not bit for "
+        f"a checkpoint of {before} ranks is split among {after}: from here on, results are not "
         "bit what it would have been",
         "resumed after gradient step 3",
     ]
@@ -193,7 +181,7 @@ def test_the_command(tmp_path):
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     said = re.sub(r"\s+", " ", out)
-    assert said.count("a state of 1 ranks is split among 2: from here on the run is not bit") == 1
+    assert said.count("a checkpoint of 1 ranks is split among 2: from here on, results") == 1
     origin = json.loads((tmp_path / "run" / "provenance.json").read_text())
     assert origin["starts"][-1]["ranks"] == 2
     assert origin["starts"][-1]["from_step"] == 3

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from test_distributed import assert_same, run_on
 
 from rec_experiments.distributed import ALONE
-from rec_experiments.training.movement import reposition
-from rec_experiments.training.sfpo import SlowFast
+from rec_experiments.training.sfpo import SlowFast, move_back
 
 # PPO's loss, but a baseline that gives every group a gradient.
 MOVING = ("algo=asymre", "clip=narrow", "weight=importance", "updates=slow_fast")
@@ -39,7 +38,7 @@ def test_the_way_back_in_closed_form(alpha, seed):
     start, fast = torch.nn.Linear(3, 2).double(), torch.nn.Linear(3, 2).double()
     began = {name: p.detach().clone() for name, p in start.named_parameters()}
     ended = {name: p.detach().clone() for name, p in fast.named_parameters()}
-    reposition(fast, began, alpha)
+    move_back(fast, began, alpha)
     for name, parameter in fast.named_parameters():
         expected = began[name] + alpha * (ended[name] - began[name])
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-12, atol=1e-14)
@@ -52,7 +51,7 @@ ENTROPIES = st.lists(st.floats(0, 5), max_size=12)
 
 @given(ENTROPIES, st.integers(2, 6), st.floats(0.1, 3))
 def test_the_fast_steps_end_where_the_entropy_is_unusual(entropies, window, threshold):
-    found = rule(window=window, threshold=threshold).ends(entropies)
+    found = rule(window=window, threshold=threshold).stops_after(entropies)
     if len(entropies) < window:
         assert not found
         return
@@ -64,10 +63,10 @@ def test_the_fast_steps_end_where_the_entropy_is_unusual(entropies, window, thre
 
 
 def test_a_steady_entropy_and_no_threshold_end_nothing():
-    assert not any(rule(window=n, threshold=0.01).ends([0.1] * n) for n in range(2, 60))
-    assert not rule(threshold=None).ends([1.0, 1.0, 9.0])
+    assert not any(rule(window=n, threshold=0.01).stops_after([0.1] * n) for n in range(2, 60))
+    assert not rule(threshold=None).stops_after([1.0, 1.0, 9.0])
     for last in (0.0, 9.0):  # fallen, risen
-        assert rule().ends([1.0, 1.1, last])
+        assert rule().stops_after([1.0, 1.1, last])
 
 
 @given(
@@ -78,16 +77,16 @@ def test_updates_follow_each_other(epochs, parts, window, steps, entropies):
     updates = rule(epochs=epochs, mini_batches=parts, window=window)
     expected, seen = [], []
     for batch in range(60):
-        passes = 1 if any(updates.ends(seen[: n + 1]) for n in range(len(seen))) else epochs
+        passes = 1 if any(updates.stops_after(seen[: n + 1]) for n in range(len(seen))) else epochs
         expected += [(batch, epoch, part) for epoch in range(passes) for part in range(parts)]
         seen.append(entropies[batch])
-    course, model = updates.course(), torch.nn.Linear(1, 1)
-    found = [course.index_of(0)]
+    hook, model = updates.hook(), torch.nn.Linear(1, 1)
+    found = [hook.index_of(0)]
     for step in range(steps):
         index = found[-1]
-        course.before(index, model)
-        course.after(index, {"train/entropy": entropies[index.batch]})
-        found.append(course.index_of(step + 1))
+        hook.before_update(index, model)
+        hook.after_update(index, {"train/entropy": entropies[index.batch]})
+        found.append(hook.index_of(step + 1))
     assert [index[:3] for index in found] == expected[: steps + 1]
     assert [index.step for index in found] == list(range(steps + 1))
     begun = len({index.batch for index in found[:steps]})
@@ -124,7 +123,7 @@ def test_none_of_the_way_is_a_step_from_where_the_batch_began(tmp_path):
         torch.testing.assert_close(weight, one["model"][name], rtol=1e-6, atol=1e-8)
     for state, taken in ((one, 1), (two, 2)):
         assert {int(each["step"]) for each in state["optimizer"]["state"].values()} == {taken}
-    assert two["course"]["start"] == {}
+    assert two["hook"]["start"] == {}
 
 
 SHAPE = (
@@ -145,7 +144,7 @@ def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             conftest.run(tmp_path / "cut", *SHAPE, how, until=until)
         state, _ = conftest.RunFolder(tmp_path / "cut").load_checkpoint()
-        kept.append((state["step"], bool(state["course"]["start"]), state["course"]["ended"]))
+        kept.append((state["step"], bool(state["hook"]["start"]), state["hook"]["stopped"]))
     assert kept == [
         (2, True, None), (4, True, None), (5, False, None), (9, True, None), (12, False, 12),
         (13, False, 12),
@@ -171,8 +170,8 @@ def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
 def test_it_says_what_it_does():
     words = experiment("algo=sfpo").updates.describe()
     assert words == (
-        "4 gradient steps a batch: 4 epochs x 1 mini-batches, 3 fast and a slow one, which begins "
-        "at θ_0 + 0.8 (θ_3 − θ_0); one epoch a batch from where the entropy lies 1 deviations off "
-        "the mean of 30 batches"
+        "4 gradient steps a batch: 4 epochs x 1 mini-batches, 3 fast and one slow, which starts at "
+        "θ_0 + 0.8 (θ_3 − θ_0); one epoch a batch once the entropy is 1 deviations from its mean "
+        "over 30 batches"
     )
     assert experiment("algo=sfpo", "updates.threshold=null").updates.describe().endswith("− θ_0)")

@@ -31,18 +31,18 @@ from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training import gradient as training
-from rec_experiments.training.trainer import evaluate, measures_kl, train
+from rec_experiments.training.trainer import measures_kl
 
 
 @pytest.fixture(scope="module")
 def mini_batch():
     """A float64 model, a batch of 16 responses of unlike lengths, and their algorithm inputs."""
     exp = experiment(*SMALL, "algo=grpo")
-    context = prepare(exp)
-    model = context.model.double()
+    trainer = prepare(exp)
+    model = trainer.model.double()
     feed = RolloutManager(
-        worker=context.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
-        problems=context.train_problems, batches=3, bundle=1, batch_size=4,
+        worker=trainer.rollouts.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
+        problems=trainer.rollouts.problems, batches=3, bundle=1, batch_size=4,
         group_size=4, temperature=1.0, shuffle=True,
     )  # fmt: skip
     feed.reach(0, 0, model.float())
@@ -54,7 +54,11 @@ def mini_batch():
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    return model.double(), dataclasses.replace(rollouts, results=results), context.chat.pad_id
+    return (
+        model.double(),
+        dataclasses.replace(rollouts, results=results),
+        trainer.evaluator.chat.pad_id,
+    )
 
 
 def test_prompts_encoded_together_are_those_encoded_one_by_one():
@@ -252,10 +256,10 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     """A record of the weights each batch was drawn with, against the weights of each step."""
     overrides = ("steps=6", "sync.interval=2", "sync.offset=1")
     exp = experiment(*MOVING, *overrides)
-    context = prepare(exp)
+    trainer = prepare(exp)
     folder = RunFolder(tmp_path / "run")
     folder.start(resolve(*MOVING, *overrides), {})
-    draw = context.worker.draw
+    draw = trainer.rollouts.worker.draw
 
     def fingerprint(model):
         return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
@@ -263,16 +267,15 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     def spy(snapshot, requests):
         out = draw(snapshot, requests)
         for request in requests:
-            drawn_with[request.keys[0][0].batch] = fingerprint(context.worker.sampler.model)
+            drawn_with[request.keys[0][0].batch] = fingerprint(
+                trainer.rollouts.worker.sampler.model
+            )
         return out
 
-    weights_after, drawn_with = {0: fingerprint(context.model)}, {}
-    context.worker.draw = spy
-    train(
-        exp,
-        context,
-        folder,
-        lambda row: weights_after.update({row["step"]: fingerprint(context.model)}),
+    weights_after, drawn_with = {0: fingerprint(trainer.model)}, {}
+    trainer.rollouts.worker.draw = spy
+    trainer.train(
+        folder, lambda row: weights_after.update({row["step"]: fingerprint(trainer.model)})
     )
     for batch in range(6):
         assert drawn_with[batch] == weights_after[exp.sync.version(batch)], batch
@@ -306,7 +309,7 @@ def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
     overrides = ("eval_every=1", "steps=2", "optimizer.learning_rate=0.05")
     folder = run(tmp_path / "run", *overrides)
     exp = experiment(*MOVING, *overrides)
-    context = prepare(exp)
+    trainer = prepare(exp)
     other = RunFolder(tmp_path / "other")
     other.start({}, {})
     rows = {row["step"]: row for row in folder.metrics()}
@@ -316,8 +319,8 @@ def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
             saved = torch.load(
                 folder.checkpoints / f"step_{step:08d}" / "rank_0.pt", weights_only=True
             )
-            context.model.load_state_dict(saved["model"])
-        again = evaluate(exp, context, other, step)
+            trainer.model.load_state_dict(saved["model"])
+        again = trainer.evaluate(other, step)
         lengths[step] = again["eval/response_length"]
         assert again["eval/accuracy"] == rows[step]["eval/accuracy"]
         assert again["eval/response_length"] == rows[step]["eval/response_length"]

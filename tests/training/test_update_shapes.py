@@ -31,11 +31,10 @@ from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logpro
 from rec_experiments.policy.models import Tiny
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training import trainer
 from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
-from rec_experiments.training.trainer import make_manager
+from rec_experiments.training.trainer import Trainer
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import LossInput, Outcomes, StepIndex
 
@@ -134,12 +133,12 @@ def drawn():
     """A float64 model, off the policy that drew 16 responses in 4 groups; log-probabilities of
     proximal and reference policies; the pad token."""
     exp = experiment(*SMALL, "sync.interval=8")
-    context = prepare(exp)
-    feed = make_manager(exp, context)
-    feed.reach(0, 0, context.model)
+    trainer = prepare(exp)
+    feed = trainer.rollouts
+    feed.reach(0, 0, trainer.model)
     rollouts = feed.take(0)
     results = [dataclasses.replace(v, reward=i % 3 / 2) for i, v in enumerate(rollouts.results)]
-    model = context.model.double()
+    model = trainer.model.double()
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -147,7 +146,7 @@ def drawn():
     rng = np.random.default_rng(0)
     proximal = [[x + 0.1 * rng.normal() for x in response.logp] for response in rollouts.responses]
     rollouts = dataclasses.replace(rollouts, results=results, logps={"proximal": proximal})
-    return model, rollouts, context.chat.pad_id
+    return model, rollouts, trainer.evaluator.chat.pad_id
 
 
 def padded(rows) -> np.ndarray:
@@ -367,7 +366,7 @@ def test_the_batchs_start_is_scored_beside_an_exact_kl_in_chunks(tmp_path, monke
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", 700)
     folder = RunFolder(tmp_path / "run")
     folder.start(exp.config(), {})
-    assert trainer.train(exp, prepare(exp), folder)
+    assert prepare(exp).train(folder)
 
 
 def test_the_batchs_start_is_scored_without_dropout(tmp_path, monkeypatch):
@@ -478,32 +477,34 @@ RUN = (*SMALL, "steps=8", "sync.interval=2", "kl_every=0", "optimizer.learning_r
 
 
 def shaped_run(name: str, folder, monkeypatch):
-    """A float64 run of a method. Returns its experiment, the context, the initial weights, and what
+    """A float64 run of a method. Returns its experiment, trainer, the initial weights, and what
     each update was given: its batch and its index."""
     method, overrides = SHAPES[name]
     if method == "decoupled_ppo":
         overrides = ["ratio=proximal", *overrides]
     exp = dataclasses.replace(experiment(*RUN, *overrides), **pieces.METHODS[method])
-    context = prepare(exp)
-    for model in (context.model, *context.policies.models.values()):
+    trainer = prepare(exp)
+    for model in (trainer.model, *trainer.policies.models.values()):
         model.double()
-    verify = context.worker.verifier
-    context.worker.verifier = lambda items: [  # rewards that differ, so that there is a gradient
-        dataclasses.replace(result, reward=float(len(text) % 3))
-        for result, (text, _) in zip(verify(items), items, strict=True)
-    ]
-    start = copy.deepcopy(context.model)
-    given, update = [], trainer.update
+    verify = trainer.rollouts.worker.verifier
+    trainer.rollouts.worker.verifier = (
+        lambda items: [  # rewards that differ, so that there is a gradient
+            dataclasses.replace(result, reward=float(len(text) % 3))
+            for result, (text, _) in zip(verify(items), items, strict=True)
+        ]
+    )
+    start = copy.deepcopy(trainer.model)
+    given, update = [], Trainer.update
 
-    def spy(experiment, context, optimizer, batch, index):
+    def spy(trainer, batch, index):
         given.append((batch, index))
-        return update(experiment, context, optimizer, batch, index)
+        return update(trainer, batch, index)
 
-    monkeypatch.setattr(trainer, "update", spy)
+    monkeypatch.setattr(Trainer, "update", spy)
     folder = RunFolder(folder)
     folder.start(exp.config(), {})
-    assert trainer.train(exp, context, folder)
-    return exp, context, start, given
+    assert trainer.train(folder)
+    return exp, trainer, start, given
 
 
 def run_by_hand(exp, model, given, reference, pad_id):
@@ -565,19 +566,19 @@ def run_by_hand(exp, model, given, reference, pad_id):
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_run_is_what_it_would_be_by_hand(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
-    exp, context, model, given = shaped_run(name, tmp_path / "run", monkeypatch)
+    exp, trainer, model, given = shaped_run(name, tmp_path / "run", monkeypatch)
     before = [p.detach().clone() for p in model.parameters()]
     reference = REFERENCES[SHAPES[name][0]]
-    expected, average = run_by_hand(exp, model, given, reference, context.chat.pad_id)
+    expected, average = run_by_hand(exp, model, given, reference, trainer.evaluator.chat.pad_id)
     moved = 0.0
-    trained = zip(context.model.parameters(), expected.parameters(), before, strict=True)
+    trained = zip(trainer.model.parameters(), expected.parameters(), before, strict=True)
     for mine, theirs, old in trained:
         moved = max(moved, float((theirs.detach() - old).abs().max()))
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
     assert moved > 1e-3
     if isinstance(exp.proximal, MovingAverage):
         pairs = zip(
-            context.policies.models["proximal"].parameters(), average.parameters(), strict=True
+            trainer.policies.models["proximal"].parameters(), average.parameters(), strict=True
         )
         for mine, theirs in pairs:
             torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)

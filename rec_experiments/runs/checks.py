@@ -1,0 +1,107 @@
+"""What can be refused before a run starts: device, memory, context and prompt lengths."""
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.datasets.text import LongPrompts, TextDataset
+from rec_experiments.distributed import World
+from rec_experiments.errors import UserError
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.types import Dataset, MultiTurnDataset, Problem
+
+TOKEN_BYTES = 40  # of a sampled token and its log-probability in a batch
+
+
+def pick_device(name: str, world: World) -> torch.device:
+    """This rank's device. Raises UserError if the machine does not have it."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "device=cuda: this machine has no CUDA device; use device=cpu or device=auto"
+        )
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu" or world.size == 1:
+        return torch.device(name)
+    index, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if index >= devices:
+        raise UserError(
+            f"ranks={world.size}: each rank needs a CUDA device, this machine has {devices}; start "
+            "fewer on it, or use device=cpu"
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(experiment: Experiment, eval_problems: int, memory: int) -> None:
+    """Raise UserError if a batch or an evaluation of full-length sequences needs more than `memory`
+    bytes. This is a lower bound: samplers and forward passes need more."""
+    dataset = experiment.dataset
+    longest = dataset.max_prompt_tokens + dataset.max_response_tokens
+    for key, other, prompts, responses in (
+        ("batch_size", "group_size", experiment.batch_size, experiment.group_size),
+        ("eval_samples", "eval_problems", eval_problems, experiment.eval_samples),
+    ):
+        sequences = prompts * responses
+        needed = sequences * longest * TOKEN_BYTES
+        if needed > memory:
+            raise UserError(
+                f"{key}={getattr(experiment, key)}: {sequences} sequences ({key} x {other}) of up "
+                f"to {longest} tokens need about {needed / 1e9:.3g} GB, and this machine has "
+                f"{memory / 1e9:.3g} GB; choose fewer, or shorter ones"
+            )
+
+
+def check_context(dataset: Dataset, chat: ChatTemplate) -> None:
+    """Raise UserError if a longest prompt and a longest response exceed the model's context.
+
+    With several turns, the last one may start at the end of a longest response, and is sampled to
+    full length before it is cut.
+    """
+    limit, response = dataset.max_prompt_tokens, dataset.max_response_tokens
+    times = 2 if isinstance(dataset, MultiTurnDataset) else 1
+    if limit + times * response > chat.context:
+        raise UserError(
+            f"dataset.max_prompt_tokens={limit}: with {'twice ' * (times - 1)}"
+            f"dataset.max_response_tokens={response} it exceeds the model's context of "
+            f"{chat.context} tokens"
+        )
+
+
+def short_enough(
+    dataset: Dataset,
+    chat: ChatTemplate,
+    problems: list[Problem],
+    what: str,
+    note: Callable[[str], None],
+) -> list[Problem]:
+    """The problems whose prompts are not too long. `note` gets a line about dropped ones.
+
+    Raises UserError that shows the first prompt that is too long, unless the data set drops such
+    prompts and some problems remain.
+    """
+    limit, droppable = dataset.max_prompt_tokens, isinstance(dataset, TextDataset)
+    prompts = chat.encode_all([problem.messages for problem in problems])
+    pairs = list(zip(problems, prompts, strict=True))
+    kept = [problem for problem, prompt in pairs if len(prompt) <= limit]
+    if len(kept) == len(problems):
+        return problems
+    if isinstance(dataset, TextDataset) and dataset.long_prompts is LongPrompts.drop and kept:
+        note(
+            f"dropped {len(problems) - len(kept)} of {len(problems)} {what} prompts: longer than "
+            f"dataset.max_prompt_tokens={limit}"
+        )
+        return kept
+    problem, prompt = next(pair for pair in pairs if len(pair[1]) > limit)
+    raise UserError(
+        f"dataset.max_prompt_tokens={limit}: a prompt has {len(prompt)} tokens "
+        f"({problem.messages[-1]['content'][:60]!r} …); raise the limit or filter the data"
+        + (", or use dataset.long_prompts=drop" if droppable else "")
+    )

@@ -1,0 +1,60 @@
+"""Evaluation of a model on held-out problems."""
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from rec_experiments import rng
+from rec_experiments.distributed import World
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
+from rec_experiments.training.metrics import response_metrics
+from rec_experiments.training.protocol import Row
+from rec_experiments.types import Problem, Rollouts, SampleKey
+
+SAMPLES_SHOWN = 4  # responses of each evaluation in samples.jsonl
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """samples: responses to each problem."""
+
+    worker: RolloutWorker
+    chat: ChatTemplate
+    problems: list[Problem]
+    samples: int
+    temperature: float
+    seed: int
+    world: World
+
+    def answer(self, model: PreTrainedModel, step: int) -> Rollouts:
+        """Verified responses to all problems, of the model after `step` gradient steps."""
+        keys = [
+            [SampleKey(self.seed, rng.EVAL, step, group, k) for k in range(self.samples)]
+            for group in range(len(self.problems))
+        ]
+        mine = self.world.share(len(self.problems))
+        request = RolloutRequest(self.problems[mine], keys[mine], self.temperature)
+        share = self.worker.answer(Snapshot.of(model, step), request)
+        return Rollouts.joined(self.world.gather(share), step)
+
+    def metrics(self, answers: Rollouts) -> Row:
+        """For metrics.jsonl."""
+        return {
+            **response_metrics("eval", answers.responses, answers.results),
+            "time/eval": sum(answers.seconds.values()),
+        }
+
+    def examples(self, answers: Rollouts, step: int) -> list[Row]:
+        """For samples.jsonl: the first responses."""
+        rows = zip(answers.groups, answers.responses, answers.results, strict=True)
+        return [
+            {
+                "step": step,
+                "prompt": self.problems[group].messages[-1]["content"],
+                "response": self.chat.transcript(response),
+                "answer": self.problems[group].answer,
+                "reward": result.reward,
+            }
+            for group, response, result in list(rows)[:SAMPLES_SHOWN]
+        ]
