@@ -98,9 +98,10 @@ def shared(work: Work, overrides: list[str]) -> list[str]:
 
 def run(work: Work, name: str, first: bool, overrides: list[str]) -> None:
     pace = Pace()
-    experiment, trainer = loaded([*shared(work, overrides), *overrides])
-    trainer.rollouts.worker.sampler = Watched(trainer.rollouts.worker.sampler, work, pace, first)
-    trainer.rollouts.worker.verifier = inline_verifier(
+    _, trainer = loaded([*shared(work, overrides), *overrides])
+    worker = trainer.rollouts.worker
+    worker.sampler = Watched(worker.sampler, work, pace, first)
+    worker.verifier = inline_verifier(
         lambda text, answer: VerifierResult(reward=work.reward(text, answer), accuracy=0.0)
     )
     keep_first_gradient(work, name, trainer.model)

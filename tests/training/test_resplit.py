@@ -151,7 +151,7 @@ def test_the_run_goes_on_and_says_so(on, tmp_path, before, after):
     rows, weights, _, notes = on(after, run_on, path, choice)[0]
     assert notes == [
         f"a checkpoint of {before} ranks is split among {after}: from here on, results are not "
-        "bit what it would have been",
+        "bit-equal to those of the original number of ranks",
         "resumed after gradient step 3",
     ]
     assert rows[:4] == entire[0][0][:4]

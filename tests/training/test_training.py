@@ -22,10 +22,9 @@ from conftest import (
 )
 
 import rec_experiments
-from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.logprobs import collate, compute_logprobs
+from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
@@ -54,11 +53,8 @@ def mini_batch():
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    return (
-        model.double(),
-        dataclasses.replace(rollouts, results=results),
-        trainer.evaluator.chat.pad_id,
-    )
+    rollouts = dataclasses.replace(rollouts, results=results)
+    return model.double(), rollouts, trainer.evaluator.chat.pad_id
 
 
 def test_prompts_encoded_together_are_those_encoded_one_by_one():
@@ -133,13 +129,13 @@ def test_a_sequence_that_occurs_often_is_computed_once_and_counts_as_often(
     model, rollouts, pad_id = mini_batch
     like = [0, 0, 0, 0, 4, 5, 5, 4, 8, 9, 10, 9, 12, 13, 14, 15]  # in groups of 4
     repeated = dataclasses.replace(rollouts, responses=[rollouts.responses[i] for i in like])
-    computed = []
+    computed, forward = [], ForwardPass.__call__
 
-    def counted(model, batch, temperature, **options):
-        computed.append(batch.shape[0])
-        return compute_logprobs(model, batch, temperature, **options)
+    def counted(self, model, sequences, **options):
+        computed.append(len(sequences))
+        return forward(self, model, sequences, **options)
 
-    monkeypatch.setattr(logprobs, "compute_logprobs", counted)
+    monkeypatch.setattr(ForwardPass, "__call__", counted)
     once, once_log = gradient_of(model, repeated, pad_id, algorithm)
     assert sum(computed) == len(set(like))
     monkeypatch.setattr(
@@ -259,7 +255,8 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     trainer = prepare(exp)
     folder = RunFolder(tmp_path / "run")
     folder.start(resolve(*MOVING, *overrides), {})
-    draw = trainer.rollouts.worker.draw
+    worker = trainer.rollouts.worker
+    draw = worker.draw
 
     def fingerprint(model):
         return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
@@ -267,13 +264,11 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
     def spy(snapshot, requests):
         out = draw(snapshot, requests)
         for request in requests:
-            drawn_with[request.keys[0][0].batch] = fingerprint(
-                trainer.rollouts.worker.sampler.model
-            )
+            drawn_with[request.keys[0][0].batch] = fingerprint(worker.sampler.model)
         return out
 
     weights_after, drawn_with = {0: fingerprint(trainer.model)}, {}
-    trainer.rollouts.worker.draw = spy
+    worker.draw = spy
     trainer.train(
         folder, lambda row: weights_after.update({row["step"]: fingerprint(trainer.model)})
     )

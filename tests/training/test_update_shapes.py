@@ -486,13 +486,12 @@ def shaped_run(name: str, folder, monkeypatch):
     trainer = prepare(exp)
     for model in (trainer.model, *trainer.policies.models.values()):
         model.double()
-    verify = trainer.rollouts.worker.verifier
-    trainer.rollouts.worker.verifier = (
-        lambda items: [  # rewards that differ, so that there is a gradient
-            dataclasses.replace(result, reward=float(len(text) % 3))
-            for result, (text, _) in zip(verify(items), items, strict=True)
-        ]
-    )
+    worker = trainer.rollouts.worker
+    verify = worker.verifier
+    worker.verifier = lambda items: [  # rewards that differ, so that there is a gradient
+        dataclasses.replace(result, reward=float(len(text) % 3))
+        for result, (text, _) in zip(verify(items), items, strict=True)
+    ]
     start = copy.deepcopy(trainer.model)
     given, update = [], Trainer.update
 
