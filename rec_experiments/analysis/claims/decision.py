@@ -1,22 +1,22 @@
-"""When the numbers of several seeds decide whether their mean lies in a range.
+"""When the values of several seeds decide whether their mean lies in a range.
 
-One part of a claim is
+A part of a claim is
 
-supported      if the whole 95 % t interval of the mean lies in the range that the claim asks for;
-contradicted   if the whole interval lies outside, at the level 1 − 5 % / (number of parts);
-undecided      if neither; then the number of seeds is named that would decide if mean and spread
-               stayed as they are;
+supported      if the whole 95 % t interval of the mean lies in the range;
+contradicted   if the whole interval, at the level 1 − 5 % / (number of parts), lies outside;
+undecided      if neither; the number of seeds that would decide, with the same mean and spread, is
+               then reported;
 not run        if there is no finished run.
 
-Why two levels. A claim is supported only if every part is, so what supports it falsely has to get
-past each of them: 95 % a part is at least 95 % for the claim. But it is contradicted as soon as one
-part is, and of ten true parts one has its interval outside by chance in up to a fifth of all cases.
-With 5 % divided by the number of parts (Bonferroni), a true claim is contradicted in at most 5 %.
-Claims are not corrected for each other: each is a question of its own.
+Why two levels: a claim is supported only if every part is, so false support must pass every part,
+and 95 % for each part is at least 95 % for the claim. But one contradicted part contradicts the
+claim, and of ten true parts one has its interval outside by chance in up to a fifth of all cases.
+Dividing the 5 % by the number of parts (Bonferroni) limits that to 5 %. Claims are separate
+questions, so there is no correction over claims.
 
-Values that are equal in all seeds have no spread for t to go by. What n equal values bound is the
-median: it lies to one side of them all with a chance of 2^(1−n) at most, whatever the distribution.
-So they decide at 95 % from six seeds on; fewer leave the part undecided.
+Values that are equal for all seeds have no spread for a t interval. But n equal values bound the
+median: all lie on the same side of it with a probability of at most 2^(1−n), for any distribution.
+So they decide at 95 % from six seeds on, and fewer leave the part undecided.
 """
 
 import bisect
@@ -26,8 +26,8 @@ from enum import Enum
 
 from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
 
-MOST_SEEDS = 1000  # up to which the number that would decide is looked for
-ROUNDING = 1e-9  # a spread below it is none, and so is a distance from the end of a range
+MOST_SEEDS = 1000  # the largest number of seeds considered
+ROUNDING = 1e-9  # smaller spreads and distances count as zero
 
 
 class Outcome(Enum):
@@ -39,7 +39,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """Where a number must lie, ends excluded, and why there."""
+    """An open interval in which a number must lie, and the reason for it."""
 
     name: str
     reason: str
@@ -60,8 +60,8 @@ class Range:
 
 
 def decide(seeds: int, mean: float, spread: float, range_: Range, parts: int) -> Outcome:
-    """The outcome of one of `parts` parts. mean, spread (standard deviation): over the seeds."""
-    low, high = range_.low + ROUNDING, range_.high - ROUNDING  # beyond them, rounding aside
+    """The outcome of one of `parts` parts, from the mean and standard deviation over seeds."""
+    low, high = range_.low + ROUNDING, range_.high - ROUNDING
     half = _half_width(seeds, spread, CONFIDENCE)
     if low < mean - half and mean + half < high:
         return Outcome.supported
@@ -72,17 +72,14 @@ def decide(seeds: int, mean: float, spread: float, range_: Range, parts: int) ->
 
 
 def _half_width(seeds: int, spread: float, confidence: float) -> float:
-    """Of the interval that judges: of equal values 0 where they are enough, infinite otherwise."""
+    """Half the width of the interval. For equal values: 0, or infinite if there are too few."""
     if spread > ROUNDING:
         return spread * t_factor(seeds, confidence)
     return 0.0 if 0.5 ** (seeds - 1) <= 1 - confidence else math.inf
 
 
 def seeds_to_decide(mean: float, spread: float, range_: Range, parts: int) -> int | None:
-    """Fewest seeds that would decide; None if more than MOST_SEEDS.
-
-    More seeds only make intervals narrower, so a bisection finds it.
-    """
+    """The smallest number of seeds that would decide, by bisection; None above MOST_SEEDS."""
 
     def decided(seeds: int) -> bool:
         return decide(seeds, mean, spread, range_, parts) is not Outcome.undecided

@@ -1,33 +1,34 @@
-"""Verdicts for people (text, Markdown, a terminal) and for programs (plain values)."""
+"""Verdicts as a card, text, Markdown and JSON."""
 
 import math
+import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from rec_experiments.analysis.claims.decision import Outcome, Range
 from rec_experiments.analysis.claims.verdict import Finding, Verdict
-from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.formatting import markdown_table, text_table
 from rec_experiments.analysis.results.statistics import Statistic
 
 Verdicts = Mapping[str, list[Verdict]]  # by scale
 
+WIDTH = 100  # characters in a line of text
 VERDICT_HEAD = ["claim", "verdict", "seeds", "figures"]
 HEAD = ["part", "statistic", "mean [95 %]", "IQM", "P", "should be", "seeds", "outcome"]
 READING = (
-    "mean [95 %]: mean over seeds and its t interval. Two arms are compared seed by seed; of a "
-    "ratio (/) it is the geometric mean",
-    "IQM: the mean without the lowest and the highest quarter of the seeds",
-    "P: probability of improvement, the share of all pairs of a seed of the first arm and one of "
-    "the second in which the first has the higher number; a tie counts half",
+    "mean [95 %]: mean over seeds with its t interval. Two arms are compared seed by seed; for a "
+    "ratio (/) the mean is geometric",
+    "IQM: interquartile mean, without the lowest and the highest quarter of the seeds",
+    "P: probability of improvement, the share of pairs of seeds, one of each arm, in which the "
+    "first arm has the higher value; a tie counts half",
     "supported: the whole interval lies in the range. contradicted: all of it lies outside, at the "
-    "level 1 − 5 % / (number of parts), so that a claim of many parts is not contradicted by "
+    "level 1 − 5 % / (number of parts), so that a claim with many parts is not contradicted by "
     "chance. undecided: neither. not run: there is no finished run",
-    "A claim is contradicted if a part is, else not run if a part is, else undecided if a part is, "
-    "else supported",
+    "A claim is contradicted if any part is, otherwise not run if any part is, otherwise undecided "
+    "if any part is, otherwise supported",
 )
 
 
@@ -38,7 +39,7 @@ def heading(verdict: Verdict) -> list[str]:
 
 
 def summary(found: Verdicts) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of all verdicts: one line a claim, one column a scale."""
+    """Head and rows of a table with one line per claim and one column per scale."""
     head = ["claim", *found, "seeds", "figures"]
     rows = [
         [
@@ -52,11 +53,35 @@ def summary(found: Verdicts) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
+def show(console: Console, found: Verdicts) -> None:
+    """Print the card."""
+    console.print(card(found), markup=False, highlight=False, soft_wrap=True)
+
+
+def card(found: Verdicts) -> str:
+    """The outcomes counted for each scale, then one line per claim."""
+    rows = [
+        [each[0].claim.id, *(verdict.outcome.value for verdict in each), each[0].seeds]
+        for each in zip(*found.values(), strict=True)
+    ]
+    table = text_table([["claim", *found, "seeds"], *rows])
+    return "\n".join([*(_counts(*each) for each in found.items()), "", *table]) + "\n"
+
+
+def _counts(scale: str, verdicts: list[Verdict]) -> str:
+    """As in `mini: 4 of 11 claims supported, 2 contradicted, 5 not run; on 10 seeds`."""
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    others = [f"{counts[each]} {each.value}" for each in list(Outcome)[1:] if counts[each]]
+    counted = f"{counts[Outcome.supported]} of {len(verdicts)} claims supported"
+    seeds = {v.fewest_seeds for v in verdicts if v.outcome is not Outcome.not_run}
+    ends = " to ".join(str(end) for end in sorted({min(seeds), max(seeds)})) if seeds else ""
+    return f"{scale}: {', '.join([counted, *others])}" + (f"; on {ends} seeds" if seeds else "")
+
+
 def remarks(verdict: Verdict) -> list[str]:
-    """The claim in words and in the paper's, the verdict with its reasons, a note, and
-    which runs it is from."""
+    """The claim, the verdict with its reasons, the paper's words, and notes."""
     claim = verdict.claim
-    found = [f"{claim.says}.", verdict.sentence, claim.quote, claim.note, *verdict.notes]
+    found = [f"{claim.statement}.", verdict.sentence, claim.quote, claim.note, *verdict.notes]
     return [line for line in found if line]
 
 
@@ -65,7 +90,7 @@ def cells(finding: Finding) -> list[str]:
     check = finding.check
     undecided = finding.outcome is Outcome.undecided
     return [
-        f"{check.says}: {finding.arms}",
+        f"{check.name}: {finding.arms}",
         f"{check.statistic.name} of {check.metric}",
         number(finding),
         _short(finding.interquartile_mean),
@@ -77,6 +102,7 @@ def cells(finding: Finding) -> list[str]:
 
 
 def number(finding: Finding) -> str:
+    """Mean and interval."""
     interval = finding.interval
     return _short(finding.mean) + (f" [{interval[0]:.3g}, {interval[1]:.3g}]" if interval else "")
 
@@ -86,83 +112,52 @@ def _short(value: float | None) -> str:
 
 
 def legend(verdicts: Iterable[Verdict]) -> tuple[list[Range], list[Statistic]]:
-    """Thresholds and statistics in use, each once."""
+    """The thresholds and statistics in use, each once."""
     checks = [finding.check for verdict in verdicts for finding in verdict.findings]
     ranges = list(dict.fromkeys(check.range for check in checks))
     return ranges, list(dict.fromkeys(check.statistic for check in checks))
 
 
 def text(verdicts: list[Verdict]) -> str:
-    """Plain text, for the file beside a figure."""
+    """Verdicts with all details, for a terminal and for the file beside a figure."""
     lines = []
     for verdict in verdicts:
         lines += remarks(verdict)
-        table = [HEAD, *map(cells, verdict.findings)]
-        lines += [f"  {line}" for line in text_table(table)] + [""]
+        for part, statistic, mean, iqm, p, should, seeds, outcome in map(cells, verdict.findings):
+            lines += [
+                f"  {part}: {outcome}",
+                f"    {statistic}: {mean}, IQM {iqm}, P {p}; should be {should}; {seeds} seeds",
+            ]
+        lines.append("")
     ranges, statistics = legend(verdicts)
     lines += [f"{each}." for each in READING]
     lines += [f"{each}  {each.name}: {each.reason}." for each in ranges]
-    lines += [f"{each.name}  {each.meaning}" for each in statistics]
-    return "\n".join(lines) + "\n"
+    lines += [f"{each.name}: {each.meaning}." for each in statistics]
+    wrapped = [textwrap.wrap(line, WIDTH, subsequent_indent="      ") or [""] for line in lines]
+    return "\n".join(part for each in wrapped for part in each) + "\n"
 
 
 def markdown(found: Verdicts) -> str:
-    """A report: all verdicts, the parts of each at each scale, the reasons of the thresholds."""
-    lines = ["# Claims", "", *_markdown(*summary(found)), ""]
+    """A page with all verdicts and their details, the thresholds and the statistics."""
+    lines = ["# Claims", "", *markdown_table(*summary(found)), ""]
     lines += [f"- {line}." for line in READING] + [""]
     for scale, verdicts in found.items():
         lines += [f"## Scale {scale}", ""]
         for verdict in verdicts:
             lines += [f"### {verdict.claim.id}", ""]
             lines += [line for remark in remarks(verdict) for line in (remark, "")]
-            lines += [*_markdown(HEAD, map(cells, verdict.findings)), ""]
+            lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""]
     ranges, statistics = legend(each for verdicts in found.values() for each in verdicts)
     lines += ["## Thresholds", ""]
-    lines += _markdown(["name", "range", "reason"], ([r.name, str(r), r.reason] for r in ranges))
+    thresholds = ([each.name, str(each), each.reason] for each in ranges)
+    lines += markdown_table(["name", "range", "reason"], thresholds)
     lines += ["", "## Statistics", ""]
-    lines += _markdown(["name", "of one run"], ([s.name, s.meaning] for s in statistics))
+    lines += markdown_table(["name", "of one run"], ([s.name, s.meaning] for s in statistics))
     return "\n".join(lines) + "\n"
 
 
-def _markdown(head: list[str], rows: Iterable[list[str]]) -> list[str]:
-    table = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
-
-
-def show(console: Console, found: Verdicts) -> None:
-    """Print all verdicts with their parts, the reasons of the thresholds, and a summary."""
-    for verdicts in found.values():
-        for verdict in verdicts:
-            for remark in remarks(verdict):
-                console.print(remark, markup=False, highlight=False)
-            _show(console, HEAD, map(cells, verdict.findings), whole=(2, 5, 6))
-    ranges, statistics = legend(each for verdicts in found.values() for each in verdicts)
-    console.print("[bold]thresholds[/]")
-    _show(console, ["name", "range", "reason"], ([r.name, str(r), r.reason] for r in ranges))
-    console.print("[bold]statistics of one run[/]")
-    _show(console, ["name", "meaning"], ([s.name, s.meaning] for s in statistics))
-    console.print("[bold]how to read it[/]")
-    for line in READING:
-        console.print(f"{line}.", markup=False, highlight=False)
-    console.print("\n[bold]verdicts[/]")
-    _show(console, *summary(found))
-
-
-def _show(
-    console: Console, head: list[str], rows: Iterable[list[str]], whole: tuple[int, ...] = ()
-) -> None:
-    """whole: the columns whose cells stay on one line."""
-    table = Table(box=None, pad_edge=False)
-    for place, title in enumerate(head):
-        table.add_column(escape(title), no_wrap=place in whole, overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
-    console.print()
-
-
 def plain(verdict: Verdict) -> dict[str, Any]:
-    """As plain values, for JSON."""
+    """A verdict as plain values, for JSON."""
     claim = verdict.claim
     return {
         "claim": claim.id,
@@ -171,9 +166,9 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "seeds": verdict.fewest_seeds,
         "claim_seeds": verdict.claim_seeds,
         "reasons": verdict.reasons,
-        "says": claim.says,
+        "statement": claim.statement,
         "quote": claim.quote,
-        "figures": list(claim.figures),
+        "figures": claim.figures,
         "needs": claim.needs,
         "note": claim.note,
         "runs": verdict.notes,
@@ -184,7 +179,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
 def _plain(finding: Finding) -> dict[str, Any]:
     check = finding.check
     return {
-        "says": check.says,
+        "name": check.name,
         "arms": finding.arms,
         "figures": list(check.figures),
         "metric": check.metric,

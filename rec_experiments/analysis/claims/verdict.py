@@ -1,8 +1,9 @@
-"""From runs to a verdict: a statistic of each run, one number a seed, the range it must lie in.
+"""From the statistics of runs to a verdict on a claim.
 
-A claim is a conjunction of checks, its parts; what decides a part is in decision.py. Two arms are
-compared seed by seed: pairs share their seed, and with it prompts and draws, so that what both have
-in common cancels. Ratios are taken on the logarithm.
+A claim is a conjunction of checks. Each check has a statistic of a run and the range in which its
+mean over seeds must lie; decision.py says when the seeds decide. Two arms are compared seed by
+seed: runs with the same seed share prompts and random numbers, so their common variation cancels.
+Ratios are compared on a logarithmic scale.
 """
 
 import fnmatch
@@ -35,7 +36,7 @@ from rec_experiments.analysis.results.summary import duplicates
 
 
 class Compare(Enum):
-    """How the statistics of two arms become one number a seed."""
+    """How the statistics of two arms become one number per seed."""
 
     difference = "−"
     ratio = "/"
@@ -45,12 +46,13 @@ class Compare(Enum):
 class Check:
     """One part of a claim.
 
-    says: the part in words. figures: that hold its runs; the same arm and column in several figures
-    is the same run. column: its title. arm, against: labels of the legend, with * for any text;
-    each arm that fits is checked, against each. Without `against` the arm stands for itself.
+    name: what it checks, in words. figures: figures with its runs; the same arm and column in
+    several figures is the same run. column: title of the column. arm, against: legend labels, with
+    * for any text; every matching arm is checked, or compared with every arm that matches
+    `against`. compare: how two arms are compared.
     """
 
-    says: str
+    name: str
     figures: tuple[str, ...]
     column: str
     arm: str
@@ -63,44 +65,48 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """id, says, figures: as in the paper. quote: its own words, which the checks put into numbers,
-    "" where it only draws. needs: what its runs need beyond a CPU. note: what must be known beside
-    the verdict."""
+    """statement: the claim in our words. quote: in the paper's, "" if it is only drawn there.
+    needs: what its runs need beyond a CPU. note: how to interpret the verdict."""
 
     id: str
-    says: str
+    statement: str
     quote: str
-    figures: tuple[str, ...]
     checks: tuple[Check, ...]
     needs: str = ""
     note: str = ""
 
+    @property
+    def figures(self) -> list[str]:
+        """The figures that its checks read."""
+        found = {figure for check in self.checks for figure in check.figures}
+        return sorted(found, key=lambda name: (len(name), name))
+
     def within(self, figure: str) -> "Claim | None":
-        """The claim's parts that one figure shows; None if it shows none."""
+        """The claim with only the checks that one figure shows; None if it shows none."""
         checks = tuple(check for check in self.checks if figure in check.figures)
         return replace(self, checks=checks) if checks else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """What the runs say of a check on one arm, or pair of arms.
+    """The values of one arm, or pair of arms.
 
-    values: by seed, logarithms for a ratio. without: why a finished seed has none. arms: of a pair,
-    the two arms' own numbers at the seeds of `values`.
+    values: by seed, logarithms for a ratio. without: why a finished seed has none. arms: for a
+    pair, the values of either arm at the seeds of `values`.
     """
 
     values: dict[int, float]
     without: dict[int, str]
-    arms: tuple[list[float], ...]
+    arms: tuple[list[float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A check on one arm, or pair of arms, which `arms` names.
+    """The result of a check on one arm, or pair of arms.
 
-    mean, interval, interquartile_mean: over seeds, geometric for a ratio; None without enough.
-    improvement: chance that the first arm's number is higher, None for a single arm. why: what
-    keeps the data from deciding, else empty.
+    mean, interval, interquartile_mean: over seeds, geometric for a ratio; None with too few seeds.
+    improvement: probability that the first arm's value is higher; None for a single arm. why: why
+    the check is undecided or not run, otherwise empty.
     """
 
     check: Check
@@ -114,14 +120,14 @@ class Finding:
     why: str
 
     def describe(self) -> str:
-        part = f"{self.check.says} ({self.arms})"
+        part = f"{self.check.name} ({self.arms})"
         return f"{part}: {self.why}" if self.why else part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """scale: of the runs. claim_seeds: how many seeds are to decide, None for those there are.
-    notes: which releases made the runs, and which runs are in several folders."""
+    """The findings on a claim at a scale. claim_seeds: the number of seeds that should decide, None
+    for any. notes: which releases made the runs, and which runs are in several folders."""
 
     claim: Claim
     scale: str
@@ -131,38 +137,38 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """A part that is contradicted decides, then one without runs, then an undecided one."""
+        """Contradicted if any finding is, otherwise not run, undecided or supported, in this
+        order."""
         outcomes = {finding.outcome for finding in self.findings}
         order = (Outcome.contradicted, Outcome.not_run, Outcome.undecided, Outcome.supported)
         return next(outcome for outcome in order if outcome in outcomes)
 
     @property
     def name(self) -> str:
-        """The outcome in words; of a claim without runs, what these need."""
-        waits = self.outcome is Outcome.not_run and self.claim.needs
-        return self.outcome.value + (f" (needs {waits})" if waits else "")
+        """The outcome in words, with what the claim needs if it was not run."""
+        missing = self.outcome is Outcome.not_run and self.claim.needs
+        return self.outcome.value + (f" (needs {missing})" if missing else "")
 
     @property
     def title(self) -> str:
-        """The outcome with the scale that it was reached at."""
+        """The outcome and the scale."""
         decided = self.outcome is not Outcome.not_run
         return f"{self.name} at scale {self.scale}" if decided else self.name
 
     @property
     def fewest_seeds(self) -> int:
-        """Of any part."""
+        """The smallest number of seeds of any finding."""
         return min(len(finding.seeds) for finding in self.findings)
 
     @property
     def seeds(self) -> str:
-        """The fewest, and of how many where there should be more."""
-        fewest, all_seeds = self.fewest_seeds, self.claim_seeds
-        short = all_seeds is not None and fewest < all_seeds
-        return f"{fewest} of {all_seeds}" if short else str(fewest)
+        """As in `10`, or `3 of 10` if there are fewer than there should be."""
+        fewest, needed = self.fewest_seeds, self.claim_seeds
+        return f"{fewest} of {needed}" if needed is not None and fewest < needed else str(fewest)
 
     @property
     def reasons(self) -> list[str]:
-        """The parts that contradict the claim, or those that keep it from being decided."""
+        """The findings that contradict the claim, or that leave it undecided or not run."""
         if self.outcome is Outcome.supported:
             return []
         if all(finding.outcome is Outcome.not_run for finding in self.findings):
@@ -179,7 +185,7 @@ class Verdict:
 def judge(
     claim: Claim, data_by_figure: Mapping[str, FigureData], scale: str, claim_seeds: int | None
 ) -> Verdict:
-    """The verdict on one claim, from those of its figures that are at hand."""
+    """The verdict on a claim. Figures of the claim that are not given count as not run."""
     samples = [
         (check, arms, sample)
         for check in claim.checks
@@ -200,32 +206,31 @@ def judge(
 def _samples(
     check: Check, data_by_figure: Mapping[str, FigureData]
 ) -> Iterator[tuple[str, Sample]]:
-    """Each arm, or pair of arms, that fits the check: its name and its numbers."""
+    """Name and values of each arm, or pair of arms, that matches the check."""
     figures = [data_by_figure[name] for name in check.figures if name in data_by_figure]
     for arm, against in product(_labels(figures, check.arm), _labels(figures, check.against)):
-        first = _by_seed(figures, arm, check)
+        first = _seed_values(figures, arm, check)
         if against:
             arms = f"{arm} {check.compare.value} {against}"
-            sample = _paired(first, _by_seed(figures, against, check), check.compare)
+            sample = _paired(first, _seed_values(figures, against, check), check.compare)
         else:
-            arms = arm
-            sample = Sample(values=first.values, without=first.without, arms=())
+            arms, sample = arm, Sample(values=first.values, without=first.without)
         yield f"{arms}, {check.column}" if check.column else arms, sample
 
 
 def _labels(figures: list[FigureData], pattern: str) -> list[str]:
-    """Arms that fit; the pattern itself where none does, so that what is missing has a name."""
+    """The arms that match; the pattern itself if none does, to name what is missing."""
     arms = dict.fromkeys(arm for data in figures for arm in data.arms)
     return fnmatch.filter(arms, pattern) or [pattern]
 
 
-def _by_seed(figures: list[FigureData], arm: str, check: Check) -> SeedValues[float]:
+def _seed_values(figures: list[FigureData], arm: str, check: Check) -> SeedValues[float]:
     runs = [run for data in figures for run in data.select(arm, check.column)]
     return finished_values(runs, check.statistic.of, check.metric)
 
 
 def _paired(first: SeedValues[float], second: SeedValues[float], compare: Compare) -> Sample:
-    """Of the seeds that both arms have finished."""
+    """The comparison at each seed that both arms have finished."""
     values, without = {}, {}
     for seed in sorted(first.finished & second.finished):
         one, other = first.values.get(seed), second.values.get(seed)
@@ -236,7 +241,7 @@ def _paired(first: SeedValues[float], second: SeedValues[float], compare: Compar
         elif one > 0 and other > 0:
             values[seed] = math.log(one / other)
         else:
-            without[seed] = "a ratio of numbers that are not above 0"
+            without[seed] = "a ratio of numbers that are not positive"
     numbers = tuple([each.values[seed] for seed in values] for each in (first, second))
     return Sample(values=values, without=without, arms=numbers)
 
@@ -261,14 +266,14 @@ def _finding(check: Check, arms: str, sample: Sample, parts: int) -> Finding:
 
 
 def _outcome(sample: Sample, range_: Range, parts: int) -> tuple[Outcome, str]:
-    """The outcome, and what keeps the data from deciding.
+    """The outcome, and why it is undecided or not run.
 
-    Where a finished run has no number the part is undecided: the others would be a selection.
+    If any finished run has no value the check is undecided: the others would be a selection.
     """
     values = list(sample.values.values())
     if sample.without:
         why = "; ".join(dict.fromkeys(sample.without.values()))
-        return Outcome.undecided, f"no number at seed {', '.join(map(str, sample.without))}: {why}"
+        return Outcome.undecided, f"no value at seed {', '.join(map(str, sample.without))}: {why}"
     if not values:
         return Outcome.not_run, "no finished runs"
     if len(values) == 1:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rec_experiments.analysis.claims import CLAIMS, simulation
 from rec_experiments.analysis.claims.decision import Outcome
-from rec_experiments.analysis.claims.thresholds import (
+from rec_experiments.analysis.claims.definitions import (
     ALIKE,
     HIGHER,
     LESS,
@@ -76,6 +76,6 @@ def test_the_rates_are_printed(monkeypatch, capsys):
     monkeypatch.setattr(simulation, "PAIRS", 3)
     simulation.show(Console(width=120))
     printed = capsys.readouterr().out
-    assert "3 pairs of arms that do not differ, 10 seeds" in printed
-    assert "3 runs of a policy that stays as it is, 11 evaluations" in printed
-    assert "found by `higher: area under the curve (mean), difference`" in printed
+    assert "3 pairs of equal arms, 10 seeds" in printed
+    assert "3 runs of a policy that never changes, 11 evaluations" in printed
+    assert "`higher: area under the curve (mean), difference` is supported" in printed
