@@ -9,7 +9,13 @@ from rich.console import Console
 from rec_experiments.analysis import regime
 from rec_experiments.analysis.regime import tables
 from rec_experiments.analysis.regime.arms import Arm, arms_in, arms_of
-from rec_experiments.analysis.regime.ranges import TARGETS, Target, Verdict, load, verdicts
+from rec_experiments.analysis.regime.ranges import (
+    TARGETS,
+    Target,
+    TargetResult,
+    check_targets,
+    load,
+)
 from rec_experiments.analysis.results.formatting import to_json
 from rec_experiments.cli import command, help
 from rec_experiments.errors import UserError
@@ -47,10 +53,10 @@ def _regime(arms: list[Arm]) -> tuple[Show, Write]:
     }
 
 
-def _check(found: list[Verdict]) -> tuple[Show, Write]:
-    return lambda console: tables.show_verdicts(console, found), {
-        ".json": lambda: to_json(tables.plain_verdicts(found)),
-        ".md": lambda: tables.markdown_verdicts(found).encode(),
+def _check(found: list[TargetResult]) -> tuple[Show, Write]:
+    return lambda console: tables.show_targets(console, found), {
+        ".json": lambda: to_json(tables.plain_targets(found)),
+        ".md": lambda: tables.targets_markdown(found).encode(),
     }
 
 
@@ -63,7 +69,7 @@ def run(arguments: list[str]) -> None:
     out = command.out_file(line, ".json", ".md")
     targets = load(Path(line.values.get("targets", TARGETS)), Target)
     arms = read(line, line.words[checks:])
-    found = verdicts(arms, targets) if checks else []
+    found = check_targets(arms, targets) if checks else []
     if checks and not found:
         raise UserError("check: no target is for these runs")
     show, write = _check(found) if checks else _regime(arms)
@@ -71,7 +77,7 @@ def run(arguments: list[str]) -> None:
         with command.writing(out):
             write_atomic(out, write[out.suffix]())
     show(Console())
-    if any(not each.met and not each.target.wish for each in found):
+    if any(not each.met and not each.target.optional for each in found):
         sys.exit(MISSED)
 
 

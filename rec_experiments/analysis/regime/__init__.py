@@ -1,11 +1,12 @@
-"""The regime of a run: how far the policy moves between drawing and using a sample, and how that
-compares with published runs. Reads run folders, nothing else.
+"""The regime of a run: how far the policy moves between generating and using a sample, compared
+with published runs.
 
-quantities  from the rows of one run to one number
-arms        the runs that a row of a table is the mean of
-expected    published values and targets, and where an arm lies beside them
-blocks      the numbers of arms, quantity by quantity
-tables      the same for people and for programs
+quantities  numbers of one run
+arms        the runs over which a row of a table is a mean
+ranges      published values and targets, and whether an arm meets them
+sections    the numbers of arms, quantity by quantity
+tables      the sections as text, Markdown and JSON
+alarms      signs that a run may be about to collapse
 """
 
 import functools
@@ -20,11 +21,11 @@ __all__ = ["of_arms", "of_figure", "tables"]
 
 
 def of_arms(arms: list[Arm]) -> list[Section]:
-    """Their numbers beside published ones."""
+    """The numbers of arms beside published ones."""
     return sections(arms, _published())
 
 
-@functools.cache  # a report asks for them with each figure
+@functools.cache  # a report needs them for each figure
 def _published() -> list[Published]:
     return load(REFERENCE_VALUES, Published)
 

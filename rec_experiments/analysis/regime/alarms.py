@@ -1,7 +1,4 @@
-"""Signs that a collapse may be coming, from the rows of one run so far.
-
-`alarms.yaml` holds the thresholds with their reasons.
-"""
+"""Signs that a run may be about to collapse; `alarms.yaml` holds the thresholds with reasons."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from rec_experiments.analysis.regime.ranges import Expected
+from rec_experiments.analysis.regime.ranges import ExpectedRange
 from rec_experiments.analysis.results.runs import Row, points
 from rec_experiments.errors import UserError
 
@@ -17,12 +14,12 @@ ALARMS = Path(__file__).with_suffix(".yaml")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alarm(Expected):
-    """A range that a run leaves before it collapses.
+class Alarm(ExpectedRange):
+    """A range that runs leave before they collapse.
 
-    last: the value at a step is the median of so many measurements up to it, so that one batch says
-    nothing. first: if given, it is divided by the median of the run's first so many. why: the
-    reason for the range. Raises UserError for a count that is none.
+    last: the value at a step is the median of this many latest measurements, so one batch alone
+    raises no alarm. first: divide by the median of this many first measurements of the run, null
+    for none. why: the reason for the range. Raises UserError for counts below 1.
     """
 
     last: int
@@ -36,16 +33,16 @@ class Alarm(Expected):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sounding:
-    """An alarm that a run gives now. value: of its quantity. since: the step from which on."""
+class ActiveAlarm:
+    """An alarm at the last step of a run. value: of its quantity. since: the first step of it."""
 
     alarm: Alarm
     value: float
     since: int
 
 
-def course(rows: list[Row], alarm: Alarm) -> tuple[list[int], list[float]]:
-    """Steps and values of an alarm's quantity, from where there are enough measurements on."""
+def values_of(rows: list[Row], alarm: Alarm) -> tuple[list[int], list[float]]:
+    """Steps and values of an alarm's quantity, once there are enough measurements."""
     steps, values = points(rows, f"train/{alarm.quantity}")
     skipped = max(alarm.last, (alarm.first or 0) + 1) - 1
     if len(values) <= skipped:
@@ -55,20 +52,20 @@ def course(rows: list[Row], alarm: Alarm) -> tuple[list[int], list[float]]:
     return (steps[skipped:], [float(each) / unit for each in medians]) if unit else ([], [])
 
 
-def first_sounded(rows: list[Row], alarm: Alarm) -> int | None:
-    """The first step at which the run gave it."""
-    steps, values = course(rows, alarm)
+def first_alarm(rows: list[Row], alarm: Alarm) -> int | None:
+    """The first step of a run with the alarm, None without one."""
+    steps, values = values_of(rows, alarm)
     outside = (s for s, v in zip(steps, values, strict=True) if alarm.place(v) != "inside")
     return next(outside, None)
 
 
-def sounding(rows: list[Row], alarms: list[Alarm]) -> list[Sounding]:
-    """The alarms that a run gives at its last step."""
+def active_alarms(rows: list[Row], alarms: list[Alarm]) -> list[ActiveAlarm]:
+    """The alarms at the last step of a run."""
     found = []
     for alarm in alarms:
-        steps, values = course(rows, alarm)
+        steps, values = values_of(rows, alarm)
         inside = [n for n, value in enumerate(values) if alarm.place(value) == "inside"]
         since = inside[-1] + 1 if inside else 0
         if since < len(values):
-            found.append(Sounding(alarm=alarm, value=values[-1], since=steps[since]))
+            found.append(ActiveAlarm(alarm=alarm, value=values[-1], since=steps[since]))
     return found

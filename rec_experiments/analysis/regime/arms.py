@@ -1,4 +1,4 @@
-"""Which runs a row of a table is the mean of."""
+"""Arms: the runs over which a row of a table is a mean."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ Config = dict[str, Any]  # dotted keys
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """Runs that differ in their seed alone. section: the arms that are read side by side."""
+    """Runs that differ only in their seed. section: title of the arms to compare it with."""
 
     name: str
     section: str
@@ -30,23 +30,23 @@ class Arm:
 
     @functools.cached_property
     def lags(self) -> list[list[int | None]]:
-        """Of each run and row."""
+        """The lag of each row of each run."""
         return [lags_of(run.rows) for run in self.runs]
 
     @functools.cached_property
     def _series(self) -> dict[str, list[Series]]:
-        """By quantity, of each run: tables ask for the same one at many lags."""
+        """The values of each run, by quantity: tables need the same ones at many lags."""
         return {}
 
     def mean(self, measure: Callable[[list[Row]], float | None]) -> float | None:
-        """Of a number of each run, over the runs that have it."""
+        """Mean of one number per run, over the runs that have it."""
         return _mean(measure(run.rows) for run in self.runs)
 
     def mean_of(
         self, quantity: str, lags: Lags | None = None, part: str | None = None
     ) -> float | None:
-        """Of train/`quantity` of each run at these lags, and in this part, over the runs that have
-        it."""
+        """Mean of train/`quantity` at these lags and in this part of a run, over the runs that
+        have it."""
         if quantity not in self._series:
             each = zip(self.runs, self.lags, strict=True)
             self._series[quantity] = [series(run.rows, quantity, found) for run, found in each]
@@ -59,7 +59,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def arms_in(data: FigureData) -> list[Arm]:
-    """Those of a figure that have rows, column by column."""
+    """The arms of a figure that have rows, column by column."""
     return [
         Arm(name=name, section=column, runs=runs, config=flat(read_config(runs[0].path)))
         for column in data.columns
@@ -69,23 +69,23 @@ def arms_in(data: FigureData) -> list[Arm]:
 
 
 def arms_of(folders: list[Path]) -> list[Arm]:
-    """Those that run folders make up, by schedule, with their `names`. Of several folders with the
-    same run the first counts. Raises UserError for what is no run folder, or has no step yet."""
+    """The arms that run folders form, by schedule. Of several folders with the same run the first
+    counts. Raises UserError for a folder that holds no run, or no step yet."""
     groups: dict[str, dict[int, tuple[Run, dict[str, Any]]]] = {}
     for folder in folders:
         if not (folder / "metrics.jsonl").exists():
-            raise UserError(f"{folder}: is no run folder, it has no metrics.jsonl")
+            raise UserError(f"{folder}: is not a run folder, it has no metrics.jsonl")
         config = read_config(folder)
         try:
             method, schedule = str(config["algo"]["name"]), schedule_name(config["sync"])
             run = read_run(method, schedule, int(config["seed"]), folder)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(
-                f"run folder {folder}: its {CONFIG} holds something else than a run writes there "
+                f"run folder {folder}: its {CONFIG} was not written by a run "
                 f"({type(error).__name__}: {first_line(error)})"
             ) from error
         if not run.rows:
-            raise UserError(f"{folder}: holds no row of a run yet")
+            raise UserError(f"{folder}: has no rows yet")
         groups.setdefault(repr(_without_seed(config)), {}).setdefault(run.seed, (run, config))
     arms_by_seed = [list(group.values()) for group in groups.values()]
     firsts = [group[0] for group in arms_by_seed]
@@ -100,8 +100,8 @@ def arms_of(folders: list[Path]) -> list[Arm]:
 
 
 def names(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """What to call the arm of each run: its algorithm, and where arms of one schedule share that,
-    the fewest keys that tell them apart."""
+    """A name for the arm of each run: its algorithm and, if arms of one schedule share it, the
+    fewest keys that distinguish them."""
     cells: dict[tuple[str, str], dict[str, Config]] = {}
     places = []
     for config in configs:
@@ -109,16 +109,16 @@ def names(configs: Sequence[dict[str, Any]]) -> list[str]:
         kept = _without_seed(config)
         cells.setdefault(cell, {})[repr(kept)] = kept
         places.append((cell, kept))
-    keys = {cell: _telling_apart(list(arms.values())) for cell, arms in cells.items()}
+    keys = {cell: _distinguishing_keys(list(arms.values())) for cell, arms in cells.items()}
     return [
         ", ".join([cell[0], *(f"{key}={kept[key]}" for key in keys[cell] if key in kept)])
         for cell, kept in places
     ]
 
 
-def _telling_apart(arms: list[Config]) -> list[str]:
-    """Keys of whose values no two arms have the same: one after another, that which leaves the
-    fewest alike, and the shortest of several."""
+def _distinguishing_keys(arms: list[Config]) -> list[str]:
+    """Keys whose values distinguish all arms, chosen greedily: the key that separates the most
+    arms, and the shortest of equals."""
 
     def kinds(keys: list[str]) -> int:
         return len({repr([(key in arm, arm.get(key)) for key in keys]) for arm in arms})
@@ -131,6 +131,6 @@ def _telling_apart(arms: list[Config]) -> list[str]:
 
 
 def _without_seed(config: dict[str, Any]) -> Config:
-    """What the runs of an arm share, in one order."""
+    """The configuration that the runs of an arm share, sorted."""
     kept = flat(identity(config))
     return {key: kept[key] for key in sorted(kept.keys() - {"seed"})}

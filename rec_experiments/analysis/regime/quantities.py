@@ -1,4 +1,4 @@
-"""From the rows of one run to one number. Each returns None where the run does not say."""
+"""Numbers of one run, from its rows; None if they were not measured."""
 
 import math
 from collections import Counter
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from rec_experiments.analysis.results.runs import Row, is_finite, points
 
 Array = NDArray[np.float64]
-Lags = tuple[int, int | None]  # from, to, both included; None for no end
+Lags = tuple[int, int | None]  # first and last, both included; None for no last
 PARTS = ("start", "middle", "end")
-SHARE = 10  # a part of a run is one in so many of its points
+SHARE = 10  # a part is a tenth of the points of a run
 PERCENT = ("clip_fraction", "live_groups", "distinct_responses")  # shown in per cent
 
 
 def lag(row: Row) -> int | None:
-    """Gradient steps since the batch was drawn; None where its responses are of several lags."""
+    """Gradient steps since the batch was generated; None if its responses have several lags."""
     mean = row.get("train/staleness")
     if not is_finite(mean):
         return None
@@ -29,20 +29,19 @@ def lag(row: Row) -> int | None:
 
 
 def lags_of(rows: list[Row]) -> list[int | None]:
-    """Of each row."""
+    """The lag of each row."""
     return [lag(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric of a run where it was measured and finite, I values, and the lag of the row of each,
-    NaN where it has none."""
+    """The I finite values of a metric of a run, and the lag of the row of each, NaN for none."""
 
     values_I: Array
     lags_I: Array
 
     def mean(self, lags: Lags | None = None, part: str | None = None) -> float | None:
-        """Over the steps at these lags, and in this part of them."""
+        """Mean over the steps at these lags, and in this part of them."""
         values_I = self.values_I
         if lags:
             first, last = lags
@@ -52,7 +51,7 @@ class Series:
 
 
 def series(rows: list[Row], quantity: str, lags: list[int | None]) -> Series:
-    """Of train/`quantity`. lags: of each row."""
+    """The values of train/`quantity`. lags: of each row."""
     key = f"train/{quantity}"
     at = [n for n, row in enumerate(rows) if is_finite(row.get(key))]
     return Series(
@@ -69,7 +68,7 @@ def mean_of(
 
 
 def _part(values: Array, part: str | None) -> Array:
-    """The first, middle or last tenth of the points, at least one; all for None."""
+    """The first, middle or last tenth of the points, at least one; all points for None."""
     if part is None:
         return values
     size = max(1, round(len(values) / SHARE))
@@ -78,20 +77,20 @@ def _part(values: Array, part: str | None) -> Array:
 
 
 def interval(rows: list[Row]) -> float | None:
-    """Gradient steps that one drawing version serves, median over versions."""
+    """Gradient steps per version of the sampler's policy, median over versions."""
     versions = Counter(points(rows, "train/policy_version")[1])
     return float(median(versions.values())) if versions else None
 
 
 def windows(rows: list[Row]) -> float | None:
-    """Gradient steps ÷ interval: how often the drawing policy was renewed."""
+    """Gradient steps ÷ interval: how often the sampler's policy was updated."""
     steps = len(points(rows, "train/policy_version")[1])
     return steps / each if (each := interval(rows)) else None
 
 
 def accuracy_at_two_thirds(rows: list[Row]) -> float | None:
-    """Evaluation accuracy at two thirds of the steps ÷ that at the end, both on the line of least
-    squares through the evaluations of the last third. Above 1 it falls; near 1 it is flat."""
+    """Evaluation accuracy at two thirds of the steps ÷ that at the end, both on the least-squares
+    line through the evaluations of the last third. Above 1 accuracy falls; near 1 it is flat."""
     last = rows[-1]["step"] if rows else 0
     steps, values = points([row for row in rows if 3 * row["step"] >= 2 * last], "eval/accuracy")
     if len(steps) < 3:
@@ -109,13 +108,13 @@ DERIVED: dict[str, Callable[[list[Row]], float | None]] = {
 
 
 def factor(quantity: str) -> int:
-    """Between a quantity and what is shown of it."""
+    """By which a quantity is multiplied to be shown: 100 for per cent."""
     return 100 if quantity.startswith(PERCENT) else 1
 
 
 def spread(lags: set[int], most: int = 6) -> list[int]:
-    """At most `most` of them from first to last: all, or the first two and then at even distances
-    rounded down."""
+    """At most `most` of the lags: all, or the first two and then evenly spaced ones, rounded down,
+    to the last."""
     ordered = sorted(lags)
     if len(ordered) <= most:
         return ordered
@@ -126,6 +125,6 @@ def spread(lags: set[int], most: int = 6) -> list[int]:
 
 
 def between(lags: list[int]) -> list[tuple[int, int]]:
-    """Ranges without gaps that end at these lags."""
+    """Adjacent ranges that end at these lags."""
     starts = [lags[0], *(each + 1 for each in lags[:-1])] if lags else []
     return list(zip(starts, lags, strict=True))

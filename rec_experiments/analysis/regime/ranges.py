@@ -1,7 +1,7 @@
-"""Where a quantity was seen elsewhere, or where it should be, and whether an arm lies there.
+"""Ranges of a quantity: published values, and targets.
 
-`reference_values.yaml` holds values of published runs with their provenance, `targets.yaml` what a
-setting of this package should meet before two methods are compared on it.
+`reference_values.yaml` holds values of published runs with their sources, `targets.yaml` what a
+setting of this package should meet before methods are compared on it.
 """
 
 from dataclasses import dataclass, fields
@@ -21,11 +21,11 @@ REFERENCE_VALUES, TARGETS = FOLDER / "reference_values.yaml", FOLDER / "targets.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
-    """name: in words. quantity: a key of metrics.jsonl without its `train/`, or a derived one. low,
-    high: its range, null for no end. lags: from, to, null for no end; null for all. part: start,
-    middle or end; null for the whole run. arms: keys of the configuration and the values that an
-    arm must have to be compared.
+class ExpectedRange:
+    """name: in words. quantity: a key of metrics.jsonl without `train/`, or one of DERIVED. low,
+    high: ends of the range, null for none. lags: first and last, null for no last; null for all
+    lags. part: start, middle or end; null for the whole run. arms: configuration keys and the
+    values that an arm must have to be compared.
     """
 
     name: str
@@ -36,17 +36,13 @@ class Expected:
     part: str | None
     arms: dict[str, Any]
 
-    def fits(self, arm: Arm) -> bool:
-        """Whether the arm can be compared."""
-        return self.is_for(arm.config)
-
     def is_for(self, config: Config) -> bool:
-        """As `fits`, by the keys of a configuration."""
+        """Whether an arm with this configuration can be compared."""
         return all(config.get(key) == value for key, value in self.arms.items())
 
     def value(self, arm: Arm) -> float | None:
-        """Of the arm, mean over its runs. None unless the last of the lags occurs more than once in
-        a run: those that only its first steps have are like no others."""
+        """Mean over the arm's runs. None unless the last lag occurs more than once in a run: the
+        steps at which the lags first build up are not comparable."""
         last = self.lags[1] if self.lags else None
         if last is not None and not any(lags.count(last) > 1 for lags in arm.lags):
             return None
@@ -55,17 +51,17 @@ class Expected:
         return arm.mean_of(self.quantity, self.lags, self.part)
 
     def place(self, value: float) -> str:
-        """Where a value lies."""
+        """Whether a value lies below, inside or above the range."""
         if self.low is not None and value < self.low:
             return "below"
         return "above" if self.high is not None and value > self.high else "inside"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Published(Expected):
-    """source, setting: whose run it was. read: table, text, log file, or figure (roughly). checked:
-    when it was last compared with the source; null if it could not be. note: how its definition
-    differs from the one here."""
+class Published(ExpectedRange):
+    """A published value. source, setting: where it was published and for which run. read: from a
+    table, text, log file or figure (roughly). checked: when it was last compared with the source,
+    null if never. note: how its definition differs from ours."""
 
     source: str
     setting: str
@@ -75,16 +71,16 @@ class Published(Expected):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target(Expected):
-    """wish: to be met if it can be. why: the reason for the range."""
+class Target(ExpectedRange):
+    """optional: whether missing it is no failure. why: the reason for the range."""
 
-    wish: bool
+    optional: bool
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """A target held against an arm that it is for. value: None where it was not measured."""
+class TargetResult:
+    """A target applied to an arm. value: of the arm, None if it was not measured."""
 
     target: Target
     arm: Arm
@@ -95,21 +91,21 @@ class Verdict:
         return self.value is not None and self.target.place(self.value) == "inside"
 
 
-def verdicts(arms: list[Arm], targets: list[Target]) -> list[Verdict]:
-    """Arm by arm, on the targets that are for it."""
+def check_targets(arms: list[Arm], targets: list[Target]) -> list[TargetResult]:
+    """Every target that applies to an arm, arm by arm."""
     return [
-        Verdict(target=target, arm=arm, value=target.value(arm))
+        TargetResult(target=target, arm=arm, value=target.value(arm))
         for arm in arms
         for target in targets
-        if target.fits(arm)
+        if target.is_for(arm.config)
     ]
 
 
-Kind = TypeVar("Kind", bound=Expected)
+Kind = TypeVar("Kind", bound=ExpectedRange)
 
 
 def load(file: Path, kind: type[Kind]) -> list[Kind]:
-    """The entries of a file. Raises UserError for one that is not of this kind."""
+    """Read the entries of a YAML file. Raises UserError for a wrong one."""
     try:
         entries = yaml.load(file.read_text(encoding="utf-8"), LOADER)
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -124,14 +120,14 @@ def _entry(entry: Any, kind: type[Kind], where: str) -> Kind:
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must have the keys {', '.join(names)}")
     for key in sorted(map(str, set(names) ^ entry.keys())):
-        raise UserError(f"{where}: {key} is {'missing' if key in names else 'no key of it'}")
+        raise UserError(f"{where}: {key} is {'missing' if key in names else 'not a key'}")
     for key in ("name", "quantity"):
         if not isinstance(entry[key], str):
-            raise UserError(f"{where}: {key}={entry[key]}: must be a text")
+            raise UserError(f"{where}: {key}={entry[key]}: must be text")
     if not isinstance(entry["arms"], dict | None):
         raise UserError(f"{where}: arms={entry['arms']}: must be keys and values, or null for all")
-    if not isinstance(entry.get("wish", False), bool):
-        raise UserError(f"{where}: wish={entry['wish']}: must be true or false")
+    if not isinstance(entry.get("optional", False), bool):
+        raise UserError(f"{where}: optional={entry['optional']}: must be true or false")
     if entry["part"] not in (None, *PARTS):
         raise UserError(f"{where}: part={entry['part']}: must be {', '.join(PARTS)}, or null")
     for key in ("low", "high"):

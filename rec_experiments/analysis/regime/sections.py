@@ -1,4 +1,4 @@
-"""The regime of arms as blocks of numbers, one for each quantity, and what was published of it."""
+"""The regime of arms: a block of numbers for each quantity, with published values beside it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Cell = float | tuple[float, float] | None
 Column = Callable[[Arm], Cell]
 Number = Callable[[Arm], float | None]
 
-# Titles of the quantities that are read lag by lag.
+# Titles of the quantities that are shown by lag.
 BY_LAG = {
     "clip_fraction": "clipped share of live tokens, %",
     "log_ratio_second_moment": "mean of (log ρ)²",
@@ -34,7 +34,7 @@ BY_PART = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A published value beside arms: of each its name, its value and where that lies."""
+    """A published value, and name, value and place (below, inside, above) of each arm."""
 
     published: Published
     arms: list[tuple[str, float, str]]
@@ -42,7 +42,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """rows: an arm's name and its cells, under `head`; a pair of numbers is a range."""
+    """A table of one quantity. rows: name and cells of each arm; a pair of numbers is a range."""
 
     title: str
     head: list[str]
@@ -51,13 +51,13 @@ class Block:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing of it was measured in any arm."""
+        """Whether no arm has a number."""
         return all(cell is None for _, cells in self.rows for cell in cells)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """Arms that are read side by side. unmeasured: titles of the blocks that have no number."""
+    """Arms that are compared. unmeasured: titles of the blocks without a number."""
 
     title: str
     blocks: list[Block]
@@ -65,7 +65,7 @@ class Section:
 
 
 def sections(arms: list[Arm], published: list[Published]) -> list[Section]:
-    """One for each schedule, or column of a figure, in order."""
+    """A section for each schedule, or column of a figure, in order."""
     found = []
     for title in dict.fromkeys(arm.section for arm in arms):
         blocks = list(_blocks([arm for arm in arms if arm.section == title], published))
@@ -113,18 +113,18 @@ def _blocks(arms: list[Arm], published: list[Published]) -> Iterator[Block]:
             for n, part in enumerate(PARTS)
         ]
         yield block(title, parts, *quantities.values())
-    since_draw = [
+    since_rollout = [
         (f"lag {a}" if a == b else f"lag {a}–{b}", _mean("weight_lag", lags=(a, b)))
         for a, b in between(lags)
     ]
     yield block(
-        "way of the weights ÷ their norm: in a step, and since the draw",
-        [("a step", _mean("weight_step")), *since_draw],
+        "distance of the weights ÷ their norm: in a step, and since the rollout",
+        [("a step", _mean("weight_step")), *since_rollout],
     )
 
 
 def _mean(quantity: str, *, lags: Lags | None = None, part: str | None = None) -> Number:
-    """An arm's mean of a metric, as shown."""
+    """The column of an arm's mean of a metric, in the units shown."""
 
     def column(arm: Arm) -> float | None:
         value = arm.mean_of(quantity, lags, part)
@@ -134,7 +134,7 @@ def _mean(quantity: str, *, lags: Lags | None = None, part: str | None = None) -
 
 
 def _range(low: Number, high: Number) -> Column:
-    """From one number of an arm to another."""
+    """The column of a range, from one number of an arm to another."""
 
     def column(arm: Arm) -> tuple[float, float] | None:
         first, last = low(arm), high(arm)
@@ -144,7 +144,7 @@ def _range(low: Number, high: Number) -> Column:
 
 
 def _compared(published: Published, arms: list[Arm]) -> Comparison:
-    values = [(arm.name, published.value(arm)) for arm in arms if published.fits(arm)]
+    values = [(arm.name, published.value(arm)) for arm in arms if published.is_for(arm.config)]
     found = [(name, value, published.place(value)) for name, value in values if value is not None]
     return Comparison(published=published, arms=found)
 

@@ -1,4 +1,4 @@
-"""Blocks and targets for people (a terminal, text, Markdown) and for programs (plain values)."""
+"""Sections and target results as text, Markdown and JSON."""
 
 import dataclasses
 import textwrap
@@ -6,21 +6,19 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from rec_experiments.analysis.regime.quantities import factor
-from rec_experiments.analysis.regime.ranges import Expected, Verdict
+from rec_experiments.analysis.regime.ranges import ExpectedRange, TargetResult
 from rec_experiments.analysis.regime.sections import Block, Cell, Comparison, Section
-from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.formatting import markdown_table, text_table
 
-WIDTH, HERE = 100, 48  # characters of a line of text, and of one on arms beside published values
+WIDTH, HERE = 100, 48  # characters of a line of text, and of the column of our values
 PUBLISHED_HEAD = ["published", "where", "range", "here"]
-VERDICT_HEAD = ["arm", "target", "here", "should be", ""]
+TARGET_HEAD = ["arm", "target", "here", "should be", "result"]
 
 
 def number(value: float) -> str:
-    """With two or three digits that count."""
+    """With two or three significant digits."""
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
     if 100 <= abs(value) < 1e6:
@@ -31,18 +29,16 @@ def number(value: float) -> str:
 def cell(value: Cell) -> str:
     if value is None:
         return "-"
-    if isinstance(value, tuple):
-        return "–".join(map(number, value))
-    return number(value)
+    return "–".join(map(number, value)) if isinstance(value, tuple) else number(value)
 
 
-def shown(expected: Expected, value: float) -> str:
-    """A value of its quantity."""
+def shown(expected: ExpectedRange, value: float) -> str:
+    """A value of the quantity, in per cent if it is shown so."""
     return number(factor(expected.quantity) * value)
 
 
-def span(expected: Expected) -> str:
-    """Its range in words."""
+def span(expected: ExpectedRange) -> str:
+    """The range, as in `at most 0.1` or `0.01 to 0.1`."""
     ends = (expected.low, expected.high)
     low, high = (None if end is None else shown(expected, end) for end in ends)
     if low is None:
@@ -52,8 +48,8 @@ def span(expected: Expected) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def where(expected: Expected) -> str:
-    """At which lags, and in which part of a run."""
+def where(expected: ExpectedRange) -> str:
+    """The lags and the part of the run, as in `at lag 1 to 3, at the end`."""
     words = []
     if expected.lags:
         first, last = expected.lags
@@ -65,7 +61,7 @@ def where(expected: Expected) -> str:
 
 
 def legend(sections: Iterable[Section]) -> list[str]:
-    """Whose the published values are, each once."""
+    """Setting and source of the published values in use, each once."""
     blocks = [block for section in sections for block in section.blocks]
     found = {each.published.name: each.published for b in blocks for each in b.comparisons}
     return [
@@ -76,7 +72,11 @@ def legend(sections: Iterable[Section]) -> list[str]:
     ]
 
 
-def _published(block: Block) -> list[list[str]]:
+def _block_table(block: Block) -> list[list[str]]:
+    return [["", *block.head], *([name, *map(cell, cells)] for name, cells in block.rows)]
+
+
+def _published_rows(block: Block) -> list[list[str]]:
     """Rows under PUBLISHED_HEAD."""
     return [
         [
@@ -84,59 +84,51 @@ def _published(block: Block) -> list[list[str]]:
             where(comparison.published),
             span(comparison.published),
             "; ".join(
-                f"{arm} {shown(comparison.published, value)}, {lies}"
-                for arm, value, lies in comparison.arms
+                f"{arm} {shown(comparison.published, value)}, {place}"
+                for arm, value, place in comparison.arms
             ),
         ]
         for comparison in block.comparisons
     ]
 
 
-def _paragraph(line: str) -> list[str]:
-    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
-
-
 def _wrapped(rows: Iterable[list[str]]) -> Iterator[list[str]]:
-    """With the last cell over several rows, where it is long."""
+    """The rows, with a long last cell continued in the rows below."""
     for *first, last in rows:
         begins, *others = textwrap.wrap(last, HERE, break_on_hyphens=False)
         yield [*first, begins]
         yield from ([*[""] * len(first), other] for other in others)
 
 
-def _head(block: Block) -> list[str]:
-    return ["", *block.head]
+def _paragraph(line: str) -> list[str]:
+    return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _rows(block: Block) -> list[list[str]]:
-    return [[name, *map(cell, cells)] for name, cells in block.rows]
-
-
-def _verdict_cells(verdict: Verdict) -> list[str]:
-    """Cells under VERDICT_HEAD."""
-    target, value = verdict.target, verdict.value
-    said = "met" if verdict.met else "missed" if value is not None else "not measured"
-    wish = " (a wish)" if target.wish and not verdict.met else ""
+def _target_row(result: TargetResult) -> list[str]:
+    """Cells under TARGET_HEAD."""
+    target, value = result.target, result.value
+    outcome = "met" if result.met else "missed" if value is not None else "not measured"
+    optional = " (optional)" if target.optional and not result.met else ""
     percent = ", %" if factor(target.quantity) == 100 else ""
     return [
-        ", ".join(filter(None, [verdict.arm.name, verdict.arm.section])),
+        ", ".join(filter(None, [result.arm.name, result.arm.section])),
         f"{target.name}{percent}",
         "-" if value is None else shown(target, value),
         span(target),
-        said + wish,
+        outcome + optional,
     ]
 
 
 def text(sections: list[Section]) -> str:
-    """Plain text, for the file beside a figure and for the report."""
+    """Plain text, for a terminal, the file beside a figure and the report."""
     lines = []
     for section in sections:
         lines += [section.title or "all runs", ""]
         for block in section.blocks:
             lines += [f"  {block.title}"]
-            lines += [f"    {line}" for line in text_table([_head(block), *_rows(block)])]
+            lines += [f"    {line}" for line in text_table(_block_table(block))]
             if block.comparisons:
-                table = [PUBLISHED_HEAD, *_wrapped(_published(block))]
+                table = [PUBLISHED_HEAD, *_wrapped(_published_rows(block))]
                 lines += ["", *(f"    {line}" for line in text_table(table))]
             lines.append("")
         if section.unmeasured:
@@ -151,69 +143,35 @@ def markdown(sections: list[Section]) -> str:
     for section in sections:
         lines += [f"## {section.title or 'all runs'}", ""]
         for block in section.blocks:
-            lines += [f"**{block.title}**", "", *_markdown(_head(block), _rows(block)), ""]
+            head, *rows = _block_table(block)
+            lines += [f"**{block.title}**", "", *markdown_table(head, rows), ""]
             if block.comparisons:
-                lines += [*_markdown(PUBLISHED_HEAD, _published(block)), ""]
+                lines += [*markdown_table(PUBLISHED_HEAD, _published_rows(block)), ""]
         if section.unmeasured:
             lines += [f"Not measured: {'; '.join(section.unmeasured)}.", ""]
     lines += ["## Published values", "", *(f"- {line}" for line in legend(sections))]
     return "\n".join(lines) + "\n"
 
 
-def markdown_verdicts(verdicts: Iterable[Verdict]) -> str:
-    rows = map(_verdict_cells, verdicts)
-    return "\n".join(["# Regime, targets", "", *_markdown(VERDICT_HEAD, rows), ""])
+def targets_markdown(results: Iterable[TargetResult]) -> str:
+    rows = map(_target_row, results)
+    return "\n".join(["# Regime, targets", "", *markdown_table(TARGET_HEAD, rows), ""])
 
 
 def show(console: Console, sections: list[Section]) -> None:
-    """Print it."""
-    for section in sections:
-        console.rule(escape(section.title or "all runs"), align="left")
-        for block in section.blocks:
-            console.print(f"\n[bold]{escape(block.title)}[/]", highlight=False)
-            _show(console, _head(block), _rows(block))
-            if block.comparisons:
-                _show(console, PUBLISHED_HEAD, _published(block), words=(0, 1, 2, 3), style="dim")
-        if section.unmeasured:
-            said = f"not measured: {'; '.join(section.unmeasured)}"
-            console.print(f"\n{escape(said)}", highlight=False)
-        console.print()
-    for line in legend(sections):
-        console.print(escape(line), style="dim", highlight=False)
+    """Print the sections."""
+    console.print(text(sections), markup=False, highlight=False, soft_wrap=True, end="")
 
 
-def show_verdicts(console: Console, verdicts: Iterable[Verdict]) -> None:
-    """Print each target with what was found."""
-    _show(console, VERDICT_HEAD, map(_verdict_cells, verdicts), words=(0, 1, 4))
-
-
-def _show(
-    console: Console,
-    head: list[str],
-    rows: Iterable[list[str]],
-    words: tuple[int, ...] = (0,),
-    style: str = "",
-) -> None:
-    """words: the columns that hold no numbers."""
-    table = Table(box=None, pad_edge=False, style=style, header_style="dim")
-    for place, title in enumerate(head):
-        left = place in words
-        table.add_column(
-            title, justify="left" if left else "right", no_wrap=not left, overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
-
-
-def _markdown(head: list[str], rows: Iterable[list[str]]) -> list[str]:
-    table = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
+def show_targets(console: Console, results: Iterable[TargetResult]) -> None:
+    """Print a line for each target and arm."""
+    lines = "\n".join(text_table([TARGET_HEAD, *map(_target_row, results)]))
+    console.print(lines, markup=False, highlight=False, soft_wrap=True)
 
 
 def plain(sections: Iterable[Section]) -> list[dict[str, Any]]:
-    """As plain values, for JSON. Cells are as shown, a share in %; what is published and the values
-    beside it are as in metrics.jsonl."""
+    """Sections as plain values, for JSON. Cells are as shown, shares in per cent; published values
+    and ours beside them have the units of metrics.jsonl."""
     return [
         {
             "section": section.title,
@@ -233,22 +191,21 @@ def plain(sections: Iterable[Section]) -> list[dict[str, Any]]:
 
 
 def _plain(comparison: Comparison) -> dict[str, Any]:
-    published = comparison.published
     return {
-        **dataclasses.asdict(published),
-        "here": {arm: {"value": value, "lies": lies} for arm, value, lies in comparison.arms},
+        **dataclasses.asdict(comparison.published),
+        "here": {arm: {"value": value, "place": place} for arm, value, place in comparison.arms},
     }
 
 
-def plain_verdicts(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """Targets as plain values, for JSON."""
+def plain_targets(results: Iterable[TargetResult]) -> list[dict[str, Any]]:
+    """Target results as plain values, for JSON."""
     return [
         {
-            **dataclasses.asdict(verdict.target),
-            "arm": verdict.arm.name,
-            "section": verdict.arm.section,
-            "value": verdict.value,
-            "met": verdict.met,
+            **dataclasses.asdict(result.target),
+            "arm": result.arm.name,
+            "section": result.arm.section,
+            "value": result.value,
+            "met": result.met,
         }
-        for verdict in verdicts
+        for result in results
     ]

@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from rec_experiments.analysis.regime.alarms import Sounding
+from rec_experiments.analysis.regime.alarms import ActiveAlarm
 from rec_experiments.analysis.regime.tables import number, span
 from rec_experiments.analysis.watch.views import View
 from rec_experiments.errors import printable
@@ -83,7 +83,7 @@ def warning(view: View) -> str:
     return f"{printable(view.name)}: a collapse may be coming: {alarms}"
 
 
-def alarm(sounded: Sounding) -> str:
+def alarm(sounded: ActiveAlarm) -> str:
     """In words."""
     value, should_be = shown(sounded.value), span(sounded.alarm)
     return f"{sounded.alarm.name} {value} since step {sounded.since}, should be {should_be}"

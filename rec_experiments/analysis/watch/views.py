@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rec_experiments.analysis.regime.alarms import Alarm, Sounding, sounding
+from rec_experiments.analysis.regime.alarms import ActiveAlarm, Alarm, active_alarms
 from rec_experiments.analysis.results.runs import Row, points, read_config, read_run
 from rec_experiments.analysis.results.statistics import seconds
 from rec_experiments.config.identity import flat
@@ -37,7 +37,7 @@ class View:
     rows: list[Row]
     seconds_a_step: float | None
     seconds_left: float | None
-    alarms: list[Sounding]
+    alarms: list[ActiveAlarm]
 
     @property
     def step(self) -> int:
@@ -102,7 +102,7 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
             rows=run.rows,
             seconds_a_step=speed,
             seconds_left=speed * (steps - run.last_step) if speed else None,
-            alarms=sounding(run.rows, [each for each in alarms if each.is_for(flat(config))]),
+            alarms=active_alarms(run.rows, [each for each in alarms if each.is_for(flat(config))]),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(

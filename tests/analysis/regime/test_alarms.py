@@ -13,7 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.analysis.regime.alarms import ALARMS, Alarm, course, first_sounded, sounding
+from rec_experiments.analysis.regime.alarms import (
+    ALARMS,
+    Alarm,
+    active_alarms,
+    first_alarm,
+    values_of,
+)
 from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.errors import UserError
 
@@ -48,7 +54,7 @@ def test_the_course_is_the_median_of_the_last_measurements(values, last, first):
             window = [value for _, value in measured[n + 1 - last : n + 1]]
             unit = median([value for _, value in measured[:first]]) if first else 1.0
             expected[measured[n][0]] = median(window) / unit
-    steps, found = course(rows_of(values), alarm(last, first))
+    steps, found = values_of(rows_of(values), alarm(last, first))
     assert steps == list(expected)
     assert found == pytest.approx(list(expected.values()))
 
@@ -56,19 +62,19 @@ def test_the_course_is_the_median_of_the_last_measurements(values, last, first):
 def test_since_when_and_the_first_time():
     rows = rows_of([1, 1, 1, 9, 9, 9, 1, 1, 1, 9, 9, 9, 9])
     high = alarm(3, high=5.0)
-    assert first_sounded(rows, high) == 5  # the second nine makes the median
-    [found] = sounding(rows, [high, alarm(3, low=0.5)])
+    assert first_alarm(rows, high) == 5  # the second nine makes the median
+    [found] = active_alarms(rows, [high, alarm(3, low=0.5)])
     assert (found.alarm, found.value, found.since) == (high, 9.0, 11)
-    assert sounding(rows[:10], [high]) == []
-    assert first_sounded(rows[:4], high) is None
-    [whole] = sounding(rows_of([9, 9, 9]), [high])
+    assert active_alarms(rows[:10], [high]) == []
+    assert first_alarm(rows[:4], high) is None
+    [whole] = active_alarms(rows_of([9, 9, 9]), [high])
     assert whole.since == 3
 
 
 def test_a_run_without_enough_says_nothing():
-    assert course(rows_of([1, 2]), alarm(3)) == ([], [])
-    assert course([], alarm(1)) == ([], [])
-    assert course(rows_of([0, 0, 0, 5, 5]), alarm(2, first=3)) == ([], [])
+    assert values_of(rows_of([1, 2]), alarm(3)) == ([], [])
+    assert values_of([], alarm(1)) == ([], [])
+    assert values_of(rows_of([0, 0, 0, 5, 5]), alarm(2, first=3)) == ([], [])
 
 
 @pytest.mark.parametrize(("last", "first"), [(0, None), (1.5, None), ("3", None), (3, 0), (3, "x")])
@@ -83,8 +89,12 @@ def test_the_thresholds_of_the_package():
     level = {"train/ess": 0.6, "train/grad_norm": 0.3, "train/kl": 0.03}
     collapsing = {"train/ess": 0.02, "train/grad_norm": 0.9, "train/kl": 0.5}
     calm = [{"step": step, **level} for step in range(1, 41)]
-    assert sounding(calm, alarms) == []
+    assert active_alarms(calm, alarms) == []
     fallen = calm + [{"step": step, **collapsing} for step in range(41, 61)]
-    assert [each.alarm.quantity for each in sounding(fallen, alarms)] == ["ess", "kl", "grad_norm"]
+    assert [each.alarm.quantity for each in active_alarms(fallen, alarms)] == [
+        "ess",
+        "kl",
+        "grad_norm",
+    ]
     one_bad_batch = [*calm, {"step": 41, **collapsing}]
-    assert sounding(one_bad_batch, alarms) == []
+    assert active_alarms(one_bad_batch, alarms) == []

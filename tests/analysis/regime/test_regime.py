@@ -32,9 +32,9 @@ from rec_experiments.analysis.regime.ranges import (
     TARGETS,
     Published,
     Target,
-    Verdict,
+    TargetResult,
+    check_targets,
     load,
-    verdicts,
 )
 from rec_experiments.analysis.regime.sections import BY_LAG, BY_PART, CLIPPED
 from rec_experiments.analysis.report import contents, page
@@ -228,7 +228,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path, configs):
         ("on-policy", "GRPO"),
     ]
     assert [[run.seed for run in arm.runs] for arm in arms] == [[0, 1]] * 4
-    with pytest.raises(UserError, match="is no run folder"):
+    with pytest.raises(UserError, match="is not a run folder"):
         arms_of([tmp_path])
 
 
@@ -245,11 +245,11 @@ def test_the_same_run_in_two_folders_counts_once(tmp_path, configs):
 def test_a_folder_without_a_run_is_one_line(tmp_path, configs):
     """A run that has just begun, one whose state is lost, and something else."""
     begun = write_run(tmp_path / "begun", configs["grpo"], [])
-    with pytest.raises(UserError, match="begun: holds no row of a run yet"):
+    with pytest.raises(UserError, match="begun: has no rows yet"):
         arms_of([begun])
     lost = write_run(tmp_path / "lost", configs["grpo"], rows_of(EVERY_20, 3))
     (lost / "status.json").unlink()
-    with pytest.raises(UserError, match="lost: holds no row of a run yet"):
+    with pytest.raises(UserError, match="lost: has no rows yet"):
         arms_of([lost])
     with pytest.raises(UserError, match=r"other: its config\.yaml is not that of a run"):
         arms_of([write_run(tmp_path / "other", {"a": 1}, rows_of(EVERY_20, 3))])
@@ -283,10 +283,10 @@ def test_where_a_value_lies():
 
 def test_an_arm_is_compared_where_its_configuration_fits():
     grpo, other = (arm({"algo": name}, EVERY_20) for name in ("GRPO", "REINFORCE"))
-    assert published().fits(grpo)
-    assert not published().fits(other)
-    assert published(arms={}).fits(other)
-    assert not published(arms={"absent": 1}).fits(grpo)
+    assert published().is_for(grpo.config)
+    assert not published().is_for(other.config)
+    assert published(arms={}).is_for(other.config)
+    assert not published(arms={"absent": 1}).is_for(grpo.config)
 
 
 def test_a_lag_counts_if_a_run_comes_back_to_it():
@@ -397,7 +397,7 @@ def test_text_markdown_and_json_hold_the_same_numbers(compared):
     assert block["columns"] == ["all", *(f"lag {lag}" for lag in (0, 1, 4, 9, 14, 19))]
     assert block["arms"]["GRPO"][1:] == pytest.approx([0, 0.1, 0.4, 0.9, 1.4, 1.9])
     beside = next(each for each in block["published"] if each["name"] == "verl, PPO 0.5B")
-    assert beside["here"] == {"GRPO": {"value": pytest.approx(0.0015), "lies": "inside"}}
+    assert beside["here"] == {"GRPO": {"value": pytest.approx(0.0015), "place": "inside"}}
     text, markdown = tables.text(sections), tables.markdown(sections)
     assert text.startswith("interval 20\n")
     for written in (text, markdown):
@@ -443,7 +443,7 @@ def test_targets_are_held_against_the_arms_they_are_for(tmp_path, configs):
     rows = RunFolder(folders[1]).metrics()
     rows = [row | {"eval/accuracy": 0.2 + row["step"] / 400} for row in rows]
     (folders[1] / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = verdicts(arms_of(folders), load(TARGETS, Target))
+    found = check_targets(arms_of(folders), load(TARGETS, Target))
     said = {(each.arm.section, each.target.name): (each.value, each.met) for each in found}
     assert said == {
         ("interval 20", "clipped share at lag 1 to 3"): (pytest.approx(2 / 3000), True),
@@ -456,11 +456,11 @@ def test_targets_are_held_against_the_arms_they_are_for(tmp_path, configs):
         ),
         ("on-policy", "entropy at the start, nats a token"): (None, False),
     }  # fmt: skip
-    written = tables.markdown_verdicts(found)
+    written = tables.targets_markdown(found)
     assert "| missed |" in written
-    assert "| not measured (a wish) |" in written
-    assert [each["met"] for each in tables.plain_verdicts(found)] == [each.met for each in found]
-    assert not Verdict(target=found[0].target, arm=found[0].arm, value=None).met
+    assert "| not measured (optional) |" in written
+    assert [each["met"] for each in tables.plain_targets(found)] == [each.met for each in found]
+    assert not TargetResult(target=found[0].target, arm=found[0].arm, value=None).met
 
 
 # The commands ------------------------------------------------------------------------------------
@@ -544,14 +544,14 @@ def test_a_missed_target_is_an_exit_code(compared, tmp_path, capsys):
     assert stopped.value.code == 1
     assert "missed" in capsys.readouterr().out
     assert False in [each["met"] for each in json.loads((tmp_path / "check.json").read_text())]
-    easy = [entry for entry in yaml.safe_load(TARGETS.read_text()) if entry["wish"]]
+    easy = [entry for entry in yaml.safe_load(TARGETS.read_text()) if entry["optional"]]
     (tmp_path / "easy.yaml").write_text(yaml.safe_dump(easy))
     cli.main(["check", str(compared[0]), f"targets={tmp_path / 'easy.yaml'}"])
 
 
 ENTRY = {
     "name": "x", "quantity": "kl", "low": None, "high": 1, "lags": None, "part": None, "arms": None,
-    "wish": False, "why": "y",
+    "optional": False, "why": "y",
 }  # fmt: skip
 
 
@@ -559,7 +559,7 @@ ENTRY = {
     ("arguments", "entry", "said"),
     [
         (["check"], {}, "no runs are named"),
-        (["nowhere"], {}, "nowhere: is no run folder"),
+        (["nowhere"], {}, "nowhere: is not a run folder"),
         (["seed=0"], {}, "seed=0: chooses runs of a sweep"),
         (["runs=."], {}, "runs: chooses runs of a sweep"),
         (["sweep=fig3", "here"], {}, "here: does not go with sweep=fig3"),
@@ -571,10 +571,10 @@ ENTRY = {
         (["check", "RUN"], {"low": "much"}, "entry 1: low=much: must be a number"),
         (["check", "RUN"], {"lags": [1]}, "entry 1: lags=[1]: must be two whole numbers"),
         (["check", "RUN"], {"part": "late"}, "entry 1: part=late: must be start, middle, end"),
-        (["check", "RUN"], {"wise": 1}, "entry 1: wise is no key of it"),
-        (["check", "RUN"], {"quantity": 3}, "entry 1: quantity=3: must be a text"),
+        (["check", "RUN"], {"wise": 1}, "entry 1: wise is not a key"),
+        (["check", "RUN"], {"quantity": 3}, "entry 1: quantity=3: must be text"),
         (["check", "RUN"], {"arms": [1]}, "entry 1: arms=[1]: must be keys and values"),
-        (["check", "RUN"], {"wish": "no"}, "entry 1: wish=no: must be true or false"),
+        (["check", "RUN"], {"optional": "no"}, "entry 1: optional=no: must be true or false"),
         (["check", "RUN"], {"low": float("nan")}, "entry 1: low=nan: must be a number"),
         (["check", "RUN"], {"high": None}, "entry 1: low=None, high=None: must be a range"),
         (["check", "RUN"], {"low": 2}, "entry 1: low=2, high=1: must be a range"),
@@ -612,5 +612,5 @@ def test_folders_are_read_without_torch(compared):
 def test_a_configuration_that_no_run_wrote_is_told_with_its_folder(change, tmp_path):
     (tmp_path / "config.yaml").write_text(json.dumps(resolve("algo=grpo") | change))
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
-    with pytest.raises(UserError, match=f"run folder {tmp_path}: its config.yaml holds something"):
+    with pytest.raises(UserError, match=f"run folder {tmp_path}: its config.yaml was not written"):
         arms_of([tmp_path])
