@@ -142,10 +142,10 @@ gpu-day: $(STAMP) ## on a machine with GPUs: run every path that no CPU can prov
 kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20
 
-locked-metrics: $(STAMP) ## lock the presets' numbers anew, after a change of bits that is meant
+locked-metrics: $(STAMP) ## lock the numbers of three presets, after raising RELEASE
 	$(BIN)/python tests/locked_runs.py --write
 
-golden: $(STAMP) ## rewrite the resolved configurations that the tests compare with
+golden: $(STAMP) ## rewrite the configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
 
 pages: $(STAMP) ## write the pages of docs/ that are made of the code

@@ -1,12 +1,12 @@
-"""A short run of every preset of the paper and of SFPO, whose numbers are locked bit for bit.
+"""Short runs of three presets, whose numbers are locked bit for bit.
 
     python tests/locked_runs.py            print them
-    python tests/locked_runs.py --write    lock what this code computes
+    python tests/locked_runs.py --write    lock what this code computes, after raising RELEASE
 
 Instruction sets round differently. So that the lock holds on any x86-64 machine, the process that
-computes takes the plainest instructions of torch, MKL and oneDNN. With these the library's modules
-round alike everywhere, and theirs are the numbers that are locked; passes over a tree of prefixes
-do not (they differ between processors of two makers), and are held to the same numbers by rounding.
+computes uses the plainest instructions of torch, MKL and oneDNN. With these the library's modules
+round alike everywhere, and their numbers are locked. Passes over a tree of prefixes round
+differently on processors of two makers, and are compared approximately.
 """
 
 import json
@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+from rec_experiments import RELEASE
+
 FILE = Path(__file__).parent / "locked_metrics.json"
 PLAIN = {
     "ATEN_CPU_CAPABILITY": "default",
@@ -24,11 +26,7 @@ PLAIN = {
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "OMP_NUM_THREADS": "1",
 }
-PRESETS = (
-    "asymre", "grpo", "opmd", "pairwise", "rec_oneside_is", "rec_oneside_nois", "rec_ring",
-    "rec_ring_is", "rec_twoside_is", "rec_twoside_nois", "red_drop", "red_weight", "reinforce",
-    "sfpo",
-)  # fmt: skip
+PRESETS = ("grpo", "rec_ring", "sfpo")
 RUN = (
     "dataset=arithmetic", "optimizer.learning_rate=5.0e-4",
     "steps=6", "batch_size=8", "group_size=8", "eval_problems=32", "eval_every=3", "kl_every=1",
@@ -38,8 +36,8 @@ RUN = (
 
 
 def compute(passes: str = "library") -> dict[str, list[dict]]:
-    """Rows of metrics.jsonl without times, by preset, from a process of its own. passes: of the
-    library's modules, or over a "tree"."""
+    """Rows of metrics.jsonl without times, by preset, from a separate process. passes: "library"
+    for the library's modules, or "tree"."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, __file__, "--here", passes, folder],
@@ -70,14 +68,27 @@ def compute_here(passes: str, folder: str) -> dict[str, list[dict]]:
         }
 
 
+def write(runs: dict[str, list[dict]], file: Path = FILE, release: int = RELEASE) -> None:
+    """Lock these runs. Refuses other numbers than those of the lock under the same release."""
+    locked = json.loads(file.read_text())
+    if runs != locked["runs"] and release <= locked["release"]:
+        raise SystemExit(
+            f"RELEASE={release}: numbers of runs have changed since release {locked['release']}; "
+            "raise it in rec_experiments/__init__.py"
+        )
+    presets = (
+        f'  "{preset}": [\n   ' + ",\n   ".join(map(json.dumps, rows)) + "\n  ]"
+        for preset, rows in runs.items()
+    )
+    file.write_text(
+        f'{{\n "release": {release},\n "runs": {{\n' + ",\n".join(presets) + "\n }\n}\n"
+    )
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:
         print(json.dumps(compute_here(*sys.argv[2:])))
     elif sys.argv[1:] == ["--write"]:
-        rows = (
-            f' "{preset}": [\n  ' + ",\n  ".join(map(json.dumps, found)) + "\n ]"
-            for preset, found in compute().items()
-        )
-        FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+        write(compute())
     else:
         print(json.dumps(compute(), indent=1))

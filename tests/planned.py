@@ -3,10 +3,21 @@
 import functools
 
 from conftest import experiment
-from test_config import LAYOUTS
 
 from rec_experiments.plan import budget
 from rec_experiments.plan.assumed import assumptions
+
+# The paper's settings as they are laid out on GPUs of 80 GB; where a model does not fit, no file.
+LAYOUTS = {
+    f"{setting}_{gpus}": (f"setting=paper/{setting}", f"gpus={gpus}")
+    for setting, layouts in {
+        "gsm8k": ("1x80gb", "2x80gb", "8x80gb"),
+        "toolace": ("1x80gb", "2x80gb", "8x80gb"),
+        "guru": ("8x80gb",),
+        "math": ("8x80gb",),
+    }.items()
+    for gpus in layouts
+}
 
 
 @functools.cache

@@ -1,18 +1,25 @@
-"""Write the resolved configurations that test_config.py compares with, and the memory that
-plan/test_plan.py does: run it, read the diff."""
+"""Write the resolved configurations of tests/config/test_config.py and the memory of
+tests/plan/test_plan.py: run it, and read the diff."""
+
+from pathlib import Path
 
 from conftest import resolve
 from omegaconf import OmegaConf
-from planned import gigabytes, planned
-from test_config import ALGORITHM_GROUPS, GOLDEN, LAYOUTS, PRESETS, of_run
 
 from rec_experiments.config import schema
 
-schema.register()
-OmegaConf.save(OmegaConf.create(resolve()), GOLDEN / "default.yaml")
-for preset in PRESETS:
-    config = resolve(f"algo={preset}")
-    OmegaConf.save({group: config[group] for group in ALGORITHM_GROUPS}, GOLDEN / f"{preset}.yaml")
-for name, overrides in LAYOUTS.items():
-    OmegaConf.save(OmegaConf.create(of_run(resolve(*overrides))), GOLDEN / "paper" / f"{name}.yaml")
-OmegaConf.save({name: gigabytes(planned(name)) for name in LAYOUTS}, GOLDEN / "plan.yaml")
+GOLDEN = Path(__file__).parent / "golden"
+CONFIGS = {
+    "default": (),
+    "rec_ring": ("algo=rec_ring",),
+    "paper_gsm8k": ("setting=paper/gsm8k", "gpus=8x80gb"),
+}
+
+if __name__ == "__main__":
+    from planned import LAYOUTS, gigabytes, planned
+
+    schema.register()
+    for name, overrides in CONFIGS.items():
+        OmegaConf.save(OmegaConf.create(resolve(*overrides)), GOLDEN / f"{name}.yaml")
+    memory = {name: gigabytes(planned(name)) for name in LAYOUTS}
+    OmegaConf.save(memory, GOLDEN / "plan.yaml")

@@ -12,10 +12,10 @@ import pytest
 import torch
 from conftest import experiment, refused
 from omegaconf import OmegaConf
-from planned import gigabytes, planned
-from test_config import GOLDEN, LAYOUTS
+from planned import LAYOUTS, gigabytes, planned
 from torch import nn
 from transformers import Gemma3Config, GPT2Config, LlamaConfig
+from update_golden import GOLDEN
 
 from rec_experiments.cli import plan as command
 from rec_experiments.distributed import World

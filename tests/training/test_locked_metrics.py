@@ -1,5 +1,5 @@
-"""What the presets of the paper and SFPO compute is locked: bit for bit on processors of the maker
-that wrote the lock, by rounding on others, whose arithmetic differs in last bits."""
+"""Numbers of three presets are locked: bit for bit on processors of the maker that wrote the lock,
+approximately on others, whose arithmetic differs in the last bits."""
 
 import json
 import platform
@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from locked_runs import FILE, PRESETS, compute
+from locked_runs import FILE, PRESETS, compute, write
+
+from rec_experiments import RELEASE
 
 TORCH = "2.13.0"  # the version whose rounding is locked
 
 MAKER = "GenuineIntel"  # of the processor that wrote the lock
 CPUINFO = Path("/proc/cpuinfo")
+LOCKED = json.loads(FILE.read_text())
 SAME_MAKER = CPUINFO.is_file() and MAKER in CPUINFO.read_text()
 
-pytestmark = pytest.mark.skipif(
+same_arithmetic = pytest.mark.skipif(
     platform.machine() != "x86_64" or torch.__version__.partition("+")[0] != TORCH,
     reason=f"the numbers are those of torch {TORCH} on x86-64",
 )
@@ -31,10 +34,11 @@ def tree() -> dict[str, list[dict]]:
     return compute("tree")
 
 
+@same_arithmetic
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_bit_has_changed(preset, library):
-    """A change of bits is a decision: `make locked-metrics`, and say what it buys."""
-    locked = json.loads(FILE.read_text())[preset]
+    """To change bits on purpose, raise RELEASE, then `make locked-metrics`."""
+    locked = LOCKED["runs"][preset]
     if SAME_MAKER:
         assert library[preset] == locked
     for row, expected in zip(library[preset], locked, strict=True):
@@ -42,9 +46,26 @@ def test_no_bit_has_changed(preset, library):
     assert len({row.get("train/loss") for row in locked}) > 3  # the runs do learn
 
 
+@same_arithmetic
 @pytest.mark.parametrize("preset", PRESETS)
-def test_passes_over_a_tree_compute_the_same_but_for_rounding(preset, tree, library):
-    locked = json.loads(FILE.read_text())[preset]
+def test_tree_passes_only_round_differently(preset, tree, library):
+    locked = LOCKED["runs"][preset]
     for row, expected in zip(tree[preset], locked, strict=True):
         assert row == pytest.approx(expected, rel=1e-3, abs=1e-5), row["step"]
     assert tree[preset] != library[preset]  # the bits of the two do differ, so it was a tree
+
+
+def test_release_of_the_lock():
+    assert LOCKED["release"] == RELEASE
+
+
+def test_changed_numbers_need_a_new_release(tmp_path):
+    file, changed = tmp_path / "lock.json", {**LOCKED["runs"], "grpo": []}
+    file.write_text(FILE.read_text())
+    write(LOCKED["runs"], file, RELEASE)
+    assert json.loads(file.read_text()) == LOCKED
+    with pytest.raises(SystemExit, match=f"RELEASE={RELEASE}: .* raise it"):
+        write(changed, file, RELEASE)
+    assert json.loads(file.read_text()) == LOCKED
+    write(changed, file, RELEASE + 1)
+    assert json.loads(file.read_text()) == {"release": RELEASE + 1, "runs": changed}
