@@ -109,11 +109,22 @@ class StepIndex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One item of a data set: what the model sees and what its answer is checked against."""
+    """One item of a data set.
+
+    messages: the prompt. answer: what the verifier checks a response against. solution: a gold
+    response that the verifier must accept. shown_answer: the answer in a form for people, if
+    `answer` is something else.
+    """
 
     messages: tuple[Message, ...]
     answer: str
-    solution: str = ""  # a gold response that the verifier must accept
+    solution: str = ""
+    shown_answer: str = ""
+
+    @property
+    def expected(self) -> str:
+        """The gold answer, as people read it."""
+        return self.shown_answer or self.answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,11 +391,12 @@ class Sampler(Protocol):
 
 
 class Dataset(Protocol):
-    """A data set with its verifier. Its dataclass is also the schema of its config.
+    """Problems and their verifier. The dataclass is also the schema of its configuration.
 
-    max_prompt_tokens, max_response_tokens: longer prompts are refused, longer responses cut.
-    verifier_workers: killable processes that judge; 0 judges in the process of the run, which
-    suits a verifier that cannot hang. verifier_timeout: seconds that one response may take there.
+    max_prompt_tokens, max_response_tokens: a run refuses longer prompts and cuts longer responses.
+    verifier_workers: processes that verify responses and can be killed; with 0, the run's own
+    process verifies, which suits a verifier that cannot hang. verifier_timeout: seconds that a
+    worker may take for one response.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -394,50 +406,50 @@ class Dataset(Protocol):
     verifier_timeout: float
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
-        """Training and evaluation problems. Raises UserError naming what is missing."""
+        """Training and evaluation problems. Raises UserError that names what is missing."""
 
     def verify(self, response: str, answer: str) -> VerifierResult:
-        """Judge a response's text. Must be pure: it may run in another process."""
+        """Score a response. Must be a pure function: it may run in another process."""
 
     def describe(self) -> str:
-        """What the data is, for people."""
+        """The data set in words."""
 
 
 @runtime_checkable
 class SlowlyVerifiedDataset(Dataset, Protocol):
-    """A data set whose verifier needs modules that are slow to load."""
+    """A data set whose verifier imports slow modules."""
 
     def slow_imports(self) -> list[str]:
-        """Their names: they are loaded before a deadline counts."""
+        """Names of the modules. Workers import them before the first timeout starts."""
 
 
 @runtime_checkable
 class DemonstratedDataset(Dataset, Protocol):
-    """A data set that a model which starts from nothing can learn from before its run."""
+    """A data set with demonstrations, from which a randomly initialised model can learn first."""
 
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int
     ) -> list[tuple[int, list[str]]]:
-        """`count` of them: the number of a problem, and the model's turns on it."""
+        """`count` demonstrations: the number of a problem, and the model's turns."""
 
 
 @runtime_checkable
 class MultiTurnDataset(Dataset, Protocol):
-    """A data set whose environment answers the model: a response is a trajectory (Appendix A).
+    """A data set whose environment replies to the model: a response is a trajectory (Appendix A).
 
-    A trajectory is model turn, environment turn, model turn, … and earns one result. It ends when
-    the environment has no reply, after `max_turns` model turns, or at `max_response_tokens` tokens
-    of both: there it is cut, also within the environment's words, and counts as unfinished. A model
-    turn without an end token is cut, so that nobody replies to it.
+    A trajectory alternates between turns of the model and of the environment, and is scored as a
+    whole. It ends when the environment does not reply, after `max_turns` turns of the model, or at
+    `max_response_tokens` tokens of both. Such a cut may fall into a turn of the environment; the
+    trajectory is then unfinished. The environment does not reply to a turn without an end token.
     """
 
     max_turns: int
 
     def reply(self, problem: Problem, turns: list[str]) -> str | None:
-        """The environment's reply to the model's turns so far; None ends the trajectory.
+        """The environment's reply to the model's turns so far, or None to end the trajectory.
 
-        Must be pure, and quick whatever the model wrote: it runs in the process of the run.
+        Must be a pure function, and fast for any turns: it runs in the run's own process.
         """
 
     def outcome(self, turns: list[str]) -> str:
-        """What `verify` judges of a trajectory with these model turns, such as the last of them."""
+        """The text that `verify` scores, such as the last of the model's turns."""

@@ -1,1 +1,1 @@
-"""Data sets: each module is one Dataset, the problems together with their verifier."""
+"""Data sets. Each module defines one kind of Dataset: problems together with their verifier."""

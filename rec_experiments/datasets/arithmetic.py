@@ -1,7 +1,7 @@
-"""The embedded task: chain arithmetic modulo 8, with the whole derivation to be written down.
+"""Chain arithmetic modulo 8, generated on the fly. The response must contain the whole derivation.
 
 Prompt `3+4*7=`, evaluated from left to right; response `3+4=7;7*7=1;#1`. Only an exact derivation
-earns reward, so that guessing earns nothing and a collapsed policy stays collapsed.
+earns reward, so guessing earns nothing and a collapsed policy stays collapsed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its content, is held out
 
 @dataclass(kw_only=True)
 class Arithmetic(Piece):
-    """Raises ValueError for a number that makes no task.
+    """Raises ValueError for a number out of range.
 
     modulus: values are 0 .. modulus − 1. min_steps, max_steps: operations in a chain.
-    train_problems, eval_problems: how many to make. hard_share: facts (a, operator, b) that the
-    author of the warm-start corpus finds hard; he gets those wrong with hard_error, others with
-    easy_error.
+    train_problems, eval_problems: number of problems to generate. hard_share: share of the facts
+    (a, operator, b) that the author of the warm-start corpus gets wrong with probability
+    hard_error; the other facts have probability easy_error.
     """
 
     modulus: int
@@ -77,7 +77,7 @@ class Arithmetic(Piece):
         return train, held_out
 
     def prompts(self, generator: np.random.Generator) -> dict[str, None]:
-        """Different random chains, in a fixed order: enough, if there are enough."""
+        """Distinct random chains in a fixed order."""
         wanted = self.prompts_to_draw()
         lengths = generator.integers(self.min_steps, self.max_steps + 1, size=wanted)
         digits = generator.integers(self.modulus, size=(wanted, self.max_steps + 1))
@@ -90,17 +90,16 @@ class Arithmetic(Piece):
         return chains
 
     def prompts_to_draw(self) -> int:
-        """So many that enough different ones fall to either side, if there are so many."""
-        return (
-            8 * EVALUATION_SHARE * max(self.train_problems // EVALUATION_SHARE, self.eval_problems)
-        )
+        """Enough for both splits, unless there are too few distinct prompts."""
+        needed = max(self.train_problems // EVALUATION_SHARE, self.eval_problems)
+        return 8 * EVALUATION_SHARE * needed
 
     def content(self, prompt: str) -> str:
-        """What is the same for prompts that may not stand on both sides; a chain's is all of it."""
+        """The part of a prompt that decides its split: here the whole prompt."""
         return prompt
 
     def problem(self, prompt: str) -> Problem:
-        """A prompt with what its verifier needs, here the one right derivation."""
+        """The problem of a prompt. The verifier needs the one correct derivation."""
         derivation = derive(prompt, self.modulus)
         return Problem(({"role": "user", "content": prompt},), derivation, derivation)
 
@@ -117,10 +116,10 @@ class Arithmetic(Piece):
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int
     ) -> list[tuple[int, list[str]]]:
-        """`count` problem numbers and the model's turns, by a fallible author, for the warm start.
+        """`count` problem numbers with the model's turns, written by a fallible author.
 
-        He makes one fixed mistake at each hard fact, so that the model learns his mistakes and
-        reinforcement learning has something to repair.
+        The author always makes the same mistake at a hard fact. The warm start teaches the model
+        these mistakes, and reinforcement learning has something to repair.
         """
         author = Author(self, rng.generator(seed, rng.TASK, 1))
         draws = rng.generator(seed, rng.TASK, 2)
@@ -128,37 +127,36 @@ class Arithmetic(Piece):
         return [(int(i), self.written(problems[i].messages[0]["content"], author)) for i in picks]
 
     def written(self, prompt: str, author: Author) -> list[str]:
-        """The model's turns as the author writes them, here one: the derivation."""
+        """The model's turns as the author writes them: here one turn, the derivation."""
         return [derive(prompt, self.modulus, author.result)]
 
 
 class Author:
-    """Makes mistakes with the error rates of the task."""
+    """Writes the warm-start corpus, with the error rates of the data set."""
 
-    def __init__(self, task: Arithmetic, generator: np.random.Generator):
-        facts = [
-            (a, op, b) for a in range(task.modulus) for op in OPERATORS for b in range(task.modulus)
-        ]
-        hard = generator.permutation(len(facts))[: round(task.hard_share * len(facts))]
-        self.error = dict.fromkeys(facts, task.easy_error)
-        self.error.update({facts[i]: task.hard_error for i in hard})
-        shifts = generator.integers(1, task.modulus, size=len(facts))
+    def __init__(self, dataset: Arithmetic, generator: np.random.Generator):
+        values = range(dataset.modulus)
+        facts = [(a, op, b) for a in values for op in OPERATORS for b in values]
+        hard = generator.permutation(len(facts))[: round(dataset.hard_share * len(facts))]
+        self.error = dict.fromkeys(facts, dataset.easy_error)
+        self.error.update({facts[i]: dataset.hard_error for i in hard})
+        shifts = generator.integers(1, dataset.modulus, size=len(facts))
         self.shift = dict(zip(facts, (int(s) for s in shifts), strict=True))
-        self.generator, self.modulus = generator, task.modulus
+        self.generator, self.modulus = generator, dataset.modulus
 
     def result(self, a: int, operator: str, b: int) -> int:
-        """The result that he gives for a fact."""
+        """The result that the author writes for a fact."""
         return self.slip(OPERATORS[operator](a, b) % self.modulus, (a, operator, b))
 
     def slip(self, value: int, fact: tuple[int, str, int]) -> int:
-        """`value`, or the wrong one that he takes for it where he errs at the fact."""
+        """`value`, or the wrong one if the author makes the mistake of the fact."""
         if self.generator.random() < self.error[fact]:
             return (value + self.shift[fact]) % self.modulus
         return value
 
 
 def derive(prompt: str, modulus: int, result: Callable[[int, str, int], int] | None = None) -> str:
-    """The derivation of a chain such as `3+4*7=`; `result(a, op, b)` defaults to the truth."""
+    """The derivation of a chain such as `3+4*7=`. result(a, op, b): defaults to the correct one."""
     value = int(prompt[0])
     steps = []
     for operator, b in operations(prompt):

@@ -1,8 +1,8 @@
-"""The embedded task of several turns: chain arithmetic modulo 8 with a calculator to ask.
+"""Chain arithmetic modulo 8 with a calculator: several turns per response.
 
 Prompt `3+4*7=`, evaluated from left to right. The model asks `?3+4`, the environment replies `7`;
-the model asks `?7*7`, the environment replies `1`; the model answers `#1`. Only the answer earns
-reward, so a trajectory is right or wrong as a whole.
+the model asks `?7*7`, the environment replies `1`; the model answers `#1`. Only the answer is
+scored.
 """
 
 import re
@@ -16,10 +16,10 @@ QUERY = re.compile(r"\?([0-9])([+*])([0-9])")
 
 @dataclass(kw_only=True)
 class Calculator(Arithmetic):
-    """Raises ValueError for a number that makes no task.
+    """Raises ValueError for a number out of range.
 
-    The author of the warm-start corpus misreads the right operand of a fact that he gets wrong.
-    max_turns: a query for each step and the answer must fit.
+    A mistake of the warm-start author is a wrong right operand. max_turns: must leave room for one
+    query per step and the answer.
     """
 
     max_turns: int
@@ -37,7 +37,7 @@ class Calculator(Arithmetic):
         return [_answer_only(p) for p in train], [_answer_only(p) for p in held_out]
 
     def reply(self, problem: Problem, turns: list[str]) -> str | None:
-        """The result of a query; anything else ends the trajectory."""
+        """The result of a query; any other turn ends the trajectory."""
         query = QUERY.fullmatch(turns[-1])
         if query is None:
             return None
@@ -54,7 +54,7 @@ class Calculator(Arithmetic):
         )
 
     def written(self, prompt: str, author: Author) -> list[str]:
-        """A query for each step, some of them misread, and the answer that they lead to."""
+        """One query per step, some with a wrong operand, and the answer that follows."""
         value, turns = int(prompt[0]), []
         for operator, right in operations(prompt):
             b = author.slip(right, (value, operator, right))

@@ -1,12 +1,11 @@
-"""Where rows come from: a local .jsonl, .json or .parquet file, or the Hugging Face hub.
+"""Reads rows from a local .jsonl, .json or .parquet file, or from the Hugging Face hub.
 
-A row comes with a name such as `data/test.jsonl line 7`, so that whatever is wrong with it can be
-found again.
+Each row comes with its place, such as `data/test.jsonl line 7`, for error messages.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
 
 Row = Mapping[str, Any]
-Named = tuple[str, Row]  # what to call a row in an error, and the row
+Located = tuple[str, Row]  # where a row comes from, and the row
 
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>\S+))?")  # OWNER/NAME[/FILE]
 SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -25,8 +24,8 @@ SUFFIXES = (".jsonl", ".json", ".parquet")
 class Source:
     """One split of a data set.
 
-    hub: OWNER/NAME on the Hugging Face hub, or OWNER/NAME/FILE for one file there; then `subset`
-    is its configuration and `split` its split. file: the split's name in a local folder.
+    hub: OWNER/NAME on the Hugging Face hub, or OWNER/NAME/FILE for one file of it, with its
+    configuration `subset` and its split `split`. file: the split's file in a local folder.
     """
 
     hub: str | None
@@ -35,7 +34,7 @@ class Source:
     file: str
 
     def check(self, name: str, path: str | None) -> None:
-        """Raise ValueError if there is no place to read from; `name` is this source's own."""
+        """Raise ValueError if there is no place to read from. name: of this source's key."""
         if self.hub is None and path is None:
             raise ValueError("path=null: must be a local folder or file, for there is no hub name")
         if self.hub is not None and not HUB_NAME.fullmatch(self.hub):
@@ -44,10 +43,10 @@ class Source:
                 "hub, or null; local files go into dataset.path"
             )
 
-    def read(self, name: str, path: str | None) -> list[Named]:
-        """The rows from `path`, which is the file or a folder that holds it, or from the hub.
+    def read(self, name: str, path: str | None) -> list[Located]:
+        """The rows of the file `path`, of the split's file in the folder `path`, or of the hub.
 
-        Raises UserError if nothing is there, and as `read_file` does.
+        Raises UserError if there are none, and as `read_file` does.
         """
         if path is None:
             return self._from_hub(name)
@@ -62,8 +61,8 @@ class Source:
             )
         return read_file(place)
 
-    def _from_hub(self, name: str) -> list[Named]:
-        import datasets  # slow to import, and a local file does without it
+    def _from_hub(self, name: str) -> list[Located]:
+        import datasets  # slow
 
         found = HUB_NAME.fullmatch(self.hub or "")
         assert found is not None, self.hub  # see check()
@@ -73,28 +72,19 @@ class Source:
                 found["repository"], self.subset, data_files=found["file"], split=self.split
             )
         except Exception as error:
-            reason = silence or first_line(error)
             raise UserError(
-                f"dataset.{name}.hub={self.hub}: not to be had from the Hugging Face hub "
-                f"({reason}); give a local folder with {self.file}: dataset.path=FOLDER"
+                f"dataset.{name}.hub={self.hub}: cannot be fetched from the Hugging Face hub "
+                f"({silence or first_line(error)}); give a local folder with {self.file}: "
+                "dataset.path=FOLDER"
             ) from error
         return [(f"{self.hub} {self.split} row {i}", row) for i, row in enumerate(rows, start=1)]
 
 
-def refuse_one_file_for_two(path: str | None, sources: Sequence[Source]) -> None:
-    """Raise UserError if `path` is a file, but the sources are several."""
-    files = list(dict.fromkeys(source.file for source in sources))
-    if path and Path(path).expanduser().is_file() and len(files) > 1:
-        raise UserError(
-            f"dataset.path={path}: must be a folder with {' and '.join(files)}, not a file"
-        )
+def read_file(path: Path) -> list[Located]:
+    """The rows of a file: one JSON object per line, one JSON list of objects, or a parquet table.
 
-
-def read_file(path: Path) -> list[Named]:
-    """The rows of a file: one JSON object a line, one JSON list of objects, or a parquet table.
-
-    Empty lines are skipped. Raises UserError that names the file, and the line or item where it
-    applies: unreadable file, unknown suffix, malformed JSON, a row that is no object, no row.
+    Skips empty lines. Raises UserError that names the file, and the line or item if there is one:
+    unreadable file, unknown suffix, malformed JSON, a row that is no object, no row.
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: cannot be read: its name must end in {', '.join(SUFFIXES)}")
@@ -115,10 +105,10 @@ def read_file(path: Path) -> list[Named]:
 
 
 def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
-    """The text in a field; `prompt.0.content` leads into nested objects and lists.
+    """The text in a field; `prompt.0.content` addresses nested objects and lists.
 
-    as_json: what is no text is written as JSON. Raises UserError that says `where` if the field is
-    missing or holds no text that can be written.
+    as_json: write a value that is no text as JSON. Raises UserError that names the place if the
+    field is missing or its text cannot be encoded.
     """
     value: Any = row
     for part in field.split("."):
@@ -133,17 +123,19 @@ def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
         raise UserError(f"{where}: field {field!r} is not text")
     try:
         value.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which only an escape of JSON can write
-        raise UserError(f"{where}: field {field!r} holds half of a character") from None
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{where}: field {field!r} holds half of a character (a lone surrogate)"
+        ) from None
     return value
 
 
-def _lines(path: Path, text: str) -> list[Named]:
-    named = ((f"{path} line {i}", line) for i, line in enumerate(text.split("\n"), start=1))
-    return [(where, _parse(line, where)) for where, line in named if line.strip()]
+def _lines(path: Path, text: str) -> list[Located]:
+    lines = ((f"{path} line {i}", line) for i, line in enumerate(text.split("\n"), start=1))
+    return [(where, _parse(line, where)) for where, line in lines if line.strip()]
 
 
-def _items(path: Path, text: str) -> list[Named]:
+def _items(path: Path, text: str) -> list[Located]:
     rows = _parse(text, str(path))
     if not isinstance(rows, list):
         raise UserError(f"{path}: a JSON list of objects is expected")
@@ -151,14 +143,15 @@ def _items(path: Path, text: str) -> list[Named]:
 
 
 def _parquet(path: Path) -> list[Row]:
-    import pyarrow as pa  # type: ignore[import-untyped]  # slow to import; JSON does without it
+    import pyarrow as pa  # type: ignore[import-untyped]  # slow
     from pyarrow import parquet
 
     try:
         return parquet.read_table(path).to_pylist()
     except pa.ArrowException as error:
-        reason = first_line(error)
-        raise UserError(f"{path}: cannot be read: not a parquet table: {reason}") from None
+        raise UserError(
+            f"{path}: cannot be read: not a parquet table: {first_line(error)}"
+        ) from None
 
 
 def _parse(text: str, where: str) -> Any:

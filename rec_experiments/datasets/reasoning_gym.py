@@ -1,7 +1,7 @@
-"""Problems of reasoning-gym, made on the spot, with its own verifiers (arXiv 2505.24760).
+"""Problems that reasoning-gym generates, with its own verifiers (arXiv 2505.24760).
 
-A problem is an item of one of its data sets, and its answer here is where that item is found: what
-judges a response makes the item anew, so that a verifier reads all that it wants to know of it.
+A problem is an item of one of its data sets. The answer of a Problem here identifies the item; a
+verifier process generates the item again, because the package's verifiers read the whole item.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from rec_experiments.datasets.text import TextDataset, question, solutions
+from rec_experiments.datasets.text import TextDataset, prompt, solutions
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.types import Problem, VerifierResult
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from reasoning_gym.dataset import ProceduralDataset
 
-EVALUATION_SHARE = 8  # one question in 8, by a hash of its text, is held out
-OURS = ("seed", "size")  # parameters that follow from other keys here
-# Their items follow from the order of a set of texts, which is another one in each process.
-UNSTEADY = (
+EVALUATION_SHARE = 8  # one question in 8, chosen by a hash of its text, is an evaluation problem
+OURS = ("seed", "size")  # parameters set by other keys
+# Their items depend on the iteration order of a set of strings, which differs between processes.
+NONDETERMINISTIC = (
     "isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication",
     "ransom_note", "word_ladder",
 )  # fmt: skip
@@ -34,7 +34,7 @@ UNSTEADY = (
 
 @dataclass(kw_only=True)
 class Stage:
-    """name: of a data set of the package. parameters: of that data set; the others are its own."""
+    """name: of a data set of reasoning-gym. parameters: those that differ from its defaults."""
 
     name: str
     parameters: dict[str, Any]
@@ -44,10 +44,11 @@ class Stage:
 class ReasoningGym(TextDataset):
     """Raises ValueError for a number out of range, and unless name or stages is given.
 
-    name, parameters: one data set. stages: several, in the order of training where shuffle=false;
-    problems of all are evaluated on. data_seed: of the problems, not of a run. train_problems,
-    eval_problems: how many to make, equally many of each stage. answer_tag: what is judged is the
-    text in the last pair of such tags; null for the whole response.
+    name, parameters: one data set. stages: several; with shuffle=false, training follows their
+    order. Evaluation uses problems of all. data_seed: of the problems, independent of the run's
+    seed. train_problems, eval_problems: numbers to generate, divided equally between the stages.
+    answer_tag: the verifier gets the text within the last pair of these tags; null for the whole
+    response.
     """
 
     name: str | None
@@ -63,10 +64,10 @@ class ReasoningGym(TextDataset):
         if (self.name is None) == (self.stages is None):
             raise ValueError(
                 f"name={self.name or 'null'}: must be a data set of reasoning-gym, as lcm, or "
-                "null with stages in its place"
+                "null if there are stages"
             )
         if self.stages is not None and (self.parameters or not self.stages):
-            raise ValueError("stages: must be at least one, each with parameters of its own")
+            raise ValueError("stages: must be at least one, each with its own parameters")
         if not 0 <= self.data_seed < 1 << 31:
             raise ValueError(f"data_seed={self.data_seed}: must be at least 0 and below 2^31")
         for key in ("train_problems", "eval_problems"):
@@ -74,20 +75,22 @@ class ReasoningGym(TextDataset):
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least one of each stage")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
-        """Training problems stage by stage, evaluation problems of all stages in turn. No question
-        is on both sides. Raises UserError for a data set or a parameter that there is not."""
-        sides = [self._sides(number) for number in range(len(self._stages()))]
-        train = [problem for side, _ in sides for problem in side]
-        in_turn = chain.from_iterable(zip_longest(*(held_out for _, held_out in sides)))
+        """Training problems stage after stage, and evaluation problems of the stages in turn.
+
+        No question is in both. Raises UserError for an unknown data set or parameter.
+        """
+        splits = [self._splits(number) for number in range(len(self._stages()))]
+        train = [problem for split, _ in splits for problem in split]
+        in_turn = chain.from_iterable(zip_longest(*(held_out for _, held_out in splits)))
         return train, [problem for problem in in_turn if problem is not None]
 
     def verify(self, response: str, answer: str) -> VerifierResult:
-        """The score of the package's verifier; right is a score of 1."""
+        """The score of the package's verifier; only a score of 1 is correct."""
         place = json.loads(answer)
         entry = self._dataset(place["stage"])[place["item"]]
         if _fingerprint(entry) != place["of"]:
-            raise ValueError("another item than the prompt's: its data set is not deterministic")
-        given = self._judged(response)
+            raise ValueError("not the item of the prompt: its data set is not deterministic")
+        given = self._answer_in(response)
         score = float(self._dataset(place["stage"]).score_answer(given, entry))
         return VerifierResult(reward=score, accuracy=float(score >= 1))
 
@@ -109,32 +112,29 @@ class ReasoningGym(TextDataset):
         assert self.name is not None  # see __post_init__
         return [Stage(name=self.name, parameters=self.parameters)]
 
-    def _sides(self, number: int) -> tuple[list[Problem], list[Problem]]:
+    def _splits(self, number: int) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems of a stage."""
-        dataset = self._dataset(number)
-        wanted = {
-            False: share(self.train_problems, number, len(self._stages())),
-            True: share(self.eval_problems, number, len(self._stages())),
-        }
-        sides: dict[bool, list[Problem]] = {False: [], True: []}
+        dataset, stages = self._dataset(number), len(self._stages())
+        keys = ("train_problems", "eval_problems")
+        wanted = [share(getattr(self, key), number, stages) for key in keys]
+        splits: tuple[list[Problem], list[Problem]] = ([], [])
         for item in range(self._items()):
             entry = dataset[item]
-            side = zlib.crc32(entry["question"].encode()) % EVALUATION_SHARE == 0
-            if len(sides[side]) < wanted[side]:
-                sides[side].append(self._problem(number, item, entry))
-            elif all(len(sides[each]) == wanted[each] for each in sides):
+            split = zlib.crc32(entry["question"].encode()) % EVALUATION_SHARE == 0
+            if len(splits[split]) < wanted[split]:
+                splits[split].append(self._problem(number, item, entry))
+            elif [*map(len, splits)] == wanted:
                 break
-        for side, key in ((False, "train_problems"), (True, "eval_problems")):
-            if len(sides[side]) < wanted[side]:
+        for key, needed, found in zip(keys, wanted, map(len, splits), strict=True):
+            if found < needed:
                 raise UserError(
-                    f"dataset.{key}={getattr(self, key)}: {self._stages()[number].name} gave only "
-                    f"{len(sides[side])} of {wanted[side]} in {self._items()} items: it has too "
-                    "few different questions"
+                    f"dataset.{key}={getattr(self, key)}: {self._stages()[number].name} has only "
+                    f"{found} of {needed} distinct questions in {self._items()} items"
                 )
-        return sides[False], sides[True]
+        return splits
 
     def _items(self) -> int:
-        """How many items of a stage are looked at, at most."""
+        """How many items of a stage to generate at most."""
         return 2 * (self.train_problems + EVALUATION_SHARE * self.eval_problems)
 
     def _problem(self, number: int, item: int, entry: Mapping[str, Any]) -> Problem:
@@ -142,13 +142,14 @@ class ReasoningGym(TextDataset):
         place = {"answer": gold, "stage": number, "item": item, "of": _fingerprint(entry)}
         tag = self.answer_tag
         return Problem(
-            messages=question(self.system_prompt, entry["question"]),
+            messages=prompt(self.system_prompt, entry["question"]),
             answer=json.dumps(place, ensure_ascii=False),
             solution=f"<{tag}>{gold}</{tag}>" if tag else gold,
+            shown_answer=gold,
         )
 
-    def _judged(self, response: str) -> str | None:
-        """The part of a response that answers; None if there is none."""
+    def _answer_in(self, response: str) -> str | None:
+        """The answer in a response, or None."""
         if self.answer_tag is None:
             return response
         before, closed, _ = response.rpartition(f"</{self.answer_tag}>")
@@ -161,7 +162,7 @@ class ReasoningGym(TextDataset):
 
 
 def share(total: int, number: int, parts: int) -> int:
-    """The size of one of some parts that differ by 1 at most, the first ones being larger."""
+    """The size of part `number` of `total` in nearly equal parts; the first ones are larger."""
     return total // parts + (number < total % parts)
 
 
@@ -171,15 +172,15 @@ def _fingerprint(entry: Mapping[str, Any]) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _made(name: str, parameters: str, seed: int, size: int) -> ProceduralDataset:
-    """A data set of the package. Raises UserError for a name or a parameter that there is not."""
-    import reasoning_gym  # an extra, and slow to import
+    """A data set of reasoning-gym. Raises UserError for an unknown name or parameter."""
+    import reasoning_gym  # optional, and slow to import
     from reasoning_gym.factory import DATASETS
 
-    allowed = sorted(DATASETS.keys() - {*UNSTEADY})
+    allowed = sorted(DATASETS.keys() - {*NONDETERMINISTIC})
     if name not in allowed:
-        unsteady = "; its problems are other ones in each process" if name in UNSTEADY else ""
+        reason = ", and generate the same items in each process" * (name in NONDETERMINISTIC)
         raise UserError(
-            f"dataset.name={name}: must be a data set of reasoning-gym{unsteady}; allowed: "
+            f"dataset.name={name}: must be a data set of reasoning-gym{reason}; allowed: "
             f"{', '.join(allowed)}"
         )
     given = json.loads(parameters)
@@ -191,7 +192,7 @@ def _made(name: str, parameters: str, seed: int, size: int) -> ProceduralDataset
             )
     try:
         return reasoning_gym.create_dataset(name, seed=seed, size=size, **given)
-    except Exception as error:  # AssertionError, ValueError, …: each data set has its own checks
+    except Exception as error:  # each data set has its own checks
         raise UserError(
             f"dataset.parameters={given}: {name} refuses them ({first_line(error)})"
         ) from error

@@ -1,8 +1,8 @@
-"""The embedded task with choices: reduce a list of numbers modulo 8 to one, in any order.
+"""Reduction of a list of numbers modulo 8 to a single one, in any order.
 
 Prompt `+3472=`; response `4+7=3;3+3=6;2+6=0;#0`. Each step takes two numbers off the list and puts
-their result back, until one is left. Every right derivation earns reward, and there are many, so a
-policy chooses among them, and can learn to keep away from facts that it does not know.
+their result back, until one is left. Every correct derivation earns reward. There are many, so a
+policy can learn to avoid the facts that it does not know.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ STEP = re.compile(r"([0-9])([+*])([0-9])=([0-9])")
 
 @dataclass(kw_only=True)
 class Reduction(Arithmetic):
-    """Raises ValueError for a number that makes no task.
+    """Raises ValueError for a number out of range.
 
-    The author of the warm-start corpus takes any two numbers, each pair and order equally often.
+    The author of the warm-start corpus combines a uniformly random ordered pair at each step.
     """
 
     def prompts(self, generator: np.random.Generator) -> dict[str, None]:
-        """Different random lists with their operator, in a fixed order."""
+        """Distinct random lists with their operator, in a fixed order."""
         wanted = self.prompts_to_draw()
         lengths = generator.integers(self.min_steps, self.max_steps + 1, size=wanted) + 1
         digits = generator.integers(self.modulus, size=(wanted, self.max_steps + 1))
@@ -39,36 +39,38 @@ class Reduction(Arithmetic):
         }
 
     def content(self, prompt: str) -> str:
-        """The order of a list does not matter."""
+        """Lists that differ only in their order belong to the same split."""
         return "".join(sorted(prompt))
 
     def problem(self, prompt: str) -> Problem:
-        """The verifier needs the list; the solution is from left to right."""
+        """The verifier needs the list. The solution reduces it from left to right; as the operators
+        commute and associate, every derivation ends in the same number."""
         operator, numbers = read(prompt)
         steps, value = [], numbers[0]
         for b in numbers[1:]:
             result = OPERATORS[operator](value, b) % self.modulus
             steps.append(f"{value}{operator}{b}={result}")
             value = result
-        solution = ";".join([*steps, f"#{value}"])
-        return Problem(({"role": "user", "content": prompt},), prompt, solution)
+        return Problem(
+            messages=({"role": "user", "content": prompt},),
+            answer=prompt,
+            solution=";".join([*steps, f"#{value}"]),
+            shown_answer=f"#{value}",
+        )
 
     def verify(self, response: str, answer: str) -> VerifierResult:
-        """Whether every step takes two numbers that are there, and is right, down to the last.
-
-        answer: the prompt.
-        """
+        """Score 1 for a correct derivation, else 0. answer: the prompt."""
         correct = float(is_reduction(response, *read(answer), self.modulus))
         return VerifierResult(reward=correct, accuracy=correct)
 
     def describe(self) -> str:
         return (
             f"reduction of {self.min_steps + 1} to {self.max_steps + 1} numbers modulo "
-            f"{self.modulus} in any order, every right derivation accepted"
+            f"{self.modulus} in any order, every correct derivation accepted"
         )
 
     def written(self, prompt: str, author: Author) -> list[str]:
-        """The model's turns as the author writes them, here one: a derivation."""
+        """The model's turns as the author writes them: here one turn, a derivation."""
         operator, numbers = read(prompt)
         steps = []
         while len(numbers) > 1:
@@ -86,7 +88,7 @@ def read(prompt: str) -> tuple[str, list[int]]:
 
 
 def is_reduction(response: str, operator: str, numbers: list[int], modulus: int) -> bool:
-    """Whether the response reduces the numbers to one without a mistake and names it."""
+    """Whether each step combines two numbers of the list correctly, and the end names the last."""
     *steps, last = response.split(";")
     left = list(numbers)
     for step in steps:

@@ -1,29 +1,30 @@
-"""What all tasks share whose responses are texts for a verifier in processes of its own."""
+"""Base classes of the data sets whose responses are texts, judged in worker processes."""
 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from rec_experiments import rng
+from rec_experiments.datasets.loading import Located, Source
+from rec_experiments.errors import UserError
 from rec_experiments.types import Message, Piece, Problem
 
-MOST_WORKERS = 1024  # more processes than a machine has cores
+MOST_WORKERS = 1024  # more than any machine has cores
 
 
 class LongPrompts(StrEnum):
-    """What becomes of prompts that are too long."""
+    """What to do about prompts longer than max_prompt_tokens."""
 
-    refuse = "refuse"  # the whole data set is refused, and the prompt shown
-    drop = "drop"  # they are left out, and counted
+    refuse = "refuse"  # the data set, with an error that shows the prompt
+    drop = "drop"  # the problems, and print their number
 
 
 @dataclass(kw_only=True)
 class TextDataset(Piece):
     """Raises ValueError for a number out of range.
 
-    system_prompt: opens every prompt. long_prompts: what becomes of a problem with a longer prompt
-    than max_prompt_tokens. verifier_workers, verifier_timeout: processes that judge, and seconds
-    that one response may take there.
+    system_prompt: first message of every prompt; "" for none.
     """
 
     system_prompt: str
@@ -47,18 +48,55 @@ class TextDataset(Piece):
             )
 
 
+@dataclass(kw_only=True)
+class ProblemSource(Source):
+    """A split whose rows are problems."""
+
+    def problem(self, located: Located, system_prompt: str) -> Problem:
+        """The problem of a row. Raises UserError that names the place of a malformed row."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class SplitDataset(TextDataset):
+    """A data set of two splits. Raises ValueError also for a wrong hub name.
+
+    path: a local folder with the files that `train` and `evaluation` name, or null for the hub. If
+    both name the same file, it may be that file itself.
+    """
+
+    path: str | None
+    train: ProblemSource
+    evaluation: ProblemSource
+
+    def __post_init__(self) -> None:
+        TextDataset.__post_init__(self)
+        self.train.check("train", self.path)
+        self.evaluation.check("evaluation", self.path)
+
+    def load(self) -> tuple[list[Problem], list[Problem]]:
+        """Training and evaluation problems, in the order of their files."""
+        files = list(dict.fromkeys([self.train.file, self.evaluation.file]))
+        if self.path and len(files) > 1 and Path(self.path).expanduser().is_file():
+            raise UserError(
+                f"dataset.path={self.path}: must be a folder with {' and '.join(files)}, not a file"
+            )
+        train = self.train.read("train", self.path)
+        evaluation = self.evaluation.read("evaluation", self.path)
+        return (
+            [self.train.problem(row, self.system_prompt) for row in train],
+            [self.evaluation.problem(row, self.system_prompt) for row in evaluation],
+        )
+
+
 def prompt(system: str, user: str) -> tuple[Message, ...]:
-    """The two messages that a response answers."""
-    return {"role": "system", "content": system}, {"role": "user", "content": user}
-
-
-def question(system: str, user: str) -> tuple[Message, ...]:
-    """As `prompt`, without a system message if there are no words for it."""
-    return prompt(system, user) if system else prompt(system, user)[1:]
+    """A system message, unless it is empty, and a user message."""
+    message = {"role": "user", "content": user}
+    return ({"role": "system", "content": system}, message) if system else (message,)
 
 
 def solutions(problems: list[Problem], count: int, seed: int) -> list[tuple[int, list[str]]]:
-    """`count` demonstrations for a tiny model: numbers of problems, drawn at random, each with its
-    gold response as the model's only turn."""
+    """`count` demonstrations: random problem numbers, each with its gold response as the only turn
+    of the model."""
     picks = rng.generator(seed, rng.TASK, 2).integers(len(problems), size=count)
     return [(int(i), [problems[i].solution]) for i in picks]

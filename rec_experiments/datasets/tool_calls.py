@@ -1,9 +1,9 @@
-"""Requests that are answered by function calls: ToolACE, or your own rows in one of two formats.
+"""Requests whose answer is function calls: ToolACE, or your own rows in one of two formats.
 
 ToolACE: `system` with the tools as a JSON list, `conversations` of {"from": …, "value": …} with
 calls as `[function(argument=value, …)]`. Instruction: `instruction` as system prompt, `input`, and
-`output` with the calls in a <tool_call> block. Only requests that are answered by calls at once are
-kept: conversations with one user turn whose first reply is a call.
+`output` with the calls in a <tool_call> block. Conversations with several user turns and replies
+without calls are skipped.
 """
 
 import ast
@@ -16,39 +16,25 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from rec_experiments.datasets.loading import Named, Row, Source, text_of
+from rec_experiments.datasets.loading import Located, Row, Source, text_of
 from rec_experiments.datasets.text import TextDataset, prompt
 from rec_experiments.datasets.verifiers import tool_call
 from rec_experiments.errors import UserError
 from rec_experiments.types import Problem, VerifierResult
 
 INSTRUCTION = ("instruction", "input", "output")
-
-# What arguments are written with: texts, names before =, words of JSON and Python, numbers.
-TOKEN = re.compile(
-    r"""
-      (?: [rRuU]? (?: \"{3} (?:\\.|[^\\])*? \"{3} | '{3} (?:\\.|[^\\])*? '{3}
-                  | "(?:\\.|[^"\\\n])*+" | '(?:\\.|[^'\\\n])*+' ) )
-    | [^\W\d]\w* (?= \s*= )
-    | (?: True | False | None | true | false | null ) \b
-    | -? \s*+ (?: \d[\w.]*+ (?: (?<=[eE]) [-+] \d++ )? | \.\d\w*+ )
-    | [=,:()\[\]{}]
-    | \s++
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-OPENING, CLOSING = "([{", ")]}"
-DEEPEST = 64  # brackets in brackets
-STARTS = 100  # places where a list of tools may begin
+LONGEST = 10_000  # characters of a reply; Python's parser can exhaust the memory on long texts
+ENDS = 1000  # closing parentheses to try as the end of a call's arguments
+STARTS = 100  # places to try as the start of a list of tools
 
 
 @dataclass(kw_only=True)
 class ToolCalls(TextDataset):
-    """Raises ValueError for a number out of range or no hub name.
+    """Raises ValueError for a number out of range or a wrong hub name.
 
-    path: a local file, or a folder that holds `source.file`; null for the hub. system_prompt: opens
-    the prompt of a ToolACE row, followed by its tools. train_problems: at most, the first ones;
-    null for all. held_out: one request in so many, by a hash of its text, is for evaluation.
+    path: a local file, a folder with `source.file`, or null for the hub. system_prompt: of a
+    ToolACE row, followed by the row's tools. train_problems: use only the first ones; null for all.
+    held_out: one request in `held_out`, chosen by a hash of its text, is an evaluation problem.
     """
 
     path: str | None
@@ -69,12 +55,12 @@ class ToolCalls(TextDataset):
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems, in file order."""
         rows = self.source.read("source", self.path)
-        problems = [p for p in (self.problem(named) for named in rows) if p is not None]
-        sides: tuple[list[Problem], list[Problem]] = ([], [])
+        problems = [problem for problem in map(self.problem, rows) if problem is not None]
+        splits: tuple[list[Problem], list[Problem]] = ([], [])
         for problem in problems:
             request = problem.messages[-1]["content"]
-            sides[zlib.crc32(request.encode()) % self.held_out == 0].append(problem)
-        train, evaluation = sides
+            splits[zlib.crc32(request.encode()) % self.held_out == 0].append(problem)
+        train, evaluation = splits
         if not (train and evaluation):
             raise UserError(
                 f"dataset.held_out={self.held_out}: leaves {len(train)} training and "
@@ -89,18 +75,18 @@ class ToolCalls(TextDataset):
     def describe(self) -> str:
         return self.path or str(self.source.hub)
 
-    def problem(self, named: Named) -> Problem | None:
-        """The problem of a row, or None for a row of another kind than asked for here.
+    def problem(self, located: Located) -> Problem | None:
+        """The problem of a row, or None for a row to skip.
 
-        Raises UserError that names the row if it has the fields of neither format.
+        Raises UserError that names the place of a row without the fields of either format.
         """
-        where, row = named
+        where, row = located
         if "conversations" in row:
             return self._toolace(where, row)
         system, request, output = (text_of(row, field, where) for field in INSTRUCTION)
         try:
             calls = tool_call.calls(output)
-        except ValueError:  # it answers without a call
+        except ValueError:  # no call
             return None
         return _problem(system, request, calls, output)
 
@@ -124,7 +110,7 @@ def _problem(system: str, request: str, calls: list[str], solution: str) -> Prob
 
 
 def tool_list(system: str) -> str | None:
-    """The first JSON list of objects in a system prompt, as it stands there, or None."""
+    """The text of the first JSON list of objects in a system prompt, or None."""
     for start in itertools.islice(re.finditer(r"\[\s*\{", system), STARTS):
         try:
             _, end = json.JSONDecoder().raw_decode(system, start.start())
@@ -137,59 +123,43 @@ def tool_list(system: str) -> str | None:
 def python_calls(text: str) -> list[str] | None:
     """The calls of `[Get Weather(city="Rome", days=2), f()]` as canonical JSON, or None.
 
-    A function's name may hold anything but an opening parenthesis. Its arguments are read as
-    Python, never run: they must be named and literal; JSON's true, false and null count as such.
+    A function's name may contain anything but an opening parenthesis. Its arguments are parsed as
+    Python, never run: they must be named literals, which may use JSON's true, false and null.
     """
     rest = text.strip()
-    if not (rest.startswith("[") and rest.endswith("]")):
+    if not (rest.startswith("[") and rest.endswith("]")) or len(rest) > LONGEST:
         return None
     calls = []
     rest = f",{rest[1:-1].strip()}"
     while rest.startswith(","):
         name, _, rest = rest[1:].partition("(")
-        found = _arguments(rest)
-        if found is None or not name.strip():
+        call, rest = _parsed(rest)
+        try:
+            calls.append(tool_call.dumps(name.strip(), _keywords(call)))
+        except ValueError:
             return None
-        arguments, rest = found
-        calls.append(tool_call.dumps(name.strip(), arguments))
+        if not name.strip():
+            return None
     return None if rest else calls
 
 
-def _arguments(text: str) -> tuple[dict[str, Any], str] | None:
-    """Arguments up to the parenthesis that ends them, and the text after it."""
-    end = _end_of_arguments(text)
-    if end is None:
-        return None
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of "\d" in a text
-            call = ast.parse(f"f({text[:end]})", mode="eval").body
-        return _keywords(call), text[end + 1 :].lstrip()
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def _parsed(text: str) -> tuple[ast.expr | None, str]:
+    """The syntax tree of arguments up to the parenthesis that closes them, and the text after it.
 
-
-def _end_of_arguments(text: str) -> int | None:
-    """Where the parenthesis stands that ends the arguments, if all before it is what literals and
-    their names are written with.
-
-    So what Python's parser is given is short of what would fill the memory: nothing deep, and none
-    of its operators. The time is proportional to the text's length.
+    It is the first parenthesis before which the text parses: earlier ones are nested or quoted.
     """
-    depth = place = 0
-    while found := TOKEN.match(text, place):
-        if found[0] in OPENING:
-            depth += 1
-        elif found[0] in CLOSING:
-            if not depth:
-                return place if found[0] == ")" else None
-            depth -= 1
-        if depth > DEEPEST:
-            return None
-        place = found.end()
-    return None
+    for close in itertools.islice(re.finditer(r"\)", text), ENDS):
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of "\d" in a text
+                call = ast.parse(f"f({text[: close.start()]})", mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        return call, text[close.end() :].lstrip()
+    return None, ""
 
 
-def _keywords(call: ast.expr) -> dict[str, Any]:
+def _keywords(call: ast.expr | None) -> dict[str, Any]:
+    """The arguments of a call. Raises ValueError if one has no name or is no literal."""
     if not isinstance(call, ast.Call) or call.args:
         raise ValueError("arguments must have names")
     return tool_call.unique_keys(
@@ -198,7 +168,7 @@ def _keywords(call: ast.expr) -> dict[str, Any]:
 
 
 def _literal(node: ast.expr | None) -> Any:
-    """The JSON value that an expression writes down. Raises ValueError for anything else."""
+    """The JSON value of a literal. Raises ValueError for any other expression."""
     match node:
         case ast.Constant(value=None | bool() | int() | str() as value):
             return value
@@ -215,7 +185,7 @@ def _literal(node: ast.expr | None) -> Any:
             return tool_call.unique_keys(
                 [(n, _literal(value)) for n, value in zip(names, values, strict=True)]
             )
-    raise ValueError("not a literal that JSON has")
+    raise ValueError("not a JSON literal")
 
 
 def _name(value: Any) -> str:

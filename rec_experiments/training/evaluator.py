@@ -53,7 +53,7 @@ class Evaluator:
                 "step": step,
                 "prompt": self.problems[group].messages[-1]["content"],
                 "response": self.chat.transcript(response),
-                "answer": self.problems[group].answer,
+                "answer": self.problems[group].expected,
                 "reward": result.reward,
             }
             for group, response, result in list(rows)[:SAMPLES_SHOWN]

@@ -1,4 +1,4 @@
-"""The GSM8K task: what it loads, what it says of bad files, and that its gold solutions score.
+"""GSM8K: what it loads, its errors for bad files, and that its gold solutions score.
 
 The full files are found through REC_DATA, a folder that holds gsm8k/train.jsonl and test.jsonl.
 """
@@ -28,7 +28,7 @@ ROWS = [
 ]
 
 
-def task(path: object, **changes: object) -> MathProblems:
+def gsm8k_of(path: object, **changes: object) -> MathProblems:
     dataset = experiment("dataset=gsm8k").dataset
     return dataclasses.replace(dataset, path=None if path is None else str(path), **changes)
 
@@ -44,7 +44,7 @@ def lines(rows: list[dict]) -> str:
 
 
 def test_problems(tmp_path: Path) -> None:
-    gsm8k = task(write(tmp_path, lines(ROWS), lines(ROWS[1:]) + "\n"))
+    gsm8k = gsm8k_of(write(tmp_path, lines(ROWS), lines(ROWS[1:]) + "\n"))
     train, evaluation = gsm8k.load()
     assert [problem.answer for problem in train] == ["72", "1080"]
     assert evaluation == train[1:]
@@ -56,7 +56,7 @@ def test_problems(tmp_path: Path) -> None:
 
 
 def test_the_bonus_reaches_the_reward(tmp_path: Path) -> None:
-    gsm8k = task(tmp_path, format_bonus=0.1)
+    gsm8k = gsm8k_of(tmp_path, format_bonus=0.1)
     assert gsm8k.verify("<think>a</think><answer>72</answer>", "72").reward == 1.1
     assert gsm8k.verify("72", "73").reward == -0.1
 
@@ -87,7 +87,7 @@ GOOD = lines(ROWS)
 )
 def test_bad_files_are_named(tmp_path: Path, train: str, test: str, said: str) -> None:
     with pytest.raises(UserError) as error:
-        task(write(tmp_path, train, test)).load()
+        gsm8k_of(write(tmp_path, train, test)).load()
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -95,22 +95,22 @@ def test_bad_files_are_named(tmp_path: Path, train: str, test: str, said: str) -
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(GOOD)
     with pytest.raises(UserError, match=f"dataset.path={tmp_path}: the folder has no test.jsonl"):
-        task(tmp_path).load()
+        gsm8k_of(tmp_path).load()
     (tmp_path / "test.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"test\.jsonl: cannot be read: not UTF-8 text"):
-        task(tmp_path).load()
+        gsm8k_of(tmp_path).load()
 
 
 @pytest.mark.parametrize("path", ["/no/such/folder", "nowhere", "./data/gsm8k", "openai/gsm8k"])
 def test_a_path_where_nothing_is(path: str) -> None:
     with pytest.raises(UserError, match=f"^dataset.path={path}: no such folder.*train.jsonl"):
-        task(path).load()
+        gsm8k_of(path).load()
 
 
 def test_a_file_cannot_be_both_splits(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD, GOOD) / "train.jsonl"
     with pytest.raises(UserError, match=r"must be a folder with train\.jsonl and test\.jsonl"):
-        task(file).load()
+        gsm8k_of(file).load()
 
 
 def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UserError, match=r"dataset\.train\.hub=openai/gsm8k: .*reach it.*dataset\.path=FOLDER"
     ) as error:
-        task(None).load()
+        gsm8k_of(None).load()
     assert "\n" not in str(error.value)
 
 
@@ -133,7 +133,7 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         return datasets.Dataset.from_list(ROWS)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    train, evaluation = task(None).load()
+    train, evaluation = gsm8k_of(None).load()
     assert asked == [("openai/gsm8k", "main", split, None) for split in ("train", "test")]
     assert [problem.answer for problem in train] == ["72", "1080"]
     assert evaluation == train
@@ -153,20 +153,20 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_out_of_range(changes: dict) -> None:
     name, value = next(iter(changes.items()))
     with pytest.raises(ValueError, match=f"^{name}={value}: must be"):
-        task(None, **changes)
+        gsm8k_of(None, **changes)
 
 
 def test_check_gold_names_what_is_rejected() -> None:
     right = Problem((), "72", "<answer>72</answer>")
     wrong = Problem((), "72", "<answer>73</answer>")
-    assert check_gold([right, wrong, right], inline_verifier(task(None).verify)) == [wrong]
+    assert check_gold([right, wrong, right], inline_verifier(gsm8k_of(None).verify)) == [wrong]
 
 
 @pytest.fixture(scope="module")
 def real() -> MathProblems:
     if "REC_DATA" not in os.environ:
         pytest.skip("REC_DATA is not set: no folder with gsm8k/train.jsonl and test.jsonl")
-    return task(Path(os.environ["REC_DATA"]) / "gsm8k", format_bonus=0.1)
+    return gsm8k_of(Path(os.environ["REC_DATA"]) / "gsm8k", format_bonus=0.1)
 
 
 def test_every_gold_solution_scores(real: MathProblems) -> None:

@@ -1,4 +1,4 @@
-"""A hub that does not answer is asked once, and what is refused for want of it says what to do."""
+"""A silent hub is asked once, and the errors say what to do."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ for ask in (lambda: rows.read("train", None), model.tokenizer, model.model):
 
 @pytest.fixture
 def silent() -> Iterator[tuple[str, list[None]]]:
-    """The address of a server that hangs up, and a list with an entry for each time it did."""
+    """The address of a server that hangs up, and a list with one entry per connection."""
     asked: list[None] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -75,7 +75,7 @@ def test_a_silent_hub_is_asked_once(silent, tmp_path):
         assert remedy in line
 
 
-def test_where_it_must_not_be_asked_it_is_not(silent, tmp_path):
+def test_an_offline_hub_is_not_asked(silent, tmp_path):
     address, asked = silent
     told = ask(tmp_path, HF_ENDPOINT=address, HF_HUB_OFFLINE="1")
     assert len(asked) == 0

@@ -1,4 +1,4 @@
-"""Prompts that are longer than the limit: refused, or left out and counted, by choice."""
+"""Prompts longer than the limit are refused, or dropped and counted."""
 
 from types import SimpleNamespace
 
@@ -23,21 +23,21 @@ def chosen(*overrides):
     return kept, said
 
 
-def test_they_are_left_out_and_counted():
+def test_they_are_dropped_and_counted():
     kept, said = chosen("dataset.long_prompts=drop")
     assert kept == [PROBLEMS[0], PROBLEMS[2]]
     assert said == ["dropped 2 of 4 training prompts: longer than dataset.max_prompt_tokens=5"]
 
 
-def test_they_are_refused_where_nothing_else_is_said():
+def test_they_are_refused_by_default():
     with pytest.raises(UserError, match=r"a prompt has 9 tokens .* or use dataset.long_prompts=dr"):
         chosen()
 
 
-def test_a_data_set_of_nothing_else_is_refused():
+def test_a_data_set_without_short_prompts_is_refused():
     with pytest.raises(UserError, match="a prompt has 3 tokens"):
         chosen("dataset.long_prompts=drop", "dataset.max_prompt_tokens=2")
 
 
-def test_short_prompts_are_left_alone():
+def test_short_prompts_are_kept():
     assert chosen("dataset.max_prompt_tokens=9") == (PROBLEMS, [])

@@ -1,9 +1,8 @@
 """A user's own rows and verifier.
 
-1. Rows of a folder, of every format, become problems; an answer that is no text is JSON.
-2. From an empty folder, as a newcomer would: data, a verifier in a file beside them, a model folder
-   of the user's own; the check counts, a run trains and resumes nothing of other data.
-3. What cannot judge is told in one line that names the key.
+1. Rows become problems; an answer that is no text becomes JSON.
+2. A new user's folder with data, a verifier and a model can be checked and trained on.
+3. A wrong verifier is one line that names the key.
 """
 
 import json
@@ -60,15 +59,15 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def test_rows_become_problems(place):
-    task = experiment(*FEW).dataset
-    train, evaluation = task.load()
+    own = experiment(*FEW).dataset
+    train, evaluation = own.load()
     assert [p.messages for p in train[:2]] == [
         ({"role": "user", "content": "1+0="},),
         ({"role": "user", "content": "1+1="},),
     ]
     assert (train[1].answer, train[1].solution, evaluation[1].answer) == ("2", "2", "3")
-    assert task.verify(" 2 ", "2") == VerifierResult(reward=1.0, accuracy=1.0)
-    assert task.describe() == "data, judged by my_verifier.judge"
+    assert own.verify(" 2 ", "2") == VerifierResult(reward=1.0, accuracy=1.0)
+    assert own.describe() == "data, judged by my_verifier.judge"
 
 
 def test_fields_and_a_system_prompt_can_be_named_once(place):
@@ -93,8 +92,8 @@ def test_a_hub_name_is_handed_to_the_hub(place, monkeypatch):
         return [{"question": "1+1=", "answer": "2"}]
 
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    task = experiment(*FEW, "dataset.path=null", "dataset.train.hub=me/sums").dataset
-    assert [len(side) for side in task.load()] == [1, 1]
+    own = experiment(*FEW, "dataset.path=null", "dataset.train.hub=me/sums").dataset
+    assert [len(side) for side in own.load()] == [1, 1]
     assert asked == [("me/sums", None, None, "train"), ("me/sums", None, None, "test")]
 
 
@@ -117,7 +116,7 @@ def test_a_hub_name_is_handed_to_the_hub(place, monkeypatch):
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_one_line(place, overrides, reason):
+def test_bad_values_are_one_line(place, overrides, reason):
     (place / "broken.py").write_text("1 / 0")
     with pytest.raises(UserError) as told:
         experiment(*FEW, *overrides).dataset.load()
@@ -133,17 +132,17 @@ def test_what_cannot_be_is_one_line(place, overrides, reason):
         (2, VerifierResult(2.0, 1.0)), (VerifierResult(0.1, 1.0), VerifierResult(0.1, 1.0)),
     ],
 )  # fmt: skip
-def test_what_a_verifier_may_say(said, expected):
+def test_what_a_verifier_may_return(said, expected):
     assert result(said) == expected
 
 
 @pytest.mark.parametrize("said", [None, "right", "1", float("nan"), float("inf")])
-def test_what_it_may_not_say_is_an_error_of_that_response(said):
+def test_what_a_verifier_may_not_return(said):
     with pytest.raises((TypeError, ValueError)):
         result(said)
 
 
-def test_the_verifiers_module_loads_before_a_deadline_counts(place):
+def test_slow_imports_happen_before_the_first_timeout(place):
     (place / "slow_verifier.py").write_text(f"import time; time.sleep(2)\n{JUDGE}")
     overrides = ("dataset.verifier=slow_verifier.judge", "dataset.verifier_timeout=1")
     with verifier_for(experiment(*FEW, *overrides).dataset) as verify:
@@ -157,7 +156,7 @@ def test_a_function_of_a_class_has_a_dotted_name_too():
     assert function("operator.eq")("2", "2") is True
 
 
-def test_a_warm_start_is_of_the_rows_that_it_was_made_of(place):
+def test_the_warm_start_depends_on_the_rows(place):
     tiny = (*FEW, "model.warm_start.steps=1", "model.warm_start.batch_size=2")
     made = []
     for rows in (8, 8, 9):  # the second time from the cache
@@ -169,7 +168,7 @@ def test_a_warm_start_is_of_the_rows_that_it_was_made_of(place):
     assert made[2] == made[1] + 1
 
 
-def test_a_newcomer_with_a_model_of_his_own(place):
+def test_own_data_and_own_model(place):
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}

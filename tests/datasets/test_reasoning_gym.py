@@ -1,9 +1,8 @@
 """Problems of reasoning-gym.
 
-1. They are the same in every process, none is on both sides, and stages follow each other.
-2. The package's own verifiers judge: its answers are right, and what they pay in part is paid.
-3. What the package does not have, or refuses, is one line that names the key; so is the package
-   itself where it is missing.
+1. They are the same in every process, the splits are disjoint, and stages follow each other.
+2. The package's own verifiers score: its answers are correct, and partial credit is kept.
+3. Unknown data sets and parameters, and a missing package, are one line.
 """
 
 import json
@@ -41,14 +40,14 @@ def test_stages_follow_each_other_and_are_evaluated_in_turn():
 
 
 def test_no_question_is_on_both_sides():
-    task = experiment("dataset=reasoning_gym_stages").dataset
-    train, evaluation = task.load()
+    gym = experiment("dataset=reasoning_gym_stages").dataset
+    train, evaluation = gym.load()
     assert not {*questions(train)} & {*questions(evaluation)}
-    assert len(train) == task.train_problems
-    assert len(evaluation) == task.eval_problems
+    assert len(train) == gym.train_problems
+    assert len(evaluation) == gym.eval_problems
 
 
-def test_they_are_the_same_in_another_process_and_other_with_another_seed():
+def test_problems_depend_on_the_seed_alone():
     script = (
         "import sys; from rec_experiments import Experiment;"
         "t, _ = Experiment.compose(*sys.argv[1:]).settings.dataset.load(); print(t)"
@@ -75,7 +74,7 @@ print("\\n" + json.dumps(shown))  # some speak while they are made, and do not e
 """
 
 
-def test_the_data_sets_that_are_refused_are_those_that_differ_between_processes():
+def test_nondeterministic_data_sets_are_refused():
     """Two processes may agree by chance on some of them."""
     first, second = (
         json.loads(
@@ -87,45 +86,45 @@ def test_the_data_sets_that_are_refused_are_those_that_differ_between_processes(
         for seed in ("1", "2")
     )  # fmt: skip
     differing = {name for name in first if first[name] != second[name]}
-    assert differing <= {*ours.UNSTEADY}
-    assert len(differing) > len(ours.UNSTEADY) / 2
+    assert differing <= {*ours.NONDETERMINISTIC}
+    assert len(differing) > len(ours.NONDETERMINISTIC) / 2
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "countdown", "simple_equations", "word_sorting"])
 def test_its_own_answers_are_right(name):
-    task = experiment(*WORDS, f"dataset.name={name}").dataset
-    train, evaluation = task.load()
+    gym = experiment(*WORDS, f"dataset.name={name}").dataset
+    train, evaluation = gym.load()
     for problem in train + evaluation:
-        assert task.verify(problem.solution, problem.answer).accuracy == 1
-        assert task.verify(f"<think>x</think>{problem.solution} .", problem.answer).accuracy == 1
+        assert gym.verify(problem.solution, problem.answer).accuracy == 1
+        assert gym.verify(f"<think>x</think>{problem.solution} .", problem.answer).accuracy == 1
         for wrong in ("", "<answer>", "</answer><answer>", "<answer>no</answer>"):
-            assert task.verify(wrong, problem.answer).accuracy == 0
+            assert gym.verify(wrong, problem.answer).accuracy == 0
 
 
-def test_the_whole_response_is_judged_without_a_tag():
-    task = experiment(*STAGES).dataset
-    problem = task.load()[0][0]
+def test_without_a_tag_the_whole_response_is_scored():
+    gym = experiment(*STAGES).dataset
+    problem = gym.load()[0][0]
     given = json.loads(problem.answer)["answer"]
     assert problem.solution == given
-    assert task.verify(given, problem.answer).reward == 1
-    assert task.verify(f"<answer>{given}</answer>", problem.answer).accuracy == 0
+    assert gym.verify(given, problem.answer).reward == 1
+    assert gym.verify(f"<answer>{given}</answer>", problem.answer).accuracy == 0
 
 
-def test_what_the_package_pays_in_part_is_reward_and_no_accuracy():
-    task = experiment(*WORDS, "dataset.name=spell_backward").dataset
-    problem = task.load()[0][0]
+def test_partial_credit_is_reward_without_accuracy():
+    gym = experiment(*WORDS, "dataset.name=spell_backward").dataset
+    problem = gym.load()[0][0]
     word = json.loads(problem.answer)["answer"]
-    paid = task.verify(f"<answer>{word[:-1]}</answer>", problem.answer)
+    paid = gym.verify(f"<answer>{word[:-1]}</answer>", problem.answer)
     assert 0 <= paid.reward < 1
     assert paid.accuracy == 0
 
 
-def test_an_item_that_is_another_one_now_is_not_judged():
-    task = experiment(*STAGES).dataset
-    problem = task.load()[0][0]
+def test_a_changed_item_is_not_scored():
+    gym = experiment(*STAGES).dataset
+    problem = gym.load()[0][0]
     place = json.loads(problem.answer)
-    with pytest.raises(ValueError, match="another item than the prompt's"):
-        task.verify("3", json.dumps({**place, "item": place["item"] + 1}))
+    with pytest.raises(ValueError, match="not the item of the prompt"):
+        gym.verify("3", json.dumps({**place, "item": place["item"] + 1}))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +144,7 @@ def test_an_item_that_is_another_one_now_is_not_judged():
             "parameters.seed: no parameter of lcm",
         ),
         (["dataset.name=chain_sum", "+dataset.parameters.max_terms=0"], "chain_sum refuses them"),
-        (["dataset.name=word_ladder"], "its problems are other ones in each process; allowed: ab,"),
+        (["dataset.name=word_ladder"], "and generate the same items in each process; allowed: ab,"),
         (["dataset.name=lcm", "dataset.data_seed=-1"], "dataset.data_seed=-1: must be at least 0"),
         (["dataset.name=lcm", "dataset.eval_problems=0"], "eval_problems=0: must be at least one"),
         (["dataset=reasoning_gym_stages", "dataset.name=lcm"], "dataset.name=lcm: must be a data"),
@@ -153,17 +152,17 @@ def test_an_item_that_is_another_one_now_is_not_judged():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_one_line(overrides, reason):
+def test_bad_values_are_one_line(overrides, reason):
     with pytest.raises(UserError) as told:
         experiment("dataset=reasoning_gym", *overrides).dataset.load()
     assert reason in str(told.value)
     assert "\n" not in str(told.value)
 
 
-def test_too_few_different_questions_are_told(monkeypatch):
+def test_too_few_distinct_questions(monkeypatch):
     """As where all of them fall to one side."""
     monkeypatch.setattr(ours, "zlib", SimpleNamespace(crc32=lambda text: 1))
-    with pytest.raises(UserError, match=r"dataset\.eval_problems=8: chain_sum gave only 0 of 8 in"):
+    with pytest.raises(UserError, match="chain_sum has only 0 of 8 distinct"):
         experiment(*WORDS, "dataset.name=chain_sum").dataset.load()
 
 
@@ -179,7 +178,7 @@ def test_a_missing_package_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("total", "parts", "sizes"), [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (2, 1, [2])]
 )
-def test_shares_are_of_one_size(total, parts, sizes):
+def test_shares_are_nearly_equal(total, parts, sizes):
     assert [ours.share(total, n, parts) for n in range(parts)] == sizes
 
 

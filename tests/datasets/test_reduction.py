@@ -1,4 +1,4 @@
-"""The reduction task: every right derivation is accepted, and nothing else."""
+"""Reduction: the verifier accepts every correct derivation and nothing else."""
 
 import itertools
 
@@ -16,12 +16,12 @@ LISTS = st.lists(st.integers(0, 7), min_size=3, max_size=5)
 
 
 @pytest.fixture(scope="module")
-def task() -> Reduction:
+def dataset() -> Reduction:
     return experiment("dataset=reduction").dataset
 
 
 def derivations(operator: str, numbers: tuple[int, ...], modulus: int) -> set[str]:
-    """All right derivations, by trying every ordered pair at each step."""
+    """All correct derivations, by trying every ordered pair at each step."""
     if len(numbers) == 1:
         return {f"#{numbers[0]}"}
     found = set()
@@ -34,16 +34,14 @@ def derivations(operator: str, numbers: tuple[int, ...], modulus: int) -> set[st
 
 
 @given(numbers=LISTS.filter(lambda numbers: len(numbers) < 5), operator=st.sampled_from("+*"))
-def test_every_right_derivation_is_accepted(numbers: list[int], operator: str) -> None:
+def test_every_correct_derivation_is_accepted(numbers: list[int], operator: str) -> None:
     found = derivations(operator, tuple(numbers), 8)
     assert all(is_reduction(each, operator, numbers, 8) for each in found)
     assert len({each.rpartition("#")[2] for each in found}) == 1  # the order does not matter
 
 
 @given(numbers=LISTS, operator=st.sampled_from("+*"), data=st.data())
-def test_one_character_changed_is_right_only_if_it_is_another_derivation(
-    numbers: list[int], operator: str, data: st.DataObject
-) -> None:
+def test_one_changed_character(numbers: list[int], operator: str, data: st.DataObject) -> None:
     numbers = numbers[:4]
     every = derivations(operator, tuple(numbers), 8)
     response = data.draw(st.sampled_from(sorted(every)))
@@ -82,32 +80,35 @@ def test_a_list_may_hold_a_number_twice() -> None:
     assert not is_reduction("3+3=6;6+3=1;#1", "+", [3, 3, 6], 8)
 
 
-def test_problems_and_their_solutions(task: Reduction) -> None:
-    train, held_out = task.load()
-    assert (len(train), len(held_out)) == (task.train_problems, task.eval_problems)
+def test_problems_and_their_solutions(dataset: Reduction) -> None:
+    train, held_out = dataset.load()
+    assert (len(train), len(held_out)) == (dataset.train_problems, dataset.eval_problems)
     for problem in [*train, *held_out]:
         prompt = problem.messages[0]["content"]
         assert problem.answer == prompt
-        assert task.verify(problem.solution, problem.answer).reward == 1.0
-        assert task.min_steps + 1 <= len(read(prompt)[1]) <= task.max_steps + 1
+        assert problem.expected == f"#{problem.solution.rpartition('#')[2]}" != prompt
+        assert dataset.verify(problem.solution, problem.answer).reward == 1.0
+        assert dataset.min_steps + 1 <= len(read(prompt)[1]) <= dataset.max_steps + 1
     lists = [{"".join(sorted(p.answer)) for p in side} for side in (train, held_out)]
     assert not lists[0] & lists[1]  # not even in another order
 
 
-def test_the_author_chooses_among_all_orders_and_errs_as_configured(task: Reduction) -> None:
-    train, _ = task.load()
+def test_the_author_uses_all_orders_and_errs_as_configured(dataset: Reduction) -> None:
+    train, _ = dataset.load()
     prompts = [p for p in train if len(read(p.answer)[1]) == 3][:1]
     shown = {
-        task.written(prompts[0].answer, Author(task, rng.generator(0, rng.TASK, i)))[0][:3]
+        dataset.written(prompts[0].answer, Author(dataset, rng.generator(0, rng.TASK, i)))[0][:3]
         for i in range(300)
     }
     operator, numbers = read(prompts[0].answer)
     assert shown == {f"{a}{operator}{b}" for a, b in itertools.permutations(numbers, 2)}
     steps = [
         step
-        for i, turns in task.demonstrations(train, 2000, seed=0)
+        for i, turns in dataset.demonstrations(train, 2000, seed=0)
         for step in turns[0].split(";")[:-1]
     ]
     wrong = np.mean([OPERATORS[s[1]](int(s[0]), int(s[2])) % 8 != int(s[4]) for s in steps])
-    expected = task.hard_share * task.hard_error + (1 - task.hard_share) * task.easy_error
+    expected = (
+        dataset.hard_share * dataset.hard_error + (1 - dataset.hard_share) * dataset.easy_error
+    )
     assert abs(wrong - expected) < 0.1  # operands are not all equally frequent
