@@ -1,39 +1,32 @@
-"""Which figures there are: those computed and those drawn from runs, and how these are drawn."""
+"""The names of all figures, and how to draw one."""
 
 from typing import TYPE_CHECKING
 
 from rec_experiments import sweeps
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.sweeps import PICTURES
 
 if TYPE_CHECKING:
     from rec_experiments.analysis.figures.render import Drawing
 
-BENCHMARK = "staleness"  # how the names of its sweeps begin
+BENCHMARK = "staleness"  # prefix of the names of its sweeps
 
 
 def names() -> list[str]:
-    """Every figure, those of the paper in its order, then the others."""
+    """Every figure: those of the paper in its order, then the others."""
     numbered = [name for name in COMPUTED if name.startswith("fig")] + sweeps.names()
     others = [name for name in COMPUTED if name not in numbered]
     return sorted(numbered, key=lambda name: (len(name), name)) + others
 
 
 def usual() -> list[str]:
-    """Those that are made where none is named: a benchmark of thousands of jobs, which take minutes
-    to compose, is not among them."""
+    """The default figures: all but the staleness benchmark, whose thousands of jobs take minutes to
+    compose."""
     return [name for name in names() if not name.startswith(BENCHMARK)]
 
 
 def draw(data: FigureData, window: int) -> "Drawing":
     """The figure of a sweep. window: steps in the running average of the training reward."""
-    # Matplotlib takes half a second to import, and names need none.
-    from rec_experiments.analysis.figures import render, staleness
+    from rec_experiments.analysis.figures import render, staleness  # matplotlib is slow to import
 
-    pictures = {
-        "curves": lambda: render.draw(data, window),
-        "staleness": lambda: staleness.draw(data),
-    }
-    assert pictures.keys() == set(PICTURES)
-    return pictures[data.picture]()
+    return staleness.draw(data) if data.picture == "staleness" else render.draw(data, window)

@@ -1,16 +1,16 @@
-"""Curves as they are drawn, and the table of their points."""
+"""Curves as drawn, and the table of their points."""
 
 from collections.abc import Iterator
 
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Row, points
 
-SMOOTHED = ("train/reward",)  # the paper smooths no other curve
-WINDOW = 3  # steps that the paper smooths over
+SMOOTHED = ("train/reward",)  # the only curve that the paper smooths
+WINDOW = 3  # steps of its running average
 
 
 def smooth(values: list[float], window: int) -> list[float]:
-    """Running average: of each value and the window − 1 before it, fewer at the start."""
+    """Running average of each value and the window − 1 values before it, fewer at the start."""
     return [
         sum(part) / len(part)
         for end in range(1, len(values) + 1)
@@ -19,13 +19,13 @@ def smooth(values: list[float], window: int) -> list[float]:
 
 
 def curve(rows: list[Row], metric: str, window: int) -> tuple[list[int], list[float]]:
-    """A run's curve as drawn: steps and values."""
+    """Steps and values of a run's curve as drawn."""
     steps, values = points(rows, metric)
     return steps, smooth(values, window) if metric in SMOOTHED else values
 
 
 def tidy(data: FigureData, window: int) -> Iterator[Row]:
-    """One row a point: value as measured, drawn as in the figure (smoothed where that is)."""
+    """One row per point. value: as measured. drawn: as in the figure, which may be smoothed."""
     for run in data.runs:
         for panel in data.panels:
             steps, values = points(run.rows, panel.metric)

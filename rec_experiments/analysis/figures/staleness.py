@@ -1,42 +1,42 @@
-"""The picture of a staleness sweep: final accuracy against the age of the data, or its columns."""
+"""The figure of a staleness sweep: final accuracy over the age of the data."""
 
 import textwrap
 from itertools import pairwise
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
 from rec_experiments.analysis.figures import style
-from rec_experiments.analysis.figures.render import Drawing, page
+from rec_experiments.analysis.figures.render import Drawing, page, styled, unfinished
 from rec_experiments.analysis.results import staleness
 from rec_experiments.analysis.results.aggregate import CONFIDENCE
 from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.analysis.results.summary import count_of_seeds, remarks
+from rec_experiments.analysis.results.summary import count_of_seeds
 
-METHODS_A_PANEL = 8  # as many as can be told apart in one panel
+METHODS_A_PANEL = 8  # more are hard to distinguish
 ACROSS = 2  # panels
-PANEL = (4.6, 2.9)  # inches, names beside the lines included
+PANEL = (4.6, 2.9)  # inches, with the names of the lines
 LINE = 0.062  # height of a name, as a share of the panel's
-# Inches of a character beside a line and under a tick, and of a panel's margins.
+# Inches of a character of a line's name and of a tick, and of a panel's margins.
 NAME_CHARACTER, TICK_CHARACTER, MARGINS = 0.058, 0.062, 0.9
-NEAR_ZERO = 0.2  # a lowest value under this share of the highest is near 0
+NEAR_ZERO = 0.2  # share of the highest mean; an axis with a mean below it starts at 0
 LABELS = {
     "offset": "offset: age of all data (batches)",
     "interval": "interval: batches from one policy",
-    staleness.COLUMN: "",  # its ticks say it
+    staleness.COLUMN: "",  # the ticks are names
 }
 
 
+@styled
 def draw(data: FigureData) -> Drawing:
-    """A panel for each few methods and each form that has several ages. Of two forms each has a
-    column of panels."""
+    """One panel per group of methods and form of staleness (offset or interval) with several ages.
+    With two forms, each has a column of panels."""
     count = {form: len(staleness.ages(data, form)) for form in staleness.forms(data)}
     forms = [form for form, ages in count.items() if ages > 1] or list(count)
     found = {form: {line.arm: line for line in staleness.lines(data, form)} for form in forms}
     arms = [arm for arm in data.arms if any(arm in lines for lines in found.values())]
-    # As even as they go: nine methods are five and four, not eight and one.
+    # Groups of equal size: nine methods make five and four, not eight and one.
     groups = [list(row) for row in np.array_split(arms, max(1, -(-len(arms) // METHODS_A_PANEL)))]
     panels = [(group, form) for group in groups for form in forms]
     across = min(len(panels), ACROSS)
@@ -52,34 +52,34 @@ def draw(data: FigureData) -> Drawing:
         f"Mean and {100 * CONFIDENCE:.0f} % t interval of the final accuracy over {seeds}; "
         "dotted: the accuracy before training.",
         *(["Intervals that leave a panel are cut."] if _any_cut(points, limits) else []),
-        *remarks(data),
+        *unfinished(data),
     ]
-    with matplotlib.rc_context(style.RC):
-        figure, place = page(PANEL[0] * across, PANEL[1] * down, data.title, [], " ".join(caption))
-        grid = place.subplots(down, across, squeeze=False, sharey=True)
-        for axes, (group, form) in zip(grid.flat, panels, strict=False):
-            chosen = [found[form][arm] for arm in group if arm in found[form]]
-            ages = [age for age, _ in staleness.ages(data, form)]
-            _draw_panel(axes, chosen, ages, style.distinct(group))
-            _write_ticks(axes, [str(age) for age in summary["ages"][form]], room)
-            if arms:
-                axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
-            axes.set_xlabel(LABELS[form])
-        for axes in grid.flat[len(panels) :]:
-            axes.set_axis_off()
-        for axes in grid[:, 0]:
-            axes.set_ylabel("final accuracy")
-        if limits:
-            grid[0, 0].set_ylim(limits)
-        for axes, (_, form) in zip(grid.flat, panels, strict=False):
-            _write_names(axes, count[form] - 1)
+    looks = style.looks(data.arms)
+    figure, place = page(PANEL[0] * across, PANEL[1] * down, data.title, [], " ".join(caption))
+    grid = place.subplots(down, across, squeeze=False, sharey=True)
+    for axes, (group, form) in zip(grid.flat, panels, strict=False):
+        chosen = [found[form][arm] for arm in group if arm in found[form]]
+        ages = [age for age, _ in staleness.ages(data, form)]
+        _draw_panel(axes, chosen, ages, looks)
+        _write_ticks(axes, [str(age) for age in summary["ages"][form]], room)
+        if arms:
+            axes.axhline(summary["start"], color="0.4", ls=":", lw=0.8, zorder=0)
+        axes.set_xlabel(LABELS[form])
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for axes in grid[:, 0]:
+        axes.set_ylabel("final accuracy")
+    if limits:
+        grid[0, 0].set_ylim(limits)
+    for axes, (_, form) in zip(grid.flat, panels, strict=False):
+        _write_names(axes, count[form] - 1)
     return Drawing(data.name, figure, staleness.tidy(data), summary, staleness.text(summary))
 
 
 def _draw_panel(
     axes: Axes, chosen: list[staleness.Line], ages: list[float], looks: dict[str, style.Look]
 ) -> None:
-    """The ages stand at equal distances; methods are moved apart a little, to show intervals."""
+    """Draw lines over equally spaced ages, with a small shift per method so that intervals show."""
     for number, line in enumerate(chosen):
         shift = 0.24 * (number / max(1, len(chosen) - 1) - 0.5)
         places = [ages.index(point.age) + shift for point in line.points]
@@ -101,8 +101,9 @@ def _draw_panel(
 
 
 def _limits(points: list[staleness.Point], start: float) -> tuple[float, float]:
-    """Of the accuracy, in all panels: from the lowest to the highest mean and half an interval
-    more, so that one wide interval makes no others small. 0 is there where means come near it."""
+    """Range of the accuracy in all panels: from the lowest to the highest mean and half a median
+    interval more, so that one wide interval does not shrink the others. It includes 0 if a mean is
+    near it."""
     means = [start, *(point.mean for point in points)]
     half = [(point.interval[1] - point.interval[0]) / 2 for point in points if point.interval]
     low, high = min(means), max(means)
@@ -120,8 +121,8 @@ def _any_cut(points: list[staleness.Point], limits: tuple[float, float] | None) 
 
 
 def _write_ticks(axes: Axes, names: list[str], room: float) -> None:
-    """Names under their places on an axis of about `room` inches: in several lines where they have
-    spaces, aslant where two of them would still touch."""
+    """Tick labels on an axis of about `room` inches, wrapped at spaces, and slanted if two of them
+    would still touch."""
     each = room / len(names)
     characters = max(1, int(each / TICK_CHARACTER))
     written = [textwrap.fill(name, characters, break_long_words=False) for name in names]
@@ -134,8 +135,8 @@ def _write_ticks(axes: Axes, names: list[str], room: float) -> None:
 
 
 def _write_names(axes: Axes, last: int) -> None:
-    """Each line's name beside the panel, in its colour, and a leader to the line's own end; dotted
-    from a line that ends before the `last` age. Names keep a line's height between them."""
+    """Write each line's name next to the panel, in its colour, with a leader to the line's end. The
+    leader of a line that ends before the `last` age is dotted."""
     ends = {str(container.get_label()): container[0] for container in axes.containers}
     low, high = axes.get_ylim()
     share = {
@@ -161,8 +162,8 @@ def _write_names(axes: Axes, last: int) -> None:
 
 
 def _apart(wanted: dict[str, float]) -> dict[str, float]:
-    """Heights at least LINE apart, in the order that is wanted and as near to it as can be, none
-    above the panel."""
+    """The heights closest to the wanted ones that keep their order, are at least LINE apart, and
+    are within the panel."""
     names = sorted(wanted, key=lambda name: wanted[name])
     steps = LINE * np.arange(len(names))
     heights = isotonic_regression(np.array([wanted[name] for name in names]) - steps).x + steps

@@ -1,11 +1,10 @@
-"""How a method looks: the same colour, dash and marker in every figure."""
+"""The look of each method: the same colour and marker in every figure."""
 
-import itertools
 import re
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
-# Legible at the size at which a figure is saved.
 RC: dict[str, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 9,
@@ -30,71 +29,59 @@ PALETTE = (
     BLUE, VERMILION, GREEN, BLACK, ORANGE, PURPLE, SKY, DARK_PURPLE, DARK_ORANGE, DARK_BLUE,
 )  # fmt: skip
 
+# Colour and marker of each method. A label has the look of the longest name that it starts with.
+METHODS = {
+    "REINFORCE": (SKY, "o"), "GRPO": (GREEN, "s"), "REC-OneSide": (PURPLE, "P"),
+    "REC-TwoSide": (ORANGE, "^"), "REC-Ring": (BLUE, "X"), "RED-Weight": (VERMILION, "D"),
+    "RED-Drop": (BLACK, "v"), "OPMD": (ORANGE, "<"), "AsymRE": (BLUE, ">"),
+    "Pairwise REINFORCE": (GREEN, "o"), "RLOO": (BLUE, "v"), "Dr. GRPO": (VERMILION, "s"),
+    "DAPO": (BLACK, "^"), "GSPO": (ORANGE, "D"), "GMPO": (PURPLE, "v"), "CISPO": (DARK_BLUE, "P"),
+    "SAPO": (BLUE, "^"), "BAPO": (VERMILION, "<"), "M2PO": (GREEN, ">"), "DPPO-TV": (BLACK, "D"),
+    "DPPO-KL": (ORANGE, "X"), "VESPO": (PURPLE, "o"), "sPPO": (SKY, "v"),
+    "TOPR": (DARK_PURPLE, "s"), "TIS": (BLUE, "P"), "MIS": (VERMILION, "X"), "IcePop": (GREEN, "^"),
+    "Decoupled PPO": (BLACK, "o"), "A-3PO": (ORANGE, "s"), "PPO-EWMA": (PURPLE, "D"),
+    "Mix-PPG": (SKY, "P"), "SFPO": (DARK_PURPLE, "v"), "GRPO + KL": (DARK_ORANGE, "s"),
+    "GRPO + KL, zero": (DARK_BLUE, "s"), "CoPG": (BLUE, "D"), "OAPL": (VERMILION, "o"),
+    "MaxRL": (GREEN, "v"), "max@k": (BLACK, "<"), "max@k off-policy": (DARK_PURPLE, "<"),
+}  # fmt: skip
+DARKER = {PURPLE: DARK_PURPLE, ORANGE: DARK_ORANGE, BLUE: DARK_BLUE}  # of REC with a wide clip
+WIDE = 0.5  # lowest ε_low of a wide clip
+SOLID, DOTTED = "-", (0, (1, 1.2))
+# For variants of a method, in the order of the legend. Dotted lines have importance weights.
+DASHES = (SOLID, (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (8, 1.5, 2, 1.5, 2, 1.5)))
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A line: colour, matplotlib's dash, marker of the mean curve."""
+    """Colour, matplotlib's dash, and marker of a mean curve."""
 
     color: str
     dash: Any
     marker: str
 
 
-# Method: colour, colour where its clip is wide, marker. The longest name that fits counts.
-FAMILIES = {
-    "REINFORCE": (SKY, SKY, "o"),
-    "GRPO": (GREEN, GREEN, "s"),
-    "REC-OneSide": (PURPLE, DARK_PURPLE, "P"),
-    "REC-TwoSide": (ORANGE, DARK_ORANGE, "^"),
-    "REC-Ring": (BLUE, DARK_BLUE, "X"),
-    "RED-Weight": (VERMILION, VERMILION, "D"),
-    "RED-Drop": (BLACK, BLACK, "v"),
-    "OPMD": (ORANGE, ORANGE, "<"),
-    "AsymRE": (BLUE, BLUE, ">"),
-}
-OTHER = (GREY, GREY, "*")
-SOLID, DOTTED = "-", (0, (1, 1.2))
-# For methods that look alike otherwise, in the order of the legend. Dots are for IS alone.
-DASHES = (SOLID, (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (8, 1.5, 2, 1.5, 2, 1.5)))
-WIDE = 0.5  # a clip whose ε_low is at least this is a wide one
-
-
 def looks(labels: list[str]) -> dict[str, Look]:
-    """A distinct look for each label of one legend, such as `REC-OneSide-NoIS (0.6, 2.0)`.
+    """A distinct look for each label of a legend, such as `REC-OneSide-NoIS (0.6, 2.0)`.
 
-    Labels of the same method and clip, as when only the learning rate differs, get dashes; colours
-    where all labels are of one.
+    Variants of a method, such as other learning rates, differ in their dashes. If all labels would
+    have one colour, they have the colours of the palette instead.
     """
-    found = _of_methods(labels)
-    return distinct(labels) if len({look.color for look in found.values()}) == 1 else found
-
-
-def _of_methods(labels: list[str]) -> dict[str, Look]:
-    result: dict[str, Look] = {}
-    seen: dict[tuple[str, Any, str], int] = {}
-    for label in labels:
-        fits = [name for name in FAMILIES if label.startswith(name)]
-        usual, wide, marker = FAMILIES[max(fits, key=len)] if fits else OTHER
-        first_bound = re.search(r"\((\d+(?:\.\d+)?)", label)
-        color = wide if first_bound and float(first_bound[1]) >= WIDE else usual
+    styles = [_color_and_marker(label) for label in labels]
+    one_color = len(labels) > 1 and len({color for color, _ in styles}) == 1
+    seen: Counter[tuple[str, Any, str]] = Counter()
+    found = {}
+    for place, (label, (color, marker)) in enumerate(zip(labels, styles, strict=True)):
+        color = PALETTE[place % len(PALETTE)] if one_color else color
         dash = DOTTED if re.search(r"-IS\b", label) else SOLID
-        alike = seen.setdefault((color, dash, marker), 0)
+        alike = seen[color, dash, marker]
         seen[color, dash, marker] += 1
-        result[label] = Look(color, DASHES[alike % len(DASHES)] if alike else dash, marker)
-    return result
+        found[label] = Look(color, DASHES[alike % len(DASHES)] if alike else dash, marker)
+    return found
 
 
-def distinct(labels: list[str]) -> dict[str, Look]:
-    """No two share a colour, as far as the palette goes, and no line is dashed.
-
-    For a panel of few methods: the first of each colour keeps it, the others get one that is left.
-    """
-    found = _of_methods(labels)
-    taken = {look.color for look in found.values()}
-    free = itertools.cycle([color for color in PALETTE if color not in taken])
-    result: dict[str, Look] = {}
-    for label, look in found.items():
-        used = {each.color for each in result.values()} | {OTHER[0]}
-        color = next(free) if look.color in used else look.color
-        result[label] = replace(look, color=color, dash=SOLID)
-    return result
+def _color_and_marker(label: str) -> tuple[str, str]:
+    name = max((name for name in METHODS if label.startswith(name)), key=len, default="")
+    color, marker = METHODS.get(name, (GREY, "*"))
+    low = re.search(r"\((\d+(?:\.\d+)?)", label)
+    wide = name.startswith("REC-") and low is not None and float(low[1]) >= WIDE
+    return DARKER[color] if wide else color, marker

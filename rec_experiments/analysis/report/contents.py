@@ -1,17 +1,16 @@
-"""What the page shows, read from run folders. Nothing here knows HTML."""
+"""What the page shows, read from run folders."""
 
-import hashlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.analysis import claims
+from rec_experiments.analysis import claims, regime
 from rec_experiments.analysis.claims.verdict import Verdict
+from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.report.beside import forked
-from rec_experiments.analysis.report.columns import Column, columns, packed
-from rec_experiments.analysis.report.figure_parts import Config, FigurePart, figures
+from rec_experiments.analysis.figures.curves import WINDOW
+from rec_experiments.analysis.report.curves import Column, columns
 from rec_experiments.analysis.results.figure_data import (
     FigureData,
     best_of,
@@ -27,17 +26,22 @@ from rec_experiments.analysis.results.runs import (
     releases_text,
 )
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
+from rec_experiments.analysis.results.summary import remarks
+from rec_experiments.config.identity import flat, identity
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.tracking.trackers import schedule_name
 
-RUNS_AT_ONCE = 16  # that a process is sent
+DPI = 130  # sharp on a phone, small in the page
+ENOUGH = 0.5  # share of its runs that a figure needs to be shown unfolded
+
+Config = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a run stands in a figure."""
+    """The arm and column of a figure that show a run."""
 
     figure: str
     arm: str
@@ -53,32 +57,17 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Environment:
-    """What runs ran in. diff: digest of the uncommitted changes, None where there were none."""
-
-    commit: str
-    diff: str | None
-    device: str
-    system: str
-    threads: int
-    versions: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunPart:
-    """A run folder in one line, its curves and its responses.
+    """A run folder as one row of the page's table, with its curves and responses.
 
-    places: in figures. config: resolved. rows: in the columns of numbers. accuracies:
-    of every evaluation. final, reward, kl: as the figures' statistics have them, None where never
-    measured. environment: the number of its Environment. releases: of the package that
-    made the run, in words.
+    config: resolved. accuracies: of every evaluation. final, reward, kl: as in the figures'
+    statistics, None if never measured. columns: its metrics as columns of numbers.
     """
 
     name: str
     path: Path
     places: list[Place]
     config: Config
-    rows: int
     algorithm: str
     schedule: str
     seed: int
@@ -92,39 +81,60 @@ class RunPart:
     kl: float | None
     seconds: float
     command: list[str]
-    environment: int
-    releases: str
     samples: list[Evaluation]
+    columns: dict[str, Column]
 
 
-Read = tuple[Config, RunPart, Environment, dict[str, Column]]  # of a run folder
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Differences:
+    """Keys whose values differ between the arms of a figure. table: rows of a key and one value per
+    arm."""
+
+    arms: list[str]
+    table: list[list[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FigurePart:
+    """A figure and its numbers as text. A computed figure has no runs, and no arms and columns.
+
+    notes: on runs that are missing or unfinished, and on the releases of all. folded: too few runs.
+    """
+
+    name: str
+    title: str
+    png: bytes
+    summary: str
+    arms: list[str]
+    columns: list[str]
+    notes: list[str]
+    regime: str
+    differences: Differences | None
+    folded: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """without_runs: figures that have no run yet. left_out: why a run does not count, where one
-    cannot be read. numbers: by metric, those of all runs, as columns.py packs them."""
+    """without_runs: names of figures. left_out: why runs could not be read."""
 
     figures: list[FigurePart]
     without_runs: list[str]
     claims: list[Verdict]
     runs: list[RunPart]
     left_out: list[str]
-    environments: list[Environment]
-    numbers: dict[str, str]
 
 
 def gather(
     names: list[str], folders: list[Path] | None, overrides: list[str], every_run: bool
 ) -> Contents:
-    """The figures `names` and their runs.
+    """Read the figures `names` and their runs.
 
-    folders: where to look for run folders instead of where the sweeps put them. overrides: as on
-    the sweep's command line. every_run: also the runs that belong to no figure. A run that cannot
-    be read is left out, and named. Raises UserError for a wrong override.
+    folders: where to look for run folders, instead of where the sweeps write them. overrides: as on
+    the sweep's command line. every_run: include runs that belong to no figure. Runs that cannot be
+    read are reported. Raises UserError for a wrong override.
     """
     swept = [name for name in names if name not in COMPUTED]
-    data = claims.read(swept, folders, overrides)  # with seeds that figures do not show
+    data = claims.read(swept, folders, overrides)  # with the seeds that only claims use
     found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
     if every_run:
         known = {path.name for path in found}
@@ -133,74 +143,47 @@ def gather(
                 run = best_of([read_or_leave_out("", "", 0, path) for path in paths])
                 found[run.path] = run
     where = places(data.values())
-    configs: dict[Path, Config] = {}
-    environments: dict[Environment, int] = {}
-    runs: list[RunPart] = []
-    numbers: list[dict[str, Column]] = []
-    left_out: dict[Path, str] = {}
-    for path, read in zip(found, _read_each([*found.values()], where), strict=True):
-        if isinstance(read, UserError):
-            leave_out(str(read))
-            left_out[path] = str(read)
-            continue
-        configs[path], part, environment, of_run = read
-        numbers.append(of_run)
-        number = environments.setdefault(environment, len(environments))
-        runs.append(replace(part, environment=number))
-    data = {name: without(each, left_out) for name, each in data.items()}
+    runs, unreadable = [], {}
+    for path, run in found.items():
+        try:
+            runs.append(_run_part(run, where.get(path, [])))
+        except UserError as error:
+            unreadable[path] = str(error)
+            leave_out(str(error))
+    data = {name: without(each, unreadable) for name, each in data.items()}
     data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
+    configs = {run.path: run.config for run in runs}
     return Contents(
-        figures=figures(names, data, configs),
-        without_runs=[name for name in names if name not in COMPUTED and name not in data],
+        figures=[
+            _of_runs(data[name], configs) if name in data else _computed(name)
+            for name in names
+            if name in data or name in COMPUTED
+        ],
+        without_runs=[name for name in swept if name not in data],
         claims=_verdicts(data, every_run),
         runs=runs,
-        left_out=list(left_out.values()),
-        environments=list(environments),
-        numbers=packed(numbers),
+        left_out=list(unreadable.values()),
     )
 
 
+def places(figures: Iterable[FigureData]) -> dict[Path, list[Place]]:
+    """All places of each run: figures share runs, and labels of a figure may too."""
+    found: dict[Path, list[Place]] = {}
+    for data in figures:
+        for run in data.runs:
+            place = Place(figure=data.name, arm=run.arm, column=run.column)
+            found.setdefault(run.path, []).append(place)
+    return found
+
+
 def without(data: FigureData, left_out: Container[Path]) -> FigureData:
-    """The figure with some of its runs as if they had no rows."""
+    """The figure with some of its runs missing."""
     runs = [replace(run, rows=[]) if run.path in left_out else run for run in data.runs]
     return replace(data, runs=runs)
 
 
-def _read_each(runs: list[Run], where: dict[Path, list[Place]]) -> Iterator[Read | UserError]:
-    """As `_read`, of each run; the error of one that cannot be read."""
-
-    def read(number: int) -> Read | UserError:
-        run = runs[number]
-        try:
-            return _read(run, where.get(run.path, []))
-        except UserError as error:
-            return error
-
-    with forked(read, range(len(runs)), RUNS_AT_ONCE) as found:
-        yield from found
-
-
-def _read(run: Run, where: list[Place]) -> Read:
-    """All that the page shows of a run. Raises UserError if a file of it cannot be read, or holds
-    something else than a run writes there."""
-    if run.note:
-        raise UserError(run.note)
-    config = read_config(run.path)
-    try:
-        origin = RunFolder(run.path).provenance()
-        found = columns(run.rows)
-        part = _run_part(run, config, where, origin, rows=len(found["step"]))
-        return config, part, environment_of(origin), found
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        kind = type(error).__name__
-        raise UserError(
-            f"run folder {run.path}: holds something else than a run writes there ({kind}: "
-            f"{first_line(error)}); put its files back as they were"
-        ) from error
-
-
 def _verdicts(data: dict[str, FigureData], every_claim: bool) -> list[Verdict]:
-    """On the claims that the figures bear on, or on every claim, at the figures' scale."""
+    """Verdicts on the claims that these figures bear on, or on every claim."""
     if not data:
         return []
     scale = next(iter(data.values())).scale
@@ -211,63 +194,106 @@ def _verdicts(data: dict[str, FigureData], every_claim: bool) -> list[Verdict]:
     ]
 
 
-def places(figures: Iterable[FigureData]) -> dict[Path, list[Place]]:
-    """Every place of each run: figures share runs, and labels may too."""
-    found: dict[Path, list[Place]] = {}
-    for data in figures:
-        for run in data.runs:
-            place = Place(figure=data.name, arm=run.arm, column=run.column)
-            found.setdefault(run.path, []).append(place)
-    return found
-
-
-def _run_part(
-    run: Run, config: Config, where: list[Place], origin: dict[str, Any], rows: int
-) -> RunPart:
+def _run_part(run: Run, where: list[Place]) -> RunPart:
+    """Raises UserError if a file of the run is damaged."""
+    if run.note:
+        raise UserError(run.note)
+    config, folder = read_config(run.path), RunFolder(run.path)
     samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
-    return RunPart(
-        name=run.path.name,
-        path=run.path,
-        places=where,
-        config=config,
-        rows=rows,
-        algorithm=str(config["algo"]["name"]),
-        schedule=schedule_name(config["sync"]),
-        seed=config["seed"],
-        state=str(run.state),
-        reason=str(RunFolder(run.path).status().get("reason", "")),
-        step=run.last_step,
-        steps=config["steps"],
-        accuracies=points(run.rows, "eval/accuracy")[1],
-        final=if_any(final, run.rows, "eval/accuracy"),
-        reward=if_any(final, run.rows, "train/reward"),
-        kl=if_any(final, run.rows, "train/kl"),
-        seconds=seconds(run.rows),
-        command=[str(word) for word in origin["command"]],
-        environment=0,  # until all environments are known
-        releases=releases_text([run]).removeprefix("Runs of ").removesuffix("."),
-        samples=evaluations(samples),
-    )
-
-
-def environment_of(provenance: dict[str, Any]) -> Environment:
-    """The part of provenance.json that runs of one sweep share."""
-    diff = str(provenance["diff"] or "")
-    return Environment(
-        commit=str(provenance["commit"] or "none"),
-        diff=hashlib.sha256(diff.encode(errors="replace")).hexdigest()[:8] if diff else None,
-        device=str(provenance["device"]),
-        system=f"{provenance['platform']}, Python {provenance['python']}",
-        threads=provenance["threads"],
-        versions=tuple((str(k), str(v)) for k, v in provenance["versions"].items() if v),
-    )
+    try:
+        return RunPart(
+            name=run.path.name,
+            path=run.path,
+            places=where,
+            config=config,
+            algorithm=str(config["algo"]["name"]),
+            schedule=schedule_name(config["sync"]),
+            seed=config["seed"],
+            state=str(run.state),
+            reason=str(folder.status().get("reason", "")),
+            step=run.last_step,
+            steps=config["steps"],
+            accuracies=points(run.rows, "eval/accuracy")[1],
+            final=if_any(final, run.rows, "eval/accuracy"),
+            reward=if_any(final, run.rows, "train/reward"),
+            kl=if_any(final, run.rows, "train/kl"),
+            seconds=seconds(run.rows),
+            command=[str(word) for word in folder.provenance().get("command", [])],
+            samples=evaluations(samples),
+            columns=columns(run.rows),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"run folder {run.path}: its files hold something else than a run writes "
+            f"({type(error).__name__}: {first_line(error)}); restore them"
+        ) from error
 
 
 def evaluations(rows: list[dict[str, Any]]) -> list[Evaluation]:
-    """The first, a middle and the last evaluation, as far as there are so many."""
+    """The first, a middle and the last evaluation."""
     steps = sorted({row["step"] for row in rows})
     shown = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
     return [
         Evaluation(step=step, responses=[row for row in rows if row["step"] == step])
         for step in shown
     ]
+
+
+def _computed(name: str) -> FigurePart:
+    from rec_experiments.analysis.figures import render  # matplotlib is slow to import
+
+    drawing = COMPUTED[name]()
+    return FigurePart(
+        name=name,
+        title=drawing.summary.partition("\n")[0],
+        png=render.png(drawing.figure, DPI, quick=True),
+        summary=drawing.summary,
+        arms=[],
+        columns=[],
+        notes=[],
+        regime="",
+        differences=None,
+        folded=False,
+    )
+
+
+def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
+    from rec_experiments.analysis.figures import render
+
+    shown = data.as_shown()
+    drawing = catalogue.draw(shown, WINDOW)
+    return FigurePart(
+        name=data.name,
+        title=data.title,
+        png=render.png(drawing.figure, DPI, quick=True),
+        summary=drawing.summary,
+        arms=data.arms,
+        columns=data.columns,
+        notes=[*remarks(shown), releases_text(shown.runs)],
+        regime=regime.tables.text(regime.of_figure(shown)),
+        differences=differences(shown, configs),
+        folded=len(shown.missing) > (1 - ENOUGH) * len(shown.runs),
+    )
+
+
+def differences(data: FigureData, configs: dict[Path, Config]) -> Differences:
+    """The keys that distinguish the arms of a figure, compared at the same column and seed, so that
+    missing runs make no difference."""
+    cells: dict[tuple[str, int], dict[str, Config]] = {}
+    for run in data.runs:
+        if run.path in configs:
+            kept = identity(configs[run.path])
+            cells.setdefault((run.column, run.seed), {})[run.arm] = flat(kept)
+    keys = dict.fromkeys(
+        key
+        for cell in cells.values()
+        for key in dict.fromkeys(key for values in cell.values() for key in values)
+        if len({repr(values.get(key)) for values in cell.values()}) > 1
+    )
+    arms = [arm for arm in data.arms if any(arm in cell for cell in cells.values())]
+
+    def value(key: str, arm: str) -> str:
+        seen = [cell[arm].get(key) for cell in cells.values() if arm in cell]
+        return ", ".join(dict.fromkeys("" if each is None else str(each) for each in seen))
+
+    return Differences(arms=arms, table=[[key, *(value(key, arm) for arm in arms)] for key in keys])

@@ -1,19 +1,19 @@
-// Curves to explore: numbers, lines, scales, and the drawing of a panel.
-// What is shown as text goes through textContent or a canvas, never through HTML.
+// Curves: numbers, lines, scales, and the drawing of a panel.
+// Text goes through textContent or a canvas, never through HTML.
 
 const explorer = JSON.parse(document.getElementById("explorer-data").textContent);
-const LABELLED = 6; // lines of a panel that are few enough to be named at their ends
-const WIDE = 440; // pixels of a panel that has room for such names
-const GROWING = ["step", "tokens", "seconds"]; // along these an interval is an area
-const NEAR = 40; // pixels from the pointer to a point that it means
+const LABELLED = 6; // at most so many lines have names at their ends
+const WIDE = 440; // pixels of a panel with room for names
+const GROWING = ["step", "tokens", "seconds"]; // x axes along which intervals are bands
+const NEAR = 40; // pixels from the pointer to a point
 const MARGIN = { left: 58, right: 14, top: 10, bottom: 42 };
 const INK = "#333333";
-const GRID = "#e4e4e4"; // on white, in the dark too, as the figures
+const GRID = "#e4e4e4"; // on white also in dark mode, like the figures
 
 const control = (name) => document.getElementById(`explore-${name}`);
 const average = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
-// Numbers: unpacked when first asked for, all runs' rows one run after another.
+// Numbers: unpacked on first use; the rows of all runs, one run after another.
 
 const unpacked = new Map();
 const firstRow = [];
@@ -40,7 +40,7 @@ async function unpack(text) {
 
 function pointsOf(run, steps, xs, ys) {
   const points = [];
-  let x = NaN; // as last measured
+  let x = NaN; // last measured value
   for (let row = firstRow[run]; row < firstRow[run] + explorer.rows[run]; row += 1) {
     if (!Number.isNaN(xs[row])) x = xs[row];
     if (!Number.isNaN(x) && !Number.isNaN(ys[row])) points.push({ step: steps[row], x, y: ys[row] });
@@ -60,7 +60,7 @@ function meanOf(lines) {
   });
 }
 
-/** The lines of a panel: of each arm its runs, and their mean where there are several. */
+/** The lines of a panel: the runs of each arm, and their mean if there are several. */
 function linesOf(scope, column, on, steps, xs, ys) {
   return scope.arms.flatMap((arm, number) => {
     const runs = scope.lines
@@ -92,7 +92,7 @@ function rangeOf(values, log) {
   return [low - room, high + room];
 }
 
-/** at: the place of a value, between the pixels `from` and `to`; not finite where it has none. */
+/** at: the place of a value between the pixels `from` and `to`; not finite if it has none. */
 function scaleOf([low, high], log, from, to) {
   const at = (value) => from + (((log ? Math.log10(value) : value) - low) / (high - low)) * (to - from);
   return { at, ticks: ticksOf(low, high, log) };
@@ -138,7 +138,7 @@ function canvasOf(frame, width, height) {
   return pen;
 }
 
-/** ranges, logs: of x and y. Leaves in the panel the marks that a pointer can find. */
+/** ranges, logs: of x and y. Sets panel.marks, the points that a pointer can find. */
 function drawPanel(panel, titles, ranges, logs) {
   const { width, height, lines } = panel;
   const pen = canvasOf(panel.frame, width, height);
@@ -198,7 +198,7 @@ function drawLine(pen, { scaleX, scaleY }, line, width, alpha) {
   pen.lineWidth = width;
   pen.setLineDash(line.arm.dash);
   pen.beginPath();
-  // A point without a place, as 0 on a logarithmic axis, is left out.
+  // The canvas skips a point without a place, such as 0 on a logarithmic axis.
   for (const point of line.points) pen.lineTo(scaleX.at(point.x), scaleY.at(point.y));
   pen.stroke();
   pen.setLineDash([]);
@@ -206,7 +206,7 @@ function drawLine(pen, { scaleX, scaleY }, line, width, alpha) {
 }
 
 function drawBand(pen, { scaleX, scaleY, bottom }, line) {
-  const foot = (y) => (Number.isFinite(y) ? y : bottom); // of what lies below a logarithmic axis
+  const foot = (y) => (Number.isFinite(y) ? y : bottom); // for values below a logarithmic axis
   const back = [...line.points].reverse();
   pen.globalAlpha = 0.15;
   pen.fillStyle = line.arm.color;

@@ -1,6 +1,6 @@
-// Curves to explore: what is under the pointer, and what is chosen.
+// Curves: pointing at values, and the controls.
 
-// Pointing at a value, and choosing its run.
+// Pointing at a value, and showing its run.
 
 function listen(panel, titles) {
   const over = canvasOf(panel.frame, panel.width, panel.height);
@@ -67,7 +67,7 @@ function saidOf({ line, point }, [x, y]) {
   return [nameOf(line), `${y} ${text(point.y)}${interval}`, ...at, `step ${point.step}`];
 }
 
-/** The runs of a point: their folders, what tells them from most runs, their responses. */
+/** Shows the runs of a point: folders, differences from most runs, responses. */
 function showRun(mark, panel, titles) {
   const [name, ...values] = saidOf(mark, titles);
   const parts = [element("h3", `${name}, ${panel.name}`), element("p", values.join(", "))];
@@ -85,8 +85,8 @@ function showRun(mark, panel, titles) {
   const { differs } = explorer.runs[mark.line.runs[0]];
   const rows = Object.entries(differs).map(([key, value]) => [key, value, explorer.usual[key]]);
   const box = element("div", "", { class: "scroll" });
-  const caption = "Configuration, where it is not that of most runs";
-  box.append(tableOf(caption, ["key", "here", "most runs"], rows));
+  const caption = "Keys of the configuration that differ from most runs";
+  box.append(tableOf(caption, ["key", "this run", "most runs"], rows));
   control("run").replaceChildren(...parts, box);
 }
 
@@ -152,13 +152,13 @@ function chooseScope() {
   return draw();
 }
 
-let [draws, drawn] = [0, 0]; // asked for, and made
+let [draws, drawn] = [0, 0]; // numbers of the last requested and the last finished drawing
 
 async function draw() {
   const mine = (draws += 1);
   const titles = [control("x").value, control("y").value];
   const [steps, xs, ys] = await Promise.all(["step", ...titles].map(numbers));
-  if (mine !== draws) return; // another choice was made meanwhile
+  if (mine !== draws) return; // a newer choice
   const scope = scopeChosen();
   const on = { arms: switchedOn("arms"), columns: switchedOn("columns"), seeds: switchedOn("seeds") };
   const panels = scope.columns
@@ -181,9 +181,9 @@ async function draw() {
 }
 
 const READING =
-  `Thick lines and areas: mean over runs and its ${explorer.confidence} t interval, at the steps ` +
-  "that all of them have; areas over steps, tokens and seconds alone. Thin lines: single runs. " +
-  "What is to the right counts as last measured. A zero lies below a logarithmic axis.";
+  `Thick lines and bands: mean over runs and its ${explorer.confidence} t interval, at the steps ` +
+  "that all of them have; bands only over steps, tokens and seconds. Thin lines: single runs. " +
+  "The x axis shows the last measured value. Logarithmic axes show no zeros.";
 
 function framed(panel) {
   const box = element("figure", "", { class: "panel" });

@@ -4,7 +4,7 @@ const find = (selector, root = document) => [...root.querySelectorAll(selector)]
 
 for (const form of find("form")) form.addEventListener("submit", (event) => event.preventDefault());
 
-// Figures: a click shows them in full size, to be scrolled in their frame.
+// Figures: a click shows them in full size, within a frame that scrolls.
 for (const button of find(".figure button")) {
   button.addEventListener("click", () => {
     const large = button.parentElement.classList.toggle("large");
@@ -12,7 +12,7 @@ for (const button of find(".figure button")) {
   });
 }
 
-// Runs: every filter that is set must fit.
+// Runs: a row is shown if it passes every filter.
 const rows = find("#run-table tbody tr");
 const filters = find("#run-filters select");
 const words = document.getElementById("filter-text");
@@ -36,7 +36,7 @@ if (words) {
   filterRuns();
 }
 
-// Runs: a click on a column's name sorts by it, a second one the other way round.
+// Runs: a click on a column's name sorts by it, a second one reverses the order.
 for (const button of find("#run-table th button")) {
   button.addEventListener("click", () => {
     const head = button.closest("th");
@@ -45,7 +45,7 @@ for (const button of find("#run-table th button")) {
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const value = (row) => row.cells[head.cellIndex].dataset.sort;
     const compare = (a, b) =>
-      (value(a) === "") - (value(b) === "") || // what was not measured stays below
+      (value(a) === "") - (value(b) === "") || // missing values come last
       (up ? 1 : -1) * value(a).localeCompare(value(b), "en", { numeric: true });
     const numeric = rows.every((row) => value(row) === "" || !Number.isNaN(Number(value(row))));
     const byNumber = (a, b) =>
@@ -60,7 +60,7 @@ const pickers = find("#sample-pickers select");
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
-  made.textContent = text; // never HTML: a response is arbitrary text
+  made.textContent = text; // never HTML: responses are arbitrary text
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
 }
@@ -112,7 +112,7 @@ function showSamples() {
   document.getElementById("sample-view").replaceChildren(table);
 }
 
-/** Chooses a run by its number, and goes there. */
+/** Selects a run by its number, and scrolls to it. */
 function showSamplesOf(number) {
   const place = samples.places.find((each) => each[pickers.length] === number);
   pickers.forEach((picker, i) => {

@@ -1,15 +1,19 @@
-"""The page as one string of HTML: contents in, text out, nothing read but the template's files.
+"""The page as one string of HTML.
 
-All that comes from runs is escaped, numbers too, since a file of theirs can hold anything. The
-page's policy lets no script run but its own.
+Everything that comes from runs is escaped, numbers too, since their files can contain anything. The
+page's content security policy allows no script but its own.
 """
 
 import base64
+import json
+import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from rec_experiments.analysis.claims.decision import Outcome
 from rec_experiments.analysis.claims.tables import (
@@ -21,24 +25,22 @@ from rec_experiments.analysis.claims.tables import (
     remarks,
 )
 from rec_experiments.analysis.claims.verdict import Verdict
-from rec_experiments.analysis.report import explorer, responses
-from rec_experiments.analysis.report.contents import Contents, RunPart
-from rec_experiments.analysis.report.figure_parts import Differences, FigurePart
+from rec_experiments.analysis.report import curves
+from rec_experiments.analysis.report.contents import Contents, FigurePart, Place, RunPart
 from rec_experiments.analysis.report.html import (
-    collapsed,
-    data_attributes,
-    plain,
+    details,
+    paragraphs,
     policy_hash,
     script_json,
     scroll,
     sortable,
     table,
     td,
+    text_details,
 )
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("page.js", "curves.js", "explore.js")  # in this order, as one
-COMMIT_CHARACTERS = 12
+SCRIPTS = ("page.js", "curves.js", "explore.js")  # concatenated in this order
 TONES = {
     Outcome.supported: "good",
     Outcome.contradicted: "bad",
@@ -47,19 +49,24 @@ TONES = {
 }
 STATE_TONES = {"done": "good", "failed": "bad", "running": "open"}
 FILTERS = ("figure", "algorithm", "schedule", "seed", "state")
+RUN_HEAD = (
+    "run", "algorithm", "schedule", "seed", "state", "step", "curve", "accuracy", "reward", "KL",
+    "seconds", "figures",
+)  # fmt: skip
+NO_FIGURE = "no figure"
+SAMPLE_CHARACTERS = 1500  # of a prompt or response, to keep the page small
 
 
 def render(contents: Contents, written: str, home: Path) -> str:
-    """The whole page. written: when, in words. home: the folder that the page will lie in."""
+    """The page. written: date and time. home: the folder of the page."""
     done = sum(run.state == "done" for run in contents.runs)
     sections = {
-        "Figures": _figures(contents),
-        "Curves": explorer.section(contents.runs),
         "Claims": _claims(contents.claims),
-        "Runs": _runs(contents.runs, home) + _left_out(contents.left_out),
+        "Runs": _runs(contents, home),
+        "Curves": _curves(contents.runs),
+        "Figures": _figures(contents),
         "Differences between arms": _differences(contents.figures),
-        "Responses": responses.section(contents.runs),
-        "Provenance": _provenance(contents),
+        "Responses": _responses(contents.runs),
     }
     shown = {name: body for name, body in sections.items() if body}
     style, script = _file("page.css"), "\n\n".join(map(_file, SCRIPTS))
@@ -68,35 +75,14 @@ def render(contents: Contents, written: str, home: Path) -> str:
         style_hash=policy_hash(style),
         script=script,
         script_hash=policy_hash(script),
-        subtitle=escape(f"{done} of {len(contents.runs)} runs are done. Written {written}."),
+        subtitle=escape(f"{done} of {len(contents.runs)} runs have finished. Written {written}."),
         navigation="".join(f'<a href="#{_id(name)}">{name}</a>' for name in shown),
         body="\n".join(
             f'<section id="{_id(name)}"><h2>{name}</h2>{body}</section>'
             for name, body in shown.items()
         ),
-        samples=script_json(responses.script_data(contents.runs)),
-        explorer=script_json(explorer.script_data(contents, home)),
-    )
-
-
-def _figures(contents: Contents) -> str:
-    parts = [_figure(figure) for figure in contents.figures]
-    if contents.without_runs:
-        names = ", ".join(contents.without_runs)
-        parts.append(f'<p class="quiet">No run yet: {escape(names)}.</p>')
-    return '<p class="quiet">A click shows a figure in full size.</p>' + "".join(parts)
-
-
-def _figure(figure: FigurePart) -> str:
-    source = base64.b64encode(figure.png).decode()
-    notes = "".join(f"<p>{escape(note)}</p>" for note in figure.notes)
-    return (
-        f"<h3>{escape(figure.title)}</h3>"
-        f'<div class="scroll figure"><button type="button" aria-pressed="false" '
-        f'title="Full size"><img src="data:image/png;base64,{source}" '
-        f'alt="{escape(figure.title)}: the numbers follow as text"></button></div>{notes}'
-        + collapsed(f"Numbers of {figure.name}", figure.summary, figure.title)
-        + (collapsed(f"Regime of {figure.name}", figure.regime, figure.title) * bool(figure.regime))
+        samples=script_json(samples_data(contents.runs)),
+        explorer=script_json(curves.script_data(contents, home)),
     )
 
 
@@ -105,32 +91,38 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
         return ""
     rows = []
     for verdict in verdicts:
-        name, said, seeds, figures = heading(verdict)
+        name, title, seeds, figures = heading(verdict)
         first, *others = remarks(verdict)
         parts = table(HEAD, [[td(cell) for cell in cells(each)] for each in verdict.findings])
+        reasons = details("Parts and reasons", paragraphs(others) + scroll(parts, name))
         rows.append(
             [
                 td(name, "key"),
-                td(said, f"short {TONES[verdict.outcome]}"),
-                f'<td class="words">{escape(first)}<details><summary>Parts and reasons</summary>'
-                + "".join(f"<p>{escape(line)}</p>" for line in others)
-                + f"{scroll(parts, name)}</details></td>",
+                td(title, f"short {TONES[verdict.outcome]}"),
+                f'<td class="words">{escape(first)}{reasons}</td>',
                 td(seeds, "number"),
                 td(figures),
             ]
         )
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    summary = "".join(
+        f'<span class="{tone}">{counts[outcome]} {outcome.value}</span>'
+        for outcome, tone in TONES.items()
+        if counts[outcome]
+    )
     head = [*VERDICT_HEAD[:2], "in words", *VERDICT_HEAD[2:]]
-    reading = "".join(f"<p>{escape(line)}.</p>" for line in READING)
     return (
-        scroll(table(head, rows), "Claims")
-        + f"<details><summary>How to read it</summary>{reading}</details>"
+        f'<p class="verdicts">{summary}</p>'
+        + scroll(table(head, rows), "Claims")
+        + details("How to read the verdicts", paragraphs(f"{line}." for line in READING))
     )
 
 
-def _runs(runs: Sequence[RunPart], home: Path) -> str:
-    if not runs:
-        return ""
-    values = [_filter_values(run) for run in runs]
+def _runs(contents: Contents, home: Path) -> str:
+    left_out = paragraphs(f"Left out: {reason}." for reason in contents.left_out)
+    if not contents.runs:
+        return left_out
+    values = [_filter_values(run) for run in contents.runs]
     controls = "".join(
         f'<label>{key}<select data-key="{key}"><option value="">all</option>'
         + "".join(f"<option>{escape(value)}</option>" for value in _options(key, values))
@@ -138,59 +130,48 @@ def _runs(runs: Sequence[RunPart], home: Path) -> str:
         for key in FILTERS
     )
     body = "".join(
-        f"<tr{data_attributes(filters)}>{''.join(_run_cells(run, home))}</tr>"
-        for run, filters in zip(runs, values, strict=True)
+        f"<tr{_attributes(filters)}>{''.join(_run_cells(run, home))}</tr>"
+        for run, filters in zip(contents.runs, values, strict=True)
     )
     head = "".join(
         f'<th scope="col"><button type="button">{name}</button></th>' for name in RUN_HEAD
     )
     listing = (
-        f'<table id="run-table"><caption>Accuracy, reward, KL: mean of the last points of a run, '
-        f"as in the figures' statistics.</caption><thead><tr>{head}</tr></thead>"
+        '<table id="run-table"><caption>Accuracy, reward, KL: mean of the last points of a run, as '
+        f"in the figures' statistics.</caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table>"
     )
     return (
         f'<form class="controls" id="run-filters">{controls}'
         '<label>text<input id="filter-text" type="search" placeholder="words"></label></form>'
-        f'<p class="quiet" id="run-count" role="status"></p>{scroll(listing, "Runs", "tall")}'
+        '<p class="quiet" id="run-count" role="status"></p>'
+        f"{scroll(listing, 'Runs', 'tall')}{left_out}"
     )
 
 
-def _left_out(reasons: Sequence[str]) -> str:
-    return "".join(f"<p>Left out: {escape(reason)}.</p>" for reason in reasons)
-
-
-RUN_HEAD = (
-    "run", "algorithm", "schedule", "seed", "state", "step", "curve", "accuracy", "reward", "KL",
-    "seconds", "figures", "release",
-)  # fmt: skip
-
-
 def _run_cells(run: RunPart, home: Path) -> list[str]:
-    reason = f"<p>{escape(run.reason)}</p>" if run.reason else ""
-    figures = [f"{place.figure}: {place.arm}" for place in run.places]
+    link = f'<p><a href="{escape(curves.folder_link(run, home))}">run folder</a></p>'
+    command = f"<code>{escape(shlex.join(run.command))}</code>"
+    figures = dict.fromkeys(place.figure for place in run.places)
     return [
-        f'<td data-sort="{escape(run.name)}"><details><summary>{escape(run.name)}</summary>'
-        f'{reason}<p><a href="{escape(explorer.folder_link(run, home))}">run folder</a>, '
-        f"environment {run.environment + 1}</p>"
-        f"<code>{escape(shlex.join(run.command))}</code></details></td>",
+        f'<td data-sort="{escape(run.name)}">'
+        f"{details(run.name, paragraphs([run.reason]) + link + command)}</td>",
         sortable(run.algorithm, "short"),
         sortable(run.schedule, "short"),
         sortable(run.seed, "number"),
         sortable(run.state, STATE_TONES.get(run.state, "")),
         sortable(run.step, "number", f"{run.step}/{run.steps}"),
-        f'<td data-sort="{escape(plain(run.final))}">{sparkline(run.accuracies)}</td>',
+        f'<td data-sort="{"" if run.final is None else run.final}">'
+        f"{sparkline(run.accuracies)}</td>",
         *(sortable(value, "number") for value in (run.final, run.reward, run.kl)),
         sortable(run.seconds, "number", f"{run.seconds:.0f}"),
-        sortable("; ".join(dict.fromkeys(figures)), "words"),
-        sortable(run.releases, ""),
+        sortable(", ".join(figures)),
     ]
 
 
 def _filter_values(run: RunPart) -> dict[str, list[str]]:
     return {
-        "figure": list(dict.fromkeys(place.figure for place in run.places))
-        or [responses.NO_FIGURE],
+        "figure": list(dict.fromkeys(place.figure for place in run.places)) or [NO_FIGURE],
         "algorithm": [run.algorithm],
         "schedule": [run.schedule],
         "seed": [str(run.seed)],
@@ -198,15 +179,19 @@ def _filter_values(run: RunPart) -> dict[str, list[str]]:
     }
 
 
-def _options(key: str, values: Iterable[dict[str, list[str]]]) -> list[str]:
+def _options(key: str, values: Sequence[dict[str, list[str]]]) -> list[str]:
     found = {each for value in values for each in value[key]}
     return sorted(
         found, key=lambda text: (len(text), text) if key in ("seed", "figure") else (0, text)
     )
 
 
+def _attributes(values: dict[str, list[str]]) -> str:
+    return "".join(f' data-{key}="{escape(json.dumps(each))}"' for key, each in values.items())
+
+
 def sparkline(values: Sequence[float]) -> str:
-    """Values in [0, 1] as a small picture."""
+    """A small curve of values in [0, 1]."""
     if not values:
         return ""
     width, height, edge = 84, 22, 2
@@ -222,46 +207,135 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-def _differences(figures: Sequence[FigurePart]) -> str:
-    parts = [
-        f"<details open><summary>{escape(figure.title)}</summary>"
-        f"{_difference_table(figure.differences, figure.title)}</details>"
-        for figure in figures
-        if figure.differences
-    ]
-    intro = (
-        "<p>Keys of the configuration whose values differ between the arms of a figure, compared "
-        "at the same schedule and seed. All other keys are equal.</p>"
+def _curves(runs: Sequence[RunPart]) -> str:
+    """Empty controls, which explore.js fills."""
+    if not runs:
+        return ""
+    selects = "".join(
+        f'<label>{label}<select id="explore-{name}"></select></label>'
+        for name, label in (("scope", "figure"), ("y", "y axis"), ("x", "x axis"))
     )
-    return intro + "".join(parts) if parts else ""
+    switches = "".join(
+        f'<label class="switch"><input type="checkbox" id="explore-{name}"{checked}>{label}</label>'
+        for name, label, checked in (
+            ("log-y", "logarithmic y axis", ""),
+            ("log-x", "logarithmic x axis", ""),
+            ("runs", "single runs", " checked"),
+            ("means", "means and intervals", " checked"),
+        )
+    )
+    groups = "".join(
+        f'<fieldset id="explore-{name}"><legend>{name}</legend></fieldset>'
+        for name in ("arms", "columns", "seeds")
+    )
+    return (
+        "<noscript><p>This section needs JavaScript. The numbers are also under each figure and in "
+        "the table of runs.</p></noscript>"
+        "<p>Point at a curve to read its values, and click to see its run: folder, configuration, "
+        "responses. With the keyboard, use the arrow keys and Enter.</p>"
+        f'<form class="controls" id="explore">{selects}{switches}{groups}</form>'
+        '<div id="explore-panels"></div><p class="quiet" id="explore-reading"></p>'
+        '<div id="explore-run" aria-live="polite"></div>'
+        + details("Last point of each line", scroll("", "Last points", name="explore-table"))
+    )
 
 
-def _difference_table(found: Differences, title: str) -> str:
-    if not found.table:
-        return "<p>The runs at hand do not differ.</p>"
-    rows = [
-        [f'<th scope="row">{escape(key)}</th>', *(td(value or "–", "short") for value in values)]
-        for key, *values in found.table
-    ]
-    return scroll(table(["key", *found.arms], rows), f"Differences, {title}")
+def _figures(contents: Contents) -> str:
+    parts = [_figure(figure) for figure in contents.figures]
+    if not parts and not contents.without_runs:
+        return ""
+    without = [f"No runs yet: {', '.join(contents.without_runs)}."] * bool(contents.without_runs)
+    hint = ["Click a figure to see it in full size."] * bool(parts)
+    return paragraphs(hint, "quiet") + "".join(parts) + paragraphs(without, "quiet")
 
 
-def _provenance(contents: Contents) -> str:
-    head = ["environment", "runs", "commit", "uncommitted changes", "device", "system", "versions"]
-    rows = [
-        [
-            td(str(number + 1), "number"),
-            td(str(sum(run.environment == number for run in contents.runs)), "number"),
-            f'<td class="key"><code>{escape(environment.commit[:COMMIT_CHARACTERS])}</code></td>',
-            td(f"yes, digest {environment.diff}" if environment.diff else "none"),
-            td(f"{environment.device}, CPU threads: {environment.threads}", "words"),
-            td(environment.system, "words"),
-            td(", ".join(" ".join(each) for each in environment.versions), "words"),
-        ]
-        for number, environment in enumerate(contents.environments)
-    ]
-    intro = "<p>Each run names its environment and its command; open it in the table of runs.</p>"
-    return intro + scroll(table(head, rows), "Provenance") if rows else ""
+def _figure(figure: FigurePart) -> str:
+    """A figure with too few runs is folded."""
+    source = base64.b64encode(figure.png).decode()
+    body = (
+        f'<div class="scroll figure"><button type="button" aria-pressed="false" '
+        f'title="Full size"><img src="data:image/png;base64,{source}" '
+        f'alt="{escape(figure.title)}: the numbers follow as text"></button></div>'
+        + paragraphs(figure.notes)
+        + text_details(f"Numbers of {figure.name}", figure.summary, figure.title)
+    )
+    if figure.regime:
+        body += text_details(f"Regime of {figure.name}", figure.regime, figure.title)
+    if figure.folded:
+        return details(f"{figure.title} (fewer than half of its runs)", body)
+    return f"<h3>{escape(figure.title)}</h3>{body}"
+
+
+def _differences(figures: Sequence[FigurePart]) -> str:
+    parts = []
+    for figure in figures:
+        if figure.differences and figure.differences.table:
+            rows = [
+                [
+                    f'<th scope="row">{escape(key)}</th>',
+                    *(td(value or "–", "short") for value in values),
+                ]
+                for key, *values in figure.differences.table
+            ]
+            listing = table(["key", *figure.differences.arms], rows)
+            parts.append(details(figure.title, scroll(listing, f"Differences, {figure.title}")))
+    intro = (
+        "The keys of the configuration whose values differ between the arms of a figure at the "
+        "same schedule and seed."
+    )
+    return paragraphs([intro]) + "".join(parts) if parts else ""
+
+
+def _responses(runs: Sequence[RunPart]) -> str:
+    """Empty pickers, which page.js fills."""
+    if not any(run.samples for run in runs):
+        return ""
+    pickers = "".join(
+        f"<label>{name}<select></select></label>" for name in ("figure", "arm", "column", "seed")
+    )
+    return (
+        "<p>Responses to the same held-out problems at the first, a middle and the last "
+        "evaluation of a run.</p>"
+        f'<form class="controls" id="sample-pickers">{pickers}</form>'
+        f"{scroll('<noscript>Needs JavaScript.</noscript>', 'Responses', name='sample-view')}"
+    )
+
+
+def samples_data(runs: Sequence[RunPart]) -> dict[str, Any]:
+    """The responses for page.js. places: rows of figure, arm, column, seed and run."""
+    return {
+        "places": [
+            [place.figure, place.arm, place.column, f"seed {run.seed}", number]
+            for number, run in enumerate(runs)
+            if run.samples
+            for place in run.places or [Place(figure=NO_FIGURE, arm=run.name, column=run.schedule)]
+        ],
+        "runs": [
+            [
+                {
+                    "step": each.step,
+                    "responses": [
+                        {key: _for_json(value) for key, value in row.items()}
+                        for row in each.responses
+                    ],
+                }
+                for each in run.samples
+            ]
+            for run in runs
+        ],
+    }
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, int | float | None) and math.isfinite(value or 0):
+        return value
+    return shortened(str(value))
+
+
+def shortened(text: str) -> str:
+    """The beginning of a long text, with the number of characters left out."""
+    more = len(text) - SAMPLE_CHARACTERS
+    return f"{text[:SAMPLE_CHARACTERS]}… ({more} more characters)" if more > 0 else text
 
 
 def _id(name: str) -> str:

@@ -1,8 +1,7 @@
-"""The figures as a W&B Report: a panel grid for each figure, a run set for each of its arms.
+"""The figures as a W&B Report: a panel grid per figure, with a run set per arm.
 
-Runs are known by their names, which are those of their folders (`tracking=wandb` sets them). They
-carry the schedule in their group, so each line of a panel is one arm under one schedule, over
-seeds. Building needs neither network nor key; saving does.
+Runs have the names of their folders and the schedule as their group (`tracking=wandb` sets both).
+So each line of a panel is one arm under one schedule, over seeds. Only saving needs the network.
 """
 
 from dataclasses import dataclass
@@ -11,13 +10,13 @@ from typing import Any
 from rec_experiments import sweeps
 from rec_experiments.errors import UserError
 
-COLUMNS, PANEL_HEIGHT = 24, 8  # W&B's grid: units of its width, units of height
+COLUMNS, PANEL_HEIGHT = 24, 8  # units of W&B's grid
 PANELS_A_ROW = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A figure. arms: label to the names of its runs."""
+    """A figure. arms: names of the runs by label."""
 
     title: str
     caption: str
@@ -26,7 +25,7 @@ class Section:
 
 
 def sections(names: list[str], overrides: list[str]) -> list[Section]:
-    """The figures as their sweeps define them. Raises UserError for a wrong override."""
+    """The sections of some sweeps. Raises UserError for a wrong override."""
     found = []
     for name in names:
         figure = sweeps.load_figure(name, overrides)
@@ -40,11 +39,11 @@ def sections(names: list[str], overrides: list[str]) -> list[Section]:
 
 
 def build(entity: str, project: str, figures: list[Section]) -> Any:
-    """The report, not yet saved: a wandb_workspaces.reports.v2.Report."""
-    import wandb_workspaces.reports.v2 as wr  # heavy; only loaded when asked for
+    """A wandb_workspaces.reports.v2.Report, not yet saved."""
+    import wandb_workspaces.reports.v2 as wr  # slow
 
     def run_set(label: str, names: list[str]) -> Any:
-        # Without entity and project it reads the report's own project, and asks no server.
+        # Without entity and project, it reads the report's project and sends no request.
         return wr.Runset(name=label, filters=f'Metric("Name") in {names!r}', groupby=["group"])
 
     def panel(place: int, panel: sweeps.Panel) -> Any:
@@ -64,8 +63,8 @@ def build(entity: str, project: str, figures: list[Section]) -> Any:
 
     blocks: list[Any] = [
         wr.P(
-            "Lines: mean over seeds of one arm under one schedule, as measured, without smoothing; "
-            "areas: from the lowest seed to the highest."
+            "Lines: mean over the seeds of one arm under one schedule, not smoothed. "
+            "Areas: from the lowest seed to the highest."
         ),
         wr.TableOfContents(),
     ]
@@ -89,12 +88,12 @@ def build(entity: str, project: str, figures: list[Section]) -> Any:
 
 
 def save(report: Any) -> str:
-    """Create the report in W&B and return its address. Raises UserError if that is not possible."""
+    """Create the report in W&B and return its address. Raises UserError if W&B refuses it."""
     import wandb
 
     target = f"wandb={report.entity}/{report.project}"
     if not wandb.login(prompt=False):
-        raise UserError(f"{target}: needs a key of W&B; set WANDB_API_KEY or run `wandb login`")
+        raise UserError(f"{target}: needs a W&B key; set WANDB_API_KEY or run `wandb login`")
     try:
         return report.save().url
     except (wandb.Error, ValueError, OSError) as error:

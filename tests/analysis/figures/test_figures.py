@@ -1,10 +1,10 @@
-"""What these tests lock: the figures say what the run folders say.
+"""The figures show what the run folders contain.
 
-1. Smoothing has its closed form, and only the training reward is smoothed.
-2. Partial and missing runs are drawn as far as they go, and named.
-3. A figure's lines are the data: metric, column, smoothing, logarithmic axis.
-4. A method looks the same in every figure, and no two look alike in one.
-5. The schedule and the masks are drawn as their functions say.
+1. Smoothing has its closed form; only the training reward is smoothed.
+2. Unfinished and missing runs are drawn as far as they go, and counted.
+3. The lines of a figure are the data: metric, column, smoothing, logarithmic axis.
+4. A method has the same look in every figure, and no two look alike in one.
+5. Schedules and masks are drawn as their functions compute them.
 6. Bad input is one line and exit code 2.
 """
 
@@ -43,7 +43,7 @@ def data(tmp_path: Path) -> FigureData:
 # Numbers -----------------------------------------------------------------------------------------
 
 
-def test_running_average_looks_back_and_never_ahead():
+def test_running_average():
     assert curves.smooth([3.0, 0.0, 6.0, 3.0], 3) == [3.0, 1.5, 3.0, 3.0]
     assert curves.smooth([3.0, 0.0, 6.0], 1) == [3.0, 0.0, 6.0]
 
@@ -86,24 +86,19 @@ def test_lines_are_the_data(data):
     assert stable.get_color() == style.looks([STABLE])[STABLE].color
 
 
-def test_single_runs_are_thin_lines_beside_the_mean_and_rows_share_an_axis(data):
-    drawing = render.draw(data, window=3)
-    axes = drawing.figure.get_axes()
-    thin = [line for line in axes[1].get_lines() if line.get_marker() == "None"]
-    assert [len(line.get_xdata()) for line in thin] == [5, 5, 5, 5, 2]  # the last is partial
-    assert max(line.get_linewidth() for line in thin) < min(
-        line.get_linewidth() for line in lines_of(drawing, 1)
-    )
+def test_means_have_bands_and_rows_share_an_axis(data):
+    axes = render.draw(data, window=3).figure.get_axes()
+    assert len(axes[1].get_lines()) == len(data.arms)
     assert axes[0].get_ylim() == axes[1].get_ylim()
-    assert len(axes[0].collections) == 2  # one band for each method with more than one seed
+    assert len(axes[0].collections) == 2  # one band for each method with several seeds
 
 
 LONG = Panel(metric="train/clip_fraction", label="share of tokens that was clipped", log=True)
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, COLUMNS[:1]], ids=["shared axes", "axes of each"])
-def test_panels_with_their_labels_lie_on_the_page_and_off_each_other(data, columns):
-    """A label of two lines beside the long names of ticks, and a title over all."""
+def test_panels_and_labels_do_not_overlap(data, columns):
+    """With a label of two lines and long tick labels."""
     drawing = render.draw(replace(data, columns=columns, panels=[*PANELS, LONG]), window=3)
     drawing.figure.canvas.draw()
     panels = drawing.figure.subfigs[0]
@@ -128,15 +123,6 @@ def test_curves_that_coincide_still_show_both_markers():
         assert not marked[0] & marked[1]
 
 
-def test_unsmoothed_with_a_window_of_one(data):
-    drawing = render.draw(data, window=1)
-    stable = lines_of(drawing, 2)[1]
-    rewards_SI = np.array(
-        [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
-    )
-    np.testing.assert_allclose(stable.get_ydata(), rewards_SI.mean(0))
-
-
 def texts(drawing: render.Drawing) -> str:
     parts = drawing.figure.subfigs
     found = [text.get_text() for part in parts for text in part.texts]
@@ -144,11 +130,10 @@ def texts(drawing: render.Drawing) -> str:
     return " ".join(found).replace("\n", " ")
 
 
-def test_caption_and_legend_tell_what_is_not_whole(data):
+def test_caption_and_legend_count_what_is_missing(data):
     found = texts(render.draw(data, window=3))
     assert "Synthetic runs." in found
-    assert "Partial, drawn as far as they go: REC-OneSide-NoIS (0.2), offline, seed 1" in found
-    assert "Missing: REC-OneSide-NoIS (0.2), offline, seed 2;" in found
+    assert "10 of 13 runs have finished." in found
     assert "GRPO (no run)" in found
     assert "REINFORCE (no run)" not in found
     assert "running average of 3 steps" in found
@@ -178,10 +163,10 @@ def test_one_column_lays_its_panels_in_rows_of_three(data):
     assert [each.get_ylabel() for each in axes if each.axison] == [p.label for p in panels]
     assert len(axes) == 6
     assert not axes[5].axison
-    assert "Thick lines" not in texts(render.draw(one, window=3))  # a single run has no mean
+    assert "interval over" not in texts(render.draw(one, window=3))  # of a single run
 
 
-def test_files_hold_the_data_and_come_out_the_same_each_time(data, tmp_path):
+def test_files_hold_the_data_and_are_reproducible(data, tmp_path):
     first = render.write(render.draw(data, window=3), tmp_path / "a")
     second = render.write(render.draw(data, window=3), tmp_path / "b")
     assert [path.name for path in first] == [
@@ -259,7 +244,7 @@ def test_a_method_looks_the_same_in_every_figure():
     }
 
 
-def test_importance_sampling_is_dotted_and_wide_clips_are_darker():
+def test_importance_weights_are_dotted_and_wide_clips_darker():
     for side in ("REC-OneSide", "REC-TwoSide", "REC-Ring"):
         labels = [f"{side}-NoIS (0.2)", f"{side}-IS (0.2)", f"{side}-NoIS (0.6, 2.0)"]
         narrow, weighted, wide = style.looks(labels).values()
@@ -269,8 +254,13 @@ def test_importance_sampling_is_dotted_and_wide_clips_are_darker():
         assert sum(to_rgb(wide.color)) < sum(to_rgb(narrow.color))
 
 
-def test_unknown_methods_are_told_apart():
-    assert len(set(style.looks(["MINE", "YOURS", "THEIRS"]).values())) == 3
+def test_unknown_methods_and_variants_of_one_are_distinct():
+    for labels in (["MINE", "YOURS", "THEIRS"], [f"GRPO, lr {n}" for n in range(8)]):
+        assert len(set(style.looks(labels).values())) == len(labels)
+
+
+def test_known_methods_are_distinct():
+    assert len(set(style.METHODS.values())) == len(style.METHODS)
 
 
 # Schedule and masks ------------------------------------------------------------------------------
@@ -416,8 +406,8 @@ def test_bad_input_is_one_line(two_sweeps, capsys, arguments, message):
     assert message in refusal(arguments, capsys)
 
 
-def test_a_picture_has_its_size_whatever_else_is_asked_of_files():
-    """A user's own settings of matplotlib may cut the margins of what it saves."""
+def test_pictures_ignore_settings_of_matplotlib():
+    """A user's settings may cut the margins of saved figures."""
     figure = Figure(figsize=(3.01, 2.03))
     figure.subplots()
     with matplotlib.rc_context({"savefig.bbox": "tight", "savefig.dpi": 40}):

@@ -1,11 +1,11 @@
-"""What these tests lock, in a real browser: the page's curves can be explored, and nothing of a run
-is ever carried out.
+"""The page in a real browser.
 
 1. The value under the pointer and the numbers of the lines are those of the rows.
-2. Arms, columns and seeds are switched; means and intervals are over what is on.
-3. Any metric stands against any other, by step, tokens and seconds.
-4. A point leads to its run's folder, to what is different about it, and to its responses.
-5. No text of a run is markup or script; a script that is not the page's own is refused.
+2. Arms, columns and seeds can be switched; means and intervals are over the chosen ones.
+3. Any metric can be drawn over any other, by step, tokens and seconds.
+4. A point leads to its run's folder, its differences from most runs, and its responses.
+5. The table of runs filters and sorts; the pickers choose responses.
+6. No text of a run is markup or script; the page's policy refuses foreign scripts.
 """
 
 import itertools
@@ -20,6 +20,7 @@ from conftest import resolve
 from scipy import stats
 
 from rec_experiments.analysis.report import contents, page
+from rec_experiments.analysis.report.page import RUN_HEAD
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra browser)")
 BROWSER = next(
@@ -34,7 +35,7 @@ SCRIPT = '"><script>window.hostile = 1</script><img src=x onerror="window.hostil
 
 
 def rows_of(place: int, seed: int) -> list[dict]:
-    """Every number tells its run and step."""
+    """Every number identifies its run and step."""
     rows: list[dict] = [{"step": 0, "eval/accuracy": 0.1 * place + 0.01 * seed}]
     for step in range(1, 13):
         row = {"step": step, "tokens/response": 10 + seed, "time/train": 0.5, "train/loss": -0.1}
@@ -59,14 +60,10 @@ def write_run(path: Path, config: dict, rows: list[dict], word: str = "x") -> No
         }
         for s in (0, 4, 12)
     ]
-    origin = {
-        "command": [word], "commit": word, "diff": word, "device": word, "threads": 1,
-        "python": word, "platform": word, "versions": {word: word},
-    }  # fmt: skip
     (path / "config.yaml").write_text(json.dumps(config))
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
-    (path / "provenance.json").write_text(json.dumps(origin))
+    (path / "provenance.json").write_text(json.dumps({"command": [word]}))
     (path / "status.json").write_text(json.dumps({"state": "done", "reason": word}))
 
 
@@ -93,7 +90,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser):
-    """A function that opens a file, and what its page said and asked for."""
+    """A function that opens a file, with the console messages and requests of its page."""
     said: list[str] = []
     asked: list[str] = []
     tabs = []
@@ -117,8 +114,7 @@ def opened(browser):
 
 
 def lines(tab) -> dict[tuple[str, str], list[str]]:
-    """The last points: (column, line) to step, x, y, interval. Waits for the picture to be drawn
-    anew."""
+    """The last points, (column, line) to step, x, y, interval, of the finished drawing."""
     tab.evaluate("async () => { while (drawn < draws) await new Promise(requestAnimationFrame); }")
     cells = tab.eval_on_selector_all(
         "#explore-table tbody tr", "rows => rows.map(r => [...r.cells].map(c => c.textContent))"
@@ -245,7 +241,40 @@ def test_a_point_leads_to_its_run(opened, folder):
     assert all("seed" not in row for row in rows)
 
 
-def test_no_run_is_carried_out(opened, tmp_path):
+def test_runs_and_responses(opened, folder):
+    tab = opened(folder / "page.html")
+
+    def shown() -> list[str]:
+        return tab.eval_on_selector_all(
+            "#run-table tbody tr",
+            "rows => rows.filter(r => !r.hidden).map(r => r.cells[0].dataset.sort)",
+        )
+
+    assert len(shown()) == 12
+    tab.select_option("[data-key=algorithm]", "GRPO")
+    tab.select_option("[data-key=seed]", "1")
+    assert shown() == ["GRPO offline 1", "GRPO on-policy 1"]
+    tab.fill("#filter-text", "grpo on-pol")
+    assert shown() == ["GRPO on-policy 1"]
+    assert tab.inner_text("#run-count") == "1 of 12 runs"
+    for control in ("[data-key=algorithm]", "[data-key=seed]"):
+        tab.select_option(control, "")
+    tab.fill("#filter-text", "")
+    for _ in range(2):  # descending
+        tab.locator("#run-table th button").nth(RUN_HEAD.index("seed")).click()
+    assert {name[-1] for name in shown()[:4]} == {"2"}
+    pickers = tab.locator("#sample-pickers select")
+    pickers.nth(1).select_option("REINFORCE offline 1")
+    assert pickers.nth(3).locator("option").all_text_contents() == ["seed 1"]
+    table = tab.locator("#sample-view table")
+    assert table.locator("th[scope=col]").all_text_contents() == [
+        "prompt", "step 0", "step 4", "step 12",
+    ]  # fmt: skip
+    assert "REINFORCE offline 1 at 12" in table.inner_text()
+    assert opened.said == []
+
+
+def test_no_text_of_a_run_is_executed(opened, tmp_path):
     config = resolve("algo=grpo", "sync=interval20")
     for seed in range(2):
         bad = json.loads(json.dumps(config)) | {"seed": f"{seed}{SCRIPT}", "steps": SCRIPT}
@@ -272,7 +301,7 @@ def test_no_run_is_carried_out(opened, tmp_path):
     assert tab.locator("img").count() == 0
     assert opened.said == []
 
-    # Had it been let through, the page's policy would have refused it.
+    # The page's policy would refuse it, too.
     (tmp_path / "broken.html").write_text(text.replace("</h1>", f'</h1><p title="{SCRIPT}</p>'))
     tab = opened(tmp_path / "broken.html")
     assert tab.evaluate("window.hostile") is None

@@ -1,6 +1,7 @@
-"""Figures that need no run: each is computed from the functions that training itself uses."""
+"""Figures without runs, computed with the functions that training uses."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -8,21 +9,16 @@ if TYPE_CHECKING:
     from rec_experiments.analysis.figures.render import Drawing
 
 
-def _drawn_by(module: str) -> "Callable[[], Drawing]":
-    """A module's `draw`. It is imported when it draws: matplotlib takes half a second."""
-
-    def draw() -> "Drawing":
-        drawing: Drawing = import_module(f"{__name__}.{module}").draw()
-        return drawing
-
-    return draw
+def _draw(module: str) -> "Drawing":
+    drawing: Drawing = import_module(f"{__name__}.{module}").draw()  # matplotlib is slow to import
+    return drawing
 
 
-COMPUTED = {
-    "fig1": _drawn_by("fig1"),
-    "fig2": _drawn_by("fig2"),
-    "fig8": _drawn_by("fig8"),
-    "bandit": _drawn_by("section3"),
-    "paper2_fig1": _drawn_by("paper2_fig1"),
-    "theorem1": _drawn_by("theorem1"),
+COMPUTED: dict[str, Callable[[], "Drawing"]] = {
+    "fig1": partial(_draw, "fig1"),
+    "fig2": partial(_draw, "fig2"),
+    "fig8": partial(_draw, "fig8"),
+    "bandit": partial(_draw, "section3"),
+    "paper2_fig1": partial(_draw, "paper2_fig1"),
+    "theorem1": partial(_draw, "theorem1"),
 }

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -16,14 +15,15 @@ from rec_experiments.analysis.figures.computed.shared import (
     flat,
     simplex,
 )
-from rec_experiments.analysis.figures.render import Drawing, page
+from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.analysis.results.runs import Row
 
 START = np.array([0.5, 0.3, 0.2])  # π of θₜ
 TAUS = (0.25, 1.0, 4.0)
-RATE = 4.0  # large, so that one gradient step can be seen
+RATE = 4.0  # large enough to see one gradient step
 
 
+@styled
 def draw() -> Drawing:
     """One gradient step of the surrogate, its argmin and the optimum, on the 3-arm bandit."""
     start = np.log(START)
@@ -39,50 +39,49 @@ def draw() -> Drawing:
         (_dot("black", "*"), "θ*, always arm 3"),
     ]
     rows: list[Row] = []
-    with matplotlib.rc_context(style.RC):
-        figure, panels = page(
-            9.4,
-            2.75,
-            "Figure 1: one REINFORCE step on the surrogate (3-arm bandit)",
-            legend,
-            "Computed. A point is a policy over three arms: the nearer a corner, the "
-            "likelier its arm. Grey: level lines of the surrogate loss (Eq. 6) for data drawn by "
-            "π of θₜ. Dashed: where its argmin (Eq. 4) lies as τ falls from infinity to 0, from θₜ "
-            f"to the optimum θ*. A gradient step (Eq. 7, learning rate {RATE:g}) may fall short of "
-            "the argmin or go past it, and need not point at it, least of all with data from "
-            "another policy.",
-        )
-        for axes, tau in zip(panels.subplots(1, len(TAUS)), TAUS, strict=True):
-            argmin = bandit.surrogate_argmin(start, REWARDS, tau)
-            simplex(axes, f"τ = {tau:g}")
-            _level_lines(axes, start, tau)
-            ray = start + np.linspace(0, 40, 2000)[:, None] * REWARDS
-            axes.plot(*flat(bandit.policy(ray)), "--", color=purple, lw=1)
-            stations = {"start": start, "argmin": argmin}
-            for name, (data, color) in sources.items():
-                step = RATE * bandit.surrogate_step(start, data, REWARDS, tau)
-                stations[f"step, data {name}"] = start + step
-                axes.annotate(
-                    "",
-                    flat(bandit.policy(start + step)),
-                    flat(START),
-                    arrowprops={"arrowstyle": "->", "color": color, "lw": 1.6, "shrinkA": 0},
-                )
-                axes.plot(*flat(bandit.policy(start + step)), "o", color=color, ms=4)
-            axes.plot(*flat(START), "o", color="black")
-            axes.plot(*flat(bandit.policy(argmin)), "D", color=purple)
-            axes.plot(*CORNERS[2], "*", color="black", ms=10, clip_on=False)
-            rows += [
-                {
-                    "tau": tau,
-                    "point": name,
-                    **arms_of(bandit.policy(theta)),
-                    "surrogate_loss": bandit.surrogate_loss(theta, start, START, REWARDS, tau),
-                    "objective": bandit.objective(theta, start, REWARDS, tau),
-                }
-                for name, theta in stations.items()
-            ]
-    # The argmin moves along one ray from θₜ and the step along another, whatever τ is.
+    figure, panels = page(
+        9.4,
+        2.75,
+        "Figure 1: one REINFORCE step on the surrogate (3-arm bandit)",
+        legend,
+        "A point is a policy over three arms; the nearer a corner, the "
+        "likelier its arm. Grey: level lines of the surrogate loss (Eq. 6) for data drawn by "
+        "π of θₜ. Dashed: its argmin (Eq. 4) as τ falls from infinity to 0, from θₜ "
+        f"to the optimum θ*. A gradient step (Eq. 7, learning rate {RATE:g}) may fall short of "
+        "the argmin or go past it, and need not point to it, especially with data from "
+        "another policy.",
+    )
+    for axes, tau in zip(panels.subplots(1, len(TAUS)), TAUS, strict=True):
+        argmin = bandit.surrogate_argmin(start, REWARDS, tau)
+        simplex(axes, f"τ = {tau:g}")
+        _level_lines(axes, start, tau)
+        ray = start + np.linspace(0, 40, 2000)[:, None] * REWARDS
+        axes.plot(*flat(bandit.policy(ray)), "--", color=purple, lw=1)
+        stations = {"start": start, "argmin": argmin}
+        for name, (data, color) in sources.items():
+            step = RATE * bandit.surrogate_step(start, data, REWARDS, tau)
+            stations[f"step, data {name}"] = start + step
+            axes.annotate(
+                "",
+                flat(bandit.policy(start + step)),
+                flat(START),
+                arrowprops={"arrowstyle": "->", "color": color, "lw": 1.6, "shrinkA": 0},
+            )
+            axes.plot(*flat(bandit.policy(start + step)), "o", color=color, ms=4)
+        axes.plot(*flat(START), "o", color="black")
+        axes.plot(*flat(bandit.policy(argmin)), "D", color=purple)
+        axes.plot(*CORNERS[2], "*", color="black", ms=10, clip_on=False)
+        rows += [
+            {
+                "tau": tau,
+                "point": name,
+                **arms_of(bandit.policy(theta)),
+                "surrogate_loss": bandit.surrogate_loss(theta, start, START, REWARDS, tau),
+                "objective": bandit.objective(theta, start, REWARDS, tau),
+            }
+            for name, theta in stations.items()
+        ]
+    # For any τ, the argmin lies on one ray from θₜ and the gradient step on another.
     found: dict[str, Any] = {
         "learning rate": RATE,
         **{

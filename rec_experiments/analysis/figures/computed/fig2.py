@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.computed.shared import drawing
-from rec_experiments.analysis.figures.render import Drawing, page
+from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.analysis.results.runs import Row
 from rec_experiments.rollout.schedule import Phase, Schedule
 
@@ -20,7 +19,7 @@ BATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """When a batch is drawn and consumed, each taking one unit of time."""
+    """Start of drawing and of training on a batch; each takes one unit of time."""
 
     batch: int
     drawn: float
@@ -30,8 +29,8 @@ class Slot:
 def timeline(schedule: Schedule, batches: int) -> list[Slot]:
     """Earliest times at which batches can be drawn and trained on under a schedule.
 
-    A batch is drawn once its policy version exists. Training waits until `offset` batches lie in
-    the buffer, as Appendix B.2 has it, and keeps that lead.
+    A batch needs its policy version. Training waits until the buffer has `offset` batches, as in
+    Appendix B.2, and keeps that lead.
     """
     lead = max(0, schedule.offset - 1)
     drawn: list[float] = []
@@ -46,6 +45,7 @@ def timeline(schedule: Schedule, batches: int) -> list[Slot]:
     return [Slot(batch, drawn[batch], trained[batch]) for batch in range(batches)]
 
 
+@styled
 def draw() -> Drawing:
     """Rollout, buffer and training of two schedules; versions and staleness from `Schedule`."""
     worst = max(s.staleness(batch) for s in SCHEDULES for batch in range(BATCHES))
@@ -57,32 +57,30 @@ def draw() -> Drawing:
         (Patch(facecolor=style.SKY, alpha=0.6), "weights synchronised"),
     ]
     rows: list[Row] = []
-    with matplotlib.rc_context(style.RC):
-        figure, panels = page(
-            9.6,
-            2.3,
-            "Figure 2: rollout and training under two schedules",
-            legend,
-            "Computed from the schedule's own functions, where a batch takes one unit of "
-            "time to draw and one to train on, and everything starts as early as it may. A number "
-            "is a batch; each batch feeds one gradient step. A lighter training block is staler: "
-            "more gradient steps lie between drawing and training.",
-        )
-        for axes, schedule in zip(panels.subplots(1, len(SCHEDULES)), SCHEDULES, strict=True):
-            slots = timeline(schedule, BATCHES)
-            _lanes(axes, schedule, slots, worst)
-            rows += [
-                {
-                    "interval": schedule.interval,
-                    "offset": schedule.offset,
-                    "batch": slot.batch,
-                    "version": schedule.version(slot.batch),
-                    "staleness": schedule.staleness(slot.batch),
-                    "drawn": slot.drawn,
-                    "trained": slot.trained,
-                }
-                for slot in slots
-            ]
+    figure, panels = page(
+        9.6,
+        2.3,
+        "Figure 2: rollout and training under two schedules",
+        legend,
+        "A batch takes one unit of time to draw and one to train on, and starts as early as "
+        "possible. The numbers count batches; each batch gives one gradient step. A lighter "
+        "training block is staler: more gradient steps lie between drawing and training.",
+    )
+    for axes, schedule in zip(panels.subplots(1, len(SCHEDULES)), SCHEDULES, strict=True):
+        slots = timeline(schedule, BATCHES)
+        _lanes(axes, schedule, slots, worst)
+        rows += [
+            {
+                "interval": schedule.interval,
+                "offset": schedule.offset,
+                "batch": slot.batch,
+                "version": schedule.version(slot.batch),
+                "staleness": schedule.staleness(slot.batch),
+                "drawn": slot.drawn,
+                "trained": slot.trained,
+            }
+            for slot in slots
+        ]
     found = {s.describe(1): [s.staleness(batch) for batch in range(BATCHES)] for s in SCHEDULES}
     return drawing("fig2", "Figure 2: staleness of each batch", figure, rows, found)
 

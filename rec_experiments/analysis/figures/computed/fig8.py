@@ -1,8 +1,7 @@
-"""Figure 8: where the masks let the gradient through."""
+"""Figure 8: the probability ratios at which the masks keep the gradient."""
 
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.patches import Patch
 
@@ -10,7 +9,7 @@ from rec_experiments.algo.clips import Clip, OneSide, Ring, TwoSide
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.computed.shared import drawing
-from rec_experiments.analysis.figures.render import Drawing, page
+from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.analysis.results.runs import Row
 
 MASKS: dict[str, Clip] = {  # Appendix B.3
@@ -18,12 +17,13 @@ MASKS: dict[str, Clip] = {  # Appendix B.3
     "REC-TwoSide (0.2)": TwoSide(low=0.2, high=0.2),
     "REC-Ring (0.2) & (0.6, 2.0)": Ring(low=0.2, high=0.2, outer_low=0.6, outer_high=2.0),
 }
-RATIOS = np.linspace(0.0025, 3.6025, 1441)  # no grid point on a bound, where rounding decides
+RATIOS = np.linspace(0.0025, 3.6025, 1441)  # avoids the bounds, where rounding decides
 SIGNS = {"A > 0": 1.0, "A < 0": -1.0}
 
 
+@styled
 def draw() -> Drawing:
-    """Where each mask lets the gradient through, found by evaluating the masks."""
+    """The probability ratios at which each mask keeps the gradient."""
     colors = {"A > 0": style.BLUE, "A < 0": style.VERMILION}
     rows: list[Row] = []
     found: dict[str, Any] = {}
@@ -31,49 +31,47 @@ def draw() -> Drawing:
         (Patch(facecolor=colors["A > 0"], alpha=0.35), r"active where A > 0: raises $\pi_\theta$"),
         (Patch(facecolor=colors["A < 0"], alpha=0.35), r"active where A < 0: lowers $\pi_\theta$"),
     ]
-    with matplotlib.rc_context(style.RC):
-        figure, panels = page(
-            9.6,
-            1.9,
-            "Figure 8: active gradient regions",
-            legend,
-            "Computed by evaluating the masks at each probability ratio. Arrows point "
-            "where the gradient pushes the ratio; where there is no bar, the gradient is 0. A bar "
-            "that touches the right edge goes on without end. Dotted: ρ = 1, where no policy has "
-            "moved yet.",
-        )
-        for axes, (name, clip) in zip(panels.subplots(1, 3), MASKS.items(), strict=True):
-            for height, (sign, advantage) in zip((1, 0), SIGNS.items(), strict=True):
-                active = active_ratios(clip, advantage)
-                for low, high in _stretches(active):
-                    axes.barh(height, high - low, 0.55, low, color=colors[sign], alpha=0.35, lw=0)
-                    tail, head = (low, high) if advantage > 0 else (high, low)
-                    axes.annotate(
-                        "", (head, height), (tail, height),
-                        arrowprops={"arrowstyle": "->", "color": colors[sign], "lw": 1.5},
-                    )  # fmt: skip
-                found[f"{name}, {sign}"] = [
-                    f"{low:.2f} ≤ ρ" + (f" ≤ {high:.2f}" if high < RATIOS[-1] else "")
-                    for low, high in _stretches(active)
-                ]
-                rows += [
-                    {"mask": name, "advantage": sign, "ratio": ratio, "active": int(on)}
-                    for ratio, on in zip(RATIOS.round(6).tolist(), active.tolist(), strict=True)
-                ]
-            bounds = {end for sign in SIGNS.values() for stretch in
-                      _stretches(active_ratios(clip, sign)) for end in stretch}  # fmt: skip
-            inner = sorted(b for b in bounds if RATIOS[0] < b < RATIOS[-1])
-            axes.axvline(1, color="0.4", lw=0.8, ls=":")
-            axes.set_xticks([0, *inner], ["0", *[f"{bound:.1f}" for bound in inner]])
-            axes.set_yticks([1, 0], list(SIGNS))
-            axes.set(xlim=(0, RATIOS[-1]), ylim=(-0.5, 1.5), title=name)
-            axes.set_xlabel(r"probability ratio $\rho = \pi_\theta\,/\,\pi_{old}$")
-            axes.grid(axis="y", visible=False)
+    figure, panels = page(
+        9.6,
+        1.9,
+        "Figure 8: active gradient regions",
+        legend,
+        "Arrows show where the gradient pushes the probability ratio; without a bar, the "
+        "gradient is 0. A bar at the right edge is unbounded. Dotted: ρ = 1, where the policy "
+        "has not moved yet.",
+    )
+    for axes, (name, clip) in zip(panels.subplots(1, 3), MASKS.items(), strict=True):
+        for height, (sign, advantage) in zip((1, 0), SIGNS.items(), strict=True):
+            active = active_ratios(clip, advantage)
+            for low, high in _stretches(active):
+                axes.barh(height, high - low, 0.55, low, color=colors[sign], alpha=0.35, lw=0)
+                tail, head = (low, high) if advantage > 0 else (high, low)
+                axes.annotate(
+                    "", (head, height), (tail, height),
+                    arrowprops={"arrowstyle": "->", "color": colors[sign], "lw": 1.5},
+                )  # fmt: skip
+            found[f"{name}, {sign}"] = [
+                f"{low:.2f} ≤ ρ" + (f" ≤ {high:.2f}" if high < RATIOS[-1] else "")
+                for low, high in _stretches(active)
+            ]
+            rows += [
+                {"mask": name, "advantage": sign, "ratio": ratio, "active": int(on)}
+                for ratio, on in zip(RATIOS.round(6).tolist(), active.tolist(), strict=True)
+            ]
+        bounds = {end for sign in SIGNS.values() for stretch in
+                  _stretches(active_ratios(clip, sign)) for end in stretch}  # fmt: skip
+        inner = sorted(b for b in bounds if RATIOS[0] < b < RATIOS[-1])
+        axes.axvline(1, color="0.4", lw=0.8, ls=":")
+        axes.set_xticks([0, *inner], ["0", *[f"{bound:.1f}" for bound in inner]])
+        axes.set_yticks([1, 0], list(SIGNS))
+        axes.set(xlim=(0, RATIOS[-1]), ylim=(-0.5, 1.5), title=name)
+        axes.set_xlabel(r"probability ratio $\rho = \pi_\theta\,/\,\pi_{old}$")
+        axes.grid(axis="y", visible=False)
     return drawing("fig8", "Figure 8: active regions", figure, rows, found)
 
 
 def active_ratios(clip: Clip, advantage: float) -> np.ndarray:
-    """Boolean, one for each of RATIOS: whether a token of that advantage keeps its gradient."""
+    """For each of RATIOS, whether a token with that advantage keeps its gradient."""
     import torch
 
     log_ratio_BT = torch.from_numpy(np.log(RATIOS))[None, :]
@@ -82,7 +80,7 @@ def active_ratios(clip: Clip, advantage: float) -> np.ndarray:
 
 
 def _stretches(active: np.ndarray) -> list[tuple[float, float]]:
-    """Stretches of RATIOS without a gap, each end half-way to its inactive neighbour."""
+    """The intervals of active RATIOS; each end is half-way to the inactive neighbour."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], active.astype(int), [0]])))
     half = (RATIOS[1] - RATIOS[0]) / 2
     return [

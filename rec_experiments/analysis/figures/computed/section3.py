@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import matplotlib
 import numpy as np
 from matplotlib.lines import Line2D
 
@@ -10,7 +9,7 @@ from rec_experiments.algo.clips import OneSide
 from rec_experiments.analysis.figures import bandit, style
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS, Array
 from rec_experiments.analysis.figures.computed.shared import arms_of, flat, simplex
-from rec_experiments.analysis.figures.render import Drawing, page
+from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.analysis.results.formatting import text_table
 
 STEPS, RATE, TAU = 2000, 1.0, 0.1
@@ -25,8 +24,9 @@ METHODS: dict[str, Callable[[Array], Array]] = {
 ON_POLICY = "REINFORCE, on-policy"
 
 
+@styled
 def draw() -> Drawing:
-    """Section 3: where REINFORCE goes on fixed data of π_b, and where regularised methods stay."""
+    """Section 3: the paths of REINFORCE and of regularised methods on fixed data of π_b."""
     start = np.log(BEHAVIOR)
     methods = {
         **METHODS,
@@ -41,35 +41,34 @@ def draw() -> Drawing:
         (Line2D([], [], color=look.color, ls=look.dash, marker=look.marker), name)
         for name, look in looks.items()
     ]
-    with matplotlib.rc_context(style.RC):
-        figure, panels = page(
-            9.6,
-            3.1,
-            "Section 3: the pitfall of REINFORCE on off-policy data (3-arm bandit)",
-            legend,
-            "Computed: rewards (0, 0.8, 1), exact expectations, learning rate "
-            f"{RATE:g}. All start at π_b = (0.3, 0.6, 0.1) and, but for the on-policy one, "
-            "learn from data of π_b alone. Each mark in the triangle is where a method ends. "
-            "REINFORCE converges to arm 2, which pays less than arm 3. Clipping and OPMD's "
-            "penalty bound the update: the policy comes to rest with arm 3 still alive. A shift of "
-            "the baseline by 0.1 (AsymRE) is too small for that here.",
-        )
-        triangle, second, third = panels.subplots(1, 3)
-        simplex(triangle, "")
-        for name, path in paths.items():
-            look = looks[name]
-            triangle.plot(*flat(path), color=look.color, ls=look.dash)
-            triangle.plot(*flat(path[-1]), look.marker, color=look.color, clip_on=False, ms=6)
-            for axes, arm in ((second, 1), (third, 2)):
-                axes.plot(
-                    np.arange(1, STEPS + 1), path[1:, arm], color=look.color, ls=look.dash,
-                    marker=look.marker, markevery=(0.02, 0.15),
-                )  # fmt: skip
-        triangle.plot(*flat(BEHAVIOR), "o", mfc="white", mec="black", zorder=5)
-        triangle.annotate(r"$\pi_b$", flat(BEHAVIOR), xytext=(-17, 2), textcoords="offset points")
+    figure, panels = page(
+        9.6,
+        3.1,
+        "Section 3: the pitfall of REINFORCE on off-policy data (3-arm bandit)",
+        legend,
+        "Rewards (0, 0.8, 1), exact expectations, learning rate "
+        f"{RATE:g}. All start at π_b = (0.3, 0.6, 0.1) and, except on-policy, "
+        "learn from data of π_b alone. The marks in the triangle are the final policies. "
+        "REINFORCE converges to arm 2, which pays less than arm 3. Clipping and OPMD's "
+        "penalty bound the update: the policy stops with arm 3 still likely. A shift of "
+        "the baseline by 0.1 (AsymRE) is too small here.",
+    )
+    triangle, second, third = panels.subplots(1, 3)
+    simplex(triangle, "")
+    for name, path in paths.items():
+        look = looks[name]
+        triangle.plot(*flat(path), color=look.color, ls=look.dash)
+        triangle.plot(*flat(path[-1]), look.marker, color=look.color, clip_on=False, ms=6)
         for axes, arm in ((second, 1), (third, 2)):
-            axes.set(xscale="log", xlabel="gradient steps", ylim=(-0.03, 1.03))
-            axes.set_ylabel(f"probability of arm {arm + 1}")
+            axes.plot(
+                np.arange(1, STEPS + 1), path[1:, arm], color=look.color, ls=look.dash,
+                marker=look.marker, markevery=(0.02, 0.15),
+            )  # fmt: skip
+    triangle.plot(*flat(BEHAVIOR), "o", mfc="white", mec="black", zorder=5)
+    triangle.annotate(r"$\pi_b$", flat(BEHAVIOR), xytext=(-17, 2), textcoords="offset points")
+    for axes, arm in ((second, 1), (third, 2)):
+        axes.set(xscale="log", xlabel="gradient steps", ylim=(-0.03, 1.03))
+        axes.set_ylabel(f"probability of arm {arm + 1}")
     ends = {name: arms_of(path[-1]) for name, path in paths.items()}
     rows = [
         {"method": name, "step": step, **arms_of(path[step])}

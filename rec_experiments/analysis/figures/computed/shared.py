@@ -1,4 +1,4 @@
-"""What computed figures share: the triangle of policies over three arms, and the result."""
+"""Shared by computed figures: the triangle of policies over three arms, and the Drawing."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])  # of the sim
 
 
 def simplex(axes: Axes, title: str) -> None:
-    """A triangle whose corners are the policies that take one arm always."""
+    """Draw the triangle whose corners are the deterministic policies."""
     axes.plot(*CORNERS[[0, 1, 2, 0]].T, color="0.4", lw=0.8)
     for corner, (name, offset) in enumerate(zip(ARMS, ((0, -11), (0, -11), (0, 8)), strict=True)):
         axes.annotate(
@@ -28,18 +28,18 @@ def simplex(axes: Axes, title: str) -> None:
 
 
 def flat(policy: Array) -> Array:
-    """Policies ... x 3 as points x, y of the triangle, 2 x ..."""
+    """Points x, y of the triangle, 2 x ..., from policies ... x 3."""
     return np.moveaxis(policy @ CORNERS, -1, 0)
 
 
 def arms_of(policy: Array) -> dict[str, float]:
-    """A policy as columns of a table."""
+    """The columns of a policy in a table."""
     return {f"arm {j + 1}": float(p) for j, p in enumerate(policy)}
 
 
 def drawing(
     name: str, title: str, figure: Figure, rows: list[Row], found: dict[str, Any]
 ) -> Drawing:
-    """The figure with its rows, and what was `found` as its statistics and its text."""
+    """A figure with its rows; `found` gives its statistics and their text."""
     lines = [title, "", *(f"{key}: {value}" for key, value in found.items())]
     return Drawing(name, figure, rows, {"figure": name, **found}, "\n".join(lines) + "\n")

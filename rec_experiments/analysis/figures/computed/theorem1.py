@@ -2,18 +2,18 @@
 
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-from rec_experiments.analysis.figures import bandit, style
+from rec_experiments.analysis.figures import bandit
 from rec_experiments.analysis.figures.computed.shared import drawing
-from rec_experiments.analysis.figures.render import Drawing, page
+from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.analysis.results.runs import Row
 
 CASES_PER_SIZE, SIZES, CASE_SEED = 4000, range(2, 11), 0
 ROUNDING = 1e-9  # float64 sums of a few terms, with (1 − σ)/σ up to 1000
 
 
+@styled
 def draw() -> Drawing:
     """Paper 2, Theorem 1, on random finite policies: true improvement against its lower bound."""
     rng = np.random.default_rng(CASE_SEED)
@@ -46,29 +46,28 @@ def draw() -> Drawing:
             (value["improvement"] - value["bound_constant_1"] < -ROUNDING).sum()
         ),
     }
-    with matplotlib.rc_context(style.RC):
-        figure, panels = page(
-            8.6,
-            3.1,
-            "Paper 2, Theorem 1 on random finite policies",
-            [],
-            f"Checked: {found['cases']} random triples of policies over "
-            f"{SIZES[0]} to {SIZES[-1]} arms, {found['violations']} violations. A point below the "
-            "diagonal would violate the bound. The colour is the total variation distance of the "
-            "new policy to the one that drew the data. Left: all cases, linear between −1 and 1 "
-            "and logarithmic beyond. Right: those near the diagonal.",
-        )
-        left, right = panels.subplots(1, 2)
-        for axes in (left, right):
-            shown = axes.scatter(
-                value["bound"], value["improvement"], c=value["distance"], cmap="viridis",
-                vmin=0, vmax=1, s=3, lw=0, rasterized=True,
-            )  # fmt: skip
-            axes.plot([-1, 1], [-1, 1], color="black", lw=1)
-            axes.set(xlabel="lower bound", ylabel=r"true improvement $J(\pi) - J(\pi_k)$")
-        left.set_xscale("symlog", linthresh=1)
-        left.set_xticks([-1000, -100, -10, -1, 0, 1])
-        left.set_xlim(right=1.6)
-        right.set(xlim=(-0.5, 0.5), ylim=(-0.5, 0.5))
-        panels.colorbar(shown, ax=[left, right], label="TV(π, α)")
+    figure, panels = page(
+        8.6,
+        3.1,
+        "Paper 2, Theorem 1 on random finite policies",
+        [],
+        f"{found['cases']} random triples of policies over "
+        f"{SIZES[0]} to {SIZES[-1]} arms, {found['violations']} violations. A point below the "
+        "diagonal would violate the bound. The colour is the total variation distance of the "
+        "new policy to the one that drew the data. Left: all cases, linear between −1 and 1 "
+        "and logarithmic beyond. Right: those near the diagonal.",
+    )
+    left, right = panels.subplots(1, 2)
+    for axes in (left, right):
+        shown = axes.scatter(
+            value["bound"], value["improvement"], c=value["distance"], cmap="viridis",
+            vmin=0, vmax=1, s=3, lw=0, rasterized=True,
+        )  # fmt: skip
+        axes.plot([-1, 1], [-1, 1], color="black", lw=1)
+        axes.set(xlabel="lower bound", ylabel=r"true improvement $J(\pi) - J(\pi_k)$")
+    left.set_xscale("symlog", linthresh=1)
+    left.set_xticks([-1000, -100, -10, -1, 0, 1])
+    left.set_xlim(right=1.6)
+    right.set(xlim=(-0.5, 0.5), ylim=(-0.5, 0.5))
+    panels.colorbar(shown, ax=[left, right], label="TV(π, α)")
     return drawing("theorem1", "Paper 2, Theorem 1", figure, rows, found)

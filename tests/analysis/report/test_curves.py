@@ -1,9 +1,8 @@
-"""What these tests lock: the numbers that the page's script reads are those of the runs.
+"""The numbers of the page's curves are those of the runs.
 
-1. A packed column comes back to five digits, and what was not measured stays so.
-2. Tokens and seconds have passed by all rows, also those that a long run leaves out.
-3. A run is known by its folder, by what tells it from most runs, and by an arm of few keys.
-4. An address of a folder is one, whatever the folder is called.
+1. A packed column has five digits, and keeps missing values.
+2. Totals of tokens and seconds count all rows, also those that the page leaves out.
+3. A run has its folder's address, the keys that differ from most runs, and an arm.
 """
 
 import base64
@@ -20,8 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.analysis.regime.arms import names
-from rec_experiments.analysis.report import contents, explorer
-from rec_experiments.analysis.report.columns import EVALUATED, MOST_ROWS, PASSED, columns, pack
+from rec_experiments.analysis.report import contents
+from rec_experiments.analysis.report.curves import (
+    EVALUATED,
+    MOST_ROWS,
+    TOTALS,
+    columns,
+    pack,
+    script_data,
+)
 
 
 def unpack(text: str) -> np.ndarray:
@@ -48,7 +54,7 @@ def rows_of(steps: int, every: int = 10) -> list[dict]:
     return rows
 
 
-def test_tokens_and_seconds_have_passed():
+def test_totals():
     found = columns(rows_of(20))
     assert found["step"].tolist() == list(range(21))
     assert found["tokens"].tolist() == [3 * step for step in range(21)]
@@ -56,7 +62,7 @@ def test_tokens_and_seconds_have_passed():
     assert [math.isnan(each) for each in found[EVALUATED]] == [s % 10 > 0 for s in range(21)]
 
 
-def test_a_long_run_keeps_its_evaluations_and_what_has_passed():
+def test_a_long_run_keeps_evaluations_and_totals():
     steps = 10 * MOST_ROWS + 7
     found = columns(rows_of(steps, every=37))
     assert len(found["step"]) < 2 * MOST_ROWS
@@ -65,7 +71,7 @@ def test_a_long_run_keeps_its_evaluations_and_what_has_passed():
     assert found["tokens"].tolist() == [3 * step for step in kept]
 
 
-def test_what_is_no_finite_number_was_not_measured():
+def test_values_that_are_no_finite_number_are_missing():
     rows = [{"step": 0, "a/b": "x"}, {"step": 1, "a/b": math.inf}, {"step": 2, "a/b": 1e300}]
     found = columns([*rows, {"step": 3, "a/b": None}, {"step": 4, "a/b": 2}])["a/b"]
     assert np.isnan(found[:4]).all()
@@ -82,12 +88,12 @@ VALUES = st.one_of(
 @given(st.lists(st.dictionaries(st.sampled_from(["a/b", "a/c", "d", "eval/accuracy"]), VALUES)))
 @settings(deadline=None)
 def test_a_column_is_its_metric_row_by_row(found):
-    """Bit for bit the float32 of each number; those of other keys than a metric's have none."""
+    """Bit for bit the float32 of each number; only keys of metrics have columns."""
     rows = [{"step": step, **row} for step, row in enumerate(found)]
     seen = columns(rows)
-    assert seen.keys() - PASSED.keys() == {key for row in rows for key in row if "/" in key}
+    assert seen.keys() - TOTALS.keys() == {key for row in rows for key in row if "/" in key}
     for key, column in seen.items():
-        if key not in PASSED:
+        if key not in TOTALS:
             with np.errstate(over="ignore"):
                 one_by_one = [
                     np.float32(float(row[key])) if isinstance(row.get(key), int | float) else np.nan
@@ -99,13 +105,9 @@ def test_a_column_is_its_metric_row_by_row(found):
 
 def write_run(path: Path, config: dict, rows: list[dict]) -> None:
     path.mkdir()
-    origin = {
-        "command": ["run"], "commit": "c0ffee", "diff": "", "device": "cpu", "threads": 1,
-        "python": "3.11", "platform": "Linux", "versions": {},
-    }  # fmt: skip
     (path / "config.yaml").write_text(json.dumps(config))
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "provenance.json").write_text(json.dumps(origin))
+    (path / "provenance.json").write_text('{"command": ["run"]}')
     (path / "status.json").write_text('{"state": "done"}')
 
 
@@ -119,7 +121,7 @@ def test_runs_as_the_script_reads_them(tmp_path):
     }.items():
         write_run(tmp_path / name, resolve(*overrides), rows_of(3 + len(name)))
     found = contents.gather([], [tmp_path], [], every_run=True)
-    data = explorer.script_data(found, home)
+    data = script_data(found, home)
     json.dumps(data, allow_nan=False)
     runs = {run["name"]: run for run in data["runs"]}
     for name, run in runs.items():
