@@ -81,7 +81,8 @@ def run(request: Request) -> None:
         except NoRuns as error:
             without[name] = error
             continue
-        first, *others = write(drawing, request.out)
+        with command.writing(request.out):
+            first, *others = write(drawing, request.out)
         print(f"{name}: {first} and {', '.join(path.suffix for path in others)}")
         for note in notes:
             print(f"  {note}")

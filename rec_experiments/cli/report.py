@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rec_experiments import sweeps
 from rec_experiments.analysis.figures import catalogue
+from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.report import wandb_report
 from rec_experiments.analysis.report.contents import gather
 from rec_experiments.analysis.report.page import render
@@ -55,7 +56,7 @@ def _target(text: str) -> tuple[str, str]:
 def write_page(request: Request) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
     contents = gather(
-        request.names or catalogue.usual(),
+        request.names or [name for name in catalogue.usual() if name not in COMPUTED],
         request.runs,
         request.overrides,
         every_run=not request.names,
@@ -99,8 +100,8 @@ def page() -> help.Page:
         ),
         about="Writes one HTML page that needs no network, or creates a W&B Report of runs there.",
         entries={
-            "figures=NAME,…": f"{', '.join(catalogue.names())}; default: all but staleness and "
-            "its kind, and the runs that belong to none",
+            "figures=NAME,…": f"{', '.join(catalogue.names())}; default: all "
+            "that have runs, except the staleness figures; and runs of no figure",
             "runs=FOLDER,…": help.RUNS,
             "out=FILE": f"the page; default: {OUT}",
             "wandb=ENTITY/PROJECT": "where a W&B Report is made, in place of the page",

@@ -70,8 +70,8 @@ def looks(labels: list[str]) -> dict[str, Look]:
     one_color = len(labels) > 1 and len({color for color, _ in styles}) == 1
     seen: Counter[tuple[str, Any, str]] = Counter()
     found = {}
-    for place, (label, (color, marker)) in enumerate(zip(labels, styles, strict=True)):
-        color = PALETTE[place % len(PALETTE)] if one_color else color
+    for place, (label, (own, marker)) in enumerate(zip(labels, styles, strict=True)):
+        color = PALETTE[place % len(PALETTE)] if one_color else own
         dash = DOTTED if re.search(r"-IS\b", label) else SOLID
         alike = seen[color, dash, marker]
         seen[color, dash, marker] += 1
