@@ -2,26 +2,22 @@
 
 import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.live import Live
 
 from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
 from rec_experiments.analysis.regime.ranges import load
-from rec_experiments.analysis.results.figure_data import composed, default_folder, places
-from rec_experiments.analysis.watch.screen import screen
-from rec_experiments.analysis.watch.views import View, Watched, folders_in
+from rec_experiments.analysis.results.figure_data import default_folder
+from rec_experiments.analysis.watch import live
+from rec_experiments.analysis.watch.views import folders_in
 from rec_experiments.cli import command, help
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import CONFIG
 
 EVERY = 2.0  # seconds between two looks
-PATIENCE = 30.0  # seconds without a run under way after which it ends: a sweep has gaps
-Look = Callable[[], tuple[list[View], list[str], int]]  # runs, what is left out, how many not begun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,55 +62,25 @@ def _of_words(line: command.CommandLine) -> Callable[[], tuple[list[Path], int]]
     for path in named:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; name run folders, or a sweep=NAME")
-        if not any((each / CONFIG).exists() for each in folders_in([path])):
-            raise UserError(f"{path}: holds no run; name run folders, or a sweep=NAME")
-    return lambda: (folders_in(named), 0)
+    return lambda: ([path for path in folders_in(named) if path not in named or _is_run(path)], 0)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / CONFIG).exists()
 
 
 def _of_sweep(line: command.CommandLine) -> Callable[[], tuple[list[Path], int]]:
     name = line.values["sweep"]
     for word in line.words:
         raise UserError(f"{word}: does not go with sweep={name}; name folders or a sweep")
-    _, jobs = composed(name, tuple(line.overrides))
-    wanted = [places(path, line.runs) for path in dict.fromkeys(job.path for job in jobs)]
-
-    def begun() -> tuple[list[Path], int]:
-        found = [[path for path in same if (path / "status.json").exists()] for same in wanted]
-        return [path for same in found for path in same], sum(not same for same in found)
-
-    return begun
-
-
-def watch(request: Request, console: Console) -> None:
-    """Show the runs, again and again if that is asked for and somebody sees it."""
-    watched = Watched(request.alarms)
-
-    def look() -> tuple[list[View], list[str], int]:
-        folders, missing = request.folders()
-        return *watched.look(folders), missing
-
-    found = look()
-    if request.once or not console.is_terminal or not under_way(found[0]):
-        console.print(screen(*found))
-        return
-    seen = time.monotonic()
-    with Live(screen(*found), console=console, auto_refresh=False) as live:
-        while time.monotonic() - seen < PATIENCE:
-            time.sleep(request.every)
-            found = look()
-            live.update(screen(*found), refresh=True)
-            if under_way(found[0]):
-                seen = time.monotonic()
-
-
-def under_way(views: list[View]) -> bool:
-    return any(view.active for view in views)
+    return live.of_sweep(name, line.runs, line.overrides)
 
 
 def run(arguments: list[str]) -> None:
     """Raises UserError as `parse` does; ends with 128 + SIGINT at Ctrl-C."""
     try:
-        watch(parse(arguments), Console(highlight=False))
+        asked = parse(arguments)
+        live.watch(asked.folders, asked.alarms, asked.every, asked.once, Console(highlight=False))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 
@@ -127,8 +93,8 @@ def page() -> help.Page:
             "sweep=NAME [runs=FOLDER,…] [KEY=VALUE …]",
         ),
         about="Shows where runs stand, reading their folders: curves, throughput, staleness, "
-        "clipped share, and an alarm when a collapse may be coming. It looks again until Ctrl-C, "
-        "or until no run is under way.",
+        "clipped share, and an alarm when a collapse may be coming. It refreshes until Ctrl-C, "
+        "or until no run is active any more.",
         entries={
             "RUN": f"run folders, or folders that hold some; default: {default_folder()}",
             "sweep=NAME": "the runs of a figure",

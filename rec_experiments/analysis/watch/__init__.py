@@ -1,6 +1,6 @@
-"""A terminal's view of runs: where they stand, and whether a collapse may be coming. Reads run
-folders, nothing else.
+"""The state of runs in a terminal, with alarms before a collapse. Reads run folders only.
 
-views   from a run folder to what is shown of it
-screen  the same as text
+views   the state of a run, from its folder
+screen  the states as text
+live    shows them again and again
 """

@@ -1,4 +1,4 @@
-"""Runs as text for a terminal. What comes from run folders cannot steer it."""
+"""The states of runs as text. Text from run folders cannot control the terminal."""
 
 import math
 from collections import Counter
@@ -17,10 +17,10 @@ from rec_experiments.analysis.watch.views import View
 from rec_experiments.errors import printable
 from rec_experiments.runs.display import sparkline
 
-FEW = 3  # runs that are shown with all their curves
-WIDTH = 36  # characters of a curve: a run fits into 80; in a table a third
-BOUNDLESS = 10_000  # characters; more than a table needs
-# Metric, its name, and whether it lies between 0 and 1.
+FEW = 3  # at most so many runs are shown with all their curves
+WIDTH = 36  # characters of a curve; a third in a table
+BOUNDLESS = 10_000  # characters, wider than any table
+# Metric, its name, and whether it is between 0 and 1.
 CURVES = (
     ("eval/accuracy", "accuracy", True),
     ("train/reward", "reward", True),
@@ -43,19 +43,22 @@ HEAD = (
     "alarms",
 )
 SHORT = {"accuracy": "acc", "staleness": "stale", "clipped": "clip", "tokens/s": "tok/s"}
-WORDS = ("run", "state", "accuracy", "")  # heads of columns that begin at the left
-STATES = ("running", "failed", "interrupted", "silent", "done")  # in the order of a table
-TONES = {"running": "bold", "failed": "red", "silent": "red", "interrupted": "yellow"}
+WORDS = ("run", "state", "accuracy", "")  # left-aligned columns
+STATES = ("running", "failed", "interrupted", "stalled", "done")  # in the order of a table
+TONES = {"running": "bold", "failed": "red", "stalled": "red", "interrupted": "yellow"}
 
 
-def screen(views: Sequence[View], left_out: Sequence[str], missing: int) -> RenderableType:
-    """missing: how many runs of a sweep have not begun."""
+def screen(
+    views: Sequence[View], left_out: Sequence[str], missing: int, waiting: bool = False
+) -> RenderableType:
+    """missing: number of runs of a sweep that have not begun. waiting: for a first active run."""
     ordered = sorted(views, key=lambda view: (_place(view.state), view.name))
     runs: list[RenderableType] = (
         [block(view) for view in ordered] if len(ordered) <= FEW else [Runs(ordered)]
     )
     return Group(
         Text(count(views, missing)),
+        *([Text("no run is active yet; waiting (Ctrl-C ends)", style="dim")] if waiting else []),
         *runs,
         *(Text(warning(view), style="yellow") for view in ordered if view.alarms and view.active),
         *(Text(f"left out: {printable(reason)}", style="dim") for reason in left_out),
@@ -67,7 +70,7 @@ def _place(state: str) -> int:
 
 
 def count(views: Sequence[View], missing: int) -> str:
-    """How many runs are in each state."""
+    """The number of runs in each state."""
     states = Counter(printable(view.state) for view in views)
     if missing:
         states["not begun"] = missing
@@ -78,19 +81,19 @@ def count(views: Sequence[View], missing: int) -> str:
 
 
 def warning(view: View) -> str:
-    """Of a run that is under way and gives an alarm, or more."""
+    """The alarms of an active run."""
     alarms = "; ".join(map(alarm, view.alarms))
     return f"{printable(view.name)}: a collapse may be coming: {alarms}"
 
 
 def alarm(sounded: ActiveAlarm) -> str:
-    """In words."""
+    """An alarm in words."""
     value, should_be = shown(sounded.value), span(sounded.alarm)
     return f"{sounded.alarm.name} {value} since step {sounded.since}, should be {should_be}"
 
 
 def block(view: View) -> RenderableType:
-    """A run with its curves, each from its lowest to its highest value unless it is a share."""
+    """A run with its curves, which span the range of their values or, for a share, 0 to 1."""
     curves = Table(box=None, pad_edge=False, show_header=False)
     for metric, name, share in CURVES:
         if values := view.curve(metric):
@@ -113,7 +116,7 @@ def _facts(view: View) -> list[str]:
 
 
 def _numbers(view: View) -> list[str]:
-    """Staleness, clipped share, tokens a second and time left; "" for what is not known."""
+    """Staleness, clipped share, tokens per second and time left; "" if unknown."""
     stale, clipped = view.recent("train/staleness"), view.recent("train/clip_fraction")
     speed, left = view.tokens_a_second, view.seconds_left
     return [
@@ -126,8 +129,8 @@ def _numbers(view: View) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A line a run, as wide as the terminal: where there is no room for all, without curves, with
-    shorter heads, and with a part of each name."""
+    """One line per run, as wide as the terminal. Without room for everything, it drops the curves
+    and shortens the heads; without room for the names, it shortens these too."""
 
     views: Sequence[View]
 
@@ -135,15 +138,14 @@ class Runs:
         def width(made: Table) -> int:
             return Measurement.get(console, options.update(max_width=BOUNDLESS), made).maximum
 
+        others = width(table(self.views, room=1)) - len(HEAD[0])
+        short = table(self.views, room=max(options.max_width - others, len(HEAD[0])))
         whole = table(self.views)
-        if width(whole) > options.max_width:
-            others = width(table(self.views, room=1)) - len(HEAD[0])
-            whole = table(self.views, room=max(options.max_width - others, len(HEAD[0])))
-        yield whole
+        yield whole if width(whole) <= options.max_width else short
 
 
 def table(views: Sequence[View], room: int | None = None) -> Table:
-    """A line a run. room: characters for a name in a narrow one."""
+    """One line per run. room: characters of a name in a narrow table."""
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1 if room else 2, 0, 0))
     for head in HEAD:
         if head or not room:
@@ -164,7 +166,7 @@ def table(views: Sequence[View], room: int | None = None) -> Table:
 
 
 def shortened(name: str, room: int) -> str:
-    """Its beginning and its end: the method, and what tells its runs apart."""
+    """The beginning and the end of a name: the method, and the seed and digest."""
     if len(name) <= room:
         return name
     end = (room - 1) // 2
@@ -172,8 +174,8 @@ def shortened(name: str, room: int) -> str:
 
 
 def curve(values: Sequence[float], width: int, share: bool) -> str:
-    """At most `width` block characters, each the mean of its part of the values. share: from 0 to 1
-    whatever the values are."""
+    """At most `width` block characters, each the mean of a part of the values. share: the range is
+    0 to 1 instead of that of the values."""
     parts = np.array_split(np.array(values), min(width, len(values))) if values else []
     with np.errstate(over="ignore", invalid="ignore"):
         means = np.array([part.mean() for part in parts])
@@ -183,12 +185,12 @@ def curve(values: Sequence[float], width: int, share: bool) -> str:
 
 
 def shown(value: float) -> str:
-    """With two or three digits that count; of a file that is nobody's it may be no number."""
+    """Two or three significant digits; "?" for a value that is not finite."""
     return number(value) if math.isfinite(value) else "?"
 
 
 def duration(seconds: float) -> str:
-    """In the unit that fits."""
+    """A duration in seconds, minutes or hours."""
     if not math.isfinite(seconds):
         return "?"
     minutes = math.ceil(seconds / 60)

@@ -1,4 +1,4 @@
-"""From run folders to what is shown of them. A folder that cannot be read is named."""
+"""The state of runs, from their folders."""
 
 import math
 import time
@@ -15,20 +15,23 @@ from rec_experiments.config.identity import flat
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.run_folder import RunFolder
 
-RECENT = 10  # steps that a number of now is the mean of
-SILENT = 600.0  # seconds without a row after which a run counts as dead, if nobody holds its folder
+RECENT = 10  # steps to average over for current values
+STALLED = 600.0  # seconds without a row until a run that no local process owns counts as stalled
 
-CHANGING = ("status.json", "metrics.jsonl")  # files of a run that is under way
+CHANGING = ("status.json", "metrics.jsonl")  # files that an active run writes
 
-Stamp = tuple[int, int]  # of a file: when it was written in ns, and its bytes
+Stamp = tuple[int, int]  # of a file: time of change in ns, and size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """A run as it stands. state: that of status.json, or `silent` for one that says that it is
-    running and is not. reason: why it ended, if it says so. rows: of metrics.jsonl. seconds_a_step:
-    of the last steps; seconds_left: what is left to do at that speed; None where that is not known.
-    alarms: those that it gives now."""
+    """The state of a run.
+
+    state: that of status.json, or `stalled` if it is running, no local process owns it, and it has
+    written nothing for STALLED seconds. reason: why it ended, if known. rows: of metrics.jsonl.
+    seconds_a_step: mean of the last steps. seconds_left: of the remaining steps at that speed; None
+    if unknown. alarms: current ones.
+    """
 
     name: str
     state: str
@@ -51,26 +54,26 @@ class View:
         return points(self.rows, metric)[1]
 
     def recent(self, metric: str) -> float | None:
-        """Mean over the last steps that have it."""
+        """Mean over the last steps with the metric."""
         values = self.curve(metric)[-RECENT:]
         return float(np.mean(values)) if values else None
 
     @property
     def tokens_a_second(self) -> float | None:
-        """Response tokens trained on, by all that the steps took."""
+        """Response tokens trained on per second, over all parts of a step."""
         tokens, step = self.recent("tokens/response"), self.seconds_a_step
         return tokens / step if tokens and step else None
 
 
 class Watched:
-    """Run folders that are looked at again and again; one is read again if it has changed."""
+    """Reads run folders again when they have changed."""
 
     def __init__(self, alarms: list[Alarm]):
         self._alarms = alarms
         self._read: dict[Path, tuple[list[Stamp], View]] = {}
 
     def look(self, folders: Iterable[Path]) -> tuple[list[View], list[str]]:
-        """The runs as they are now, and why others are left out."""
+        """The current states, and why other folders are left out."""
         views, left_out = [], []
         for folder in folders:
             try:
@@ -80,17 +83,17 @@ class Watched:
         return views, left_out
 
     def _view(self, folder: Path) -> View:
-        """Raises UserError for a folder that is no run's, or is damaged."""
+        """Raises UserError for a damaged folder, or one that belongs to no run."""
         stamps = [_stamp(folder / name) for name in CHANGING]
         known = self._read.get(folder)
         if known is None or known[0] != stamps:
             known = self._read[folder] = (stamps, view(folder, self._alarms))
         found = known[1]
-        return replace(found, state=_state(folder)) if found.active else found  # it may have died
+        return replace(found, state=_state(folder)) if found.active else found
 
 
 def view(folder: Path, alarms: list[Alarm]) -> View:
-    """Raises UserError for a folder that is no run's, or holds something else than a run writes."""
+    """Raises UserError for a damaged folder, or one that belongs to no run."""
     config, run = read_config(folder), read_run("", "", 0, folder)
     try:
         steps, speed = int(config["steps"]), _seconds_a_step(run.rows)
@@ -106,7 +109,7 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
-            f"run folder {folder}: holds something else than a run writes there "
+            f"run folder {folder}: its files hold something else than a run writes "
             f"({type(error).__name__}: {first_line(error)})"
         ) from error
 
@@ -119,11 +122,11 @@ def _seconds_a_step(rows: list[Row]) -> float | None:
 
 def _state(folder: Path) -> str:
     run = RunFolder(folder)
-    said = str(run.status().get("state", "missing"))
-    if said != "running" or run.is_held():
-        return said
+    state = str(run.status().get("state", "missing"))
+    if state != "running" or run.is_held():
+        return state
     written = max(stamp for stamp, _ in (_stamp(folder / name) for name in CHANGING))
-    return said if time.time() - written / 1e9 < SILENT else "silent"
+    return state if time.time() - written / 1e9 < STALLED else "stalled"
 
 
 def _stamp(file: Path) -> Stamp:
@@ -135,7 +138,7 @@ def _stamp(file: Path) -> Stamp:
 
 
 def folders_in(places: Iterable[Path]) -> list[Path]:
-    """The run folders that places are, or hold. One that is neither stays, to be named."""
+    """The run folders among the places, and in them. A place without any is kept, for an error."""
     found: dict[Path, None] = {}
     for place in places:
         inside = sorted(file.parent for file in place.glob("*/status.json"))

@@ -1,11 +1,11 @@
-"""What these tests lock: the view says what run folders say, and reads nothing else.
+"""The view shows what the run folders say.
 
 1. Curves, throughput, staleness and clipped share are those of the rows.
-2. A run that says it is running counts as such while somebody holds it or it still writes.
-3. Damaged and foreign folders are named and left out; nothing of a folder steers the terminal.
-4. Few runs are shown with their curves, many as a table; an alarm is told while a run is under way.
-5. It prints once where nobody looks, goes on where somebody does, and ends when all is done.
-6. Bad input is one line and exit code 2; Ctrl-C is 130; nothing loads torch.
+2. A run without an owner that writes nothing is stalled.
+3. Damaged and foreign folders are named; no text of a folder controls the terminal.
+4. Few runs are shown with their curves, many as a table; active runs show alarms.
+5. It prints once without a terminal, waits for a first run, and ends when all is done.
+6. Bad input is one line and exit code 2; Ctrl-C is 130; nothing imports torch.
 """
 
 import fcntl
@@ -23,8 +23,9 @@ from rich.console import Console
 
 from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
 from rec_experiments.analysis.regime.ranges import load
+from rec_experiments.analysis.watch import live
 from rec_experiments.analysis.watch.screen import curve, duration, screen, shortened
-from rec_experiments.analysis.watch.views import SILENT, Watched, folders_in, view
+from rec_experiments.analysis.watch.views import STALLED, Watched, folders_in, view
 from rec_experiments.cli import watch as cli
 
 CALM = {"train/ess": 0.9, "train/grad_norm": 0.3, "train/kl": 0.01}
@@ -74,7 +75,7 @@ def test_numbers_are_those_of_the_rows(tmp_path):
     assert (fresh.step, fresh.tokens_a_second, fresh.seconds_left) == (0, None, None)
 
 
-def test_a_run_that_nobody_holds_is_silent_after_a_while(tmp_path):
+def test_a_run_without_an_owner_stalls(tmp_path):
     path = write_run(tmp_path / "a", "running")
     watched = Watched(ALARMS_OF_PACKAGE)
 
@@ -82,10 +83,10 @@ def test_a_run_that_nobody_holds_is_silent_after_a_while(tmp_path):
         return watched.look([path])[0][0].state
 
     assert state() == "running"
-    past = time.time() - SILENT - 60
+    past = time.time() - STALLED - 60
     for name in ("status.json", "metrics.jsonl"):
         os.utime(path / name, (past, past))
-    assert state() == "silent"
+    assert state() == "stalled"
     with open(path / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert Watched(ALARMS_OF_PACKAGE).look([path])[0][0].active
@@ -190,7 +191,7 @@ def test_a_table_fits_the_terminal(width, tmp_path):
         words = "run state step accuracy staleness clipped tokens/s left alarms"
     assert head.split() == words.split()
     long = lines[0].split()[0]
-    assert (long == NAMES[0]) == (width > 80)
+    assert (long == NAMES[0]) == (width > 80)  # whole names
     assert long.startswith("rec_ones")
     assert long.endswith("2b3c4d")
     for line, state in zip(lines, ("running", "failed", "interrupted", "done"), strict=False):
@@ -263,29 +264,52 @@ def test_it_prints_once_where_nobody_looks(tmp_path, capsys):
     assert "1 run: 1 running" in capsys.readouterr().out
 
 
-def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch):
-    path = write_run(tmp_path / "a", "running")
-    looks = []
+def refresh_until(monkeypatch, refreshed: list[float], change) -> Console:
+    """A terminal; `change` gets the number of each refresh, and time passes quickly."""
 
     def sleep(seconds: float) -> None:
-        looks.append(seconds)
-        write_rows(path, rows_of(40 + len(looks)))
-        if len(looks) == 3:
-            (path / "status.json").write_text('{"state": "done"}')
+        refreshed.append(seconds)
+        change(len(refreshed))
 
     clock = iter(range(0, 100_000, 20))  # seconds
-    monkeypatch.setattr(cli.time, "sleep", sleep)
-    monkeypatch.setattr(cli.time, "monotonic", lambda: float(next(clock)))
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-    cli.watch(cli.parse([str(path), "every=0.5"]), console)
+    monkeypatch.setattr(live.time, "sleep", sleep)
+    monkeypatch.setattr(live.time, "monotonic", lambda: float(next(clock)))
+    return Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+
+
+def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch):
+    path, refreshed = write_run(tmp_path / "a", "running"), []
+
+    def change(number: int) -> None:
+        write_rows(path, rows_of(40 + number))
+        if number == 3:
+            (path / "status.json").write_text('{"state": "done"}')
+
+    console = refresh_until(monkeypatch, refreshed, change)
+    live.watch(lambda: ([path], 0), ALARMS_OF_PACKAGE, 0.5, False, console)
     text = console.file.getvalue()
     assert "step 41/100" in text
     assert "1 run: 1 done" in text
-    assert set(looks) == {0.5}
-    assert 3 <= len(looks) <= 6
-    done = Console(file=io.StringIO(), force_terminal=True, width=100)
-    cli.watch(cli.parse([str(path)]), done)  # all is done: once
-    assert len(looks) <= 6
+    assert set(refreshed) == {0.5}
+    assert 3 <= len(refreshed) <= 6
+    live.watch(lambda: ([path], 0), ALARMS_OF_PACKAGE, 0.5, False, console)  # all done: once
+    assert len(refreshed) <= 6
+
+
+def test_it_waits_for_a_first_run(tmp_path, monkeypatch):
+    refreshed = []
+
+    def change(number: int) -> None:
+        if number == 5:
+            write_run(tmp_path / "a", "running")
+        if number == 6:
+            (tmp_path / "a" / "status.json").write_text('{"state": "done"}')
+
+    console = refresh_until(monkeypatch, refreshed, change)
+    live.watch(lambda: ([*tmp_path.glob("a")], 0), [], 0.5, False, console)
+    assert "no run is active yet; waiting (Ctrl-C ends)" in console.file.getvalue()
+    assert "1 run: 1 done" in console.file.getvalue()
+    assert len(refreshed) >= 6
 
 
 def test_ctrl_c_is_130(tmp_path, monkeypatch):
@@ -294,7 +318,7 @@ def test_ctrl_c_is_130(tmp_path, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "watch", interrupt)
+    monkeypatch.setattr(live, "watch", interrupt)
     with pytest.raises(SystemExit) as stop:
         cli.main([str(tmp_path)])
     assert stop.value.code == 130
