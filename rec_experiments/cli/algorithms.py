@@ -1,45 +1,59 @@
-"""`python -m rec_experiments algorithms`: the presets, ours and those of outside packages."""
+"""Lists the presets of this project and of installed packages. For presets that are named, it
+prints the formula and the choices."""
 
+from argparse import Namespace
 from dataclasses import fields
 from typing import Any
 
-from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from rec_experiments.cli import command, help
+from rec_experiments.cli import help
+from rec_experiments.cli.parser import Parser, file_ending
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, composing
+from rec_experiments.config.composition import choices_by_group, compose, composing
 from rec_experiments.config.experiment import Pieces
 from rec_experiments.errors import UserError
-from rec_experiments.files import write_atomic
+from rec_experiments.files import write_out
 
-BASE = "reinforce"  # what the others are compared with
-PAGE = help.Page(
-    command="algorithms",
-    usage=("[NAME …] [out=FILE.md]",),
-    about="Lists the presets of this project and of installed packages. Of those that are named, "
-    "the formula and the choices.",
-    entries={
-        "NAME": "a preset, as in algo=NAME",
-        "out=FILE.md": "writes a page of them in place of the list; default: none",
-    },
-)
+BASE = "reinforce"  # the preset that others are compared with
 
 
-def presets() -> list[str]:
-    """By name, ours and those of outside packages."""
-    return choices_by_group()["algo"]
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="presets, as in algo=NAME")
+    parser.add_argument(
+        "--out", type=file_ending(".md"), metavar="FILE.md",
+        help="write formulas and choices to this file; default: print",
+    )  # fmt: skip
 
 
-def composed(names: list[str]) -> dict[str, DictConfig]:
-    """The configuration of each method. Raises UserError for one that there is not."""
+def main(args: Namespace) -> None:
+    """Raises UserError for an unknown preset and a file that cannot be written."""
+    allowed = choices_by_group()["algo"]
+    for name in args.names:
+        if name not in allowed:
+            raise UserError(f"{name}: no such preset; allowed: {', '.join(allowed)}")
+    names = args.names or allowed
     with composing():
-        return {name: compose("algorithm", [f"algo={name}"]) for name in names}
+        found = {name: compose("algorithm", [f"algo={name}"]) for name in (BASE, *names)}
+    sections = [section(name, found[name], found[BASE]) for name in names]
+    if args.out:
+        text = "\n".join(["# Algorithms", *(row for each in sections for row in ["", *each])])
+        write_out(args.out, f"{text}\n".encode())
+        print(args.out)
+    elif args.names:
+        print("\n\n".join("\n".join(each) for each in sections))
+    else:
+        lines = {name: f"{found[name].algo.name} ({found[name].algo.source})" for name in names}
+        print("\n".join(help.table(lines)))
 
 
-def formula(config: DictConfig) -> list[str]:
-    """The method in lines."""
-    return schema.build(config, Pieces).algorithm().describe()
+def section(name: str, config: DictConfig, base: DictConfig) -> list[str]:
+    """One preset in Markdown: name and source, formula, choices."""
+    lines = [f"## {name}", "", f"{config.algo.name} ({config.algo.source}).", ""]
+    lines += ["```", *schema.build(config, Pieces).algorithm().describe(), "```"]
+    if changed := changes(config, base):
+        lines += ["", f"Differs from REINFORCE in: {', '.join(changed)}."]
+    return lines
 
 
 def changes(config: DictConfig, base: DictConfig) -> list[str]:
@@ -51,46 +65,8 @@ def changes(config: DictConfig, base: DictConfig) -> list[str]:
     ]
 
 
-def section(name: str, config: DictConfig, base: DictConfig) -> list[str]:
-    """One preset as Markdown: its name and source, its formula, its choices."""
-    lines = [f"## {name}", "", f"{config.algo.name} ({config.algo.source}).", ""]
-    lines += ["```", *formula(config), "```"]
-    if changed := changes(config, base):
-        lines += ["", f"Other than REINFORCE's: {', '.join(changed)}."]
-    return lines
-
-
 def _written(group: str, config: DictConfig) -> str:
     values: Any = OmegaConf.to_container(config, resolve=True)
     kind = values.pop("kind")
-    of_it = [f"{key} {'null' if value is None else value}" for key, value in values.items()]
-    return f"`{group}` {kind}" + (f" ({', '.join(of_it)})" if of_it else "")
-
-
-def run(arguments: list[str]) -> None:
-    """Raises UserError for a name that is none and a file that cannot be written."""
-    line = command.parse(arguments, "out")
-    for override in line.overrides:
-        raise UserError(f"{override}: is not understood; allowed: NAME …, out=FILE.md")
-    out = command.out_file(line, ".md")
-    there = presets()
-    for name in line.words:
-        if name not in there:
-            raise UserError(f"{name}: no such preset; allowed: {', '.join(there)}")
-    names = line.words or there
-    found = composed([BASE, *names])
-    sections = [section(name, found[name], found[BASE]) for name in names]
-    if out:
-        text = "\n".join(["# Algorithms", *(row for each in sections for row in ["", *each])])
-        with command.writing(out):
-            write_atomic(out, f"{text}\n".encode())
-        print(out)
-    elif line.words:
-        print("\n\n".join("\n".join(each) for each in sections))
-    else:
-        lines = {name: f"{found[name].algo.name} ({found[name].algo.source})" for name in names}
-        print("\n".join(help.table(lines)))
-
-
-def main(arguments: list[str]) -> None:
-    command.plain_main(run, PAGE, arguments)
+    fields = [f"{key} {'null' if value is None else value}" for key, value in values.items()]
+    return f"`{group}` {kind}" + (f" ({', '.join(fields)})" if fields else "")

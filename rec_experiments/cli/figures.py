@@ -1,6 +1,7 @@
-"""`python -m rec_experiments figures`: pictures, data and statistics of a figure."""
+"""Draws a figure from its runs, as far as they have got: pictures, data and statistics."""
 
-from dataclasses import dataclass, replace
+from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from rec_experiments.analysis import claims, regime
@@ -11,53 +12,69 @@ from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.figures.render import Drawing, write
 from rec_experiments.analysis.results.figure_data import NoRuns, collect
 from rec_experiments.analysis.results.summary import remarks
-from rec_experiments.cli import command, help
+from rec_experiments.cli.parser import OVERRIDES, PROGRAM, RUNS, Parser, number_between, run_folders
 from rec_experiments.errors import UserError
+from rec_experiments.files import writing
 
 OUT = "figures"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """What the command line asks for."""
-
-    names: list[str]
-    out: Path
-    runs: list[Path] | None
-    smooth: int
-    overrides: list[str]
-
-
-def parse(arguments: list[str]) -> Request:
-    """Raises UserError for an unknown figure or a value that is out of range."""
-    line = command.parse(arguments, "out", "runs", "smooth")
-    if len(line.words) != 1:
-        raise UserError(f"one figure is wanted, not {len(line.words)}; allowed: {_allowed()}")
-    [name] = line.words
-    if name not in [*catalogue.names(), "all"]:
-        raise UserError(f"figure {name}: no such figure; allowed: {_allowed()}")
-    smooth = line.values.get("smooth", str(WINDOW))
-    if not smooth.isdecimal() or int(smooth) < 1:
-        raise UserError(f"smooth={smooth}: must be a whole number of steps, at least 1")
-    if line.overrides and name in COMPUTED:
-        key = line.overrides[0].partition("=")[0]
-        raise UserError(f"{key}: {name} is computed, it takes only out=FOLDER")
-    return Request(
-        names=catalogue.usual() if name == "all" else [name],
-        out=Path(line.values.get("out", OUT)),
-        runs=line.runs,
-        smooth=int(smooth),
-        overrides=line.overrides,
-    )
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "name", metavar="NAME",
+        help=f"{', '.join(catalogue.names())}; or all, except the staleness figures",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, default=OUT, metavar="FOLDER",
+        help="where to write NAME.png, .pdf, .csv (the data), .json and .txt (statistics); "
+        "default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
+    parser.add_argument(
+        "--smooth", type=number_between(1, float("inf")), default=WINDOW, metavar="STEPS",
+        help="window of the running average of the training reward; default: %(default)s",
+    )  # fmt: skip
+    parser.add_overrides(OVERRIDES)
 
 
-def make(name: str, request: Request) -> tuple[Drawing, list[str]]:
-    """A figure, and what must be said of it."""
+def main(args: Namespace) -> None:
+    """Write each figure, and name the figures without runs at the end. Raises UserError for an
+    unknown figure, or if none of the figures has a run."""
+    if args.name not in (*catalogue.names(), "all"):
+        raise UserError(
+            f"figure {args.name}: no such figure; allowed: {', '.join(catalogue.names())}"
+        )
+    if args.overrides and args.name in COMPUTED:
+        key = args.overrides[0].partition("=")[0]
+        raise UserError(f"{key}: {args.name} is computed without runs; only out=FOLDER is allowed")
+    without: dict[str, NoRuns] = {}
+    for name in catalogue.usual() if args.name == "all" else [args.name]:
+        try:
+            drawing, notes = make(name, args)
+        except NoRuns as error:
+            without[name] = error
+            continue
+        with writing(args.out):
+            first, *others = write(drawing, args.out)
+        print(f"{name}: {first} and {', '.join(path.suffix for path in others)}")
+        for note in notes:
+            print(f"  {note}")
+    if len(without) == 1:
+        raise next(iter(without.values()))
+    if without:
+        raise UserError(
+            f"no run found for {', '.join(without)}; make the runs of a figure with: "
+            f"{PROGRAM} -m sweep=FIGURE"
+        )
+
+
+def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
+    """A figure, and remarks to print with it."""
     if name in COMPUTED:
         return COMPUTED[name](), []
-    data = collect(name, request.runs, request.overrides)
+    data = collect(name, args.runs, args.overrides)
     found = claims.verdicts_in(data)
-    drawing = catalogue.draw(data, request.smooth)
+    drawing = catalogue.draw(data, args.smooth)
     measured = regime.of_figure(data)
     with_claims = replace(
         drawing,
@@ -70,50 +87,3 @@ def make(name: str, request: Request) -> tuple[Drawing, list[str]]:
         f"\nRegime\n\n{regime.tables.text(measured)}",
     )
     return with_claims, [*remarks(data), *(each.sentence for each in found)]
-
-
-def run(request: Request) -> None:
-    """Write every figure asked for; those without a run are named at the end."""
-    without: dict[str, NoRuns] = {}
-    for name in request.names:
-        try:
-            drawing, notes = make(name, request)
-        except NoRuns as error:
-            without[name] = error
-            continue
-        with command.writing(request.out):
-            first, *others = write(drawing, request.out)
-        print(f"{name}: {first} and {', '.join(path.suffix for path in others)}")
-        for note in notes:
-            print(f"  {note}")
-    if len(without) == 1:
-        raise next(iter(without.values()))
-    if without:
-        raise UserError(
-            f"no run found for {', '.join(without)}; make those of a figure with: "
-            "python -m rec_experiments -m sweep=FIGURE"
-        )
-
-
-def page() -> help.Page:
-    return help.Page(
-        command="figures",
-        usage=("NAME [out=FOLDER] [runs=FOLDER,…] [smooth=STEPS] [KEY=VALUE …]",),
-        about="Draws a figure from its runs, as far as they went.",
-        entries={
-            "NAME": f"{_allowed()}, or all, which is all but staleness and its kind",
-            "out=FOLDER": "for NAME.png, .pdf, .csv (the data), .json and .txt (statistics); "
-            f"default: {OUT}",
-            "runs=FOLDER,…": help.RUNS,
-            "smooth=STEPS": f"of the running average of the training reward; default: {WINDOW}",
-            "KEY=VALUE": help.KEY,
-        },
-    )
-
-
-def main(arguments: list[str]) -> None:
-    command.plain_main(lambda given: run(parse(given)), page(), arguments)
-
-
-def _allowed() -> str:
-    return ", ".join(catalogue.names())

@@ -1,66 +1,94 @@
-"""`python -m rec_experiments`: a sub-command if the first word names one, a run otherwise.
+"""`python -m rec_experiments`: a command if the first word names one, a run otherwise.
 
-`python -m rec_experiments.NAME …` is the same as `python -m rec_experiments NAME …`. What a word
-needs is imported once it is known: a page that was kept needs next to nothing.
+Each command is a module of this package. Its docstring is its description, `add_arguments` declares
+its arguments, `main` runs it. A module is imported only when its command is called.
 """
 
+import difflib
+import io
+import os
 import sys
 from importlib import import_module
+from importlib.metadata import version
 
-from rec_experiments.cli import pages, streams
+from rec_experiments.errors import USER_ERROR, UserError, mistake
 
+HELP = ("-h", "--help")
 ENVIRONMENT = "or use that of make install: source .venv/bin/activate"
+COMMANDS = {
+    "watch": "show running and finished runs, and warn before a collapse",
+    "figures": "draw figures from runs",
+    "claims": "judge the paper's claims on the runs that exist",
+    "regime": "measure how far the policy moves, next to published values",
+    "report": "write one local page of figures, claims and runs",
+    "sweeps": "list the jobs of a sweep and their states",
+    "algorithms": "list the presets with their formulas",
+    "plan": "estimate what a run needs: memory of each phase, time of a step",
+    "export": "write a run's model as a transformers folder",
+    "evaluate": "score a run's model, or any other model",
+    "tune": "choose each method's learning rate from the runs of a tuning sweep",
+    "check_data": "check that a verifier accepts its data set's own answers",
+    "new": "write a package of your own to start from: an algorithm or a data set",
+}
 
 
 def main() -> None:
-    """Entry point of all that this project does."""
-    with streams.unfailing():
-        if page := pages.asked(sys.argv[1:]):
-            pages.show(page, _start)
-        else:
-            _start()
-
-
-def _start() -> None:
-    """What the command line says."""
-    from rec_experiments.errors import USER_ERROR, UserError, mistake
-
+    """The entry point. Characters that the terminal cannot show are replaced; a reader that closes
+    the pipe (`| head`) ends the command quietly."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
-        from rec_experiments.cli import command
-        from rec_experiments.cli.help import COMMANDS
-    except ModuleNotFoundError as error:  # without it not even a mistake can be told
+        try:
+            dispatch(sys.argv[1:])
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # as in Python's documentation, "Note on SIGPIPE"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def dispatch(words: list[str]) -> None:
+    """Run what the command line says."""
+    first = words[0] if words else ""
+    if first == "--version":
+        print(f"rec_experiments {version('rec_experiments')}")
+        return
+    try:
+        from rec_experiments.cli import help, train
+        from rec_experiments.cli.command import one_line_errors
+    except ModuleNotFoundError as error:  # a package that every command needs
         if not (found := mistake(error)):
             raise
         print(f"error: {found}; {ENVIRONMENT}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
-    if sys.argv[1:2] and sys.argv[1] in pages.HELP and {*sys.argv[2:3]} & COMMANDS.keys():
-        sys.argv[1:3] = sys.argv[2], sys.argv[1]  # the page of a command, asked for from behind
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
-    if word in COMMANDS:
-        del sys.argv[1]  # as if its module had been called
-        with command.told_once():
-            import_module(module(word)).main(sys.argv[1:])
-    elif word == "--version":
-        from importlib.metadata import version
-
-        print(f"rec_experiments {version('rec_experiments')}")
-    elif word and not set("=-+~@/.").intersection(word):  # no override, and no option
-        command.refuse(UserError(f"{word}: is no sub-command; {_allowed(word, COMMANDS)}"))
+    if first in HELP and {*words[1:2]} & COMMANDS.keys():  # --help COMMAND
+        words = [words[1], first]
+    if words and words[0] in COMMANDS:
+        run_command(*words)
+    elif {*HELP} & {*words}:
+        with one_line_errors():
+            print(help.page([word for word in words if not word.startswith("-")], COMMANDS))
+    elif first and not set("=-+~@/.").intersection(first):  # neither override nor option
+        with one_line_errors():
+            close = difflib.get_close_matches(first, COMMANDS, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise UserError(
+                f"{first}: no such command; {hint}allowed: {', '.join(COMMANDS)}, or key=value for "
+                "a run (see --help)"
+            )
     else:
-        from rec_experiments.cli import train
-
         train.main()
 
 
-def module(name: str) -> str:
-    """The module of a sub-command, which is not imported before it is called."""
-    return f"{__package__}.{name}"
+def run_command(name: str, *words: str) -> None:
+    """Run a command with these arguments; a user's mistake is one line and exit code 2."""
+    from rec_experiments.cli.command import one_line_errors
+    from rec_experiments.cli.parser import Parser
 
-
-def _allowed(word: str, names: dict[str, str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, names, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"{hint}allowed: {', '.join(names)}, or key=value for a run (see --help)"
+    with one_line_errors():
+        module = import_module(f"{__package__}.{name}")
+        parser = Parser(name, module.__doc__)
+        module.add_arguments(parser)
+        module.main(parser.parse([*words]))

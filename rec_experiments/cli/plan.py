@@ -1,31 +1,63 @@
-"""`python -m rec_experiments plan`: what a run would need, before it runs."""
+"""Estimates what a run needs before it starts: memory of each phase on each GPU and on the host,
+operations, and the time of a gradient step. The exit code is 2 if the run does not fit, and the
+error names a layout that does. Nothing is downloaded, and no GPU is needed."""
 
-from rec_experiments.cli import command, help
+import functools
+import math
+from argparse import Namespace
+
+from rec_experiments.cli.parser import Parser
+from rec_experiments.errors import UserError
 from rec_experiments.plan.assumed import assumptions
 
+# Amounts that are set aside, which may be 0.
+RESERVES = {
+    "margin_gb", "context_gb", "nccl_gb", "fragmentation", "engine_gb", "asleep_gb", "process_gb",
+    "padding",
+}  # fmt: skip
+LENGTHS = {"prompt_tokens", "response_tokens"}
 
-def page() -> help.Page:
+
+def add_arguments(parser: Parser) -> None:
     given = assumptions()
-    return help.Page(
-        command="plan",
-        usage=("[gpu=NAME] [ASSUMPTION=NUMBER …] [KEY=VALUE …]",),
-        about="What a run would need, before it runs: memory of each phase on each GPU and on the "
-        "host, operations, and the time of a gradient step. Exit code 2 if it does not fit, with "
-        "what would. Nothing is downloaded, and no GPU is needed.",
-        entries={
-            "gpu=NAME": f"{', '.join(given['gpus'])}; default: {next(iter(given['gpus']))}",
-            **{f"{key}=NUMBER": f"default: {value:g}" for key, value in given["values"].items()},
-            "KEY=VALUE": "of a run, as in setting=paper/guru gpus=8x80gb micro_batch_tokens=8192",
-        },
-    )
+    parser.add_argument(
+        "--gpu", default=next(iter(given["gpus"])), metavar="NAME",
+        help=f"{', '.join(given['gpus'])}; default: %(default)s",
+    )  # fmt: skip
+    for key, value in given["values"].items():
+        parser.add_argument(
+            f"--{key}", default=value, metavar="NUMBER", help=f"default: {value:g}",
+            type=functools.partial(number, key),
+        )  # fmt: skip
+    parser.add_overrides("of a run: setting=paper/guru gpus=8x80gb micro_batch_tokens=8192 …")
 
 
-def run(arguments: list[str]) -> None:
-    """As `report.run`. Raises UserError as it does."""
-    from rec_experiments.plan import report  # torch loads only for a plan
+def main(args: Namespace) -> None:
+    """Raises UserError for an unknown GPU and for a run that does not fit."""
+    given = assumptions()
+    if args.gpu not in given["gpus"]:
+        raise UserError(f"gpu={args.gpu}: unknown; allowed: {', '.join(given['gpus'])}")
+    for override in args.overrides:
+        if override.removeprefix("gpus=").isdigit():
+            raise UserError(f"{override}: not a layout; did you mean {override}x80gb?")
+    from rec_experiments.plan import report  # imports torch
 
-    report.run(arguments)
+    report.run(args.overrides, args.gpu, {key: getattr(args, key) for key in given["values"]})
 
 
-def main(arguments: list[str]) -> None:
-    command.plain_main(run, page(), arguments)
+def number(key: str, text: str) -> float:
+    """The value of an assumption. Raises UserError if it is out of range."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if key in RESERVES and value == 0:
+        return value
+    most = 1 if key == "padding" else math.inf
+    least = 1 if key in LENGTHS else 0
+    if not 0 < value < most or value < least:
+        allowed = "of at least 0" if key in RESERVES else "above 0"
+        allowed = "of at least 1" if key in LENGTHS else allowed
+        below = "below 1" if key == "padding" else "finite"
+        raise UserError(f"{key}={text}: must be a number {allowed}, and {below}")
+    return value

@@ -1,6 +1,9 @@
-"""`python -m rec_experiments regime`: how far runs move, beside published values."""
+"""Measures how far the policy moves between drawing and using a sample (mean over seeds), next to
+published values. `regime check` compares the runs with targets; the exit code is 1 if a required
+target is missed."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,32 +20,64 @@ from rec_experiments.analysis.regime.ranges import (
     load,
 )
 from rec_experiments.analysis.results.formatting import to_json
-from rec_experiments.cli import command, help
+from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, file_ending, run_folders
 from rec_experiments.errors import UserError
-from rec_experiments.files import write_atomic
+from rec_experiments.files import write_out
 
 MISSED = 1  # exit code of a check
 
 Show = Callable[[Console], None]
-Write = dict[str, Callable[[], bytes]]  # by the end of a file's name
+Write = dict[str, Callable[[], bytes]]  # by suffix of the file
 
 
-def read(line: command.CommandLine, words: list[str]) -> list[Arm]:
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "words", nargs="*", metavar="RUN", help="run folders; `check` before them compares them "
+        "with targets",
+    )  # fmt: skip
+    parser.add_argument("--sweep", metavar="NAME", help="the runs of a figure, in place of folders")
+    parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
+    parser.add_argument(
+        "--out", type=file_ending(".json", ".md"), metavar="FILE",
+        help="FILE.json or FILE.md: also write the tables to this file; default: none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--targets", type=Path, metavar="FILE",
+        help=f"FILE.yaml with the targets of a check; default: {TARGETS.name} of this package",
+    )  # fmt: skip
+    parser.add_overrides(OVERRIDES)
+
+
+def main(args: Namespace) -> None:
+    checks = args.words[:1] == ["check"]
+    if args.targets and not checks:
+        raise UserError(f"targets={args.targets}: allowed only with check")
+    targets = load(args.targets or TARGETS, Target)
+    arms = read(args, args.words[checks:])
+    found = check_targets(arms, targets) if checks else []
+    if checks and not found:
+        raise UserError("check: there is no target for these runs")
+    show, write = _check(found) if checks else _regime(arms)
+    if args.out:
+        write_out(args.out, write[args.out.suffix]())
+    show(Console())
+    if any(not each.met and not each.target.optional for each in found):
+        sys.exit(MISSED)
+
+
+def read(args: Namespace, folders: list[str]) -> list[Arm]:
     """The arms that the command line names. Raises UserError if it names none."""
-    name = line.values.get("sweep")
-    if name is None:
-        for key in (*line.values.keys() & {"runs"}, *line.overrides):
-            raise UserError(f"{key}: chooses runs of a sweep; name one, as in sweep=fig3")
-        if not words:
-            raise UserError("no runs are named: give run folders, or a sweep, as in sweep=fig3")
-        return arms_of([Path(word) for word in words])
-    for word in words:
-        raise UserError(f"{word}: does not go with sweep={name}; name folders or a sweep")
-    from rec_experiments.analysis.results.figure_data import (
-        collect,  # it composes: folders need it not
-    )
+    if args.sweep is None:
+        for key in (*(["runs"] if args.runs else []), *args.overrides):
+            raise UserError(f"{key}: selects runs of a sweep; name one, as in sweep=fig3")
+        if not folders:
+            raise UserError("no runs are named: give run folders or a sweep, as in sweep=fig3")
+        return arms_of([Path(folder) for folder in folders])
+    for folder in folders:
+        raise UserError(f"{folder}: not allowed with sweep={args.sweep}; give folders or a sweep")
+    from rec_experiments.analysis.results.figure_data import collect  # composes configurations
 
-    return arms_in(collect(name, line.runs, line.overrides))
+    return arms_in(collect(args.sweep, args.runs, args.overrides))
 
 
 def _regime(arms: list[Arm]) -> tuple[Show, Write]:
@@ -58,51 +93,3 @@ def _check(found: list[TargetResult]) -> tuple[Show, Write]:
         ".json": lambda: to_json(tables.plain_targets(found)),
         ".md": lambda: tables.targets_markdown(found).encode(),
     }
-
-
-def run(arguments: list[str]) -> None:
-    """Raises UserError for a wrong argument or a file that cannot be written."""
-    line = command.parse(arguments, "sweep", "runs", "out", "targets")
-    checks = line.words[:1] == ["check"]
-    if "targets" in line.values and not checks:
-        raise UserError(f"targets={line.values['targets']}: goes with check only")
-    out = command.out_file(line, ".json", ".md")
-    targets = load(Path(line.values.get("targets", TARGETS)), Target)
-    arms = read(line, line.words[checks:])
-    found = check_targets(arms, targets) if checks else []
-    if checks and not found:
-        raise UserError("check: no target is for these runs")
-    show, write = _check(found) if checks else _regime(arms)
-    if out:
-        with command.writing(out):
-            write_atomic(out, write[out.suffix]())
-    show(Console())
-    if any(not each.met and not each.target.optional for each in found):
-        sys.exit(MISSED)
-
-
-def page() -> help.Page:
-    return help.Page(
-        command="regime",
-        usage=(
-            "RUN … [out=FILE]",
-            "sweep=NAME [runs=FOLDER,…] [out=FILE] [KEY=VALUE …]",
-            "check RUN … [targets=FILE] [out=FILE]",
-            "check sweep=NAME … [targets=FILE] [out=FILE]",
-        ),
-        about="How far the policy moves between drawing and using a sample, mean over seeds, "
-        "beside published values. `check` holds runs against targets; its exit code is 1 if one "
-        "is missed, wishes aside.",
-        entries={
-            "RUN": "run folders",
-            "sweep=NAME": "the runs of a figure",
-            "runs=FOLDER,…": help.RUNS,
-            "out=FILE": "FILE.json or FILE.md, to write the tables to as well; default: none",
-            "targets=FILE": f"FILE.yaml; default: {TARGETS.name} of this package",
-            "KEY=VALUE": help.KEY,
-        },
-    )
-
-
-def main(arguments: list[str]) -> None:
-    command.plain_main(run, page(), arguments)

@@ -1,13 +1,15 @@
-"""`python -m rec_experiments sweeps`: the jobs of a sweep and what has become of them."""
+"""Lists the jobs of a sweep and their states."""
 
 import shlex
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
-from rec_experiments.cli import command, help, train
-from rec_experiments.errors import UserError, printable
+from rec_experiments.cli import train
+from rec_experiments.cli.parser import OVERRIDES, Parser
+from rec_experiments.errors import printable
 from rec_experiments.sweeps.jobs import Job, distinct, jobs, load_figure, names, summary
 from rec_experiments.sweeps.state import ACTIVE, State, survey
 from rec_experiments.sweeps.submission import RECORD, read
@@ -15,40 +17,26 @@ from rec_experiments.sweeps.submission import RECORD, read
 POLL = 15.0  # seconds between two looks at the queue
 
 
-def page() -> help.Page:
-    return help.Page(
-        command="sweeps",
-        usage=("list|status|wait|resubmit FIGURE [KEY=VALUE …]",),
-        about="The jobs of a sweep and what has become of them.",
-        entries={
-            "list": "one job a line; runs nothing",
-            "status": "what has become of each job; the exit code is 1 if one failed or is damaged",
-            "wait": "the same once nothing is queued or running any more; the exit code is 1 "
-            "unless all is done",
-            "resubmit": "run what is not done, running or queued (hydra/launcher=NAME says where)",
-            "FIGURE": f"{', '.join(names())}; for status and wait also the folder of a submission",
-            "KEY=VALUE": help.KEY,
-        },
-    )
 
 
-def run(arguments: list[str]) -> None:
-    """Raises UserError for a wrong command."""
-    commands = {"list": show_jobs, "status": show_states, "wait": wait, "resubmit": resubmit}
-    match arguments:
-        case [word, *_] if word not in commands:
-            raise UserError(f"{word}: is not understood; allowed: {', '.join(commands)}")
-        case [word, figure, *overrides]:
-            commands[word](figure, overrides)
-        case _:
-            raise UserError(
-                f"{' '.join(arguments) or 'sweeps'}: names no figure; "
-                f"allowed: {'|'.join(commands)} FIGURE, of {', '.join(names())}"
-            )
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "action", choices=["list", "status", "wait", "resubmit"], metavar="ACTION",
+        help="list: print one job a line, run nothing. status: print the state of each job; the "
+        "exit code is 1 if one failed or is damaged. wait: the same once no job is queued or "
+        "running; the exit code is 1 unless all are done. resubmit: run the jobs that are not "
+        "done, running or queued (hydra/launcher=NAME says where)",
+    )  # fmt: skip
+    parser.add_argument(
+        "figure", metavar="FIGURE",
+        help=f"{', '.join(names())}; for status and wait also the folder of a submission",
+    )  # fmt: skip
+    parser.add_overrides(OVERRIDES)
 
 
-def main(arguments: list[str]) -> None:
-    command.plain_main(run, page(), arguments)
+def main(args: Namespace) -> None:
+    actions = {"list": show_jobs, "status": show_states, "wait": wait, "resubmit": resubmit}
+    actions[args.action](args.figure, args.overrides)
 
 
 def show_jobs(name: str, overrides: list[str]) -> None:
@@ -67,12 +55,12 @@ def show_states(name: str, overrides: list[str]) -> None:
 
 def wait(name: str, overrides: list[str]) -> None:
     runs = _runs(name, overrides)
-    told = ""
+    last = ""
     while True:
         states = survey(runs)
-        if (now := counts(states)) != told:
+        if (now := counts(states)) != last:
             print(time.strftime("%H:%M:%S"), now, flush=True)
-            told = now
+            last = now
         if not any(state.name in ACTIVE for state in states.values()):
             break
         time.sleep(POLL)

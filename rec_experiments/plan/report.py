@@ -1,19 +1,9 @@
 """A plan as lines for people, and what would fit where a run does not."""
 
-import math
-
-from rec_experiments.cli import command
 from rec_experiments.errors import UserError
-from rec_experiments.plan.assumed import assumptions
 from rec_experiments.plan.budget import DRAWS, GB, HOST, TRAINS, Plan, plan, what_fits
 from rec_experiments.runs.api import Experiment as Composed
 
-# What is set aside, and may be nothing.
-RESERVES = {
-    "margin_gb", "context_gb", "nccl_gb", "fragmentation", "engine_gb", "asleep_gb", "process_gb",
-    "padding",
-}  # fmt: skip
-LENGTHS = {"prompt_tokens", "response_tokens"}
 HEADINGS = {
     TRAINS: "each GPU that trains",
     DRAWS: "each GPU that draws",
@@ -21,48 +11,24 @@ HEADINGS = {
 }
 
 
-def run(arguments: list[str]) -> None:
-    """Raises UserError for a wrong argument, and for a run that does not fit."""
-    given = assumptions()
-    line = command.parse(arguments, "gpu", *given["values"])
-    line.refuse_words("key=value")
-    gpu = line.values.pop("gpu", next(iter(given["gpus"])))
-    if gpu not in given["gpus"]:
-        raise UserError(f"gpu={gpu}: is not known; allowed: {', '.join(given['gpus'])}")
-    values = given["values"] | {key: number(key, text) for key, text in line.values.items()}
-    for override in line.overrides:
-        if override.removeprefix("gpus=").isdigit():
-            raise UserError(f"{override}: names no layout; gpus={override[5:]}x80gb is written so")
-    experiment = Composed.compose(*line.overrides).settings
+def run(overrides: list[str], gpu: str, values: dict[str, float]) -> None:
+    """Print the plan of a run. Raises UserError if the run does not fit, with a layout that does.
+
+    gpu: a name in assumptions.yaml. values: the other assumptions, by name.
+    """
+    experiment = Composed.compose(*overrides).settings
     found = plan(experiment, gpu, values)
     print(*report(found, gpu, values), sep="\n")
     if found.fits:
         return
     place, phase, share = found.worst()
     limit = found.limits[place] / GB
-    other = what_fits(line.overrides, gpu, values, experiment)
+    other = what_fits(overrides, gpu, values, experiment)
     raise UserError(
         f"{phase}: needs {share * limit:.1f} GB on {HEADINGS[place].removesuffix(', all together')}"
         f", where {limit:.1f} GB may be used; "
         + (f"what fits is {other}" if other else "none of the layouts of conf/gpus fits")
     )
-
-
-def number(key: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if key in RESERVES and value == 0:
-        return value
-    most = 1 if key == "padding" else math.inf
-    least = 1 if key in LENGTHS else 0
-    if not 0 < value < most or value < least:
-        allowed = "of at least 0" if key in RESERVES else "above 0"
-        allowed = "of at least 1" if key in LENGTHS else allowed
-        below = "below 1" if key == "padding" else "finite"
-        raise UserError(f"{key}={text}: must be a number {allowed}, and {below}")
-    return value
 
 
 def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:

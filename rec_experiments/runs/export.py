@@ -1,0 +1,43 @@
+"""Writing a run's model as a transformers folder."""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.files import remove, sync_folder, writing
+from rec_experiments.runs.saved import experiment_of, model_of
+
+
+def export(run: Path, out: Path, step: int | None) -> int:
+    """Write model and tokenizer to the folder `out`, or leave nothing behind.
+
+    step: gradient steps of the checkpoint; None for the newest one. Returns them.
+    Raises UserError if `out` exists or cannot be written.
+    """
+    if out.exists():
+        raise UserError(f"{out}: exists already; choose another folder")
+    experiment = experiment_of(run, [])
+    model, step = model_of(run, experiment, step)
+    partial = out.with_name(f".{secrets.token_hex(8)}.partial")
+    made = [folder for folder in out.parents if not folder.exists()]  # innermost first
+    with writing(out):
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            model.save_pretrained(partial)
+            experiment.model.tokenizer().save_pretrained(partial)
+            os.replace(partial, out)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                remove(partial)
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            if isinstance(error, SafetensorError):  # raised on a full disk
+                raise UserError(f"out={out}: cannot be written ({first_line(error)})") from error
+            raise
+        sync_folder(out.parent)
+    return step
