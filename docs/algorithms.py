@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose
 
 from rec_experiments.analysis.results import staleness
 from rec_experiments.cli.algorithms import changes
 from rec_experiments.config import schema
-from rec_experiments.config.composition import composing
+from rec_experiments.config.composition import compose, composing
 from rec_experiments.config.experiment import Pieces
 
 HERE = Path(__file__).parent

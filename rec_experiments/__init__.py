@@ -1,8 +1,8 @@
 """Off-policy reinforcement learning of language models: arXiv 2509.24203 as an executable paper."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # typing's own takes as long to import as Python to start
 if TYPE_CHECKING:
     from rec_experiments.analysis.results.frames import load_runs
     from rec_experiments.config.standalone import algorithm
@@ -20,7 +20,11 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load what is asked for when it is asked for: a command line need not pay for it."""
+    """Import a public name when it is used: it loads torch or pandas."""
     if name in _PLACES:
         return getattr(import_module(f"rec_experiments.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'rec_experiments' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

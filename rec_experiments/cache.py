@@ -1,10 +1,9 @@
-"""The user's cache folder: what takes long to make, and can be made again at any time.
-
-Nothing slow is imported here before it is needed: a page of help is read with it.
-"""
+"""Values kept in the cache folder."""
 
 import hashlib
 import os
+
+from rec_experiments.files import cache_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,23 +13,6 @@ if TYPE_CHECKING:
 
 FILES_KEPT = 4  # of one kind; the older ones are of code and configurations that have changed
 CODE = (".py", ".yaml")
-
-
-def place() -> str:
-    """REC_EXPERIMENTS_CACHE, or the user's cache folder. Raises OSError for a user without one."""
-    if chosen := os.environ.get("REC_EXPERIMENTS_CACHE"):
-        return chosen
-    home = os.path.expanduser("~")
-    if not os.path.isabs(home):
-        raise OSError("no home folder is known: set REC_EXPERIMENTS_CACHE to a folder")
-    return os.path.join(home, ".cache", "rec_experiments")
-
-
-def folder() -> "Path":
-    """The same as a path."""
-    from pathlib import Path
-
-    return Path(place())
 
 
 def digest_of_files(folders: "Iterable[str | Path]", also: str) -> str:
@@ -51,27 +33,6 @@ def digest_of_files(folders: "Iterable[str | Path]", also: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def text(kind: str, version: str) -> str | None:
-    """What `keep_text` kept; None if it is not there, or damaged."""
-    try:
-        with open(_text_file(kind, version), "rb", opener=_strictly) as file:
-            digest, _, kept = file.read().partition(b"\n")
-        return kept.decode() if digest == _digest(kept) else None
-    except (OSError, ValueError):
-        return None
-
-
-def keep_text(kind: str, version: str, kept: str) -> None:
-    """Keep a text, if the folder can be written to. kind, version: as of `Kept`."""
-    from contextlib import suppress
-
-    with suppress(OSError):
-        os.makedirs(place(), exist_ok=True)
-        with open(_text_file(kind, version), "wb", opener=_strictly) as file:
-            file.write(_digest(kept.encode()) + b"\n" + kept.encode())
-        _remove_old(kind, ".txt")
-
-
 class Kept:
     """Plain values by key, in a file of the cache folder that has a line for each.
 
@@ -80,7 +41,7 @@ class Kept:
     """
 
     def __init__(self, kind: str, version: str):
-        self.kind, self.file = kind, folder() / f"{kind}_{version}.jsonl"
+        self.kind, self.file = kind, cache_folder() / f"{kind}_{version}.jsonl"
         self.values = dict(self._read())
 
     def add(self, key: str, value: "Any") -> None:
@@ -112,13 +73,9 @@ class Kept:
 
 
 def _remove_old(kind: str, suffix: str) -> None:
-    files = folder().glob(f"{kind}_*{suffix}")
+    files = cache_folder().glob(f"{kind}_*{suffix}")
     for old in sorted(files, key=lambda file: -file.stat().st_mtime_ns)[FILES_KEPT:]:
         old.unlink()
-
-
-def _text_file(kind: str, version: str) -> str:
-    return os.path.join(place(), f"{kind}_{version}.txt")
 
 
 def _strictly(name: str, flags: int) -> int:

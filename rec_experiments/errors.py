@@ -1,23 +1,23 @@
-"""What goes wrong, and how a process says so: exit codes and the errors that are a user's."""
+"""Errors that a user can fix, exit codes, and text that is safe for a terminal."""
 
 import errno
 import signal
 import unicodedata
 
 USER_ERROR = 2  # exit code for bad input
-# What ends a run from outside, as Ctrl-C does: a scheduler, a terminal that is closed, a user.
+# Signals that stop a run like Ctrl-C: from a scheduler, a closed terminal, a user.
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 INTERRUPTED = tuple(128 + number for number in (signal.SIGINT, *STOPPING))  # exit codes
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last is of a limit (ulimit -f)
-OURS = ("rec_experiments", "hydra_plugins.rec_")  # modules that are there, or ours to mend
+OURS = ("rec_experiments", "hydra_plugins.rec_")  # prefixes of our own modules
 RESUMES = "the same command resumes the run"
 
-# Modules whose package has another name; that of the module may be a stranger's.
+# Modules whose package has another name.
 PACKAGES = {
     "PIL": "pillow", "antlr4": "antlr4-python3-runtime", "hydra": "hydra-core", "yaml": "pyyaml",
 }  # fmt: skip
 
-GOES_ON = "interrupted; what is finished is kept, the same command goes on"  # of a sweep
+GOES_ON = "interrupted; finished runs are kept, the same command continues"  # of a sweep
 
 
 class UserError(Exception):
@@ -29,7 +29,7 @@ class Diverged(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line: the first, and what it announces if it ends in a colon."""
+    """The message of an error in one line: its first line, and the next if that ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -37,8 +37,8 @@ def first_line(error: BaseException) -> str:
 
 
 def mistake(error: Exception) -> UserError | None:
-    """What the user can mend, if an error of another kind is that: a package that is not installed,
-    or a name that no file can have."""
+    """The UserError for an error that the user can fix: a package that is not installed, or a file
+    name that is too long. None for any other error."""
     if isinstance(error, ModuleNotFoundError) and (module := _missing(error)):
         package = PACKAGES.get(module, module.replace("_", "-"))
         return UserError(f"{package}: is not installed here; python -m pip install {package}")
@@ -48,8 +48,7 @@ def mistake(error: Exception) -> UserError | None:
 
 
 def _missing(error: BaseException | None) -> str:
-    """The module that is not there, which may be named by what an error follows from alone. "" for
-    one of ours."""
+    """The missing module, which only the cause of an error may name. "" for one of ours."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             return "" if error.name.startswith(OURS) else error.name.partition(".")[0]
@@ -58,8 +57,8 @@ def _missing(error: BaseException | None) -> str:
 
 
 def printable(text: str) -> str:
-    """A text for a terminal, which it cannot steer: control characters are made visible, line ends
-    and tabs become spaces."""
+    """A text without effects on a terminal: control characters are escaped, line ends and tabs
+    become spaces."""
     return "".join(
         " " if character in "\n\t" else ascii(character)[1:-1] if _steers(character) else character
         for character in text
@@ -67,5 +66,5 @@ def printable(text: str) -> str:
 
 
 def _steers(character: str) -> bool:
-    """Whether it is a control character, turns the direction of writing, or is half of one."""
+    """Whether it is a control or format character, or half of a surrogate pair."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cs")

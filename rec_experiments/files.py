@@ -1,5 +1,4 @@
-"""Writing files that are whole or absent, and telling whether they still are; reading nothing else
-than files."""
+"""Files that are written completely or not at all, and checked when they are read."""
 
 import contextlib
 import errno
@@ -13,16 +12,28 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-PARTIAL = ".*.partial"  # pattern of names of files that are being written
-PRIVATE = 0o600  # mode of a file for its owner alone
+from rec_experiments.errors import UserError
+
+PARTIAL = ".*.partial"  # pattern of the names of files that are being written
+PRIVATE = 0o600  # mode of a file that only its owner may read
+
+
+def cache_folder() -> Path:
+    """REC_EXPERIMENTS_CACHE, or the user's cache folder. Raises OSError without a home folder."""
+    if chosen := os.environ.get("REC_EXPERIMENTS_CACHE"):
+        return Path(chosen)
+    home = Path("~").expanduser()
+    if not home.is_absolute():
+        raise OSError("no home folder is known: set REC_EXPERIMENTS_CACHE to a folder")
+    return home / ".cache" / "rec_experiments"
 
 
 @contextlib.contextmanager
 def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file that is there, under its name and synced, once the block has ended without an error.
+    """A file that appears under its name, synced, once the block has ended without an error.
 
-    It is written beside `path`, under a name that cannot be guessed and is always a new file:
-    nobody can lay a link there. mode: before the umask.
+    It is written next to `path`, under a new random name, so that nobody can place a link there.
+    mode: before the umask.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +43,7 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:  # as on a full disk, which needs the room for status.json
+    except OSError:  # on a full disk, status.json needs the space
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
@@ -40,22 +51,36 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write to a temporary name beside `path`, sync, rename. mode: before the umask."""
+    """Write to a temporary name next to `path`, sync, rename. mode: before the umask."""
     with atomic(path, mode) as file:
         file.write(data)
 
 
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Turn an OSError into a UserError that names the file or folder which a user asked for."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"out={out}: cannot be written ({error.strerror})") from error
+
+
+def write_out(out: Path, data: bytes) -> None:
+    """Write the file of a user's `out=FILE`. Raises UserError if that is not possible."""
+    with writing(out):
+        write_atomic(out, data)
+
+
 def write_with_digest(path: Path, data: bytes) -> None:
-    """As `write_atomic`, with a digest beside it for `read_whole` and `is_whole`."""
+    """As `write_atomic`, with a digest next to it for `read_whole` and `is_whole`."""
     stream_with_digest(path, lambda file: file.write(data))
 
 
 def stream_with_digest(
     path: Path, write: Callable[[Any], object], given_up: Callable[[], bool] = lambda: False
 ) -> None:
-    """As `write_with_digest`, of what `write` writes into the file that it is given, piece by
-    piece, so that the whole is never in memory. Once `given_up` says so, no more is written, and
-    OSError is raised."""
+    """As `write_with_digest`, for data that `write` writes into the file it is given, piece by
+    piece, so that memory never holds all of it. Raises OSError once `given_up` returns True."""
     with atomic(path) as file:
         counted = _Digesting(file, given_up)
         write(counted)
@@ -65,8 +90,8 @@ def stream_with_digest(
 
 
 class _Digesting:
-    """A file that takes the digest of what is written. An error is kept for the end: torch, which
-    writes on until then, would replace it by one of its own."""
+    """A file that digests what is written. It keeps an error for the end: torch continues to write
+    after one, and would replace it by an error of its own."""
 
     def __init__(self, file: BinaryIO, given_up: Callable[[], bool]):
         self.file, self.given_up, self.digest = file, given_up, hashlib.sha256()
@@ -84,14 +109,14 @@ class _Digesting:
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """The file is flushed at its end."""
+        """`atomic` flushes the file at its end."""
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """A file to be read. Raises OSError for what is none, such as a pipe, whose reader would wait
-    for somebody to write."""
+    """Open a file for reading. Raises OSError for anything but a regular file: opening a pipe would
+    block until somebody writes to it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = open(descriptor, "rb")  # noqa: SIM115 (for whoever reads it)
+    file = open(descriptor, "rb")  # noqa: SIM115 (the caller closes it)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError("it is no regular file")
@@ -99,19 +124,19 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def no_link(name: str, flags: int) -> int:
-    """An opener for a file to be written: no link, through which another file would be, and no pipe
-    that waits for a reader."""
+    """An opener for writing, which follows no link and waits for no pipe: several users may share
+    the folder."""
     return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def read_regular(path: Path) -> bytes:
-    """What is in it. Raises OSError as `open_regular` does."""
+    """The content of a file. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read()
 
 
 def read_whole(path: Path) -> bytes | None:
-    """What `write_with_digest` wrote, or None if it is damaged or not there."""
+    """What `write_with_digest` wrote, or None if it is damaged or missing."""
     try:
         data, digest = read_regular(path), read_regular(_digest_file(path))
     except OSError:
@@ -120,7 +145,7 @@ def read_whole(path: Path) -> bytes | None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether `read_whole` would return it. Reads it piece by piece."""
+    """Whether `read_whole` would return the data. Reads the file piece by piece."""
     try:
         with open_regular(path) as file:
             found = hashlib.file_digest(file, "sha256").hexdigest().encode()
@@ -134,7 +159,7 @@ def _digest_file(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that is in it, if it is there."""
+    """Remove a file, a link or a folder with its content, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,4 +1,4 @@
-"""`python -m rec_experiments tune`: the learning rate of each method.
+"""The learning rate of each method.
 
 It is chosen from the runs of sweep=staleness_tuning: the one with the
 highest mean of the final accuracy over the tuning seeds, the lower of two that are equal. A method
@@ -14,33 +14,20 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rec_experiments.analysis.results.figure_data import NoRuns, collect, composed, scales
+from rec_experiments.analysis.results.figure_data import NoRuns, collect, composed
 from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.runs import Run, releases_text
 from rec_experiments.analysis.results.statistics import final, if_any
 from rec_experiments.analysis.results.summary import duplicates
-from rec_experiments.cli import command, help
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
-from rec_experiments.files import read_regular, write_atomic
+from rec_experiments.files import read_regular
 from rec_experiments.sweeps import Job
 
 SWEEP, KEY, METRIC = "staleness_tuning", "optimizer.learning_rate", "eval/accuracy"
 BASE = "staleness"  # the sweep whose methods are tuned
 OUT = "sweeps/staleness_tuned.yaml"
 MINIATURES = "mini,mini_chain"
-PAGE = help.Page(
-    command="tune",
-    usage=("[scale=NAME,…] [runs=FOLDER,…] [out=FILE]",),
-    about=f"Chooses the learning rate of each method from the runs of sweep={SWEEP}, and writes "
-    "the sweep of the methods with it.",
-    entries={
-        "scale=NAME,…": f"whose runs; default: {MINIATURES}",
-        "runs=FOLDER,…": help.RUNS,
-        "out=FILE": "FILE.yaml, the sweep that is written; scales that are in it and not tuned now "
-        f"stay; default: {OUT}",
-    },
-)
 MADE_BY = "Made by `python -m rec_experiments tune`."
 HEAD = f"""\
 # @package hydra.sweeper
@@ -151,33 +138,3 @@ def read(scale: str, folders: list[Path] | None) -> Arms:
         title = f"scale={scale}: mean final accuracy by learning rate"
         print(title, *text_table(table(found)), "", sep="\n")
     return tuned_arms(found, arms)
-
-
-def run(arguments: list[str]) -> None:
-    """Raises UserError for a wrong argument, and if no method could be tuned."""
-    line = command.parse(arguments, "scale", "runs", "out")
-    for word in (*line.words, *line.overrides):
-        raise UserError(
-            f"{word}: is not understood; allowed: scale=NAME,…, runs=FOLDER,…, out=FILE"
-        )
-    out = command.out_file(line, ".yaml") or Path(OUT)
-    chosen = line.values.get("scale", MINIATURES).split(",")
-    for scale in chosen:
-        if scale not in scales():
-            raise UserError(f"scale={scale}: no such scale; allowed: {', '.join(scales())}")
-    before = written_before(out)
-    now = {scale: {"arms": arms} for scale in chosen if (arms := read(scale, line.runs))}
-    if not now:
-        raise UserError(
-            f"no runs that spend a whole budget; make them with: python -m rec_experiments -m "
-            f"sweep={SWEEP} scale={chosen[0]}"
-        )
-    if kept := [scale for scale in before if scale not in now]:
-        print(f"kept from {out} as it was: {', '.join(kept)}", file=sys.stderr)
-    with command.writing(out):
-        write_atomic(out, sweep(before | now).encode())
-    print(out)
-
-
-def main(arguments: list[str]) -> None:
-    command.plain_main(run, PAGE, arguments)

@@ -7,7 +7,14 @@ from rich.console import Console
 from rec_experiments.analysis.claims import judged, simulation, tables
 from rec_experiments.analysis.results.figure_data import scales
 from rec_experiments.analysis.results.formatting import to_json
-from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, file_ending, names_among, run_folders
+from rec_experiments.cli.parser import (
+    OVERRIDES,
+    RUNS,
+    Parser,
+    file_ending,
+    names_among,
+    run_folders,
+)
 from rec_experiments.files import write_out
 
 WRITERS = {
@@ -22,8 +29,8 @@ def add_arguments(parser: Parser) -> None:
     miniatures = [scale for scale in scales() if scale.startswith("mini")]
     parser.add_argument(
         "simulate", nargs="?", choices=["simulate"], metavar="simulate",
-        help="instead: count how often simulated runs are decided for a difference that does not "
-        "exist, and for one that does",
+        help="simulate runs instead, and count how often the judgement finds a difference that "
+        "does not exist, and one that does",
     )  # fmt: skip
     parser.add_argument(
         "--scale", type=names_among(scales()), default=miniatures, metavar="NAME,…",

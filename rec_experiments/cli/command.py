@@ -65,7 +65,7 @@ def _exit(code: int, message: str) -> None:
 
 def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     """Run `task` on the configuration that sys.argv composes, or on each job of a sweep."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra passes errors on to us, without a report of its own
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that Hydra passes errors on
     start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
     composed = False
 

@@ -2,11 +2,10 @@
 problems. With the keys of the run, a checkpoint scores exactly as the run reported at that step."""
 
 from argparse import Namespace
+from math import inf
 
 from rec_experiments.cli.parser import Parser, number_between
 from rec_experiments.config import schema
-
-INFINITE = float("inf")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -15,7 +14,7 @@ def add_arguments(parser: Parser) -> None:
         help="a run folder, a transformers folder, or a model's name on the hub",
     )  # fmt: skip
     parser.add_argument(
-        "--step", type=number_between(0, INFINITE), metavar="N",
+        "--step", type=number_between(0, inf), metavar="N",
         help="which checkpoint of a run; it also selects the random draws; default: the newest",
     )  # fmt: skip
     parser.add_overrides(

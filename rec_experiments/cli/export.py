@@ -1,6 +1,7 @@
 """Writes the model of a run and its tokenizer into a folder for transformers and vLLM."""
 
 from argparse import Namespace
+from math import inf
 from pathlib import Path
 
 from rec_experiments.cli.parser import Parser, number_between
@@ -11,7 +12,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("out", type=Path, metavar="OUT", help="the new folder; it must not exist")
     parser.add_argument(
-        "--step", type=number_between(0, float("inf")), metavar="N",
+        "--step", type=number_between(0, inf), metavar="N",
         help="gradient steps of the checkpoint; default: the newest",
     )  # fmt: skip
 

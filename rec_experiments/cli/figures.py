@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from rec_experiments.analysis import claims, regime
@@ -22,7 +23,7 @@ OUT = "figures"
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "name", metavar="NAME",
-        help=f"{', '.join(catalogue.names())}; or all, except the staleness figures",
+        help=f"{', '.join(catalogue.names())}; or all, without the staleness figures",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=Path, default=OUT, metavar="FOLDER",
@@ -31,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
     parser.add_argument(
-        "--smooth", type=number_between(1, float("inf")), default=WINDOW, metavar="STEPS",
+        "--smooth", type=number_between(1, inf), default=WINDOW, metavar="STEPS",
         help="window of the running average of the training reward; default: %(default)s",
     )  # fmt: skip
     parser.add_overrides(OVERRIDES)

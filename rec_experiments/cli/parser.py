@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
             ),
         )
 
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # type: ignore[override]
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
         self.keys |= {name.removeprefix("--") for name in names if name.startswith("--")}
         return super().add_argument(*names, **options)
 
@@ -73,7 +73,8 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
     def format_help(self) -> str:
-        return re.sub(r"--(\w+) (?=\S)", r"\1=", super().format_help())
+        page = re.sub(r"\[--(\w+) ", r"[\1=", super().format_help())  # in the usage
+        return re.sub(r"^  --(\w+) (\S+)", r"  \1=\2  ", page, flags=re.MULTILINE)
 
 
 def run_folders(text: str) -> list[Path]:
@@ -119,7 +120,9 @@ def number_between(least: float, most: float, kind: type = int) -> Callable[[str
             value = None
         if value is None or not least <= value <= most:
             what = "a whole number" if kind is int else "a number"
-            bounds = f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
+            bounds = (
+                f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
+            )
             raise ArgumentTypeError(f"{text}: must be {what}, {bounds}")
         return value
 

@@ -12,10 +12,16 @@ from rec_experiments.analysis.report import wandb_report
 from rec_experiments.analysis.report.contents import gather
 from rec_experiments.analysis.report.page import render
 from rec_experiments.cli.parser import (
-    OVERRIDES, PROGRAM, RUNS, Parser, file_ending, names_among, run_folders,
+    OVERRIDES,
+    PROGRAM,
+    RUNS,
+    Parser,
+    file_ending,
+    names_among,
+    run_folders,
 )  # fmt: skip
 from rec_experiments.errors import UserError
-from rec_experiments.files import write_out
+from rec_experiments.files import write_atomic, writing
 
 OUT = "report.html"
 
@@ -50,7 +56,8 @@ def main(args: Namespace) -> None:
             raise UserError(f"figures={name}: has no runs; allowed: {', '.join(sweeps.names())}")
     usual = [name for name in sweeps.names() if name in catalogue.usual()]
     sections = wandb_report.sections(args.figures or usual, args.overrides)
-    print(wandb_report.save(wandb_report.build(*args.wandb, sections)))
+    entity, project = args.wandb
+    print(wandb_report.save(wandb_report.build(entity, project, sections)))
 
 
 def _entity_and_project(text: str) -> tuple[str, str]:
@@ -77,7 +84,9 @@ def write_page(args: Namespace) -> None:
     written = datetime.now().strftime("%-d %B %Y, %H:%M")
     out = args.out or Path(OUT)
     page = render(contents, written, out.parent).encode(errors="replace")
-    write_out(out, page)
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, page)
     print(
         f"{out}: {len(contents.figures)} figures, {len(contents.runs)} runs, "
         f"{len(page) / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""Lists the jobs of a sweep and their states."""
+"""Lists the jobs of a sweep, shows their states, waits for them, or runs those that are missing."""
 
 import shlex
 import sys
@@ -15,8 +15,6 @@ from rec_experiments.sweeps.state import ACTIVE, State, survey
 from rec_experiments.sweeps.submission import RECORD, read
 
 POLL = 15.0  # seconds between two looks at the queue
-
-
 
 
 def add_arguments(parser: Parser) -> None:

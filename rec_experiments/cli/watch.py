@@ -1,9 +1,10 @@
-"""`python -m rec_experiments watch`: where runs stand, again and again."""
+"""Shows the state of runs from their folders: curves, throughput, staleness, clipped fraction, and
+an alarm when a collapse may be coming. It refreshes until Ctrl-C, or until no run is active."""
 
 import signal
 import sys
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -13,52 +14,56 @@ from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.analysis.results.figure_data import default_folder
 from rec_experiments.analysis.watch import live
 from rec_experiments.analysis.watch.views import folders_in
-from rec_experiments.cli import command, help
+from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, number_between, run_folders
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import CONFIG
 
-EVERY = 2.0  # seconds between two looks
+EVERY = 2.0  # seconds between two refreshes
+Folders = Callable[[], tuple[list[Path], int]]  # run folders now, and how many runs have not begun
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """What the command line asks for. folders: to be asked for at each look, with how many runs are
-    missing."""
-
-    folders: Callable[[], tuple[list[Path], int]]
-    every: float
-    once: bool
-    alarms: list[Alarm]
-
-
-def parse(arguments: list[str]) -> Request:
-    """Raises UserError for what is not understood, or is not there."""
-    line = command.parse(arguments, "sweep", "runs", "every", "once", "alarms")
-    once = line.values.get("once", "false")
-    if once not in ("true", "false"):
-        raise UserError(f"once={once}: must be true or false")
-    return Request(
-        every=_seconds(line.values.get("every", str(EVERY))),
-        once=once == "true",
-        alarms=load(Path(line.values.get("alarms", ALARMS)), Alarm),
-        folders=_of_sweep(line) if "sweep" in line.values else _of_words(line),
-    )
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="RUN",
+        help=f"run folders, or folders that contain some; default: {default_folder()}",
+    )  # fmt: skip
+    parser.add_argument("--sweep", metavar="NAME", help="the runs of a figure, in place of folders")
+    parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
+    parser.add_argument(
+        "--every", type=number_between(0.1, 3600, float), default=EVERY, metavar="SECONDS",
+        help="seconds between two refreshes; default: %(default)g",
+    )  # fmt: skip
+    parser.add_argument(
+        "--once", type=_truth, default=False, metavar="true",
+        help="print once and end; default: false, but true if the output is not a terminal",
+    )  # fmt: skip
+    parser.add_argument(
+        "--alarms", type=Path, default=ALARMS, metavar="FILE",
+        help=f"FILE.yaml; default: {ALARMS.name} of this package",
+    )  # fmt: skip
+    parser.add_overrides(OVERRIDES)
 
 
-def _seconds(text: str) -> float:
+def main(args: Namespace) -> None:
+    """Exits with 128 + SIGINT after Ctrl-C."""
+    alarms = load(args.alarms, Alarm)
+    folders = _of_sweep(args) if args.sweep else _of_folders(args)
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise UserError(f"every={text}: must be a number of seconds from 0.1 to 3600")
-    return seconds
+        live.watch(folders, alarms, args.every, args.once, Console(highlight=False))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
-def _of_words(line: command.CommandLine) -> Callable[[], tuple[list[Path], int]]:
-    for key in (*line.values.keys() & {"runs"}, *line.overrides):
-        raise UserError(f"{key}: chooses runs of a sweep; name one, as in sweep=fig3")
-    named = [Path(word) for word in line.words] or [default_folder()]
+def _truth(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ArgumentTypeError(f"{text}: must be true or false")
+    return text == "true"
+
+
+def _of_folders(args: Namespace) -> Folders:
+    for key in (*(["runs"] if args.runs else []), *args.overrides):
+        raise UserError(f"{key}: selects runs of a sweep; name one, as in sweep=fig3")
+    named = args.folders or [default_folder()]
     for path in named:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; name run folders, or a sweep=NAME")
@@ -69,43 +74,7 @@ def _is_run(path: Path) -> bool:
     return (path / CONFIG).exists()
 
 
-def _of_sweep(line: command.CommandLine) -> Callable[[], tuple[list[Path], int]]:
-    name = line.values["sweep"]
-    for word in line.words:
-        raise UserError(f"{word}: does not go with sweep={name}; name folders or a sweep")
-    return live.of_sweep(name, line.runs, line.overrides)
-
-
-def run(arguments: list[str]) -> None:
-    """Raises UserError as `parse` does; ends with 128 + SIGINT at Ctrl-C."""
-    try:
-        asked = parse(arguments)
-        live.watch(asked.folders, asked.alarms, asked.every, asked.once, Console(highlight=False))
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-
-
-def page() -> help.Page:
-    return help.Page(
-        command="watch",
-        usage=(
-            "[RUN …] [every=SECONDS] [once=true] [alarms=FILE]",
-            "sweep=NAME [runs=FOLDER,…] [KEY=VALUE …]",
-        ),
-        about="Shows where runs stand, reading their folders: curves, throughput, staleness, "
-        "clipped share, and an alarm when a collapse may be coming. It refreshes until Ctrl-C, "
-        "or until no run is active any more.",
-        entries={
-            "RUN": f"run folders, or folders that hold some; default: {default_folder()}",
-            "sweep=NAME": "the runs of a figure",
-            "runs=FOLDER,…": help.RUNS,
-            "every=SECONDS": f"seconds between two looks; default: {EVERY:g}",
-            "once=true": "look once; default: false, but true where the output is no terminal",
-            "alarms=FILE": f"FILE.yaml; default: {ALARMS.name} of this package",
-            "KEY=VALUE": help.KEY,
-        },
-    )
-
-
-def main(arguments: list[str]) -> None:
-    command.plain_main(run, page(), arguments)
+def _of_sweep(args: Namespace) -> Folders:
+    for path in args.folders:
+        raise UserError(f"{path}: not allowed with sweep={args.sweep}; name folders or a sweep")
+    return live.of_sweep(args.sweep, args.runs, args.overrides)

@@ -1,17 +1,16 @@
-"""Composing configurations outside of a command line, and why one cannot be, in one line."""
+"""Composing configurations outside of Hydra's command line, and errors of composing in one line."""
 
 import contextlib
 import difflib
 import os
 import re
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hydra import initialize_config_dir
+import hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobRuntime
 from hydra.errors import (
     ConfigCompositionException,
@@ -27,41 +26,60 @@ from yaml import MarkedYAMLError, YAMLError
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError, first_line
 
+# Common names of keys that are called differently here.
+COMMON_NAMES = {
+    "lr": "optimizer.learning_rate",
+    "learning_rate": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
+    "batch": "batch_size",
+    "group": "group_size",
+    "k": "group_size",
+    "epochs": "updates.epochs",
+    "temperature": "sampler.temperature",
+}
+
 _ALONE = threading.RLock()
 
 
 @contextlib.contextmanager
 def composing() -> Iterator[None]:
-    """Compose within, by `hydra.compose`; what Hydra refuses is a UserError. The program around us
-    may use Hydra as well; of several threads one composes at a time."""
-    with _ALONE, _others_put_aside():
+    """A context for `compose` and `hydra.compose`, in which errors of Hydra become UserErrors. The
+    surrounding program may use Hydra itself; of several threads, one composes at a time."""
+    with _ALONE, _hydra_state_restored():
         schema.register()
         try:
-            with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+            with hydra.initialize_config_dir(str(schema.CONF), version_base="1.3"):
                 yield
         except (HydraException, OmegaConfBaseException, YAMLError) as error:
             raise UserError(explain(error)) from error
-        except (TypeError, ValueError) as error:  # what Hydra raises for some, as `sync=3`
-            raise UserError(explain(error)) from error
+
+
+def compose(
+    config_name: str, overrides: Sequence[str], return_hydra_config: bool = False
+) -> DictConfig:
+    """As `hydra.compose`, within `composing`. Raises UserError for overrides that do not fit."""
+    try:
+        return hydra.compose(config_name, [*overrides], return_hydra_config)
+    except (TypeError, ValueError) as error:  # Hydra's answer to some, as `sync=3`
+        raise UserError(explain(error, overrides)) from error
 
 
 @contextlib.contextmanager
-def _others_put_aside() -> Iterator[None]:
-    """Hydra's state is one for the whole process: within there is none, and afterwards that of the
-    program around us."""
+def _hydra_state_restored() -> Iterator[None]:
+    """Hydra has one state for the whole process: clear it, and restore it afterwards."""
     state, job, version = GlobalHydra.instance(), JobRuntime.instance(), VersionBase.instance()
-    hydra, name, base = state.hydra, job.get("name"), version.version_base
+    before, name, base = state.hydra, job.get("name"), version.version_base
     state.clear()
     try:
         yield
     finally:
         GlobalHydra.set_instance(state)  # Hydra leaves a copy in its place
-        state.hydra, version.version_base = hydra, base
+        state.hydra, version.version_base = before, base
         job.set("name", name)
 
 
 def choices_by_group() -> dict[str, list[str]]:
-    """The user's groups, ours and those of outside packages, by name, with their choices."""
+    """The config groups of this project and of outside packages, with their choices, sorted."""
     found: dict[str, list[str]] = {}
     for root in schema.conf_folders():
         for file in files_under(root, ".yaml"):
@@ -72,16 +90,19 @@ def choices_by_group() -> dict[str, list[str]]:
 
 
 def files_under(root: Path, *suffixes: str) -> Iterator[Path]:
-    """The files with these suffixes, in order of their names; links to folders are followed."""
+    """The files with these suffixes, sorted by name. Links to folders are followed."""
     for folder, folders, files in os.walk(root, followlinks=True):
         folders.sort()
         yield from (Path(folder, file) for file in sorted(files) if file.endswith(suffixes))
 
 
-def explain(error: BaseException) -> str:
-    """One line for the user: the key, the value, what is allowed."""
+def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
+    """One line for the user: the key, the value, what is allowed.
+
+    overrides: those that were composed, for an error that does not name its override.
+    """
     chain = [error]
-    while (cause := _reason(chain[-1])) is not None:
+    while (cause := _cause(chain[-1])) is not None:
         chain.append(cause)
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
@@ -90,51 +111,53 @@ def explain(error: BaseException) -> str:
             return _no_such_choice(part.missing_cfg_file, part.options)
         if isinstance(part, MarkedYAMLError) and part.problem_mark:
             where = f"{part.problem_mark.name}, line {part.problem_mark.line + 1}"
-            return f"{where}: is no YAML ({part.problem})"
+            return f"{where}: is not YAML ({part.problem})"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             override = re.search(r"Error merging override (.*)", str(error))
             where = override[1] if override else part.full_key
             return f"{where}: {_of_key(part)}"
-    if choice := _not_a_name(error):
-        allowed = ", ".join(_choices_within(choice.key_or_group))
-        return f"{choice.input_line}: is no name of a choice; allowed: {allowed}"
-    return first_line(error)
+    return _number_for_a_choice(overrides) or first_line(error)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """The error that this one follows from. For a file that does not fit its schema, Hydra raises
+    its own error without a cause, while it handles the one that says why."""
+    return error.__cause__ or (
+        error.__context__ if isinstance(error, ConfigCompositionException) else None
+    )
 
 
 def _of_key(error: OmegaConfBaseException) -> str:
     """What is wrong with a key or its value."""
     if isinstance(error, ValidationError) and isinstance(error.child_node, DictConfig):
         keys = ", ".join(sorted(f"{error.full_key}.{key!s}" for key in error.child_node))
-        return f"takes no value of its own; its keys: {keys}"
-    return f"{first_line(error)}{_suggestion(error)}"
-
-
-def _not_a_name(error: BaseException) -> Override | None:
-    """The choice of a group that Hydra was reading when it raised a ValueError, as in `sync=3`: its
-    message does not name the group."""
-    frames = (frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__))
-    found = [each["override"] for each in frames if isinstance(each.get("override"), Override)]
-    return found[-1] if found and isinstance(error, ValueError) else None
-
-
-def _reason(error: BaseException) -> BaseException | None:
-    """What an error follows from. Hydra says of a file that does not fit its schema only while what
-    error it did so."""
-    return error.__cause__ or (
-        error.__context__ if isinstance(error, ConfigCompositionException) else None
-    )
+        return f"takes no value itself; its keys: {keys}"
+    return f"{first_line(error)}{_allowed_keys(error)}"
 
 
 def _quoted(override: str) -> str:
-    """How to write a value with signs that Hydra's grammar has another use for, or none."""
+    """How to write a value that contains signs of Hydra's grammar, or ""."""
     key, _, value = override.partition("=")
     if not value or set(value) & set("\"'[]{}()"):
         return ""
     return f"; such a value needs quotes: '{key}=\"{value}\"'"
 
 
+def _number_for_a_choice(overrides: Sequence[str]) -> str:
+    """An override as `sync=3`, for which Hydra raises an error without the name of the group."""
+    choices = choices_by_group()
+    for line in overrides:
+        if line.startswith("-") or "=" not in line:
+            continue
+        override = OverridesParser.create().parse_override(line)
+        group = override.key_or_group
+        if group in choices and not isinstance(override.value(), str | list | None):
+            return f"{line}: not the name of a choice; {_meant('', _choices_within(group))}"
+    return ""
+
+
 def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
-    """options: the choices of the file's folder, if there is such a folder."""
+    """options: the choices in the file's folder, if that folder exists."""
     if file.startswith("schema/"):
         slot = file.split("/")[1]
         return f"{file}: no such class; allowed: {', '.join(schema.registry().get(slot, {}))}"
@@ -143,11 +166,11 @@ def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
     else:
         group, _, choice = file.partition("/")
         options = _choices_within(group)
-    return f"{group}={choice}: no such choice; allowed: {', '.join(sorted(options))}"
+    return f"{group}={choice}: no such choice; {_meant(choice, sorted(options))}"
 
 
 def _choices_within(group: str) -> list[str]:
-    """Of a group and of the groups in it."""
+    """The choices of a group and of its sub-groups."""
     return [
         f"{folder}/{name}".removeprefix(group).strip("/")
         for folder, names in choices_by_group().items()
@@ -156,11 +179,18 @@ def _choices_within(group: str) -> list[str]:
     ]
 
 
-def _suggestion(error: OmegaConfBaseException) -> str:
-    """The keys that stand where a misspelt one was looked for."""
+def _allowed_keys(error: OmegaConfBaseException) -> str:
+    """The keys that are allowed in place of an unknown one, or ""."""
     if not isinstance(error, ConfigKeyError | AttributeError) or error.parent_node is None:
         return ""
-    allowed = [str(key) for key in error.parent_node]
-    close = difflib.get_close_matches(str(error.key), allowed, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"; {hint}allowed: {', '.join(sorted(allowed))}"
+    allowed = sorted(map(str, error.parent_node))
+    key = str(error.key)
+    if common := COMMON_NAMES.get(key):
+        return f"; did you mean {common}?"
+    return f"; {_meant(key, allowed)}"
+
+
+def _meant(word: str, allowed: Sequence[str]) -> str:
+    """The closest of many words that are allowed, or all of them."""
+    close = difflib.get_close_matches(word, allowed, n=3)
+    return f"did you mean {', '.join(close)}?" if close else f"allowed: {', '.join(allowed)}"

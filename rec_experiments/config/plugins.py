@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -20,11 +21,36 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rec_experiments.config.installed import COPIED, GROUP
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.types import Piece
 
 OURS = "rec_experiments"
+GROUP = "rec_experiments"  # of entry points
+PACKAGE = Path(__file__).parents[1]
+# A copy of the code has this list of the packages that were copied with it, and sees no others.
+COPIED = PACKAGE / "outside.json"
+
+# Public names and modules that have moved: old to new. A module comes after the modules in it.
+MOVED = {
+    **{
+        f"rec_experiments.types.{old}": f"rec_experiments.types.{new}"
+        for old, new in {
+            "Task": "Dataset",
+            "Verdict": "VerifierResult",
+            "Tick": "StepIndex",
+            "SlowlyJudgedTask": "SlowlyVerifiedDataset",
+            "DemonstratedTask": "DemonstratedDataset",
+            "MultiTurnTask": "MultiTurnDataset",
+        }.items()
+    },
+    "rec_experiments.slots": "ROOM.protocol of policy, samplers, rollout, training, tracking",
+    "rec_experiments.rollout.sources": "rec_experiments.rollout.replay",
+    "rec_experiments.rewards.adjustments": "rec_experiments.rollout.reward",
+    "rec_experiments.rewards": "rec_experiments.datasets.verifiers",
+    "rec_experiments.records.tracking": "rec_experiments.tracking.trackers",
+    "rec_experiments.records": "rec_experiments.runs",
+    "rec_experiments.tasks": "rec_experiments.datasets",
+}
 
 Registry = dict[str, dict[str, type]]  # slot to name to class
 
@@ -46,7 +72,9 @@ class Package:
         """Raises UserError for SCHEMAS of another shape."""
         found = getattr(self.module, "SCHEMAS", {})
         if not isinstance(found, dict) or not all(
-            isinstance(slot, str) and isinstance(classes, dict) and all(map(_is_name, classes))
+            isinstance(slot, str)
+            and isinstance(classes, dict)
+            and all(isinstance(name, str) for name in classes)
             for slot, classes in found.items()
         ):
             raise UserError(f"package {self.name}: SCHEMAS must be slot: {{name: class}}")
@@ -56,34 +84,46 @@ class Package:
 @functools.cache
 def packages() -> list[Package]:
     """All that are installed, by name. Raises UserError for one that cannot be imported."""
-    if (copied := Path(COPIED)).exists():
-        listed = json.loads(copied.read_text())
+    if COPIED.exists():
+        listed = json.loads(COPIED.read_text())
     else:
         found = ((entry.dist, entry.value) for entry in entry_points(group=GROUP))
         listed = sorted((dist.name, dist.version, module) for dist, module in found if dist)
     return [Package(name, version, _imported(name, module)) for name, version, module in listed]
 
 
-def _is_name(name: Any) -> bool:
-    return isinstance(name, str)
-
-
 def _imported(name: str, module: str) -> ModuleType:
     try:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
+        if moved := _moved(error):
+            raise UserError(f"package {name}: imports {moved}") from error
         raise UserError(
             f"package {name}: {module} cannot be imported ({type(error).__name__}: "
-            f"{first_line(error)}); mend or uninstall it"
+            f"{first_line(error)}); repair or uninstall it"
         ) from error
     if not getattr(imported, "__file__", None) or not hasattr(imported, "__path__"):
         raise UserError(f"package {name}: {module} must be a folder with an __init__.py")
     return imported
 
 
+def _moved(error: BaseException) -> str:
+    """The old and the new place of a name, if an import failed because it has moved, or ""."""
+    if not isinstance(error, ImportError):
+        return ""
+    name = re.search(r"cannot import name '(\w+)'", str(error))
+    wanted = f"{error.name}.{name[1]}" if name else str(error.name)
+    for old, new in MOVED.items():
+        if f"{wanted}.".startswith(f"{old}."):
+            return f"{wanted}, which is now {new}{wanted.removeprefix(old)}"
+    return ""
+
+
 def copy(target: Path, ignore: Callable[[str, list[str]], set[str]]) -> None:
-    """Copy the packages into `target`, a folder for PYTHONPATH that has a copy of ours. ignore: as
-    of shutil.copytree."""
+    """Copy the packages into `target`, a folder for PYTHONPATH that contains a copy of ours.
+
+    ignore: as of shutil.copytree.
+    """
     for package in packages():
         parts = package.module.__name__.split(".")
         tops = [parts[: n + 1] for n in range(len(parts))]
@@ -95,19 +135,22 @@ def copy(target: Path, ignore: Callable[[str, list[str]], set[str]]) -> None:
             dirs_exist_ok=True,
         )
     listed = [(each.name, each.version, each.module.__name__) for each in packages()]
-    (target / OURS / Path(COPIED).name).write_text(json.dumps(listed))
+    (target / OURS / COPIED.name).write_text(json.dumps(listed))
 
 
 def merged(ours: Registry, protocols: Mapping[str, type], added: list[Package]) -> Registry:
-    """`ours` and what the packages add. protocols: the slots they may add to, and what a class must
-    have there. Raises UserError for a class that does not fit, or a name that is taken."""
+    """`ours` and what the packages add.
+
+    protocols: the slots that packages may add to, and the protocol of a class there.
+    Raises UserError for a class that does not fit, or a name that is taken.
+    """
     result = {slot: dict(classes) for slot, classes in ours.items()}
     owners: dict[tuple[str, str], str] = {}
     for package in added:
         for slot, classes in package.schemas.items():
             if slot not in protocols:
                 raise UserError(
-                    f"package {package.name}: {slot}: no slot for a class; "
+                    f"package {package.name}: {slot}: not a slot for classes; "
                     f"allowed: {', '.join(protocols)}"
                 )
             for name, cls in classes.items():
@@ -134,11 +177,11 @@ def _unfit(cls: Any, protocol: type) -> str | None:
         if name.startswith("_") and name != "__call__":
             continue
         if name not in has:
-            return f"has no {name}, which {asks} asks for"
+            return f"has no {name}, which {asks} requires"
         promised = vars(protocol).get(name)
         if inspect.isfunction(promised) and not _takes(cls, name, promised):
             given = ", ".join([*inspect.signature(promised).parameters][1:])
-            return f"{name} must take what {asks} gives: ({given})"
+            return f"{name} must accept the arguments of {asks}: ({given})"
     try:
         OmegaConf.structured(cls)
     except OmegaConfBaseException as error:
@@ -167,8 +210,8 @@ def _takes(cls: type, name: str, promised: Callable[..., Any]) -> bool:
 
 
 def refuse_files(ours: Path, added: list[Package]) -> None:
-    """Files that Hydra would hide, as it takes the first of two of one name, or could not read and
-    not name. Raises UserError for one."""
+    """Raise UserError for a file that Hydra would hide, since it takes the first of two files with
+    the same name, or that is not UTF-8, for which Hydra's error does not name the file."""
     folders = [(OURS, ours)]
     for package in added:
         for file in sorted(package.conf.rglob("*.yaml")):

@@ -1,13 +1,14 @@
-"""The configuration's types: registers every dataclass under the name its YAML file asks for.
+"""The classes of the configuration, by config group and name, and how they reach Hydra.
 
-YAML holds the values, the dataclasses hold names, types and ranges. A misspelt or mistyped key
-fails when the configuration is composed, a value out of range when `build` makes the experiment.
-Packages outside of this one add theirs (plugins.py).
+YAML files hold values; dataclasses hold names, types and ranges. An unknown key or a value of the
+wrong type fails when the configuration is composed, a value out of range when `build` creates the
+experiment. Packages outside of this one add classes (plugins.py).
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ from rec_experiments.algo import (
     trust_regions,
     weights,
 )
-from rec_experiments.config import installed, plugins
+from rec_experiments.config import plugins
 from rec_experiments.config.experiment import Experiment, Pieces, Preset
 from rec_experiments.config.identity import NOT_IDENTITY
 from rec_experiments.datasets.arithmetic import Arithmetic
@@ -62,7 +63,9 @@ from rec_experiments.training.sfpo import SlowFast
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import Dataset, Piece
 
-PACKAGE, CONF = Path(installed.PACKAGE), Path(installed.CONF)
+# In a checkout `conf` is next to the package, in a wheel inside it.
+PACKAGE = plugins.PACKAGE
+CONF = next(folder / "conf" for folder in (PACKAGE, PACKAGE.parent) if (folder / "conf").is_dir())
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "algo": {"preset": Preset},
@@ -180,7 +183,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
 }
 
-# The slots that outside packages may add classes to, and what a class must have there.
+# The slots that outside packages may add classes to, and the protocol of a class there.
 PROTOCOLS: dict[str, type] = {
     "truncation": truncation.Truncation,
     "advantage": advantages.Advantage,
@@ -207,20 +210,21 @@ T = TypeVar("T", bound=Pieces)
 
 @functools.cache
 def registry() -> plugins.Registry:
-    """SCHEMAS and those of outside packages. Raises UserError for one that does not fit."""
+    """SCHEMAS, and the classes of outside packages. Raises UserError for one that does not fit."""
     plugins.refuse_files(CONF, plugins.packages())
     return plugins.merged(SCHEMAS, PROTOCOLS, plugins.packages())
 
 
 def conf_folders() -> list[Path]:
-    """Where configuration is: ours, then that of outside packages."""
+    """The folders with configuration files: ours, then those of outside packages."""
     return [CONF, *(each.conf for each in plugins.packages() if each.conf.is_dir())]
 
 
 class SchemaSource(ConfigSource):
-    """The dataclasses as Hydra's group `schema`, out of the way of the user's groups: it is not
-    listed among them. Hydra copies its ConfigStore at every look into a group, which takes as long
-    as it holds much; this holds nothing."""
+    """The dataclasses as Hydra's group `schema`, which is not listed among the user's groups.
+
+    In place of Hydra's ConfigStore, which is copied at every access: composing would take longer.
+    """
 
     @staticmethod
     def scheme() -> str:
@@ -260,7 +264,7 @@ def _at(config_path: str) -> type | None:
 
 
 class SearchPath(SearchPathPlugin):
-    """Registered by `register`, not installed, so that other programs with Hydra do not see it."""
+    """Registered at run time, not installed, so that other programs with Hydra do not see it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append(provider=plugins.OURS, path=f"{SchemaSource.scheme()}://")
@@ -269,7 +273,7 @@ class SearchPath(SearchPathPlugin):
 
 
 def register() -> None:
-    """Make the schemas and the configuration of outside packages known to Hydra. Raises UserError
+    """Make the classes and the configuration of outside packages known to Hydra. Raises UserError
     for a package that does not fit."""
     registry()
     for plugin in (SchemaSource, SearchPath):
@@ -277,10 +281,10 @@ def register() -> None:
 
 
 def restore(resolved: dict[str, Any]) -> DictConfig:
-    """The typed configuration of an experiment from its resolved one, as run folders hold it. What
-    decides no number, and was not there yet when the run was made, is as in conf/config.yaml.
+    """The typed configuration of an experiment from the plain values in its run folder.
 
-    Raises UserError for a kind that nothing installed has.
+    Keys that do not change results, and did not exist yet when the run was made, have the values
+    of conf/config.yaml. Raises UserError for a kind that is not installed.
     """
     config = OmegaConf.structured(Experiment)
     usual: Any = OmegaConf.load(CONF / "config.yaml")
@@ -291,7 +295,7 @@ def restore(resolved: dict[str, Any]) -> DictConfig:
             kind = value.get("kind", next(iter(classes)))
             if kind not in classes:
                 raise UserError(
-                    f"{key}.kind={kind}: nothing installed has it; allowed: {', '.join(classes)}"
+                    f"{key}.kind={kind}: is not installed; allowed: {', '.join(classes)}"
                 )
             config[key] = OmegaConf.merge(OmegaConf.structured(classes[kind]), value)
         else:
@@ -300,10 +304,8 @@ def restore(resolved: dict[str, Any]) -> DictConfig:
 
 
 def build(config: DictConfig, kind: type[T]) -> T:
-    """The typed object of a composed configuration.
-
-    Raises UserError, naming the key, for a value outside its range.
-    """
+    """The typed object of a composed configuration. Raises UserError, which names the key, for a
+    value out of range."""
     parts: dict[str, Any] = {}
     names = _field_names(kind)
     with _named(""):
@@ -321,11 +323,12 @@ def build(config: DictConfig, kind: type[T]) -> T:
 
 
 def _check_keys(config: DictConfig, allowed: Iterable[str], prefix: str = "") -> None:
-    """Hydra's `+key=value` can add a key that no dataclass has; it would be ignored silently."""
+    """Raise UserError for a key that `+key=value` added, and that would be ignored."""
     for key, value in ((str(key), value) for key, value in config.items()):
         if key not in allowed:
             raise UserError(
-                f"{prefix}{key}: is no key of the experiment; allowed: {', '.join(sorted(allowed))}"
+                f"{prefix}{key}: is not a key of the experiment; "
+                f"allowed: {', '.join(sorted(allowed))}"
             )
         if isinstance(value, DictConfig):
             kind = OmegaConf.get_type(value)
@@ -334,12 +337,12 @@ def _check_keys(config: DictConfig, allowed: Iterable[str], prefix: str = "") ->
 
 
 def _field_names(kind: Any) -> list[str]:
-    """Of a dataclass, its class variables left out."""
+    """The fields of a dataclass, without class variables."""
     return [field.name for field in dataclasses.fields(kind)]
 
 
 def _check_class(slot: str, chosen: object) -> None:
-    """A file that names no class makes a dict or a list."""
+    """Raise UserError for a choice whose file names no class: its value is a dict or a list."""
     if isinstance(chosen, dict | list):
         raise UserError(
             f"{slot}: its choice names no class; the file must begin with "
@@ -350,7 +353,7 @@ def _check_class(slot: str, chosen: object) -> None:
 
 
 def _check_kind(slot: str, piece: Piece) -> None:
-    """`kind` follows from the chosen file; setting it would mislabel the run."""
+    """Raise UserError if the user has set `kind`, which would mislabel the run."""
     registered = {cls: name for name, cls in registry()[slot].items()}[type(piece)]
     if piece.kind != registered:
         raise UserError(
@@ -358,18 +361,13 @@ def _check_kind(slot: str, piece: Piece) -> None:
         )
 
 
-class _named:
-    """Turn a ValueError of a dataclass's range check, and a value that is missing, into a UserError
-    with the key's full name."""
-
-    def __init__(self, prefix: str):
-        self.prefix = prefix
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MissingMandatoryValue):
-            raise UserError(f"{error.full_key}: has no value") from error
-        if isinstance(error, ValueError):
-            raise UserError(f"{self.prefix}{error}") from error
+@contextlib.contextmanager
+def _named(prefix: str) -> Iterator[None]:
+    """Turn the ValueError of a dataclass's range check, and a missing value, into a UserError with
+    the full name of the key."""
+    try:
+        yield
+    except MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key}: has no value") from error
+    except ValueError as error:
+        raise UserError(f"{prefix}{error}") from error

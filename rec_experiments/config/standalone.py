@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
-from hydra import compose
 from torch import Tensor
 
 from rec_experiments import rng
@@ -14,7 +13,7 @@ from rec_experiments.algo.advantages import AsGiven
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.truncation import PenaliseTruncated
 from rec_experiments.config import schema
-from rec_experiments.config.composition import composing
+from rec_experiments.config.composition import compose, composing
 from rec_experiments.config.experiment import Pieces
 from rec_experiments.errors import UserError
 from rec_experiments.training.metrics import TokenLog

@@ -15,8 +15,7 @@ import torch
 import transformers
 from torch import nn
 
-from rec_experiments import cache
-from rec_experiments.files import no_link, read_whole, write_with_digest
+from rec_experiments.files import cache_folder, no_link, read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import Tiny, WarmStart
@@ -50,7 +49,7 @@ def load_warm_start(
     # As `dataclasses.asdict` has it, which copies all that is in a problem.
     written = json.dumps(recipe, sort_keys=True, default=_fields)
     digest = hashlib.sha256(written.encode()).hexdigest()
-    file = cache.folder() / f"warm_start_{digest[:16]}.pt"
+    file = cache_folder() / f"warm_start_{digest[:16]}.pt"
 
     def make() -> bytes:
         shown = task.demonstrations(problems, plan.steps * plan.batch_size, plan.seed)

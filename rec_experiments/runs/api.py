@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose
-
 from rec_experiments.config import experiment as typed
 from rec_experiments.config import schema
-from rec_experiments.config.composition import composing
+from rec_experiments.config.composition import compose, composing
 from rec_experiments.config.identity import run_path
 
 

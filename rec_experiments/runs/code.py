@@ -20,7 +20,6 @@ from typing import Any
 import yaml
 
 from rec_experiments.cache import Kept
-from rec_experiments.cli import streams
 from rec_experiments.errors import USER_ERROR, UserError, printable
 from rec_experiments.runs.reading import read_object, unreadable
 
@@ -294,9 +293,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with streams.unfailing():
-        try:
-            main(sys.argv[1:])
-        except UserError as error:
-            print(f"error: {printable(str(error))}", file=sys.stderr)
-            sys.exit(USER_ERROR)
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        sys.exit(USER_ERROR)

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from rec_experiments.config import schema
-from rec_experiments.config.composition import composing
+from rec_experiments.config.composition import compose, composing
 from rec_experiments.config.experiment import Experiment, check_seed
 from rec_experiments.config.identity import identity, run_path
 from rec_experiments.errors import UserError

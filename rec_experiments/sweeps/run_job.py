@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 from rec_experiments.cli import train
-from rec_experiments.cli.command import told_once
+from rec_experiments.cli.command import one_line_errors
 from rec_experiments.config import schema
 from rec_experiments.sweeps.submission import read
 
 
 def main(folder: str, number: str) -> None:
-    with told_once():
+    with one_line_errors():
         job = read(Path(folder)).jobs[int(number)]
         # For the provenance of the run: the command that repeats it alone.
         sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]

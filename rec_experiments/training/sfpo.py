@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rec_experiments.distributed import kept
 from rec_experiments.training.protocol import Row, State
 from rec_experiments.training.updates import Updates
@@ -63,6 +61,8 @@ class SlowFast(Updates):
         """Whether the last of these entropies stops the fast steps."""
         if self.threshold is None or len(entropies) < self.window:
             return False
+        import numpy as np  # not on top: --help would take a tenth of a second more
+
         last = np.array(entropies[-self.window :])
         deviation = last.std() + MIN_DEVIATION
         return bool(abs(last[-1] - last.mean()) >= self.threshold * deviation)

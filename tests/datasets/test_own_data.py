@@ -16,9 +16,9 @@ import yaml
 from conftest import command, experiment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments import cache
 from rec_experiments.datasets.own_data import function, result
 from rec_experiments.errors import UserError
+from rec_experiments.files import cache_folder
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs.prepare import prepare, verifier_for
 from rec_experiments.types import VerifierResult
@@ -163,7 +163,7 @@ def test_the_warm_start_depends_on_the_rows(place):
         write_rows(place / "data", rows)
         trainer = prepare(experiment(*tiny))
         trainer.rollouts.worker.close()
-        made.append(len([*cache.folder().glob("warm_start_*.pt")]))
+        made.append(len([*cache_folder().glob("warm_start_*.pt")]))
     assert made[1] == made[0]
     assert made[2] == made[1] + 1
 

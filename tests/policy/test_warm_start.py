@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import SMALL, experiment
 
-from rec_experiments import cache
+from rec_experiments.files import cache_folder
 from rec_experiments.policy.warm_start import kept
 from rec_experiments.runs.prepare import prepare
 
@@ -103,7 +103,7 @@ def test_a_shared_cache_is_read_where_it_cannot_be_written(tmp_path, maker, monk
 def test_a_run_goes_on_with_a_damaged_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
     first = prepare(experiment(*SMALL)).model.state_dict()
-    [file] = cache.folder().glob("warm_start_*.pt")
+    [file] = cache_folder().glob("warm_start_*.pt")
     file.write_bytes(b"garbage")
     notes: list[str] = []
     second = prepare(experiment(*SMALL), notes.append).model.state_dict()

@@ -3,8 +3,5 @@ importing."""
 
 from importlib import import_module
 
-from rec_experiments.garbage import none_collected
-
-with none_collected():
-    for module in ("cli", "run", "samplers.decoding"):
-        import_module(f"rec_experiments.{module}")
+for module in ("cli.train", "runs.run", "samplers.decoding"):
+    import_module(f"rec_experiments.{module}")

@@ -1,7 +1,6 @@
-"""`python -m rec_experiments new`: write a package of your own to begin with.
-
-Beside this file stands one whole package of each kind. A new one is its copy under another name.
-"""
+"""Writes a small package of your own into the folder NAME. It works as written, and you change it.
+Once it is installed (pip install ./NAME), its parts can be chosen, swept and listed like those of
+this project."""
 
 import ast
 import importlib.util
@@ -9,43 +8,50 @@ import keyword
 import shutil
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from rec_experiments.cli import command, help
+from rec_experiments.cli.parser import Parser
 from rec_experiments.config.composition import choices_by_group
 from rec_experiments.errors import UserError
 
-TEMPLATES = Path(__file__).parent
-KINDS = {"algorithm": "my_algorithm", "task": "my_task"}  # and the name in its template
-# Words that Hydra or YAML reads as no text.
+TEMPLATES = Path(__file__).parent  # a complete package of each kind
+KINDS = {"algorithm": "my_algorithm", "dataset": "my_dataset"}  # and the name in its template
+FORMER_KINDS = {"task": "dataset"}
+# Words that Hydra or YAML does not read as text.
 VALUES = ("false", "inf", "nan", "no", "null", "off", "on", "true", "yes")
 NOT_COPIED = ("__pycache__", "*.pyc", ".*")
-PAGE = help.Page(
-    command="new",
-    usage=("algorithm NAME", "task NAME"),
-    about="Writes a small package of your own into the folder NAME: it works as it stands, and is "
-    "to be changed. Installed beside this project (pip install ./NAME), its parts are chosen, "
-    "swept and listed as the project's own.",
-    entries={
-        "algorithm": "a piece of a loss, a preset, a test against a closed form, and a sweep "
-        "against GRPO and REC at three stalenesses",
-        "task": "problems, a verifier and demonstrations of your own, with a test",
-        "NAME": "of the package, its folder, and what it adds",
-    },
-)
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "kind", metavar="KIND",
+        help="algorithm: a piece of a loss, a preset, a test against a closed form, and a sweep "
+        "that compares it with GRPO and REC at three stalenesses. dataset: problems, a verifier, "
+        "demonstrations, and a test",
+    )  # fmt: skip
+    parser.add_argument("name", metavar="NAME", help="of the package, its folder and its choices")
+
+
+def main(args: Namespace) -> None:
+    """Raises UserError as `create` does."""
+    folder = create(args.kind, args.name, Path.cwd())
+    print((folder / "README.md").read_text(encoding="utf-8"), end="")
 
 
 def create(kind: str, name: str, parent: Path) -> Path:
-    """A package in the folder `parent`/`name`, whole or not at all. Returns the folder.
+    """Write a package into the folder `parent`/`name`, or leave nothing. Returns the folder.
 
-    Raises UserError for a kind that there is not, a name that no package can have or another thing
-    has, and a folder that is there or cannot be written.
+    Raises UserError for an unknown kind, a name that is invalid or taken, and a folder that exists
+    or cannot be written.
     """
+    if kind in FORMER_KINDS:
+        raise UserError(f"new {kind}: is called now: new {FORMER_KINDS[kind]} {name}")
     if kind not in KINDS:
         raise UserError(f"new {kind}: no such kind; allowed: {', '.join(KINDS)}")
     folder = parent / name
-    if reason := unfit(name) or ("is there already" if folder.exists() else taken(kind, name)):
+    if reason := unfit(name) or ("exists already" if folder.exists() else taken(kind, name)):
         raise UserError(f"new {kind} {name}: {reason}; choose another name")
     replaced = {KINDS[kind]: name, camel(KINDS[kind]): camel(name)}
     try:
@@ -65,7 +71,7 @@ def unfit(name: str) -> str:
         return "must be a name for a Python package: a letter, then a-z, 0-9 and _"
     keywords = any(map(keyword.iskeyword, (name, camel(name))))
     if name.startswith("_") or keywords or name in sys.stdlib_module_names:
-        return "is a word of Python's own"
+        return "is a word that Python uses itself"
     if name in VALUES:
         return "is a value on a command line, not a name"
     return ""
@@ -80,7 +86,7 @@ def taken(kind: str, name: str) -> str:
     groups = choices_by_group()
     for group in _groups(TEMPLATES / kind, KINDS[kind]):
         if name in groups.get(group, ()):
-            return f"{group}={name} is there already"
+            return f"{group}={name} exists already"
     return ""
 
 
@@ -98,13 +104,13 @@ def _groups(template: Path, name: str) -> Iterator[str]:
 
 
 def camel(name: str) -> str:
-    """As a class is called: my_task is MyTask."""
+    """The name of its class: my_dataset is MyDataset."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
 def _rename(folder: Path, replaced: dict[str, str]) -> None:
-    """Put other names for some, in all texts and in the names of files and folders."""
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+    """Replace names in all texts, and in the names of files and folders."""
+    for path in sorted(folder.rglob("*"), reverse=True):  # the content of a folder before itself
         if path.is_file():
             path.write_text(_replace(path.read_text(encoding="utf-8"), replaced), encoding="utf-8")
         path.rename(path.with_name(_replace(path.name, replaced)))
@@ -114,21 +120,3 @@ def _replace(text: str, replaced: dict[str, str]) -> str:
     for old, new in replaced.items():
         text = text.replace(old, new)
     return text
-
-
-def run(arguments: list[str]) -> None:
-    """Raises UserError for a wrong argument, and as `create` does."""
-    line = command.parse(arguments)
-    for override in line.overrides:
-        raise UserError(f"{override}: is not understood; allowed: {'|'.join(KINDS)} NAME")
-    match line.words:
-        case [kind, name]:
-            folder = create(kind, name, Path.cwd())
-        case _:
-            words = " ".join(["new", *line.words])
-            raise UserError(f"{words}: a kind and a name are wanted, as in new algorithm my_idea")
-    print((folder / "README.md").read_text(encoding="utf-8"), end="")
-
-
-def main(arguments: list[str]) -> None:
-    command.plain_main(run, PAGE, arguments)

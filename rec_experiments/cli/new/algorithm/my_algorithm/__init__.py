@@ -1,4 +1,4 @@
-"""MyAlgorithm: policy gradients whose importance weight is capped."""
+"""MyAlgorithm: policy gradients with a capped importance weight."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from rec_experiments.types import LossInput, Piece
 
-if TYPE_CHECKING:  # this module loads with every configuration: what is heavy waits
+if TYPE_CHECKING:  # every command imports this module: import slow packages late
     from torch import Tensor
 
 
 @dataclass(kw_only=True)
 class MyAlgorithm(Piece):
-    """w(ρ) = min(ρ, cap), with ρ = π_θ / π_that drew the token. Raises ValueError unless cap > 0.
+    """w(ρ) = min(ρ, cap), where ρ = π_θ / π_behavior. Raises ValueError unless cap > 0.
 
-    Its fields are its configuration; their values stand in conf/weight/my_algorithm.yaml.
+    The fields are the configuration; conf/weight/my_algorithm.yaml has the values.
     """
 
     cap: float

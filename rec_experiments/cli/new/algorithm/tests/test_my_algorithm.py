@@ -1,4 +1,4 @@
-"""MyAlgorithm against its closed form, through the configuration that a run would compose."""
+"""MyAlgorithm against its closed form, composed as in a run."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from rec_experiments.errors import UserError
 
 
 def gradient(algorithm, ratios):
-    """Of the loss, at one token for each of two responses to a prompt; the first is right."""
+    """Of the loss, for two responses of one token to the same prompt; the first is correct."""
     logp = torch.log(torch.tensor(ratios))[:, None].requires_grad_()
     out = algorithm(
         logp=logp,
@@ -21,7 +21,7 @@ def gradient(algorithm, ratios):
     return logp.grad[:, 0].tolist()
 
 
-def test_the_gradient_is_minus_advantage_times_weight_over_tokens():
+def test_gradient_is_minus_advantage_times_weight_over_tokens():
     algorithm = rec_experiments.algorithm("my_algorithm", "weight.cap=1.5")
     advantages, weights = (0.5, -0.5), (1.5, 0.25)  # ρ = 2 is capped, ρ = 0.25 is not
     expected = [-a * w / 2 for a, w in zip(advantages, weights, strict=True)]
@@ -33,6 +33,6 @@ def test_on_fresh_data_it_is_reinforce():
     assert gradient(ours, (1.0, 1.0)) == gradient(plain, (1.0, 1.0))
 
 
-def test_a_cap_out_of_range_is_refused():
+def test_cap_out_of_range_is_refused():
     with pytest.raises(UserError, match=r"weight\.cap=0\.0: must be greater than 0"):
         rec_experiments.algorithm("my_algorithm", "weight.cap=0.0")

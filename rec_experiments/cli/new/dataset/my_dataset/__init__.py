@@ -1,4 +1,4 @@
-"""MyTask: prompt `4731=`, response `1347`."""
+"""MyDataset: prompt `4731=`, response `1347`."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from rec_experiments.types import Piece, Problem, VerifierResult
 
 
 @dataclass(kw_only=True)
-class MyTask(Piece):
-    """Digits to be sorted. Raises ValueError unless there are enough different prompts.
+class MyDataset(Piece):
+    """Digits to sort. Raises ValueError unless there are enough different prompts.
 
-    Its fields are its configuration; their values stand in conf/dataset/my_task.yaml.
+    The fields are the configuration; conf/dataset/my_dataset.yaml has the values.
     """
 
     digits: int
@@ -27,18 +27,18 @@ class MyTask(Piece):
             raise ValueError(f"digits={self.digits}: makes fewer prompts than are asked for")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
-        """Training and evaluation problems, the same ones in every run; none is in both."""
+        """Training and evaluation problems: the same in every run, and disjoint."""
         prompts = np.random.default_rng(0).permutation(10**self.digits)
         problems = [self.problem(f"{number:0{self.digits}d}") for number in prompts]
         return problems[: self.train_problems], problems[-self.eval_problems :]
 
     def problem(self, digits: str) -> Problem:
-        """What the model sees, what its answer is checked against, and a right response."""
+        """What the model sees, what its answer is checked against, and a correct response."""
         solution = "".join(sorted(digits))
         return Problem(({"role": "user", "content": f"{digits}="},), solution, solution)
 
     def verify(self, response: str, answer: str) -> VerifierResult:
-        """reward is what is learned from, accuracy is 1 for a right answer; they may differ."""
+        """The algorithm learns from `reward`; `accuracy` is 1 for a correct answer."""
         correct = float(response == answer)
         return VerifierResult(reward=correct, accuracy=correct)
 
@@ -48,9 +48,9 @@ class MyTask(Piece):
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int
     ) -> list[tuple[int, list[str]]]:
-        """What a tiny model, which starts from nothing, is shown before its run: the number of a
-        problem and the model's turns, here one. Half of the solutions have two digits swapped, so
-        that there is something left to learn."""
+        """Examples that warm-start a tiny model: the index of a problem, and the model's turns on
+        it (here one). Half of the solutions have two digits swapped, so that the run has something
+        to learn."""
         generator = np.random.default_rng(seed)
         shown = []
         for i in generator.integers(len(problems), size=count):
@@ -62,4 +62,4 @@ class MyTask(Piece):
         return shown
 
 
-SCHEMAS = {"dataset": {"my_task": MyTask}}  # slot to name to class
+SCHEMAS = {"dataset": {"my_dataset": MyDataset}}  # slot to name to class
