@@ -17,7 +17,7 @@ import yaml
 from conftest import experiment
 
 from rec_experiments import sweeps
-from rec_experiments.cli.help import COMMANDS
+from rec_experiments.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

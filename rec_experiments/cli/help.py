@@ -87,7 +87,7 @@ def _comments_of_choice(group: str, choice: str | None) -> dict[str, str]:
     package = re.match(r"# @package (\S+)", text)
     prefix = {"_global_": ""}.get(package[1], f"{package[1]}.") if package else f"{group}."
     found: dict[str, str] = {}
-    for parent in yaml.safe_load(text).get("defaults", []):
+    for parent in yaml.load(text, yaml.CSafeLoader).get("defaults", []):
         if isinstance(parent, str):
             found |= _comments_of_choice(group, parent)
     return found | {f"{prefix}{key}": words for key, words in comments_in(file).items()}

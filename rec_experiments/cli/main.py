@@ -85,10 +85,16 @@ def dispatch(words: list[str]) -> None:
 def run_command(name: str, *words: str) -> None:
     """Run a command with these arguments; a user's mistake is one line and exit code 2."""
     from rec_experiments.cli.command import one_line_errors
-    from rec_experiments.cli.parser import Parser
 
     with one_line_errors():
-        module = import_module(f"{__package__}.{name}")
-        parser = Parser(name, module.__doc__)
-        module.add_arguments(parser)
-        module.main(parser.parse([*words]))
+        call_command(name, *words)
+
+
+def call_command(name: str, *words: str) -> None:
+    """As `run_command`. Raises UserError for a user's mistake."""
+    from rec_experiments.cli.parser import Parser
+
+    module = import_module(f"{__package__}.{name}")
+    parser = Parser(name, module.__doc__)
+    module.add_arguments(parser)
+    module.main(parser.parse([*words]))

@@ -18,6 +18,7 @@ from fabricated import write_run
 from rec_experiments import sweeps
 from rec_experiments.analysis import tuning
 from rec_experiments.analysis.results import figure_data as collect
+from rec_experiments.cli.main import call_command
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 from rec_experiments.sweeps import compositions
@@ -63,7 +64,7 @@ def tuned(tmp_path, runs):
 
     def tuned(*more):
         out = tmp_path / "tuned.yaml"
-        tuning.run(["scale=mini", f"runs={tmp_path / 'runs'}", f"out={out}", *more])
+        call_command("tune", "scale=mini", f"runs={tmp_path / 'runs'}", f"out={out}", *more)
         return yaml.safe_load(out.read_text())
 
     return tuned

@@ -4,7 +4,6 @@
 2. The help page lists every group with its choices, and the keys with their values.
 """
 
-import gc
 import json
 import os
 import re
@@ -19,7 +18,9 @@ from fabricated import rows_of, write_run
 from omegaconf import OmegaConf
 
 from rec_experiments import sweeps
-from rec_experiments.cli import help, train
+from rec_experiments.cli import help
+from rec_experiments.cli.main import COMMANDS
+from rec_experiments.cli.parser import WIDTH
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group
 from rec_experiments.runs import provenance
@@ -68,7 +69,7 @@ def swept(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_spy_sees_what_is_loaded(tmp_path):
+def test_spy_sees_what_is_loaded(tmp_path):
     assert loaded("-c", "import torch", cwd=tmp_path) == {"torch"}
 
 
@@ -78,21 +79,21 @@ def test_the_spy_sees_what_is_loaded(tmp_path):
         ["rec_experiments", "--help"],
         ["rec_experiments", "--cfg", "job", "--resolve"],
         ["rec_experiments", "-m", "sweep=fig3", *FEW],  # all of it is finished
-        ["rec_experiments.sweeps", "--help"],
-        ["rec_experiments.sweeps", "list", "fig3", *FEW],
-        ["rec_experiments.sweeps", "status", "fig3", *FEW],
-        ["rec_experiments.analysis.figures", "fig3", *FEW],
-        ["rec_experiments.analysis.figures", "--help"],
-        ["rec_experiments.analysis.claims", *FEW],
-        ["rec_experiments.analysis.report", "figures=fig3", *FEW],
+        ["rec_experiments", "sweeps", "--help"],
+        ["rec_experiments", "sweeps", "list", "fig3", *FEW],
+        ["rec_experiments", "sweeps", "status", "fig3", *FEW],
+        ["rec_experiments", "figures", "fig3", *FEW],
+        ["rec_experiments", "figures", "--help"],
+        ["rec_experiments", "claims", *FEW],
+        ["rec_experiments", "report", "figures=fig3", *FEW],
     ],
     ids=" ".join,
 )
-def test_a_command_without_gradients_does_not_load_torch(swept, arguments):
+def test_no_torch_without_gradients(swept, arguments):
     assert loaded("-m", *arguments, cwd=swept).isdisjoint(HEAVY)
 
 
-def test_a_process_that_only_launches_jobs_does_not_load_torch(tmp_path):
+def test_no_torch_in_a_launcher(tmp_path):
     script = tmp_path / "launch.py"
     script.write_text(
         """
@@ -130,8 +131,8 @@ def test_help_lists_groups_choices_and_values(tmp_path):
     assert "hydra" not in config
 
 
-def test_help_has_the_remarks_of_the_files_on_their_keys():
-    page = help.page_of_a_run("config", ["algo=grpo", "dataset=gsm8k", "model=small_1m"])
+def test_help_has_the_comments_of_the_files():
+    page = help.page(["algo=grpo", "dataset=gsm8k", "model=small_1m"], COMMANDS)
     values = page.partition("Keys (key=value), with the defaults\n")[2]
     flat = " ".join(re.sub(r"\n +# ", " ", values).split())
     for line in (
@@ -145,31 +146,20 @@ def test_help_has_the_remarks_of_the_files_on_their_keys():
         assert line in flat
     shown = OmegaConf.create(values.partition("\n--hydra-help")[0])
     assert OmegaConf.to_container(shown) == resolve("algo=grpo", "dataset=gsm8k", "model=small_1m")
-    assert max(map(len, page.splitlines()[:12] + values.splitlines()[:40])) <= help.WIDTH
+    assert max(map(len, page.splitlines()[:12] + values.splitlines()[:40])) <= WIDTH
 
 
-def test_remarks_are_those_behind_a_key_and_the_lines_that_follow(tmp_path):
+def test_comments_of_a_key(tmp_path):
     (tmp_path / "a.yaml").write_text(
         "# of the file\nseed: 0  # of data\nmodel:\n  width: 3   # of a layer,\n"
         "             # at least 1\n  # of nothing\n  url: a#b\n\n# of the next\nlast: 1\n"
     )
-    assert help.remarks_in(tmp_path / "a.yaml") == {
+    assert help.comments_in(tmp_path / "a.yaml") == {
         "seed": "of data",
         "model.width": "of a layer, at least 1 of nothing",
     }
 
 
-def test_every_listed_choice_is_a_file_of_its_group():
+def test_choices_are_files():
     for group, choices in choices_by_group().items():
         assert all((schema.CONF / group / f"{choice}.yaml").is_file() for choice in choices)
-
-
-def test_objects_from_before_a_run_are_at_rest_during_it_alone(monkeypatch):
-    counts = []
-    monkeypatch.setattr(schema, "build", lambda config, kind: None)
-    monkeypatch.setattr(
-        "rec_experiments.runs.run.run", lambda *_: counts.append(gc.get_freeze_count())
-    )
-    train.start(OmegaConf.create())
-    assert counts[0] > 10_000
-    assert gc.get_freeze_count() == 0

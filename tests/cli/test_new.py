@@ -1,9 +1,9 @@
-"""`python -m rec_experiments new`: what it writes works as it stands.
+"""`python -m rec_experiments new`: what it writes works without changes.
 
 1. From the wheel, in an empty folder: the package runs, sweeps, is drawn, tests itself, and is
-   listed beside ours.
-2. A name that cannot be, a folder that is there: one line, exit code 2, and nothing is left.
-3. No name of the template is left in what is written.
+   listed with ours.
+2. An invalid name, or an existing folder: one line, exit code 2, and nothing is left behind.
+3. No name of the template is left in the new package.
 """
 
 import os
@@ -54,7 +54,7 @@ def outsider(tmp_path_factory) -> Outsider:
     return Outsider(tmp_path_factory.mktemp("outsider"))
 
 
-def test_an_algorithm_from_the_wheel_in_an_empty_folder(outsider):
+def test_algorithm_from_the_wheel(outsider):
     where = outsider.python("-c", "import rec_experiments as r; print(r.__file__)")
     assert Path(where).is_relative_to(outsider.site)
     assert "pip install ./my_idea" in outsider.ours("new", "algorithm", "my_idea")
@@ -89,8 +89,8 @@ def test_its_sweep_and_its_figure(outsider):
 
 
 @pytest.mark.long
-def test_a_task_from_the_wheel_in_an_empty_folder(outsider):
-    outsider.ours("new", "task", "sorting")
+def test_dataset_from_the_wheel(outsider):
+    outsider.ours("new", "dataset", "sorting")
     outsider.install("./sorting")
     assert "4 passed" in outsider.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "sorting")
     gold = ("dataset=sorting", "dataset.train_problems=64", "dataset.eval_problems=16")
@@ -102,31 +102,32 @@ def test_a_task_from_the_wheel_in_an_empty_folder(outsider):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "new: a kind and a name are wanted"),
-        (("algorithm",), "new algorithm: a kind and a name are wanted"),
-        (("sampler", "mine"), "new sampler: no such kind; allowed: algorithm, task"),
+        ((), "the following arguments are required: KIND, NAME"),
+        (("algorithm",), "the following arguments are required: NAME"),
+        (("sampler", "mine"), "new sampler: no such kind; allowed: algorithm, dataset"),
         (("algorithm", "my-idea"), "my-idea: must be a name for a Python package"),
         (("algorithm", "MyIdea"), "MyIdea: must be a name for a Python package"),
         (("algorithm", "../idea"), "../idea: must be a name for a Python package"),
         (("algorithm", "3rd"), "3rd: must be a name for a Python package"),
         (("algorithm", "été"), "été: must be a name for a Python package"),
-        (("algorithm", "lambda"), "lambda: is a word of Python's own"),
-        (("algorithm", "json"), "json: is a word of Python's own"),
-        (("algorithm", "_idea"), "_idea: is a word of Python's own"),
-        (("task", "none"), "none: is a word of Python's own"),
+        (("algorithm", "lambda"), "lambda: is a word that Python uses itself"),
+        (("algorithm", "json"), "json: is a word that Python uses itself"),
+        (("algorithm", "_idea"), "_idea: is a word that Python uses itself"),
+        (("dataset", "none"), "none: is a word that Python uses itself"),
         (("algorithm", "on"), "on: is a value on a command line, not a name"),
-        (("task", "problem"), "problem: its class would be Problem, which it imports"),
+        (("dataset", "problem"), "problem: its class would be Problem, which it imports"),
         (("algorithm", "numpy"), "numpy: is a module that Python finds already"),
-        (("algorithm", "grpo"), "algo=grpo is there already"),
-        (("algorithm", "importance"), "weight=importance is there already"),
-        (("algorithm", "fig3"), "sweep=fig3 is there already"),
-        (("task", "gsm8k"), "dataset=gsm8k is there already"),
-        (("algorithm", "there"), "there: is there already"),
-        (("algorithm", "mine", "cap=3"), "cap=3: is not understood"),
+        (("algorithm", "grpo"), "algo=grpo exists already"),
+        (("algorithm", "importance"), "weight=importance exists already"),
+        (("algorithm", "fig3"), "sweep=fig3 exists already"),
+        (("dataset", "gsm8k"), "dataset=gsm8k exists already"),
+        (("algorithm", "there"), "there: exists already"),
+        (("algorithm", "mine", "cap=3"), "unrecognized arguments: cap=3"),
+        (("task", "mine"), "new task: is called now: new dataset mine"),
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_is_one_line_and_leaves_nothing(words, reason, monkeypatch, capfd, tmp_path):
+def test_bad_input_leaves_nothing(words, reason, monkeypatch, capfd, tmp_path):
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path)
     assert reason in refused(["new", *words], monkeypatch, capfd, main)
@@ -134,13 +135,13 @@ def test_what_cannot_be_is_one_line_and_leaves_nothing(words, reason, monkeypatc
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+def test_read_only_folder(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match=r"new task mine: cannot be written \(Permission denied\)"):
-        new.create("task", "mine", tmp_path)
+    with pytest.raises(UserError, match=r"mine: cannot be written \(Permission denied\)"):
+        new.create("dataset", "mine", tmp_path)
 
 
-def test_a_disk_that_fills_leaves_nothing(tmp_path, monkeypatch):
+def test_full_disk_leaves_nothing(tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -151,7 +152,7 @@ def test_a_disk_that_fills_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", new.KINDS)
-def test_nothing_is_called_as_the_template(kind, tmp_path):
+def test_no_name_of_the_template_is_left(kind, tmp_path):
     folder = new.create(kind, "other_name", tmp_path)
     template, old = new.TEMPLATES / kind, new.KINDS[kind]
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import Gemma3Config, GPT2Config, LlamaConfig
 from update_golden import GOLDEN
 
-from rec_experiments.cli import plan as command
+from rec_experiments.cli.main import run_command
 from rec_experiments.distributed import World
 from rec_experiments.errors import UserError
 from rec_experiments.plan import budget, memory, passes
@@ -327,14 +327,14 @@ def test_a_sampler_that_sleeps_leaves_the_device():
     ],
 )
 def test_bad_input_is_one_line(arguments, line, monkeypatch, capfd):
-    said = refused(arguments, monkeypatch, capfd, lambda: command.main(arguments))
+    said = refused(arguments, monkeypatch, capfd, lambda: run_command("plan", *arguments))
     assert line in said
 
 
 def test_a_run_that_does_not_fit_is_refused_with_what_would(monkeypatch, capsys):
     """7B does not fit one GPU; nothing of the plan is hidden by the refusal."""
     with pytest.raises(SystemExit) as stopped:
-        command.main(["setting=paper/guru", "gpus=1x80gb"])
+        run_command("plan", "setting=paper/guru", "gpus=1x80gb")
     out, err = capsys.readouterr()
     assert stopped.value.code == 2
     assert "does not fit" in out

@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from rec_experiments.cli import evaluate, export
+from rec_experiments.cli.main import run_command
 from rec_experiments.distributed import ALONE, SHARD
 from rec_experiments.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
-from rec_experiments.runs import evaluation, saved
+from rec_experiments.runs import evaluation, export, saved
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.joining import joined
 
@@ -151,26 +151,26 @@ def test_intervals():
 
 
 @pytest.mark.parametrize(
-    ("entry", "arguments", "line"),
+    ("name", "arguments", "line"),
     [
-        (export, ["{run}"], "give two folders"),
-        (export, ["{run}", "{tmp}/out", "step=7"], "step=7: has no checkpoint; allowed: 3, 2"),
-        (export, ["{run}", "{tmp}"], "is there already"),
-        (export, ["{tmp}", "{tmp}/out"], "is no run folder"),
-        (export, ["{run}", "{tmp}/out", "steps=7"], "steps=7: is not understood"),
-        (evaluate, ["{run}", "step=x"], "step=x: must be a whole number"),
-        (evaluate, ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
-        (evaluate, [], "give one run folder"),
-        (evaluate, ["{run}", "seed=[1"], "seed=[1: cannot be read"),
-        (evaluate, ["{run}", "=3"], "=3: names no key"),
-        (evaluate, ["{run}", "model.hidden_size=32"], "does not fit the model of the config"),
-        (evaluate, ["{run}", "eval_samples=1000000000000"], "eval_samples=1000000000000: "),
-        (export, ["{run}", "{tmp}/a/" + "b" * 300 + "/c"], "too long"),
+        ("export", ["{run}"], "the following arguments are required: OUT"),
+        ("export", ["{run}", "{tmp}/out", "step=7"], "step=7: has no checkpoint; allowed: 3, 2"),
+        ("export", ["{run}", "{tmp}"], "exists already"),
+        ("export", ["{tmp}", "{tmp}/out"], "is no run folder"),
+        ("export", ["{run}", "{tmp}/out", "steps=7"], "unrecognized arguments: steps=7"),
+        ("evaluate", ["{run}", "step=x"], "step=x: must be a whole number"),
+        ("evaluate", ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
+        ("evaluate", [], "the following arguments are required: RUN|MODEL"),
+        ("evaluate", ["{run}", "seed=[1"], "seed=[1: cannot be read"),
+        ("evaluate", ["{run}", "=3"], "unrecognized arguments: =3"),
+        ("evaluate", ["{run}", "model.hidden_size=32"], "does not fit the model of the config"),
+        ("evaluate", ["{run}", "eval_samples=1000000000000"], "eval_samples=1000000000000: "),
+        ("export", ["{run}", "{tmp}/a/" + "b" * 300 + "/c"], "too long"),
     ],
 )
-def test_bad_input_is_one_line(done, tmp_path, entry, arguments, line, monkeypatch, capfd):
+def test_bad_input_is_one_line(done, tmp_path, name, arguments, line, monkeypatch, capfd):
     words = [word.format(run=done.path, tmp=tmp_path) for word in arguments]
-    assert line in refused(words, monkeypatch, capfd, lambda: entry.main(words))
+    assert line in refused(words, monkeypatch, capfd, lambda: run_command(name, *words))
     assert list(tmp_path.iterdir()) == []
 
 

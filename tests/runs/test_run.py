@@ -12,13 +12,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import SMALL, experiment, resolve
 from conftest import run as train_until
 
-from rec_experiments.cli.command import told_once
+from rec_experiments.cli.command import one_line_errors
 from rec_experiments.config.identity import run_path
 from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.runs import run as running
@@ -158,48 +157,6 @@ def test_a_name_that_wandb_refuses_is_one_line(tmp_path, monkeypatch):
     assert RunFolder(tmp_path / "run").status()["state"] == "failed"
 
 
-# Output ------------------------------------------------------------------------------------------
-
-TALKS = """
-import sys
-from rec_experiments.cli.streams import make_unfailing
-make_unfailing()
-make_unfailing()
-for number in range(100_000):
-    print("Σ", number)
-print("done", file=sys.stderr)
-"""
-
-
-def talk(encoding: str, stdout: int) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", TALKS], env={**os.environ, "PYTHONIOENCODING": encoding},
-        stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_a_reader_that_goes_away_stops_nothing():
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = talk("utf-8", writer)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "done\n")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_behind_the_output_stops_nothing():
-    with open("/dev/full", "wb") as full:
-        done = talk("utf-8", full.fileno())
-    assert (done.returncode, done.stderr) == (0, "done\n")
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_without_the_letter_gets_another(encoding):
-    done = talk(encoding, subprocess.PIPE)
-    assert (done.returncode, done.stderr) == (0, "done\n")
-    assert done.stdout.startswith("? 0\n? 1\n")
-
-
 def test_texts_of_others_cannot_steer_a_terminal():
     assert printable("Σ \x1b[2J\r\x9b1m\u202eabc\ud800\n\tend") == (
         r"Σ \x1b[2J\r\x9b1m\u202eabc\ud800  end"
@@ -208,7 +165,7 @@ def test_texts_of_others_cannot_steer_a_terminal():
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_what_is_full_is_one_line(code, capsys):
-    with pytest.raises(SystemExit) as ended, told_once():
+    with pytest.raises(SystemExit) as ended, one_line_errors():
         raise OSError(code, os.strerror(code))
     assert ended.value.code == 1
     assert capsys.readouterr().err == (

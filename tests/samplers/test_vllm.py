@@ -27,11 +27,11 @@ import torch
 from conftest import SMALL, command, experiment, run
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.cli.export import export
 from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rng import TRAIN
+from rec_experiments.runs.export import export
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.samplers.weight_push import update_info

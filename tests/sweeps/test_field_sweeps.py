@@ -13,7 +13,7 @@ from conftest import resolve
 from fabricated import STABLE, rows_of, write_run
 
 from rec_experiments import sweeps
-from rec_experiments.cli import figures as figures_cli
+from rec_experiments.cli.main import run_command
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 
@@ -178,7 +178,7 @@ def test_the_files_of_the_tables_have_their_columns(table, tmp_path):
     for path, job in sweeps.distinct(runs).items():
         steps = job.config["steps"]
         write_run(tmp_path / "runs" / path.name, rows_of(STABLE, job.config["seed"], steps))
-    figures_cli.main([table, f"out={tmp_path}", f"runs={tmp_path}/runs"])
+    run_command("figures", *[table, f"out={tmp_path}", f"runs={tmp_path}/runs"])
     found = json.loads((tmp_path / f"{table}.json").read_text())["evaluations"]
     assert [(row["arm"], row["column"], row["seeds"]) for row in found] == [
         (arm, "β = 0.001", 3) for arm in ("GRPO with KL (v=1, i=1)", "GRPO with KL (v=10, i=1)")
@@ -196,7 +196,7 @@ def test_the_files_of_the_tables_have_their_columns(table, tmp_path):
 
 def test_an_unknown_statistic_is_one_line(capsys):
     with pytest.raises(SystemExit) as caught:
-        figures_cli.main(["paper2_table2", "hydra.sweeper.statistics=[mode]"])
+        run_command("figures", *["paper2_table2", "hydra.sweeper.statistics=[mode]"])
     error = capsys.readouterr().err
     assert (caught.value.code, error.count("\n")) == (2, 1)
     assert "hydra.sweeper.statistics=mode: no such statistic; allowed: lowest, highest" in error

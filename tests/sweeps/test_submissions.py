@@ -21,7 +21,8 @@ from kill_and_resume import differences
 from omegaconf import OmegaConf
 
 from rec_experiments import sweeps
-from rec_experiments.cli.sweeps import main, table
+from rec_experiments.cli.main import run_command
+from rec_experiments.cli.sweeps import table
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 from rec_experiments.runs import provenance
@@ -205,7 +206,7 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     arguments = ["fig3", "sync=offline", "seed=0,1", "hydra.sweeper.only=[GRPO]"]
     start(jobs[0], "done")
     with pytest.raises(SystemExit) as ended:
-        main(["status", *arguments])
+        run_command("sweeps", *["status", *arguments])
     assert ended.value.code == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["state", "step", "ends", "run"]
@@ -217,12 +218,12 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     start(jobs[1], "failed", reason="ValueError: boom")
     for command in ("status", "wait"):
         with pytest.raises(SystemExit) as ended:
-            main([command, *arguments])
+            run_command("sweeps", *[command, *arguments])
         assert ended.value.code == 1
         assert f"{jobs[1].path.name}  ValueError: boom\n" in capsys.readouterr().out
     sent = sweeps.prepare("fig3", jobs)
     with pytest.raises(SystemExit):
-        main(["status", str(sent.folder)])
+        run_command("sweeps", *["status", str(sent.folder)])
     assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 1 done, 1 failed"
 
 
@@ -236,7 +237,7 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
 )
 def test_a_wrong_command_is_told(arguments, reason, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        run_command("sweeps", *arguments)
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: {reason}")
 

@@ -29,7 +29,7 @@ from hydra.core.singleton import Singleton
 from hydra_plugins.rec_arm_sweeper import local
 
 from rec_experiments import sweeps
-from rec_experiments.cli.sweeps import main
+from rec_experiments.cli.main import run_command
 from rec_experiments.config import schema
 from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
@@ -521,7 +521,7 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multiru
         until=lambda: any(tmp_path.glob("runs/*_seed6_*/log.txt")),
     )
     assert stopped.returncode == 128 + signal.SIGINT
-    assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
+    assert stopped.stderr == "interrupted; finished runs are kept, the same command continues\n"
     assert_gone(tmp_path)
     assert "1 runs, 1 finished before" in multirun("seed=0").stdout
 
@@ -534,7 +534,7 @@ def test_a_signal_to_a_sweep_stops_its_jobs(multirun, tmp_path, number):
         "seed=6", until=lambda: any(tmp_path.glob("runs/*_seed6_*/ready")), stop=number
     )
     assert stopped.returncode == 128 + number
-    assert stopped.stderr == "interrupted; what is finished is kept, the same command goes on\n"
+    assert stopped.stderr == "interrupted; finished runs are kept, the same command continues\n"
     [log] = tmp_path.glob("runs/*_seed6_*/log.txt")
     assert log.read_text() == "seed 6\ntold to stop by SIGTERM\n"
     assert_gone(tmp_path)
@@ -608,7 +608,7 @@ def test_the_local_launcher_needs_a_process(multirun, jobs):
 
 
 def test_list_prints_each_run_once_and_what_it_would_ask_for(capsys):
-    main(["list", "fig5", "sync=offline,on_policy", "seed=0"])
+    run_command("sweeps", *["list", "fig5", "sync=offline,on_policy", "seed=0"])
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 8
     assert out.splitlines()[0] == "seed=0 setting=mini/gsm8k sync=offline algo=reinforce"

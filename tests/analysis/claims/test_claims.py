@@ -41,8 +41,8 @@ from rec_experiments.analysis.results import figure_data as collect
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run
 from rec_experiments.analysis.results.statistics import FINAL_OVER_BEST
-from rec_experiments.cli import claims as cli
-from rec_experiments.cli import figures as figures_cli
+from rec_experiments.cli import claims as claims_command
+from rec_experiments.cli.main import run_command
 
 Curve = Callable[[float, int], float]  # of (share of the run, seed)
 Cell = tuple[str, str, str]  # patterns of figure, arm and column
@@ -547,7 +547,7 @@ def fig5_runs(tmp_path, monkeypatch):
 
 def test_a_figures_files_hold_its_claims(fig5_runs, capsys):
     """Three seeds that agree to the last digit are too few."""
-    figures_cli.main(["fig5", f"out={fig5_runs}"])
+    run_command("figures", *["fig5", f"out={fig5_runs}"])
     printed = capsys.readouterr().out
     found = json.loads((fig5_runs / "fig5.json").read_text())["claims"]
     assert [each["claim"] for each in found] == [
@@ -563,7 +563,7 @@ def test_a_figures_files_hold_its_claims(fig5_runs, capsys):
 
 
 def test_the_table_is_printed_and_written(fig5_runs, capsys):
-    cli.main([f"out={fig5_runs}/claims.json", "scale=mini"])
+    run_command("claims", *[f"out={fig5_runs}/claims.json", "scale=mini"])
     printed = capsys.readouterr().out
     found = {c["claim"]: c for c in json.loads((fig5_runs / "claims.json").read_text())}
     assert len(found) == 18
@@ -584,7 +584,7 @@ def test_the_table_is_printed_and_written(fig5_runs, capsys):
 
 
 def test_scales_stand_side_by_side(fig5_runs, capsys):
-    cli.main([f"out={fig5_runs}/claims.md", "scale=mini,paper"])
+    run_command("claims", *[f"out={fig5_runs}/claims.md", "scale=mini,paper"])
     text = (fig5_runs / "claims.md").read_text()
     assert "| claim | mini | paper | seeds | figures |" in text
     assert "| on-policy-parity | supported | not run | 10, 0 | fig5 |" in text
@@ -592,21 +592,21 @@ def test_scales_stand_side_by_side(fig5_runs, capsys):
     assert text.index("## Scale mini") < text.index("## Scale paper") < text.index("## Thresholds")
     assert "> 0.06 | two standard errors" in text
     assert "“Figure 5 presents GSM8k results […]" in text
-    cli.main([f"out={fig5_runs}/claims.json", "scale=mini,paper"])
+    run_command("claims", *[f"out={fig5_runs}/claims.json", "scale=mini,paper"])
     found = json.loads((fig5_runs / "claims.json").read_text())
     assert [each["scale"] for each in found] == ["mini"] * 18 + ["paper"] * 18
 
 
 def test_every_miniature_is_judged_where_no_scale_is_named(monkeypatch):
-    monkeypatch.setattr(cli, "scales", lambda: ["large", "mini", "mini_other"])
+    monkeypatch.setattr(claims_command, "scales", lambda: ["large", "mini", "mini_other"])
     asked = []
 
     def judged(scale, runs, overrides):
         asked.append((scale, overrides))
         return claims.verdicts({}, "mini")
 
-    monkeypatch.setattr(cli, "judged", judged)
-    cli.main(["seed=0,1"])
+    monkeypatch.setattr(claims_command, "judged", judged)
+    run_command("claims", *["seed=0,1"])
     assert asked == [("mini", ["seed=0,1"]), ("mini_other", ["seed=0,1"])]
 
 
@@ -623,7 +623,7 @@ def test_every_miniature_is_judged_where_no_scale_is_named(monkeypatch):
 )
 def test_bad_input_is_one_line(fig5_runs, capsys, arguments, message):
     with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
+        run_command("claims", *arguments)
     error = capsys.readouterr().err
     assert caught.value.code == 2
     assert error.count("\n") == 1

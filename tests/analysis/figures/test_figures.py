@@ -30,7 +30,8 @@ from rec_experiments.analysis.figures.computed import fig2, fig8, theorem1
 from rec_experiments.analysis.results import figure_data as collect
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run
-from rec_experiments.cli import figures as cli
+from rec_experiments.cli import figures as figures_command
+from rec_experiments.cli.main import run_command
 from rec_experiments.rollout.schedule import Phase, Schedule
 from rec_experiments.sweeps import Panel
 
@@ -338,14 +339,14 @@ def two_sweeps(tmp_path, monkeypatch):
     monkeypatch.setattr(collect, "sweeps", fake)
     monkeypatch.setattr(collect, "composed", collect.composed.__wrapped__)
     monkeypatch.setattr(catalogue, "sweeps", fake)
-    for module in (catalogue, cli):
+    for module in (catalogue, figures_command):
         monkeypatch.setattr(module, "COMPUTED", {"fig8": fig8.draw})
     return root
 
 
 def refusal(arguments: list[str], capsys) -> str:
     with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
+        run_command("figures", *arguments)
     error = capsys.readouterr().err
     assert caught.value.code == 2
     assert error.count("\n") == 1
@@ -354,7 +355,7 @@ def refusal(arguments: list[str], capsys) -> str:
 
 def test_a_figure_with_runs_is_written(two_sweeps, tmp_path, capsys):
     out = tmp_path / "out"
-    cli.main(["fig3", f"out={out}"])
+    run_command("figures", *["fig3", f"out={out}"])
     assert capsys.readouterr().out.startswith(f"fig3: {out}/fig3.png and .pdf, .csv, .json, .txt")
     assert len(list(out.iterdir())) == 5
 
@@ -364,7 +365,7 @@ def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
     two_sweeps.rename(moved)
     assert "no run found" in refusal(["fig3", f"out={tmp_path}/out"], capsys)
     (tmp_path / "empty").mkdir()
-    cli.main(["fig3", f"out={tmp_path}/out", f"runs={tmp_path}/empty,{moved}"])
+    run_command("figures", *["fig3", f"out={tmp_path}/out", f"runs={tmp_path}/empty,{moved}"])
 
 
 def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
@@ -372,7 +373,7 @@ def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
     (run / "status.json").write_text('{"state": "running"}')
     with open(run / "metrics.jsonl", "a") as rows:
         rows.write('{"step": 99, "eval/acc')  # half a row
-    cli.main(["fig3", f"out={tmp_path}/out"])
+    run_command("figures", *["fig3", f"out={tmp_path}/out"])
     assert f"(running, step {STEPS})" in capsys.readouterr().out
 
 

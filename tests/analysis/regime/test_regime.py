@@ -41,8 +41,8 @@ from rec_experiments.analysis.report import contents, page
 from rec_experiments.analysis.results import figure_data as collecting
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run, read_run
-from rec_experiments.cli import figures as figures_cli
-from rec_experiments.cli import regime as cli
+from rec_experiments.cli import figures as figures_command
+from rec_experiments.cli.main import run_command
 from rec_experiments.errors import UserError
 from rec_experiments.rollout.schedule import Phase, Schedule
 from rec_experiments.runs.run_folder import RunFolder
@@ -498,13 +498,13 @@ def figure(compared, monkeypatch) -> FigureData:
         assert name == "fig3"
         return data
 
-    for module in (claims, figures_cli, collecting):
+    for module in (claims, figures_command, collecting):
         monkeypatch.setattr(module, "collect", collect)
     return data
 
 
 def test_a_figures_files_hold_the_regime(figure, tmp_path):
-    figures_cli.main(["fig3", f"out={tmp_path / 'out'}"])
+    run_command("figures", *["fig3", f"out={tmp_path / 'out'}"])
     written = (tmp_path / "out" / "fig3.txt").read_text()
     assert tables.text(regime.of_figure(figure)) in written
     [section] = json.loads((tmp_path / "out" / "fig3.json").read_text())["regime"]
@@ -522,31 +522,31 @@ def test_the_report_has_the_regime_of_each_figure_collapsed(figure):
 
 
 def test_the_command_prints_and_writes(compared, tmp_path, capsys):
-    cli.main([*map(str, compared), f"out={tmp_path / 'regime.json'}"])
+    run_command("regime", *[*map(str, compared), f"out={tmp_path / 'regime.json'}"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "GRPO 0.95 0 0.1 0.4 0.9 1.4 1.9" in printed
     sections = regime.of_arms(arms_of(compared))
     assert json.loads((tmp_path / "regime.json").read_text()) == json.loads(
         json.dumps(tables.plain(sections))
     )
-    cli.main([*map(str, compared), f"out={tmp_path / 'regime.md'}"])
+    run_command("regime", *[*map(str, compared), f"out={tmp_path / 'regime.md'}"])
     assert (tmp_path / "regime.md").read_text() == tables.markdown(sections)
 
 
 def test_the_command_reads_a_sweep(figure, capsys):
-    cli.main(["sweep=fig3"])
+    run_command("regime", *["sweep=fig3"])
     assert "<wide>" in capsys.readouterr().out
 
 
 def test_a_missed_target_is_an_exit_code(compared, tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["check", str(compared[0]), f"out={tmp_path / 'check.json'}"])
+        run_command("regime", *["check", str(compared[0]), f"out={tmp_path / 'check.json'}"])
     assert stopped.value.code == 1
     assert "missed" in capsys.readouterr().out
     assert False in [each["met"] for each in json.loads((tmp_path / "check.json").read_text())]
     easy = [entry for entry in yaml.safe_load(TARGETS.read_text()) if entry["optional"]]
     (tmp_path / "easy.yaml").write_text(yaml.safe_dump(easy))
-    cli.main(["check", str(compared[0]), f"targets={tmp_path / 'easy.yaml'}"])
+    run_command("regime", *["check", str(compared[0]), f"targets={tmp_path / 'easy.yaml'}"])
 
 
 ENTRY = {
@@ -586,7 +586,7 @@ def test_bad_input(arguments, entry, said, tmp_path, configs, monkeypatch, capfd
     Path("targets.yaml").write_text(yaml.safe_dump([{**ENTRY, **entry}]))
     if entry:
         arguments = [*arguments, "targets=targets.yaml"]
-    line = refused(arguments, monkeypatch, capfd, lambda: cli.main(sys.argv[1:]))
+    line = refused(arguments, monkeypatch, capfd, lambda: run_command("regime", *sys.argv[1:]))
     assert said in line
     assert sorted(path.name for path in Path().iterdir()) == ["RUN", "targets.yaml"]
 
@@ -600,7 +600,8 @@ def test_what_is_no_list_of_entries(text, tmp_path):
 
 def test_folders_are_read_without_torch(compared):
     program = (
-        "import sys; from rec_experiments.cli.regime import main; main(sys.argv[1:]);"
+        "import sys; from rec_experiments.cli.main import run_command; "
+        "run_command('regime', *sys.argv[1:]);"
         "assert 'torch' not in sys.modules, 'torch is loaded'"
     )
     subprocess.run([sys.executable, "-c", program, *map(str, compared)], check=True)

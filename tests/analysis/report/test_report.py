@@ -27,8 +27,8 @@ from rec_experiments.analysis.report import contents as reading
 from rec_experiments.analysis.report import page, wandb_report
 from rec_experiments.analysis.results.figure_data import FigureData, NoRuns
 from rec_experiments.analysis.results.runs import read_run
-from rec_experiments.cli import command
-from rec_experiments.cli import report as cli
+from rec_experiments.cli import report as report_command
+from rec_experiments.cli.main import run_command
 from rec_experiments.errors import UserError
 
 HOSTILE = (
@@ -400,19 +400,12 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
 def test_bad_input_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
+        run_command("report", *arguments)
     assert stop.value.code == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     for word in words:
         assert word in line
-
-
-def test_keys_of_others_choose_runs(tmp_path):
-    line = command.parse(["fig3", f"runs={tmp_path},.", "seed=0", "clip.low=a=b", "out=x"], "runs")
-    assert (line.words, line.runs) == (["fig3"], [tmp_path, Path()])
-    assert line.overrides == ["seed=0", "clip.low=a=b", "out=x"]
-    assert command.parse([], "runs").runs is None
 
 
 def test_command_writes_the_page(capsys, monkeypatch, tmp_path, found):
@@ -422,9 +415,9 @@ def test_command_writes_the_page(capsys, monkeypatch, tmp_path, found):
         asked.update(names=names, folders=folders, overrides=overrides, every_run=every_run)
         return found
 
-    monkeypatch.setattr(cli, "gather", gather)
+    monkeypatch.setattr(report_command, "gather", gather)
     out = tmp_path / "new" / "page.html"
-    cli.main([f"out={out}", f"runs={tmp_path}", "scale=paper", "figures=fig3,fig8"])
+    run_command("report", *[f"out={out}", f"runs={tmp_path}", "scale=paper", "figures=fig3,fig8"])
     assert asked == {
         "names": ["fig3", "fig8"],
         "folders": [tmp_path],

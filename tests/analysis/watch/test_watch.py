@@ -26,7 +26,7 @@ from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.analysis.watch import live
 from rec_experiments.analysis.watch.screen import curve, duration, screen, shortened
 from rec_experiments.analysis.watch.views import STALLED, Watched, folders_in, view
-from rec_experiments.cli import watch as cli
+from rec_experiments.cli.main import run_command
 
 CALM = {"train/ess": 0.9, "train/grad_norm": 0.3, "train/kl": 0.01}
 BAD = {"train/ess": 0.02, "train/grad_norm": 0.3, "train/kl": 0.4}
@@ -260,7 +260,7 @@ def test_durations_have_the_unit_that_fits():
 
 def test_it_prints_once_where_nobody_looks(tmp_path, capsys):
     write_run(tmp_path / "runs" / "a", "running")
-    cli.main([str(tmp_path / "runs")])
+    run_command("watch", *[str(tmp_path / "runs")])
     assert "1 run: 1 running" in capsys.readouterr().out
 
 
@@ -320,7 +320,7 @@ def test_ctrl_c_is_130(tmp_path, monkeypatch):
 
     monkeypatch.setattr(live, "watch", interrupt)
     with pytest.raises(SystemExit) as stop:
-        cli.main([str(tmp_path)])
+        run_command("watch", *[str(tmp_path)])
     assert stop.value.code == 130
 
 
@@ -330,7 +330,7 @@ def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
     _, jobs = composed("fig6", ("seed=0",))
     paths = list(dict.fromkeys(job.path.name for job in jobs))
     write_run(tmp_path / paths[0])
-    cli.main(["sweep=fig6", "seed=0", f"runs={tmp_path}"])
+    run_command("watch", *["sweep=fig6", "seed=0", f"runs={tmp_path}"])
     assert f"{len(paths)} runs: 1 done, {len(paths) - 1} not begun" in capsys.readouterr().out
 
 
@@ -352,7 +352,7 @@ def test_bad_input_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
+        run_command("watch", *arguments)
     assert stop.value.code == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
