@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rec_experiments import cache
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.results.figure_data import composed
+from rec_experiments.files import cache_folder
 from rec_experiments.runs import provenance
 from rec_experiments.sweeps import Job
 
@@ -158,7 +158,7 @@ def main(arguments: list[str]) -> None:
             )  # fmt: skip
             own = folder / name
             own.mkdir()
-            for file in cache.folder().glob("composed_*"):
+            for file in cache_folder().glob("composed_*"):
                 shutil.copy(file, own)
             for nth in ("first", "second"):
                 used, passed = cost(command, own)

@@ -43,7 +43,9 @@ def one_line_errors() -> Iterator[None]:
     code 1. Other errors pass. If several ranks fail, only the first one speaks."""
     try:
         yield
-    except (UserError, HydraException, OmegaConfBaseException, YAMLError) as error:
+    except UserError as error:
+        _exit(USER_ERROR, str(error))
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         _exit(USER_ERROR, explain(error))
     except Diverged as error:
         _exit(1, str(error))

@@ -145,14 +145,13 @@ def _quoted(override: str) -> str:
 
 def _number_for_a_choice(overrides: Sequence[str]) -> str:
     """An override as `sync=3`, for which Hydra raises an error without the name of the group."""
-    choices = choices_by_group()
     for line in overrides:
         if line.startswith("-") or "=" not in line:
             continue
         override = OverridesParser.create().parse_override(line)
-        group = override.key_or_group
-        if group in choices and not isinstance(override.value(), str | list | None):
-            return f"{line}: not the name of a choice; {_meant('', _choices_within(group))}"
+        choices = _choices_within(override.key_or_group)
+        if choices and not isinstance(override.value(), str | list | None):
+            return f"{line}: not the name of a choice; allowed: {', '.join(choices)}"
     return ""
 
 
