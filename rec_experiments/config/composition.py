@@ -190,6 +190,8 @@ def _allowed_keys(error: OmegaConfBaseException) -> str:
 
 
 def _meant(word: str, allowed: Sequence[str]) -> str:
-    """The closest of many words that are allowed, or all of them."""
-    close = difflib.get_close_matches(word, allowed, n=3)
-    return f"did you mean {', '.join(close)}?" if close else f"allowed: {', '.join(allowed)}"
+    """The closest of the words that are allowed, or all of them."""
+    close = difflib.get_close_matches(word, allowed, n=1)
+    if close:
+        return f"did you mean {close[0]}? --help lists all"
+    return f"allowed: {', '.join(allowed)}"

@@ -11,24 +11,27 @@ import pytest
 import yaml
 from conftest import SMALL, command, refused, resolve
 
-from rec_experiments.cli import check_data, train
+from rec_experiments.cli import train
+from rec_experiments.cli.main import run_command
 
 CASES = {
     # choices and keys
     "unknown preset": (["algo=foo"], ["algo=foo", "no such choice", "rec_ring"]),
+    "misspelt preset": (["algo=grpoo"], ["algo=grpoo", "did you mean grpo? --help lists all"]),
+    "a common name": (["lr=1e-5"], ["lr", "did you mean optimizer.learning_rate?"]),
     "unknown clip": (["clip=broad"], ["clip=broad", "narrow, none, reciprocal"]),
-    "unknown schedule": (["sync=interval7"], ["sync=interval7", "offset50, on_policy"]),
+    "unknown schedule": (["sync=interval7"], ["sync=interval7", "did you mean interval"]),
     "unknown model": (["model=gpt9"], ["model=gpt9", "tiny"]),
     "unknown data set": (["dataset=mnist"], ["dataset=mnist", "arithmetic", "gsm8k"]),
-    "unknown region": (["region=four_side"], ["region=four_side", "one_side, ring, second_moment"]),
+    "unknown region": (["region=four_side"], ["region=four_side", "did you mean one_side?"]),
     "misspelt key": (["sync.intervall=3"], ["sync.intervall", "did you mean interval?"]),
     "misspelt top-level key": (["sede=3"], ["sede", "did you mean seed?"]),
-    "misspelt group": (["algorithm=grpo"], ["algorithm", "allowed: "]),
+    "misspelt group": (["algorithm=grpo"], ["algorithm", "did you mean algo?"]),
     "misspelt key deep down": (["model.warm_start.step=3"], ["warm_start.step", "steps"]),
     "key of another choice": (["clip.outer_low=0.6"], ["clip.outer_low", "allowed: high, "]),
-    "appended key": (["+foo=3"], ["foo: is no key"]),
-    "appended key of a piece": (["+clip.foo=3"], ["clip.foo: is no key", "high, kind, low"]),
-    "number for a choice": (["sync=3"], ["sync=3: is no name of a choice"]),
+    "appended key": (["+foo=3"], ["foo: is not a key"]),
+    "appended key of a piece": (["+clip.foo=3"], ["clip.foo: is not a key", "high, kind, low"]),
+    "number for a choice": (["sync=3"], ["sync=3: not the name of a choice"]),
     "no equals sign": (["seed"], ["seed"]),
     "unbalanced brackets": (["optimizer.betas=[0.9"], ["optimizer.betas=[0.9: cannot be read"]),
     "missing mandatory value": (["model=pretrained"], ["model.path"]),
@@ -232,10 +235,6 @@ def test_absent_vllm_is_one_line_that_names_the_extra(tmp_path, monkeypatch, cap
     assert list(tmp_path.iterdir()) == []
 
 
-def test_there_are_at_least_40_kinds():
-    assert len(CASES) >= 40
-
-
 GOOD = json.dumps({"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"})
 DATA = {
     "missing folder": (None, ["dataset.path=data", "no such folder"]),
@@ -253,7 +252,7 @@ DATA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", [train.main, lambda: check_data.main(sys.argv[1:])])
+@pytest.mark.parametrize("entry", [train.main, lambda: run_command("check_data", *sys.argv[1:])])
 @pytest.mark.parametrize("name", DATA)
 def test_bad_data_is_one_line(name, entry, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

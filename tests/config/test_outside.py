@@ -115,7 +115,7 @@ def test_help_lists_its_choices_beside_ours(environment, tmp_path):
 def test_its_sweep_runs_and_its_figure_is_drawn(environment, tmp_path):
     swept = command("-m", "sweep=parity", *SMALL, cwd=tmp_path, **environment)
     assert "2 done, 0 failed\n" in swept.stdout, swept.stdout + swept.stderr
-    arguments = ("-m", "rec_experiments.analysis.figures", "parity", *SMALL)
+    arguments = ("-m", "rec_experiments", "figures", "parity", *SMALL)
     assert "parity.png" in python(*arguments, cwd=tmp_path, **environment)
     assert (tmp_path / "figures" / "parity.csv").is_file()
 
@@ -240,10 +240,26 @@ def test_our_own_classes_would_fit():
         (
             "import nothing_of_this_name",
             "a1 cannot be imported (ModuleNotFoundError: No module named 'nothing_of_this_name'); "
-            "mend or uninstall it",
+            "repair or uninstall it",
         ),
+        (
+            "from rec_experiments.types import Task",
+            "imports rec_experiments.types.Task, which is now rec_experiments.types.Dataset",
+        ),
+        (
+            "import rec_experiments.tasks.math_problems",
+            "imports rec_experiments.tasks, which is now rec_experiments.datasets",
+        ),
+        (
+            "from rec_experiments.records.tracking import Remembers",
+            "imports rec_experiments.records, which is now rec_experiments.runs",
+        ),
+        ("import rec_experiments.slots", "imports rec_experiments.slots, which is now "),
         ("SCHEMAS = {'weight': 3}", "SCHEMAS must be slot: {name: class}"),
-        (f"{PIECE}SCHEMAS = {{'wait': {{'mine': Mine}}}}", "wait: no slot for a class; allowed: "),
+        (
+            f"{PIECE}SCHEMAS = {{'wait': {{'mine': Mine}}}}",
+            "wait: not a slot for classes; allowed: ",
+        ),
         (
             f"{PIECE}SCHEMAS = {{'weight': {{'importance': Mine}}}}",
             "weight.importance: rec_experiments has that name already; choose another",
@@ -258,17 +274,17 @@ def test_our_own_classes_would_fit():
         ),
         (
             f"{PIECE}SCHEMAS = {{'dataset': {{'mine': Mine}}}}",
-            "dataset.mine: has no load, which rec_experiments.types.Dataset asks for",
+            "dataset.mine: has no load, which rec_experiments.types.Dataset requires",
         ),
         (
             f"{PIECE}@dataclass\nclass Fewer(Mine):\n    def __call__(self, log_ratio_BT): ...\n"
             "SCHEMAS = {'weight': {'fewer': Fewer}}",
-            "weight.fewer: __call__ must take what rec_experiments.algo.weights.Weight gives: (log",
+            "weight.fewer: __call__ must accept the arguments of rec_experiments.algo.weights.Weight: (log",
         ),
         (
             f"{PIECE}@dataclass\nclass More(Mine):\n    def describe(self, one, two): ...\n"
             "SCHEMAS = {'weight': {'more': More}}",
-            "weight.more: describe must take what rec_experiments.algo.weights.Weight gives: (rat",
+            "weight.more: describe must accept the arguments of rec_experiments.algo.weights.Weight: (rat",
         ),
         (
             f"{PIECE}@dataclass\nclass Odd(Mine):\n    field: object()\n"
@@ -288,10 +304,13 @@ def test_a_package_that_does_not_fit_is_told(installed, code, reason):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (f"{SCHEMA}cap: [2\n", r"^/.*weight/mine\.yaml, line 3: is no YAML \(expected ',' or '\]'"),
+        (
+            f"{SCHEMA}cap: [2\n",
+            r"^/.*weight/mine\.yaml, line 3: is not YAML \(expected ',' or '\]'",
+        ),
         (
             f"{SCHEMA}cup: 2\n",
-            r"^weight\.cup: Key 'cup' not in 'Capped'; did you mean cap\? allowed",
+            r"^weight\.cup: Key 'cup' not in 'Capped'; did you mean cap\? --help lists all",
         ),
         (f"{SCHEMA}cap: two\n", r"^weight\.cap: Value 'two' of type 'str' could not be converted"),
         (SCHEMA, r"^weight\.cap: has no value$"),
@@ -403,7 +422,7 @@ SCHEMAS = {{"clip": {{"mine": All}}}}"""
 def test_a_method_that_cannot_be_called_is_told(installed, method):
     added = f"@dataclass\nclass Added(Mine):\n    {method}\n"
     installed("c9", f"{PIECE}{added}SCHEMAS = {{'weight': {{'added': Added}}}}")
-    with pytest.raises(UserError, match=r"^package c9: weight\.added: describe must take what"):
+    with pytest.raises(UserError, match=r"^package c9: weight\.added: describe must accept"):
         schema.register()
 
 
@@ -467,13 +486,13 @@ def test_a_file_that_is_no_text_is_named(installed, tmp_path):
 
 
 def test_a_run_whose_package_is_gone_is_told():
-    with pytest.raises(UserError, match=r"weight.kind=gone: nothing installed has it; allowed: no"):
+    with pytest.raises(UserError, match=r"weight.kind=gone: is not installed; allowed: no"):
         schema.restore({"weight": {"kind": "gone"}})
 
 
 @pytest.mark.parametrize(
     "line",
-    [("rec_experiments", "--help"), ("rec_experiments.analysis.figures", "fig3")],
+    [("rec_experiments", "--help"), ("rec_experiments", "figures", "fig3")],
     ids=" ".join,
 )
 def test_a_command_ends_with_one_line_and_exit_code_2(tmp_path, line):
@@ -486,6 +505,6 @@ def test_a_command_ends_with_one_line_and_exit_code_2(tmp_path, line):
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "error: package a5: a5 cannot be imported (RuntimeError: no licence); mend or uninstall "
+        "error: package a5: a5 cannot be imported (RuntimeError: no licence); repair or uninstall "
         "it\n"
     )
