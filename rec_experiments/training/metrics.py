@@ -1,7 +1,7 @@
-"""Pure reductions from tensors and rollouts to the numbers of one row of metrics.jsonl."""
+"""The numbers of a row of metrics.jsonl, computed from tensors and rollouts."""
 
 import math
-from dataclasses import dataclass, field, fields
+from collections import defaultdict
 
 import torch
 from torch import Tensor
@@ -19,70 +19,71 @@ from rec_experiments.types import (
 PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
 
 
-@dataclass(slots=True)
 class TokenLog:
-    """Per-token values of a mini-batch, collected micro-batch by micro-batch, reduced once."""
+    """Values of a mini-batch's tokens by name, collected pass by pass and reduced once."""
 
-    log_ratio: list[Tensor] = field(default_factory=list)
-    sequence_log_ratio: list[Tensor] = field(default_factory=list)
-    kept: list[Tensor] = field(default_factory=list)
-    above: list[Tensor] = field(default_factory=list)  # the clip's ratio is above 1
-    positive: list[Tensor] = field(default_factory=list)  # the advantage is
-    entropy: list[Tensor] = field(default_factory=list)
-    kl: list[Tensor] = field(default_factory=list)
-    kl_response: list[Tensor] = field(default_factory=list)
-    loss: list[Tensor] = field(default_factory=list)
-    mismatch: list[Tensor] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.values: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, out: LossOutput, batch: LossInput) -> None:
-        """The loss of some rows; of their tokens only those that count for it."""
+        """The loss of some rows, and values of their live tokens."""
         live_BT = batch.mask_BT
         positive_BT = (batch.advantage_B > 0)[:, None].expand_as(live_BT)
-        self.loss.append(out.loss.detach())
-        self.above.append(out.clip_log_ratio_BT[live_BT] > 0)
-        self.positive.append(positive_BT[live_BT])
-        self.log_ratio.append(out.log_ratio_BT[live_BT])
-        self.kept.append(out.keep_BT[live_BT])
-        self.sequence_log_ratio.append(out.log_ratio_BT.sum(1)[live_BT.any(1)])
+        for name, value in {
+            "loss": out.loss.detach()[None],
+            "log_ratio": out.log_ratio_BT[live_BT],
+            "sequence_log_ratio": out.log_ratio_BT.sum(1)[live_BT.any(1)],
+            "kept": out.keep_BT[live_BT],
+            "above": out.clip_log_ratio_BT[live_BT] > 0,  # the clip's ratio is above 1
+            "positive": positive_BT[live_BT],  # the advantage is
+        }.items():
+            self.values[name].append(value)
 
     def add_policy(self, entropy_BT: Tensor, kl_BT: Tensor | None, mask_BT: Tensor) -> None:
-        """mask_BT: all tokens of the policy, dropped or not."""
-        self.entropy.append(entropy_BT[mask_BT])
+        """mask_BT: all tokens sampled by the policy, dropped or not."""
+        self.values["entropy"].append(entropy_BT[mask_BT])
         if kl_BT is not None:
-            self.kl.append(kl_BT[mask_BT])
-            self.kl_response.append(torch.where(mask_BT, kl_BT, 0.0).double().sum(1))
+            self.values["kl"].append(kl_BT[mask_BT])
+            self.values["kl_response"].append(torch.where(mask_BT, kl_BT, 0.0).double().sum(1))
+
+    def add_mismatch(self, gap_BT: Tensor, live_BT: Tensor) -> None:
+        """gap_BT: log π of the trainer minus that of the sampler, by the version that drew the
+        tokens."""
+        self.values["mismatch"].append(gap_BT[live_BT].abs())
 
     @property
     def is_finite(self) -> bool:
-        """Whether the policy gave every token a log-ratio that is a number."""
-        return all(bool(part.isfinite().all()) for part in self.log_ratio)
-
-    def cpu(self) -> "TokenLog":
-        """The same values on the CPU, where ranks can exchange them."""
-        return TokenLog(*([value.cpu() for value in getattr(self, f.name)] for f in fields(self)))
+        """Whether all log-ratios are finite."""
+        return all(bool(part.isfinite().all()) for part in self.values["log_ratio"])
 
     @classmethod
     def joined(cls, logs: list["TokenLog"]) -> "TokenLog":
-        """The log of a mini-batch that ranks have shared."""
-        columns = ([getattr(log, f.name) for log in logs] for f in fields(cls))
-        return cls(*([value for part in column for value in part] for column in columns))
+        """The log of a mini-batch that several ranks computed."""
+        whole = cls()
+        for log in logs:
+            for name, values in log.values.items():
+                whole.values[name] += values
+        return whole
 
-    def add_mismatch(self, gap_BT: Tensor, live_BT: Tensor) -> None:
-        """gap_BT: log π of trainer minus sampler, both at the version that drew the tokens."""
-        self.mismatch.append(gap_BT[live_BT].abs())
+    def cpu(self) -> "TokenLog":
+        """The same values on the CPU, where ranks can exchange them."""
+        log = TokenLog()
+        for name, values in self.values.items():
+            log.values[name] = [value.cpu() for value in values]
+        return log
 
     def reduce(self) -> dict[str, float]:
+        """Metrics of the mini-batch."""
+        of = {name: torch.cat(values) for name, values in self.values.items()}
         row = {
-            "train/loss": float(torch.stack(self.loss).sum()),
-            **ratio_metrics(
-                torch.cat(self.log_ratio), torch.cat(self.kept), torch.cat(self.sequence_log_ratio)
-            ),
-            **clip_metrics(torch.cat(self.kept), torch.cat(self.above), torch.cat(self.positive)),
+            "train/loss": float(of["loss"].sum()),
+            **ratio_metrics(of["log_ratio"], of["kept"], of["sequence_log_ratio"]),
+            **clip_metrics(of["kept"], of["above"], of["positive"]),
         }
         for name in ("entropy", "kl", "kl_response"):
-            if values := getattr(self, name):
-                row[f"train/{name}"] = float(torch.cat(values).double().mean())
-        if self.mismatch and len(gap_N := torch.cat(self.mismatch).double()):
+            if name in of:
+                row[f"train/{name}"] = float(of[name].double().mean())
+        if "mismatch" in of and len(gap_N := of["mismatch"].double()):
             row |= {"train/mismatch": float(gap_N.mean()), "train/mismatch_max": float(gap_N.max())}
         return row
 
@@ -90,15 +91,15 @@ class TokenLog:
 def ratio_metrics(
     log_ratio_N: Tensor, kept_N: Tensor, sequence_log_ratio_B: Tensor
 ) -> dict[str, float]:
-    """Clip fraction, ratio percentiles and effective sample size of the N live tokens, B sequences.
+    """Clip fraction, importance ratios and effective sample size, of N live tokens in B sequences.
 
-    train/ess is (Σw)² / (B Σw²) of the sequences' ratios w: 1 on-policy, 1/B at worst.
+    train/ess is (Σw)² / (B Σw²) over the sequences' ratios w: 1 on-policy, 1/B at worst.
     train/log_ratio_second_moment is the mean of (log ρ)², which M2PO bounds (arXiv 2510.01161).
     """
     if not len(log_ratio_N):
         return {}
     log_ratio_N = log_ratio_N.double()
-    ratio_N = log_ratio_N.clamp(max=700.0).exp()  # exp(700) is the last that fits in float64
+    ratio_N = log_ratio_N.clamp(max=700.0).exp()  # exp(709) is the largest in float64
     points = quantiles(log_ratio_N, list(PERCENTILES.values()))
     log_w_B = sequence_log_ratio_B.double()
     log_ess = 2 * log_w_B.logsumexp(0) - (2 * log_w_B).logsumexp(0) - math.log(len(log_w_B))
@@ -116,10 +117,10 @@ def ratio_metrics(
 
 
 def clip_metrics(kept_N: Tensor, above_N: Tensor, positive_N: Tensor) -> dict[str, float]:
-    """Shares of all N live tokens that are clipped, by side and by sign of the advantage.
+    """Clipped tokens as a share of all N live tokens, by side and by sign of the advantage.
 
-    above_N: the ratio that the clip looks at is above 1. positive_N: the advantage is above 0. Each
-    pair of shares adds up to train/clip_fraction.
+    above_N: the clip's ratio is above 1. positive_N: the advantage is above 0. Each pair of shares
+    sums to train/clip_fraction.
     """
     if not len(kept_N):
         return {}
@@ -136,7 +137,7 @@ def clip_metrics(kept_N: Tensor, above_N: Tensor, positive_N: Tensor) -> dict[st
 
 
 def quantiles(values_N: Tensor, shares: list[float]) -> Tensor:
-    """As torch.quantile with linear interpolation, which takes no more than 2^24 values."""
+    """As torch.quantile, which is limited to 2^24 values, with linear interpolation."""
     ordered_N = values_N.sort().values
     place = torch.tensor(shares, dtype=torch.float64, device=values_N.device) * (len(values_N) - 1)
     below, above = place.floor().long(), place.ceil().long()
@@ -146,8 +147,8 @@ def quantiles(values_N: Tensor, shares: list[float]) -> Tensor:
 def response_metrics(
     prefix: str, responses: list[Response], results: list[VerifierResult]
 ) -> dict[str, float]:
-    """Means over responses: reward, accuracy, the policy's tokens and turns, share cut; and how
-    many could not be judged, which have no reward and count as wrong."""
+    """Means over responses, and the number of verifier failures. Responses that could not be
+    verified count as wrong and are left out of the mean reward."""
     rewards = [result.reward for result in results if result.judged]
     return {
         **({f"{prefix}/reward": _mean(rewards)} if rewards else {}),
@@ -161,10 +162,10 @@ def response_metrics(
 
 
 def rollout_metrics(rollouts: Rollouts, index: StepIndex) -> dict[str, float]:
-    """What can be said of a mini-batch before it is trained on.
+    """Responses and staleness of a mini-batch.
 
     train/staleness: gradient steps since the policy that drew a response, mean over responses.
-    train/policy_version: gradient steps that the oldest of these policies had taken.
+    train/policy_version: gradient steps of the oldest of these policies.
     """
     staleness = [index.step - version for version in rollouts.versions]
     return {
@@ -195,8 +196,8 @@ def throughput_metrics(
 
 
 def group_metrics(rollouts: Rollouts, advantages: Advantages) -> dict[str, float]:
-    """train/live_groups: share of the groups with a live token whose advantage is not 0.
-    train/distinct_responses: responses that differ within their group, as a share of all."""
+    """train/live_groups: share of groups with a live token of nonzero advantage.
+    train/distinct_responses: distinct responses in each group, as a share of all responses."""
     moving = ((advantages.advantage_B != 0) & advantages.mask_BT.any(1)).tolist()
     live = {group for group, moves in zip(rollouts.groups, moving, strict=True) if moves}
     rows = zip(rollouts.groups, rollouts.responses, strict=True)
