@@ -44,7 +44,7 @@ def switches() -> list:
     ]
 
 
-def test_the_process_that_trains(monkeypatch):
+def test_training_process(monkeypatch):
     prepare(experiment(*SMALL))
     assert switches() == ON
     monkeypatch.setenv(CUBLAS[0], ":16:8")  # deterministic too: the user's choice stands
@@ -53,7 +53,7 @@ def test_the_process_that_trains(monkeypatch):
     assert [os.environ[name] for name in NAMES] == [":16:8", "1"]
 
 
-def test_without_it_nothing_is_switched():
+def test_switched_off():
     secure(True)
     prepare(experiment(*SMALL, "deterministic=false"))
     assert switches()[:3] == OFF[:3]
@@ -66,7 +66,7 @@ def reveal(exp):
     raise UserError(json.dumps([found, switches()]))
 
 
-def test_the_process_that_draws():
+def test_drawing_process():
     exp = experiment(*SMALL, "pipeline=overlap")
     secure(True)  # as `prepare` does before it starts the other process
     with pytest.raises(UserError) as told:
@@ -90,7 +90,7 @@ def test_every_rank():
         ranks.close()
 
 
-def test_on_a_cpu_it_changes_no_bit(tmp_path):
+def test_same_bits_on_cpu(tmp_path):
     overrides = (*SMALL, "algo=asymre", "optimizer.learning_rate=0.002")
     folders = [
         run(tmp_path / value, *overrides, f"deterministic={value}") for value in ("true", "false")
@@ -105,7 +105,7 @@ def put(*_):
     torch.zeros(3).put_(torch.tensor([0]), torch.tensor([1.0]))
 
 
-def test_an_operation_without_a_deterministic_kernel_ends_the_run(monkeypatch, tmp_path):
+def test_no_deterministic_kernel(monkeypatch, tmp_path):
     put()
     monkeypatch.setattr("rec_experiments.training.trainer.Trainer.train", put)
     exp = experiment(*SMALL, f"run_dir={tmp_path / 'run'}")
@@ -117,7 +117,7 @@ def test_an_operation_without_a_deterministic_kernel_ends_the_run(monkeypatch, t
     assert "put_(" in status["traceback"]
 
 
-def test_other_errors_are_left_alone():
+def test_other_errors():
     error = RuntimeError("no luck")
     with pytest.raises(RuntimeError) as raised, explained():
         raise error
@@ -133,9 +133,7 @@ def test_other_errors_are_left_alone():
         (False, (9, 0), None, {}),
     ],
 )
-def test_batch_invariance_where_a_process_only_draws(
-    monkeypatch, deterministic, capability, given, expected
-):
+def test_batch_invariance(monkeypatch, deterministic, capability, given, expected):
     monkeypatch.delenv(BATCH_INVARIANT[0], raising=False)
     if given is not None:
         monkeypatch.setenv(BATCH_INVARIANT[0], given)

@@ -3,5 +3,5 @@
 from kill_and_resume import kill_and_resume
 
 
-def test_a_killed_and_resumed_run_is_the_uninterrupted_one(tmp_path):
+def test_kill_and_resume(tmp_path):
     assert kill_and_resume(kills=3, seed=0, root=tmp_path) == []

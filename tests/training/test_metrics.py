@@ -80,7 +80,7 @@ def clip_ratio(name: str, batch: LossInput) -> np.ndarray:
 @pytest.mark.parametrize("name", sorted(pieces.METHODS))
 @given(seed=st.integers(0, 10_000), spread=st.sampled_from([0.05, 0.5, 2.0]))
 @settings(deadline=None, max_examples=40)
-def test_clipped_tokens_by_side_and_sign(name, seed, spread):
+def test_clip_fractions(name, seed, spread):
     batch = rows_of(seed, spread)
     out, log = pieces.method(name).loss(batch), TokenLog()
     log.add(out, batch)
@@ -100,7 +100,7 @@ def test_clipped_tokens_by_side_and_sign(name, seed, spread):
     assert row["train/log_ratio_second_moment"] == pytest.approx(np.mean(moments))
 
 
-def test_a_one_sided_clip_takes_positive_tokens_above_and_negative_ones_below():
+def test_one_sided_clip_fractions():
     batch, log = rows_of(1, 0.5), TokenLog()
     log.add(pieces.method("ppo").loss(batch), batch)
     row = log.reduce()
@@ -108,7 +108,7 @@ def test_a_one_sided_clip_takes_positive_tokens_above_and_negative_ones_below():
     assert row["train/clip_fraction_low"] == row["train/clip_fraction_negative"] > 0
 
 
-def test_nothing_is_said_of_a_batch_without_live_tokens():
+def test_no_live_tokens():
     batch = rows_of(0, 0.5)
     none_BT, empty = torch.zeros(B, T, dtype=torch.bool), TokenLog()
     advantages = Advantages(
@@ -121,7 +121,7 @@ def test_nothing_is_said_of_a_batch_without_live_tokens():
     assert empty.reduce() == {"train/loss": 0.0}
 
 
-def test_kl_of_a_response_is_the_sum_over_its_tokens():
+def test_kl_of_a_response():
     kl_BT = torch.tensor([[0.5, 0.25, float("nan")], [1.0, float("inf"), 2.0]])
     mask_BT = torch.tensor([[True, True, False], [True, False, True]])
     batch, log = rows_of(0, 0.5), TokenLog()
@@ -132,7 +132,7 @@ def test_kl_of_a_response_is_the_sum_over_its_tokens():
     assert row["train/kl_response"] == pytest.approx((0.75 + 3.0) / 2)
 
 
-def test_live_groups_and_distinct_responses():
+def test_group_metrics():
     """Three groups of two: one that learns, one of equal rewards, one whose live row has none."""
     texts = [[1, 2], [1, 2], [1, 2], [3], [4], [5]]
     responses = [
@@ -171,7 +171,7 @@ def moved_on(world, split: bool) -> float:
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_the_distance_of_weights(ranks, split):
+def test_relative_distance(ranks, split):
     numbers = [p.detach().numpy() for p in tied_model().parameters()]
     moved = sum((0.1 * (n + 1)) ** 2 * (x**2).sum() for n, x in enumerate(numbers))
     expected = np.sqrt(moved / sum((x**2).sum() for x in numbers))
@@ -190,7 +190,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_the_weights_of_a_run_are_followed(name, tmp_path, monkeypatch):
+def test_weight_step_and_lag(name, tmp_path, monkeypatch):
     """Each step's length, and the way from the weights that drew the batch while they are held."""
     weights, versions, update = [], [], Trainer.update
 
@@ -223,7 +223,7 @@ def test_the_weights_of_a_run_are_followed(name, tmp_path, monkeypatch):
     assert lags == {"interval": 4, "offline": 5, "several updates": 4}.get(name, 0)
 
 
-def test_the_weights_are_followed_where_kl_is_measured(tmp_path):
+def test_weight_metrics_with_kl(tmp_path):
     rows = conftest.run(tmp_path / "run", *MOVING, "sync=offline", "kl_every=3").metrics()[1:]
     for name in ("train/weight_step", "train/weight_lag", "train/kl_response"):
         assert ["train/kl" in row for row in rows] == [name in row for row in rows]

@@ -1,4 +1,4 @@
-"""A state that was read from a checkpoint no longer needs its file."""
+"""A restored optimizer does not depend on the checkpoint's file."""
 
 import torch
 
@@ -7,7 +7,7 @@ from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.training.optimizers import restore
 
 
-def test_an_optimizer_does_not_follow_the_file_that_it_was_restored_from(tmp_path):
+def test_restored_optimizer_owns_its_tensors(tmp_path):
     model = torch.nn.Linear(300, 300)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(3, 300)).sum().backward()

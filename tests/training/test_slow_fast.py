@@ -1,10 +1,10 @@
-"""SFPO: fast steps on a batch, part of the way back, a slow step from there.
+"""SFPO: fast steps on a batch, a move part of the way back, a slow step from there.
 
-1. The way back, and when the fast steps end, in closed form.
-2. α = 1 is a run without a way back, bit for bit; α = 0 a step from where the batch began.
-3. Updates follow each other as the paper's loop has them, whenever the fast steps end, and use no
-   more batches than the run is told beforehand.
-4. A resumed, an overlapped run and one of two ranks is the uninterrupted one, bit for bit.
+1. The move back, and when the fast steps stop, in closed form.
+2. α = 1 equals a run that never moves back, bit for bit; α = 0 is a step from the batch's start.
+3. The order of updates is that of the paper's loop, whenever the fast steps stop, and uses no more
+   batches than announced.
+4. Resumed, overlapped and two-rank runs equal the uninterrupted one, bit for bit.
 
 tests/training/test_update_shapes.py has whole runs written out by hand.
 """
@@ -33,7 +33,7 @@ def rule(**changes) -> SlowFast:
 
 
 @given(st.floats(0, 1), st.integers(0, 99))
-def test_the_way_back_in_closed_form(alpha, seed):
+def test_move_back(alpha, seed):
     torch.manual_seed(seed)
     start, fast = torch.nn.Linear(3, 2).double(), torch.nn.Linear(3, 2).double()
     began = {name: p.detach().clone() for name, p in start.named_parameters()}
@@ -50,7 +50,7 @@ ENTROPIES = st.lists(st.floats(0, 5), max_size=12)
 
 
 @given(ENTROPIES, st.integers(2, 6), st.floats(0.1, 3))
-def test_the_fast_steps_end_where_the_entropy_is_unusual(entropies, window, threshold):
+def test_stops_after_unusual_entropy(entropies, window, threshold):
     found = rule(window=window, threshold=threshold).stops_after(entropies)
     if len(entropies) < window:
         assert not found
@@ -62,7 +62,7 @@ def test_the_fast_steps_end_where_the_entropy_is_unusual(entropies, window, thre
     assert found == (off / deviation > threshold)
 
 
-def test_a_steady_entropy_and_no_threshold_end_nothing():
+def test_when_nothing_stops():
     assert not any(rule(window=n, threshold=0.01).stops_after([0.1] * n) for n in range(2, 60))
     assert not rule(threshold=None).stops_after([1.0, 1.0, 9.0])
     for last in (0.0, 9.0):  # fallen, risen
@@ -73,7 +73,7 @@ def test_a_steady_entropy_and_no_threshold_end_nothing():
     st.integers(2, 4), st.integers(1, 3), st.integers(2, 4), st.integers(0, 60),
     st.lists(st.floats(0, 5), min_size=60, max_size=60),
 )  # fmt: skip
-def test_updates_follow_each_other(epochs, parts, window, steps, entropies):
+def test_order_of_updates(epochs, parts, window, steps, entropies):
     updates = rule(epochs=epochs, mini_batches=parts, window=window)
     expected, seen = [], []
     for batch in range(60):
@@ -95,7 +95,7 @@ def test_updates_follow_each_other(epochs, parts, window, steps, entropies):
     assert updates.batches(steps) == -(-least // updates.per_batch) + -(-(steps - least) // parts)
 
 
-def test_all_of_the_way_is_a_run_without_a_way_back(tmp_path):
+def test_alpha_1_never_moves_back(tmp_path):
     """Eight steps: two batches of three fast steps and a slow one."""
     shape = (*SMALL, *MOVING, "steps=8", "sync.interval=2")
     plain = conftest.run(tmp_path / "plain", *shape, "updates=once", "updates.epochs=4")
@@ -109,7 +109,7 @@ def test_all_of_the_way_is_a_run_without_a_way_back(tmp_path):
         assert_equal(states[0][part], states[1][part])
 
 
-def test_none_of_the_way_is_a_step_from_where_the_batch_began(tmp_path):
+def test_alpha_0_steps_from_the_start(tmp_path):
     """One fast step, taken back: the slow one has the same gradient g, and then Adam's means of two
     gradients are g and g² as those of one are, but of two steps."""
     shape = (*SMALL, *MOVING, "sync=on_policy", "kl_every=0")
@@ -133,7 +133,7 @@ SHAPE = (
 
 
 @pytest.mark.long
-def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
+def test_resume_and_overlap(tmp_path):
     """Cut within fast steps, before and after the slow one, and after the fast steps have ended."""
     whole = conftest.run(tmp_path / "whole", *SHAPE)
     overlapped = conftest.run(tmp_path / "overlapped", *SHAPE, "pipeline=overlap")
@@ -155,7 +155,7 @@ def test_a_run_goes_on_as_if_nothing_had_been(tmp_path):
 
 
 @pytest.mark.long
-def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
+def test_resume_of_two_ranks(ranks, tmp_path):
     shape = (*MOVING, "steps=8", "checkpoint_every=1", "sync.interval=2", *ENDED)
     entire = ranks(run_on, tmp_path / "whole", shape)
     for until in (2, 3, 6, 8):
@@ -167,7 +167,7 @@ def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
         assert_equal(state, other)
 
 
-def test_it_says_what_it_does():
+def test_describe():
     words = experiment("algo=sfpo").updates.describe()
     assert words == (
         "4 gradient steps a batch: 4 epochs x 1 mini-batches, 3 fast and one slow, which starts at "

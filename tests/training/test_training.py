@@ -57,7 +57,7 @@ def mini_batch():
     return model.double(), rollouts, trainer.evaluator.chat.pad_id
 
 
-def test_prompts_encoded_together_are_those_encoded_one_by_one():
+def test_encode_all():
     exp = experiment(*SMALL)
     chat = ChatTemplate(exp.model.tokenizer(), exp.model.model())
     system = {"role": "system", "content": "Σ\n"}
@@ -84,19 +84,8 @@ def gradient_of(
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "rec_ring", "opmd", "red_drop", "asymre"])
-@pytest.mark.parametrize("size", [1, 3, 8])
-def test_the_gradient_does_not_depend_on_the_micro_batch_size(mini_batch, algorithm, size):
-    whole, whole_log = gradient_of(*mini_batch, algorithm)
-    split, split_log = gradient_of(*mini_batch, algorithm, size)
-    assert whole.abs().max() > 1e-4
-    torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
-    for name, value in whole_log.items():
-        assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
-
-
 @pytest.mark.parametrize(("size", "tokens"), [(None, 40), (3, 80), (None, 1)])
-def test_the_gradient_does_not_depend_on_the_token_budget(mini_batch, size, tokens):
+def test_gradient_of_any_token_budget(mini_batch, size, tokens):
     whole, whole_log = gradient_of(*mini_batch)
     split, split_log = gradient_of(*mini_batch, micro_batch_size=size, micro_batch_tokens=tokens)
     torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
@@ -104,7 +93,7 @@ def test_the_gradient_does_not_depend_on_the_token_budget(mini_batch, size, toke
         assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
 
 
-def test_the_gradient_does_not_depend_on_the_order(mini_batch):
+def test_gradient_of_any_order(mini_batch):
     model, rollouts, pad_id = mini_batch
     order = torch.randperm(16, generator=torch.Generator().manual_seed(0)).tolist()
     shuffled = dataclasses.replace(
@@ -123,9 +112,7 @@ def test_the_gradient_does_not_depend_on_the_order(mini_batch):
 
 
 @pytest.mark.parametrize("algorithm", ["reinforce", "grpo", "opmd", "red_drop"])
-def test_a_sequence_that_occurs_often_is_computed_once_and_counts_as_often(
-    mini_batch, algorithm, monkeypatch
-):
+def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch):
     model, rollouts, pad_id = mini_batch
     like = [0, 0, 0, 0, 4, 5, 5, 4, 8, 9, 10, 9, 12, 13, 14, 15]  # in groups of 4
     repeated = dataclasses.replace(rollouts, responses=[rollouts.responses[i] for i in like])
@@ -152,7 +139,7 @@ def test_a_sequence_that_occurs_often_is_computed_once_and_counts_as_often(
         assert once_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
 
 
-def test_the_gradient_does_not_depend_on_padding(mini_batch):
+def test_gradient_of_any_padding(mini_batch):
     """Extra columns left of the prompts and right of the responses, as a longer row would make."""
     model, rollouts, pad_id = mini_batch
     prompts, responses = rollouts.prompts, [r.tokens for r in rollouts.responses]
@@ -168,7 +155,7 @@ def test_the_gradient_does_not_depend_on_padding(mini_batch):
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-11)
 
 
-def test_scores_match_a_plain_forward_pass(mini_batch):
+def test_scores_of_a_plain_forward_pass(mini_batch):
     """Log-probability, entropy and KL of each response token, one row at a time, no padding."""
     model, rollouts, pad_id = mini_batch
     other = copy.deepcopy(model)
@@ -209,7 +196,7 @@ def run(path, *overrides, until=None):
     [("sync=on_policy",), ("sync.interval=4",), ("sync=on_policy", "sync.offset=2"),
      ("sync.interval=2", "sync.offset=3"), ("sync=offline",)],
 )  # fmt: skip
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, sync):
+def test_resume(tmp_path, sync):
     overrides = ("steps=6", "checkpoint_every=2", *sync)
     whole = run(tmp_path / "whole", *overrides)
     for until in (1, 3, 4):
@@ -218,7 +205,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, sync):
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
 
 
-def test_a_run_that_makes_the_warm_start_is_the_one_that_finds_it(tmp_path, monkeypatch):
+def test_cached_warm_start(tmp_path, monkeypatch):
     monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
     made = run(tmp_path / "made")
     assert len(list((tmp_path / "cache").glob("*.pt"))) == 1
@@ -226,7 +213,7 @@ def test_a_run_that_makes_the_warm_start_is_the_one_that_finds_it(tmp_path, monk
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "no digest", "empty"])
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
+def test_damaged_checkpoint(tmp_path, damage):
     overrides = ("steps=5", "checkpoint_every=1")
     whole = run(tmp_path / "whole", *overrides)
     with pytest.raises(KeyboardInterrupt):
@@ -248,7 +235,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
 
 
-def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
+def test_versions_follow_the_schedule(tmp_path):
     """A record of the weights each batch was drawn with, against the weights of each step."""
     overrides = ("steps=6", "sync.interval=2", "sync.offset=1")
     exp = experiment(*MOVING, *overrides)
@@ -281,7 +268,7 @@ def test_every_batch_comes_from_the_version_the_schedule_names(tmp_path):
         assert rows[batch + 1]["train/policy_version"] == exp.sync.version(batch)
 
 
-def test_ratios_are_one_on_policy_and_move_off_it_with_staleness(tmp_path):
+def test_ratios_move_with_staleness(tmp_path):
     """Behaviour log-probabilities come from the sampler, never from the newest policy."""
     on = run(tmp_path / "on", "steps=4", "sync=on_policy", "optimizer.learning_rate=0.01").metrics()
     off = run(tmp_path / "off", "steps=4", "sync=offline", "optimizer.learning_rate=0.01").metrics()
@@ -293,13 +280,13 @@ def test_ratios_are_one_on_policy_and_move_off_it_with_staleness(tmp_path):
     assert off[4]["train/ess"] < 0.99
 
 
-def test_the_trainer_scores_at_the_sampling_temperature(tmp_path):
+def test_scores_at_sampling_temperature(tmp_path):
     rows = run(tmp_path / "t", "sync=on_policy", "sampler.temperature=0.7").metrics()
     assert rows[1]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
     assert rows[1]["train/ratio_p01"] == pytest.approx(1, abs=1e-4)
 
 
-def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
+def test_evaluation_of_step(tmp_path):
     """The accuracy in row s is that of the weights in the checkpoint of step s."""
     overrides = ("eval_every=1", "steps=2", "optimizer.learning_rate=0.05")
     folder = run(tmp_path / "run", *overrides)
@@ -322,7 +309,7 @@ def test_evaluation_at_step_s_scores_the_weights_after_s_steps(tmp_path):
     assert lengths[1] != lengths[2]
 
 
-def test_a_batch_without_gradient_is_still_a_step_of_the_optimizer(mini_batch):
+def test_zero_gradient_is_a_step(mini_batch):
     """Equal rewards: zero gradients, not absent ones, so that momentum goes on as it would."""
     model, rollouts, pad_id = mini_batch
     equal = [dataclasses.replace(result, reward=0.9) for result in rollouts.results]
@@ -330,19 +317,19 @@ def test_a_batch_without_gradient_is_still_a_step_of_the_optimizer(mini_batch):
     assert torch.equal(grad, torch.zeros_like(grad))
 
 
-def test_no_reference_model_is_kept_when_nothing_needs_it():
+def test_reference_only_if_read():
     assert prepare(experiment(*SMALL, "kl_every=0")).policies.models == {}
     assert prepare(experiment(*SMALL, "kl_every=1")).policies.models.keys() == {"reference"}
 
 
-def test_kl_is_zero_at_the_initial_model_and_grows(tmp_path):
+def test_kl_grows_from_zero(tmp_path):
     rows = run(tmp_path / "run", "optimizer.learning_rate=0.01").metrics()
     assert rows[1]["train/kl"] == pytest.approx(0, abs=1e-9)
     assert rows[3]["train/kl"] > 1e-5
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
-def test_kl_is_measured_in_one_update_of_every_few(tmp_path, every):
+def test_kl_every(tmp_path, every):
     measured = [
         [measures_kl(every, block * every + n) for n in range(every)] for block in range(99)
     ]
@@ -353,7 +340,7 @@ def test_kl_is_measured_in_one_update_of_every_few(tmp_path, every):
     assert ["train/kl" in row for row in rows[1:]] == [measures_kl(every, u) for u in range(5)]
 
 
-def test_a_response_that_could_not_be_judged_is_no_part_of_training(mini_batch):
+def test_unverified_responses_do_not_train(mini_batch):
     """The gradient is that of the others alone: in no baseline, no loss and no denominator."""
     model, rollouts, pad_id = mini_batch
     lost = (1, 6, 7)

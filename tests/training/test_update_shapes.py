@@ -1,9 +1,10 @@
-"""Many shapes of update through one composition, each against a reference of another hand.
+"""Many shapes of update through one composition, each against an independent reference.
 
-1. What a loss is worth to each token equals a float64 reference, garbage in padding or not.
-2. The gradient of a model equals that reference pushed through it row by row, for any cut into
-   micro-batches and over ranks, whether a piece looks at its own rows or at the whole mini-batch.
-3. Several updates a batch, a moving average, replay and refill train as written out by hand.
+1. A model's gradient equals a float64 reference backpropagated row by row, for any split into
+   micro-batches and ranks, whether a piece reads its own rows or the whole mini-batch.
+2. Several updates a batch, a moving average, replay and refill train as written out by hand.
+
+tests/algo/test_field.py compares the losses themselves with references.
 """
 
 import copy
@@ -36,7 +37,7 @@ from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
 from rec_experiments.training.trainer import Trainer
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import LossInput, Outcomes, StepIndex
+from rec_experiments.types import LossInput, StepIndex
 
 METHODS = sorted(pieces.METHODS)
 INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=3)
@@ -71,55 +72,6 @@ class Numbers:
     @property
     def standard(self):
         return references.group_std_advantage(self.rewards, self.groups)
-
-
-def random_numbers(seed: int, spread: float) -> Numbers:
-    rng = np.random.default_rng(seed)
-    B, T = 12, 6
-    behavior = -3 * rng.random((B, T))
-    mask = np.arange(T) < rng.integers(1, T + 1, B)[:, None]
-    logp, proximal = (behavior + spread * rng.normal(size=(B, T)) for _ in range(2))
-    for array in (logp, behavior, proximal):
-        array[~mask] = rng.choice([np.nan, np.inf, -np.inf, 7.0], size=int((~mask).sum()))
-    rewards = rng.integers(0, 3, B) / 2
-    return Numbers(logp, behavior, proximal, rewards, np.arange(B) // 4, mask)
-
-
-def worth(algorithm, numbers: Numbers) -> np.ndarray:
-    """The gradient of the loss with respect to each token's log-probability."""
-    logp_BT = torch.from_numpy(numbers.logp).requires_grad_()
-    groups_B = torch.from_numpy(numbers.groups)
-    every_B = torch.ones(len(groups_B), dtype=torch.bool)
-    outcomes = Outcomes(
-        torch.from_numpy(numbers.rewards),
-        groups_B,
-        torch.from_numpy(numbers.mask),
-        every_B,
-        every_B,
-    )
-    batch = LossInput(
-        logp_BT=logp_BT,
-        logps={
-            "behavior": torch.from_numpy(numbers.behavior),
-            "proximal": torch.from_numpy(numbers.proximal),
-        },
-        advantages=algorithm.advantages(outcomes, np.random.default_rng(0)),
-        groups_B=groups_B,
-        versions_B=torch.zeros_like(groups_B),
-        index=INDEX,
-    )
-    (gradient,) = torch.autograd.grad(algorithm.loss(batch).loss, logp_BT)
-    return gradient.numpy()
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
-def test_what_each_token_is_worth(name, spread):
-    for seed in range(10):
-        numbers = random_numbers(seed, spread)
-        _, expected = REFERENCES[name](numbers)
-        found = worth(pieces.method(name), numbers)
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
 
 
 def exact_norm(self, hidden_states):
@@ -205,7 +157,7 @@ def gradient_on(world, model, rollouts, pad_id, name, size, in_chunks=False):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_models_gradient(name, drawn, ranks, monkeypatch):
+def test_gradient_by_hand(name, drawn, ranks, monkeypatch):
     """The same, written by hand, in micro-batches of 1, 3 and all, on one rank and on two."""
     found, rows = {}, {}
     for size in (1, 3, None):
@@ -223,7 +175,7 @@ def test_a_models_gradient(name, drawn, ranks, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["m2po", "bapo"])
-def test_a_decision_of_the_whole_batch_is_another_than_that_of_a_part(name, drawn):
+def test_whole_batch_matters(name, drawn):
     """Otherwise the test above could not fail: piece by piece these two would keep other tokens."""
     _, rollouts, _ = drawn
     numbers = numbers_of(rollouts, [torch.tensor(r.logp) for r in rollouts.responses])
@@ -281,7 +233,7 @@ def preset_gradient(world, model, rollouts, pad_id, algorithm, size):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_presets_gradient_does_not_depend_on_the_cut(preset, drawn, ranks):
+def test_gradient_of_any_split(preset, drawn, ranks):
     """Into micro-batches of 1, 3 and all; and over two ranks."""
     model, rollouts, pad_id = drawn
     algorithm = rec_experiments.algorithm(*preset.split())
@@ -325,7 +277,7 @@ def dense_gradient(model, reference, rollouts, pad_id, whole_batch, extra, size,
 @pytest.mark.parametrize(
     ("whole_batch", "extra"), [(False, "spread"), (True, "spread"), (False, "kl_exact")]
 )
-def test_exact_entropy_and_kl_in_the_loss(whole_batch, extra, drawn, monkeypatch):
+def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
     """By the library's own logits and autograd, row by row; and in any cut, in chunks or not."""
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
     policy, rollouts, pad_id = drawn
@@ -357,7 +309,7 @@ def test_exact_entropy_and_kl_in_the_loss(whole_batch, extra, drawn, monkeypatch
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
 
 
-def test_the_batchs_start_is_scored_beside_an_exact_kl_in_chunks(tmp_path, monkeypatch):
+def test_batch_start_with_exact_kl(tmp_path, monkeypatch):
     """The policy alone is scored there, so no KL may be asked for, though the loss has one."""
     overrides = ["ratio=proximal", "updates.epochs=2", "steps=4", "kl_every=0"]
     exp = experiment(*SMALL, *overrides)
@@ -369,7 +321,7 @@ def test_the_batchs_start_is_scored_beside_an_exact_kl_in_chunks(tmp_path, monke
     assert prepare(exp).train(folder)
 
 
-def test_the_batchs_start_is_scored_without_dropout(tmp_path, monkeypatch):
+def test_batch_start_without_dropout(tmp_path, monkeypatch):
     """So it does not depend on what was drawn before: a resumed run is the uninterrupted one."""
     overrides = [
         "ratio=proximal", "weight=importance", "updates.epochs=2", "steps=4", "algo=asymre",
@@ -394,7 +346,7 @@ def test_the_batchs_start_is_scored_without_dropout(tmp_path, monkeypatch):
 
 @given(st.integers(1, 4), st.integers(1, 6), st.booleans(), st.integers(1, 12), st.integers(0, 60))
 @settings(deadline=None)
-def test_the_mini_batches_of_an_epoch_part_the_groups(epochs, parts, shuffle, groups, update):
+def test_mini_batches_partition_groups(epochs, parts, shuffle, groups, update):
     updates = Updates(epochs=epochs, mini_batches=parts, shuffle=shuffle)
     index = updates.index_of(update)
     assert index.step == update == (index.batch * epochs + index.epoch) * parts + index.mini_batch
@@ -409,7 +361,7 @@ def test_the_mini_batches_of_an_epoch_part_the_groups(epochs, parts, shuffle, gr
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_an_epoch_shuffles_anew_and_a_seed_has_its_own_order():
+def test_shuffles_by_epoch_and_seed():
     updates = Updates(epochs=2, mini_batches=4, shuffle=True)
     orders = {
         tuple(updates.groups(StepIndex(batch, epoch, part, 0), 32, seed))
@@ -421,7 +373,7 @@ def test_an_epoch_shuffles_anew_and_a_seed_has_its_own_order():
     assert len(orders) == 2 * 2 * 4 * 2
 
 
-def test_the_interpolated_policy_in_closed_form():
+def test_interpolated_policy():
     """α = (v_prox − v_b)/(v_θ − v_b): 0 for fresh rows, on the way to 1 for stale ones."""
     logp, behavior = torch.full((3, 1), -1.0), torch.full((3, 1), -2.0)
     batch = LossInput(
@@ -431,7 +383,7 @@ def test_the_interpolated_policy_in_closed_form():
     assert Interpolated(lag=1).logp(batch).flatten().tolist() == pytest.approx(expected)
 
 
-def test_the_moving_average_in_closed_form():
+def test_moving_average():
     torch.manual_seed(0)
     policy, average = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     before = [p.detach().double().numpy().copy() for p in average.parameters()]
@@ -563,7 +515,7 @@ def run_by_hand(exp, model, given, reference, pad_id):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_run_is_what_it_would_be_by_hand(name, tmp_path, monkeypatch):
+def test_run_by_hand(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
     exp, trainer, model, given = shaped_run(name, tmp_path / "run", monkeypatch)
     before = [p.detach().clone() for p in model.parameters()]
@@ -604,7 +556,7 @@ def test_versions_count_gradient_steps(tmp_path, monkeypatch):
     assert [set(batch.versions) for batch, _ in given] == [{0}] * 8
 
 
-def test_versions_count_the_steps_that_were_taken(tmp_path, monkeypatch):
+def test_versions_under_sfpo(tmp_path, monkeypatch):
     """Two batches of two steps, then one step each; the weights are renewed every two batches."""
     _, _, _, given = shaped_run("sfpo, ended after two batches", tmp_path / "run", monkeypatch)
     assert [index[:3] for _, index in given] == [
@@ -616,7 +568,7 @@ def test_versions_count_the_steps_that_were_taken(tmp_path, monkeypatch):
     assert alphas == [0.8] * 4 + [0.0] * 4
 
 
-def test_a_stage_starts_the_optimizer_anew(tmp_path):
+def test_staged_reference_resets_optimizer(tmp_path):
     """After 3 steps, with a swap before batch 2, the moments are those of one step, not three."""
     for choice, taken in (("staged", 1), ("swapped", 3)):
         overrides = (*SMALL, f"reference={choice}", "reference.swap_every=2")
