@@ -86,12 +86,16 @@ class Piece:
     """Base of every class that a config group can choose.
 
     kind: the name under which schema.py registers the class, so that a resolved configuration
-    tells which class fills a slot. It is set there, nowhere else.
-    needs: of a piece of an algorithm.
+    names the class in each slot. Only schema.py sets it.
+    needs: what a piece of an algorithm reads beyond its own rows.
     """
 
     kind: str = ""
     needs: ClassVar[Needs] = Needs()
+
+    def describe(self, *names: str) -> str:
+        """What the piece does, for people. names: those that the slot's protocol gives."""
+        return (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
 
 
 class StepIndex(NamedTuple):
@@ -304,11 +308,19 @@ class Totals:
     groups: int
 
 
+class Undeclared(KeyError):
+    """A piece reads log-probabilities or a dense quantity that no piece's `needs` declares."""
+
+    def __init__(self, name: str):
+        super().__init__(f"{name}: no piece declares it in its `needs`")
+        self.name = name
+
+
 class _Given(dict[str, Any]):
-    """Tensors by name; one that nobody asked for is not there."""
+    """Tensors by name: those that a piece declares."""
 
     def __missing__(self, name: str) -> Any:
-        raise KeyError(f"{name}: was not asked for; `needs` of the piece that reads it names it")
+        raise Undeclared(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +334,7 @@ class LossInput:
     versions_B: gradient steps that the policy which drew each row had taken.
     dense: what `Needs.dense` names, differentiable.
 
-    Reading a role or a dense quantity that no piece needs raises KeyError.
+    Reading a role or a dense quantity that no piece declares raises Undeclared.
     """
 
     logp_BT: Tensor

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from rec_experiments.algo.trust_regions import Balanced, SecondMoment
 from torch import Tensor
 
 from rec_experiments.algo.advantages import GroupMean, GroupStandard
@@ -16,7 +17,6 @@ from rec_experiments.algo.ratios import ProximalRatio, SequenceRatio, TokenRatio
 from rec_experiments.algo.regularizers import NoRegularizer
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.truncation import TrainTruncated
-from rec_experiments.algo.trust_regions import Balanced, SecondMoment
 from rec_experiments.algo.weights import (
     BehaviorWeight,
     CappedWeight,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
+from rec_experiments.algo.ranges import check_at_least, check_greater
 from rec_experiments.errors import UserError
 from rec_experiments.types import Piece
 
@@ -29,9 +30,6 @@ class AsGiven(Piece):
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return rewards_B
 
-    def describe(self) -> str:
-        return "A as given"
-
 
 @dataclass(kw_only=True)
 class GroupMean(Piece):
@@ -45,9 +43,6 @@ class GroupMean(Piece):
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return center(rewards_B, groups_B) - self.shift
-
-    def describe(self) -> str:
-        return f"(r − (r̄ {self.shift:+g}))" if self.shift else "(r − r̄)"
 
 
 @dataclass(kw_only=True)
@@ -64,16 +59,13 @@ class GroupStandard(Piece):
     def __post_init__(self) -> None:
         if self.ddof not in (0, 1):
             raise ValueError(f"ddof={self.ddof}: must be 0 (population) or 1 (sample)")
-        _check_epsilon(self.epsilon)
+        check_at_least(0, self, "epsilon")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
         degrees_B = (group_size(groups_B) - self.ddof).clamp(min=1)
         deviation_B = (group_sum(centered_B**2, groups_B) / degrees_B).sqrt()
         return centered_B / (deviation_B + self.epsilon).clamp(min=1e-300)
-
-    def describe(self) -> str:
-        return "(r − r̄)/σ_r"
 
 
 @dataclass(kw_only=True)
@@ -86,15 +78,12 @@ class GroupWhitened(Piece):
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        check_at_least(0, self, "epsilon")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
         variance_B = group_mean(centered_B**2, groups_B)
         return centered_B / (variance_B + self.epsilon).clamp(min=1e-300).sqrt()
-
-    def describe(self) -> str:
-        return f"(r − r̄)/√(σ_r² + {self.epsilon:g})"
 
 
 @dataclass(kw_only=True)
@@ -105,9 +94,6 @@ class LeaveOneOut(Piece):
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         size_B = group_size(groups_B)
         return center(rewards_B, groups_B) * size_B / (size_B - 1).clamp(min=1)
-
-    def describe(self) -> str:
-        return "(r − r̄ of the others)"
 
 
 @dataclass(kw_only=True)
@@ -121,7 +107,7 @@ class RelativeToMean(Piece):
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check_epsilon(self.epsilon)
+        check_at_least(0, self, "epsilon")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         if (rewards_B < 0).any():
@@ -131,9 +117,6 @@ class RelativeToMean(Piece):
             )
         mean_B = group_mean(rewards_B, groups_B)
         return center(rewards_B, groups_B) / (mean_B + self.epsilon).clamp(min=1e-300)
-
-    def describe(self) -> str:
-        return "(r − r̄)/r̄"
 
 
 @dataclass(kw_only=True)
@@ -150,14 +133,10 @@ class FixedBaseline(Piece):
     def __post_init__(self) -> None:
         if not math.isfinite(self.baseline):
             raise ValueError(f"baseline={self.baseline}: must be finite")
-        if not 0 < self.scale < math.inf:
-            raise ValueError(f"scale={self.scale}: must be greater than 0, and finite")
+        check_greater(0, self, "scale")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return self.scale * (rewards_B - self.baseline)
-
-    def describe(self) -> str:
-        return f"{self.scale:g}·(r − {self.baseline:g})"
 
 
 @dataclass(kw_only=True)
@@ -171,16 +150,12 @@ class OptimalValue(Piece):
     temperature: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature={self.temperature}: must be greater than 0, and finite")
+        check_greater(0, self, "temperature")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         below_B = rewards_B - group_max(rewards_B, groups_B)
         mean_B = group_mean((below_B / self.temperature).exp(), groups_B)
         return below_B - self.temperature * mean_B.log()
-
-    def describe(self) -> str:
-        return f"(r − V*), V* = {self.temperature:g} · log mean exp(r/{self.temperature:g})"
 
 
 @dataclass(kw_only=True)
@@ -199,8 +174,7 @@ class MaxAtK(Piece):
     without_own: bool
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k}: must be at least 1")
+        check_at_least(1, self, "k")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
@@ -223,10 +197,6 @@ class MaxAtK(Piece):
             found_K = own_K * above_K - _sum_of_earlier(others_K * above_K)
         return found_K * size / math.comb(size, k)
 
-    def describe(self) -> str:
-        baseline = " − best of the others" if self.without_own else ""
-        return f"K·(mean over sets of {self.k} of best{baseline})"
-
 
 def _sum_of_later(values_K: Tensor) -> Tensor:
     return values_K.sum() - values_K.cumsum(0)
@@ -234,8 +204,3 @@ def _sum_of_later(values_K: Tensor) -> Tensor:
 
 def _sum_of_earlier(values_K: Tensor) -> Tensor:
     return values_K.cumsum(0) - values_K
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon={epsilon}: must be at least 0, and finite")

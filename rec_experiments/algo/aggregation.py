@@ -29,9 +29,6 @@ class TokenMean(Piece):
     def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
         return loss_BT.sum() / max(1, advantages.totals.tokens)
 
-    def describe(self) -> str:
-        return "mean over the response tokens of the whole mini-batch"
-
 
 @dataclass(kw_only=True)
 class SequenceMean(Piece):
@@ -41,9 +38,6 @@ class SequenceMean(Piece):
     def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
         share_B = loss_BT.sum(1) / advantages.counted_B.clamp(min=1)
         return share_B.sum() / max(1, advantages.totals.groups)
-
-    def describe(self) -> str:
-        return "token sums, mean over the sequences of a group, then over the groups"
 
 
 @dataclass(kw_only=True)
@@ -55,6 +49,3 @@ class SequenceTokenMean(Piece):
         length_B = advantages.mask_BT.sum(1).clamp(min=1)
         share_B = loss_BT.sum(1) / length_B / advantages.counted_B.clamp(min=1)
         return share_B.sum() / max(1, advantages.totals.groups)
-
-    def describe(self) -> str:
-        return "token means, mean over the sequences of a group, then over the groups"

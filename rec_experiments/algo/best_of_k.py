@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rec_experiments.algo.ranges import check_at_least, check_greater
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.types import LossInput, Needs, Piece
 
@@ -36,10 +37,8 @@ class OffPolicyBest(Piece):
     bound: float | None
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k}: must be at least 1")
-        if self.bound is not None and not 0 < self.bound < math.inf:
-            raise ValueError(f"bound={self.bound}: must be greater than 0 and finite, or null")
+        check_at_least(1, self, "k")
+        check_greater(0, self, "bound")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         worth_B1 = self.worth(batch)[:, None].to(batch.logp_BT.dtype)
@@ -70,13 +69,6 @@ class OffPolicyBest(Piece):
         per_delta_K = ascending_K * (pair_K - triple_K)  # of i's own δ, in a set whose last is j
         found_K = own_K * ascending_K + _after(shared_K) + delta_K * _after(per_delta_K)
         return found_K * size / math.comb(size, k)
-
-    def describe(self) -> str:
-        bound = "" if self.bound is None else f", at most ± {self.bound:g}"
-        return (
-            f"−c · log π_θ(y), c = K·(mean over sets of {self.k} of (1 + Σ δ)·best), "
-            f"δ = Π ρ − 1{bound}"
-        )
 
 
 def _choose(like_K: Tensor, k: int, held: int) -> Tensor:

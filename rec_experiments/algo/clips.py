@@ -1,16 +1,17 @@
-"""Clipping as a mask: which tokens keep their gradient (Section 4.1 and Appendix B.3).
+"""Clips on single tokens: which tokens keep their gradient (Section 4.1 and Appendix B.3).
 
-A mask sees log ρ, so that it is exact at ρ = 0 and never overflows. Bounds are inclusive, null
-means unbounded. A token whose advantage is 0 has no gradient and counts as kept.
+A clip maps log-ratios to a mask, so it is exact at ρ = 0 and never overflows. Bounds are inclusive;
+null means no bound. A token whose advantage is 0 has no gradient and counts as kept.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from rec_experiments.types import LossInput, Piece
+from rec_experiments.algo.ranges import check_at_least, check_between, check_greater
+from rec_experiments.types import LossInput, Needs, Piece
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,12 +22,20 @@ class Clip(Protocol):
         """Boolean B x T: True where the token keeps its gradient. log_ratio_BT: of `ratio`."""
 
     def describe(self, ratio: str) -> str:
-        """The interval of the ratio that is kept, for people."""
+        """Which tokens are kept, given the name of the ratio."""
 
 
 @dataclass(kw_only=True)
-class Bounds(Piece):
-    """The inner interval 1 − low ≤ ρ ≤ 1 + high, written (ε_low, ε_high) in the paper.
+class NoClip(Piece):
+    """Keeps every token."""
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return log_ratio_BT.new_ones(log_ratio_BT.shape).bool()
+
+
+@dataclass(kw_only=True)
+class RatioBounds(Piece):
+    """1 − low ≤ ρ ≤ 1 + high, written (ε_low, ε_high) in the paper.
 
     Raises ValueError unless 0 ≤ low ≤ 1 and high ≥ 0.
     """
@@ -35,61 +44,32 @@ class Bounds(Piece):
     high: float | None
 
     def __post_init__(self) -> None:
-        if self.low is not None and not 0 <= self.low <= 1:
-            raise ValueError(f"low={self.low}: must be between 0 and 1, or null for no bound")
-        if self.high is not None and not self.high >= 0:
-            raise ValueError(f"high={self.high}: must be at least 0, or null for no bound")
-
-    def above_floor(self, log_ratio_BT: Tensor) -> Tensor:
-        return log_ratio_BT >= log_floor(self.low)
-
-    def below_ceiling(self, log_ratio_BT: Tensor) -> Tensor:
-        return log_ratio_BT <= log_ceiling(self.high)
+        check_between(0, 1, self, "low")
+        check_at_least(0, self, "high")
 
 
 @dataclass(kw_only=True)
-class OneSide(Bounds):
-    """M = 1(A > 0, ρ ≤ 1 + ε_high) + 1(A < 0, ρ ≥ 1 − ε_low), as in PPO and GRPO (Eq. 8)."""
+class OneSide(RatioBounds):
+    """M = 1(A > 0, ρ ≤ 1 + high) + 1(A < 0, ρ ≥ 1 − low), as in PPO and GRPO (Eq. 8)."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        sign_B1 = batch.advantage_B[:, None]
-        return (
-            (sign_B1 == 0)
-            | ((sign_B1 > 0) & self.below_ceiling(log_ratio_BT))
-            | ((sign_B1 < 0) & self.above_floor(log_ratio_BT))
-        )
-
-    def describe(self, ratio: str) -> str:
-        kept = [
-            f"{ratio} ≤ {1 + self.high:g} where A > 0" if self.high is not None else "",
-            f"{ratio} ≥ {1 - self.low:g} where A < 0" if self.low is not None else "",
-        ]
-        bounds = " and ".join(part for part in kept if part)
-        return f"one-side, keeps {bounds}" if bounds else "none, keeps every token"
+        return one_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
 
 
 @dataclass(kw_only=True)
-class TwoSide(Bounds):
-    """M̃ = 1(1 − ε_low ≤ ρ ≤ 1 + ε_high), whatever the sign of the advantage (Eq. 18)."""
+class TwoSide(RatioBounds):
+    """M̃ = 1(1 − low ≤ ρ ≤ 1 + high), whatever the sign of the advantage (Eq. 18)."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        inside_BT = self.above_floor(log_ratio_BT) & self.below_ceiling(log_ratio_BT)
-        return inside_BT | (batch.advantage_B == 0)[:, None]
-
-    def describe(self, ratio: str) -> str:
-        if self.low is None and self.high is None:
-            return "none, keeps every token"
-        floor = f"{1 - self.low:g} ≤ " if self.low is not None else ""
-        ceiling = f" ≤ {1 + self.high:g}" if self.high is not None else ""
-        return f"two-side, keeps {floor}{ratio}{ceiling}"
+        return two_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
 
 
 @dataclass(kw_only=True)
-class Ring(Bounds):
-    """M̂ = M̃ + 1(A > 0, ρ ≤ 1 − ε'_low) + 1(A < 0, ρ ≥ 1 + ε'_high) (Eq. 19).
+class Ring(RatioBounds):
+    """M̂ = M̃ + 1(A > 0, ρ ≤ 1 − outer_low) + 1(A < 0, ρ ≥ 1 + outer_high) (Eq. 19).
 
-    Outer bounds equal to the inner ones give the one-side mask, unreachable ones (null) the
-    two-side mask. Raises ValueError if an outer bound is tighter than its inner bound.
+    Outer bounds equal to the inner ones give the one-side mask, outer bounds of null the two-side
+    mask. Raises ValueError if an outer bound is tighter than its inner bound.
     """
 
     outer_low: float | None
@@ -106,26 +86,146 @@ class Ring(Bounds):
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1 = batch.advantage_B[:, None]
-        inside_BT = self.above_floor(log_ratio_BT) & self.below_ceiling(log_ratio_BT)
         far_below_BT = log_ratio_BT <= log_floor(self.outer_low)
         far_above_BT = log_ratio_BT >= log_ceiling(self.outer_high)
         return (
-            inside_BT
-            | (sign_B1 == 0)
+            two_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
             | ((sign_B1 > 0) & far_below_BT)
             | ((sign_B1 < 0) & far_above_BT)
         )
 
-    def describe(self, ratio: str) -> str:
-        inner = TwoSide(low=self.low, high=self.high).describe(ratio)
-        if self.low is None and self.high is None:
-            return inner
-        outside = ""
-        if self.outer_low is not None:
-            outside += f", {ratio} ≤ {1 - self.outer_low:g} where A > 0"
-        if self.outer_high is not None:
-            outside += f", {ratio} ≥ {1 + self.outer_high:g} where A < 0"
-        return inner.replace("two-side", "ring") + outside
+
+@dataclass(kw_only=True)
+class Dual(OneSide):
+    """The one-side mask without the tokens with A < 0 and ρ > ceiling: their surrogate is at
+    least ceiling · A, so that no single token dominates the step (arXiv 1912.09729).
+
+    Raises ValueError unless ceiling > 1.
+    """
+
+    ceiling: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_greater(1, self, "ceiling")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        beyond_BT = log_ratio_BT > math.log(self.ceiling)
+        return super().__call__(log_ratio_BT, batch) & ~(
+            beyond_BT & (batch.advantage_B < 0)[:, None]
+        )
+
+
+@dataclass(kw_only=True)
+class LogBounds(Piece):
+    """The one-side mask with bounds on log ρ: log ρ ≤ log_high where A > 0, log ρ ≥ −log_low where
+    A < 0 (GMPO, arXiv 2507.20673). Raises ValueError unless both are at least 0."""
+
+    log_low: float | None
+    log_high: float | None
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self, "log_low", "log_high")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return one_side(log_ratio_BT, batch, -_bound(self.log_low), _bound(self.log_high))
+
+
+@dataclass(kw_only=True)
+class Reciprocal(Piece):
+    """1/(1 + epsilon) ≤ ρ ≤ 1 + epsilon, whatever the sign of the advantage (sPPO, arXiv
+    2108.05828). Raises ValueError unless epsilon ≥ 0."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self, "epsilon")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return two_side(log_ratio_BT, batch, -math.log1p(self.epsilon), math.log1p(self.epsilon))
+
+
+@dataclass(kw_only=True)
+class AroundProximal(RatioBounds):
+    """The one-side mask around ρ' = π_prox/π_behavior: A > 0 keeps ρ ≤ ρ' + high, A < 0 keeps
+    ρ ≥ max(ρ' − low, 0) (arXiv 2505.22257, Eq. 6, with π_k as the proximal policy; Mix-PPG, arXiv
+    2507.06892). With ρ' = 1 it is the one-side mask."""
+
+    needs: ClassVar[Needs] = Needs(logps=frozenset({"proximal"}))
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        proximal_BT = batch.logps["proximal"] - batch.logps["behavior"]
+        moved_BT = proximal_BT.where(batch.mask_BT, 0.0).expm1()  # ρ' − 1
+        floor = -math.inf if self.low is None else (moved_BT - self.low).clamp(min=-1.0).log1p()
+        ceiling = math.inf if self.high is None else (moved_BT + self.high).log1p()
+        return one_side(log_ratio_BT, batch, floor, ceiling)
+
+
+@dataclass(kw_only=True)
+class Divergence(Piece):
+    """Drops a token that has moved too far from the policy that drew it and would be pushed
+    further: A > 0, π_θ > π_behavior and a distance over delta_high, or A < 0, π_θ < π_behavior and
+    a distance over delta_low (DPPO, arXiv 2602.04879). The distance is between two Bernoulli
+    distributions, the token against all others. Raises ValueError for a negative bound."""
+
+    delta_low: float | None
+    delta_high: float | None
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self, "delta_low", "delta_high")
+
+    def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
+        """Between π_behavior and π_θ, given as log-probabilities; B x T, at least 0."""
+        raise NotImplementedError
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        sign_B1, moved_BT = batch.advantage_B[:, None], batch.log_ratio_BT()
+        distance_BT = self.distance(
+            batch.logps["behavior"].where(batch.mask_BT, 0.0),
+            batch.logp_BT.detach().where(batch.mask_BT, 0.0),
+        )
+        above_BT = (sign_B1 > 0) & (moved_BT > 0) & ~(distance_BT <= _bound(self.delta_high))
+        below_BT = (sign_B1 < 0) & (moved_BT < 0) & ~(distance_BT <= _bound(self.delta_low))
+        return ~(above_BT | below_BT)
+
+
+@dataclass(kw_only=True)
+class TotalVariation(Divergence):
+    """|π_θ − π_behavior| of the token (DPPO-Binary-TV)."""
+
+    def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
+        return (logp_BT.exp() - behavior_BT.exp()).abs()
+
+
+@dataclass(kw_only=True)
+class BinaryKl(Divergence):
+    """p log(p/q) + (1 − p) log((1 − p)/(1 − q)), p = π_behavior and q = π_θ of the token
+    (DPPO-Binary-KL)."""
+
+    def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
+        behavior_BT, logp_BT = behavior_BT.clamp(max=0.0), logp_BT.clamp(max=0.0)
+        rest_BT = -behavior_BT.expm1()
+        of_rest_BT = rest_BT * (rest_BT.log() - (-logp_BT.expm1()).log())
+        of_token_BT = behavior_BT.exp() * (behavior_BT - logp_BT)
+        return of_token_BT + of_rest_BT.where(rest_BT > 0, 0.0)
+
+
+def one_side(
+    log_ratio_BT: Tensor, batch: LossInput, floor: Tensor | float, ceiling: Tensor | float
+) -> Tensor:
+    """True where A > 0 and log ρ ≤ ceiling, where A < 0 and log ρ ≥ floor, and where A = 0."""
+    sign_B1 = batch.advantage_B[:, None]
+    return (
+        (sign_B1 == 0)
+        | ((sign_B1 > 0) & (log_ratio_BT <= ceiling))
+        | ((sign_B1 < 0) & (log_ratio_BT >= floor))
+    )
+
+
+def two_side(log_ratio_BT: Tensor, batch: LossInput, floor: float, ceiling: float) -> Tensor:
+    """True where floor ≤ log ρ ≤ ceiling, and where A = 0."""
+    inside_BT = (log_ratio_BT >= floor) & (log_ratio_BT <= ceiling)
+    return inside_BT | (batch.advantage_B == 0)[:, None]
 
 
 def log_floor(low: float | None) -> float:
@@ -136,3 +236,7 @@ def log_floor(low: float | None) -> float:
 def log_ceiling(high: float | None) -> float:
     """log(1 + high); ∞ for no bound."""
     return math.inf if high is None else math.log1p(high)
+
+
+def _bound(bound: float | None) -> float:
+    return math.inf if bound is None else bound

@@ -47,9 +47,6 @@ class Uniform(Piece):
     ) -> Weighted:
         return _of_everyone(advantage(rewards_B, groups_B))
 
-    def describe(self, advantage: str) -> str:
-        return advantage
-
 
 @dataclass(kw_only=True)
 class DropNegatives(Piece):
@@ -71,9 +68,6 @@ class DropNegatives(Piece):
         if self.count_dropped:
             return _of_everyone(advantage_B)
         return Weighted(advantage_B, kept_B, kept_B)
-
-    def describe(self, advantage: str) -> str:
-        return f"{advantage} on the subset with excess negatives dropped"
 
 
 def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator) -> Tensor:
@@ -103,9 +97,6 @@ class VariedGroups(Piece):
         counted_B = varied_B.new_ones(varied_B.shape) if self.count_masked else varied_B
         return Weighted(advantage(rewards_B, groups_B) * varied_B, varied_B, counted_B)
 
-    def describe(self, advantage: str) -> str:
-        return f"{advantage}, groups of equal rewards masked out"
-
 
 @dataclass(kw_only=True)
 class Exponential(Piece):
@@ -131,9 +122,6 @@ class ExponentialWeight(Exponential):
         advantage_B = advantage(rewards_B, groups_B)
         return _of_everyone(self.weight(advantage_B) * advantage_B)
 
-    def describe(self, advantage: str) -> str:
-        return f"exp(A/{self.temperature:g})·A with A = {advantage}"
-
 
 @dataclass(kw_only=True)
 class PairwiseWeight(Exponential):
@@ -148,10 +136,6 @@ class PairwiseWeight(Exponential):
     ) -> Weighted:
         advantage_B = advantage(rewards_B, groups_B)
         return _of_everyone(pairwise(advantage_B, self.weight(advantage_B), groups_B))
-
-    def describe(self, advantage: str) -> str:
-        w = f"w = exp(A/{self.temperature:g})"
-        return f"(Σ_j w_j/K)·w·(A − Ā_w) with {w}, A = {advantage}"
 
 
 def pairwise(values_B: Tensor, weight_B: Tensor, groups_B: Tensor) -> Tensor:

@@ -26,9 +26,6 @@ class TokenRatio(Piece):
     def __call__(self, batch: LossInput) -> Tensor:
         return batch.log_ratio_BT()
 
-    def describe(self) -> str:
-        return "ρ"
-
 
 @dataclass(kw_only=True)
 class SequenceRatio(Piece):
@@ -39,9 +36,6 @@ class SequenceRatio(Piece):
         mean_B1 = batch.log_ratio_BT().sum(1, keepdim=True) / length_B1
         return mean_B1 * batch.mask_BT
 
-    def describe(self) -> str:
-        return "s"
-
 
 @dataclass(kw_only=True)
 class ProximalRatio(Piece):
@@ -51,6 +45,3 @@ class ProximalRatio(Piece):
 
     def __call__(self, batch: LossInput) -> Tensor:
         return batch.log_ratio_BT("proximal")
-
-    def describe(self) -> str:
-        return "u"

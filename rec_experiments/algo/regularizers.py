@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rec_experiments.algo.groups import group_size, group_sum
+from rec_experiments.algo.ranges import check_at_least
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.types import LossInput, Needs, Piece
 
@@ -29,9 +30,6 @@ class NoRegularizer(Piece):
     def __call__(self, batch: LossInput) -> Tensor | None:
         return None
 
-    def describe(self) -> str:
-        return ""
-
 
 @dataclass(kw_only=True)
 class SequenceSquare(Piece):
@@ -44,16 +42,13 @@ class SequenceSquare(Piece):
     tau: float
 
     def __post_init__(self) -> None:
-        _check_at_least_0(self, "tau")
+        check_at_least(0, self, "tau")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
         drift_B = _live_difference(batch).sum(1)
         length_B = mask_BT.sum(1).clamp(min=1)
         return (self.tau / 2 * drift_B**2 / length_B)[:, None] * mask_BT
-
-    def describe(self) -> str:
-        return f"{self.tau:g}/2 · (log π_θ(y) − log π_old(y))² per sequence"
 
 
 @dataclass(kw_only=True)
@@ -66,13 +61,10 @@ class TokenSquare(Piece):
     tau: float
 
     def __post_init__(self) -> None:
-        _check_at_least_0(self, "tau")
+        check_at_least(0, self, "tau")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return self.tau * _live_difference(batch) ** 2
-
-    def describe(self) -> str:
-        return f"{self.tau:g} · (log π_θ − log π_old)² per token"
 
 
 @dataclass(kw_only=True)
@@ -84,7 +76,7 @@ class ReferencePenalty(Piece):
     beta: float
 
     def __post_init__(self) -> None:
-        _check_at_least_0(self, "beta")
+        check_at_least(0, self, "beta")
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         """Of log_ratio_BT = log π_θ − log π_ref, differentiable; 0 at 0."""
@@ -101,9 +93,6 @@ class K1(ReferencePenalty):
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         return log_ratio_BT
 
-    def describe(self) -> str:
-        return f"{self.beta:g} · log π_θ/π_ref per token (k1)"
-
 
 @dataclass(kw_only=True)
 class K2(ReferencePenalty):
@@ -111,9 +100,6 @@ class K2(ReferencePenalty):
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         return log_ratio_BT**2 / 2
-
-    def describe(self) -> str:
-        return f"{self.beta:g} · ½(log π_θ/π_ref)² per token (k2)"
 
 
 @dataclass(kw_only=True)
@@ -127,9 +113,6 @@ class K3(ReferencePenalty):
         line_BT = math.exp(MAX_LOG_WEIGHT) * (log_q_BT - MAX_LOG_WEIGHT + 1) - 1
         return curve_BT.where(log_q_BT <= MAX_LOG_WEIGHT, line_BT) - log_q_BT
 
-    def describe(self) -> str:
-        return f"{self.beta:g} · (π_ref/π_θ − 1 + log π_θ/π_ref) per token (k3)"
-
 
 @dataclass(kw_only=True)
 class ExactKl(Piece):
@@ -140,13 +123,10 @@ class ExactKl(Piece):
     beta: float
 
     def __post_init__(self) -> None:
-        _check_at_least_0(self, "beta")
+        check_at_least(0, self, "beta")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return (self.beta * batch.dense["kl"]).where(batch.mask_BT, 0.0)
-
-    def describe(self) -> str:
-        return f"{self.beta:g} · KL(π_θ ‖ π_ref) per token, exact"
 
 
 @dataclass(kw_only=True)
@@ -165,7 +145,7 @@ class PairSquare(Piece):
     beta: float
 
     def __post_init__(self) -> None:
-        _check_at_least_0(self, "beta")
+        check_at_least(0, self, "beta")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
@@ -176,19 +156,8 @@ class PairSquare(Piece):
         length_B = mask_BT.sum(1).clamp(min=1)
         return (self.beta / 2 * share_B / length_B)[:, None] * mask_BT
 
-    def describe(self) -> str:
-        return (
-            f"{self.beta / 4:g} · (d_i − d_j)² over the pairs of a group, d = log π_θ(y)/π_ref(y)"
-        )
-
 
 def _live_difference(batch: LossInput, role: str = "behavior") -> Tensor:
     """log π_θ − log π_role of live tokens, differentiable; 0 elsewhere."""
     difference_BT = batch.logp_BT - batch.logps[role]
     return difference_BT.where(batch.mask_BT, 0.0)
-
-
-def _check_at_least_0(piece: Piece, name: str) -> None:
-    value = getattr(piece, name)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{name}={value}: must be at least 0, and finite")

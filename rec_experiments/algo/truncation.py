@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from rec_experiments.algo.ranges import check_at_least
 from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ class TrainTruncated(Piece):
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B, finished_B.new_ones(finished_B.shape)
 
-    def describe(self) -> str:
-        return ""
-
 
 @dataclass(kw_only=True)
 class MaskTruncated(Piece):
@@ -39,9 +36,6 @@ class MaskTruncated(Piece):
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B, finished_B
 
-    def describe(self) -> str:
-        return "responses cut at the limit are masked out"
-
 
 @dataclass(kw_only=True)
 class PenaliseTruncated(Piece):
@@ -50,11 +44,7 @@ class PenaliseTruncated(Piece):
     penalty: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.penalty < math.inf:
-            raise ValueError(f"penalty={self.penalty}: must be at least 0, and finite")
+        check_at_least(0, self, "penalty")
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B - self.penalty * (~finished_B), finished_B.new_ones(finished_B.shape)
-
-    def describe(self) -> str:
-        return f"responses cut at the limit lose {self.penalty:g} of their reward"

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rec_experiments.algo.clips import log_ceiling, log_floor
+from rec_experiments.algo.ranges import check_at_least, check_greater
 from rec_experiments.types import LossInput, Piece
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # exp(20) is beyond any weight a step survives, and its products stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
+MAX_WEIGHT = math.exp(MAX_LOG_WEIGHT)
 
 
 class Weight(Protocol):
@@ -35,9 +36,6 @@ class NoWeight(Piece):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.new_ones(log_ratio_BT.shape)
 
-    def describe(self, ratio: str) -> str:
-        return ""
-
 
 @dataclass(kw_only=True)
 class ImportanceWeight(Piece):
@@ -45,9 +43,6 @@ class ImportanceWeight(Piece):
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
-
-    def describe(self, ratio: str) -> str:
-        return f" · {ratio}"
 
 
 @dataclass(kw_only=True)
@@ -58,9 +53,6 @@ class BehaviorWeight(Piece):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
 
-    def describe(self, ratio: str) -> str:
-        return " · ρ"
-
 
 @dataclass(kw_only=True)
 class CappedWeight(Piece):
@@ -70,14 +62,11 @@ class CappedWeight(Piece):
     cap: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.cap <= math.exp(MAX_LOG_WEIGHT):
+        if not 0 < self.cap <= MAX_WEIGHT:
             raise ValueError(f"cap={self.cap}: must be greater than 0, and at most e^20")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.clamp(max=math.log(self.cap)).exp()
-
-    def describe(self, ratio: str) -> str:
-        return f" · min({ratio}, {self.cap:g})"
 
 
 @dataclass(kw_only=True)
@@ -98,9 +87,6 @@ class BoundedWeight(CappedWeight):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return super().__call__(log_ratio_BT, batch).clamp(min=self.floor)
 
-    def describe(self, ratio: str) -> str:
-        return f" · max({self.floor:g}, min({ratio}, {self.cap:g}))"
-
 
 @dataclass(kw_only=True)
 class CappedBehavior(CappedWeight):
@@ -110,9 +96,6 @@ class CappedBehavior(CappedWeight):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return super().__call__(batch.log_ratio_BT(), batch)
 
-    def describe(self, ratio: str) -> str:
-        return super().describe("ρ")
-
 
 @dataclass(kw_only=True)
 class ZeroWeight(Piece):
@@ -120,9 +103,6 @@ class ZeroWeight(Piece):
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.new_zeros(log_ratio_BT.shape)
-
-    def describe(self, ratio: str) -> str:
-        return " · 0"
 
 
 @dataclass(kw_only=True)
@@ -133,9 +113,6 @@ class TaperedWeight(Piece):
         product_B1 = batch.log_ratio_BT().sum(1, keepdim=True).clamp(max=0.0).exp()
         return product_B1.where(batch.advantage_B[:, None] < 0, 1.0).expand_as(log_ratio_BT)
 
-    def describe(self, ratio: str) -> str:
-        return " · (1 where A ≥ 0, min(Π ρ, 1) where A < 0)"
-
 
 @dataclass(kw_only=True)
 class TokenTaper(Piece):
@@ -145,9 +122,6 @@ class TokenTaper(Piece):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         taper_BT = batch.log_ratio_BT().clamp(max=0.0).exp()
         return taper_BT.where(batch.advantage_B[:, None] < 0, 1.0)
-
-    def describe(self, ratio: str) -> str:
-        return " · (1 where A ≥ 0, min(ρ, 1) where A < 0)"
 
 
 @dataclass(kw_only=True)
@@ -162,38 +136,35 @@ class SoftGate(Piece):
     tau_negative: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "tau_positive", "tau_negative")
+        check_greater(0, self, "tau_positive", "tau_negative")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ratio_BT = log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
         x_BT = _by_sign(self.tau_positive, self.tau_negative, batch) * (ratio_BT - 1)
         return 4 * x_BT.sigmoid() * (-x_BT).sigmoid() * ratio_BT
 
-    def describe(self, ratio: str) -> str:
-        taus = f"τ = {self.tau_positive:g} where A > 0, {self.tau_negative:g} elsewhere"
-        return f" · 4σ(x)(1 − σ(x))·{ratio} [x = τ({ratio} − 1), {taus}]"
-
 
 @dataclass(kw_only=True)
 class GeometricMean(Piece):
-    """exp(mean_t c_t) of each response, c_t = log ratio cut off at log(1 + high) where A > 0 and at
-    log(1 − low) where A < 0: what GMPO (arXiv 2507.20673, Eq. 4) has for ρ. low and high are those
-    of `clip`, which takes the gradient of the tokens that are cut off."""
+    """exp(mean_t c_t) of each response, c_t = log ratio, at most log_high where A > 0 and at least
+    −log_low where A < 0: GMPO's factor in place of ρ (arXiv 2507.20673, Eq. 4). The bounds are
+    those of clip=log_bounds, which drops the gradient of tokens beyond them; null for no bound."""
 
-    low: float | None
-    high: float | None
+    log_low: float | None
+    log_high: float | None
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self, "log_low", "log_high")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1, mask_BT = batch.advantage_B[:, None], batch.mask_BT
-        below_BT = log_ratio_BT.clamp(max=log_ceiling(self.high))
-        above_BT = log_ratio_BT.clamp(min=log_floor(self.low))
+        low = math.inf if self.log_low is None else self.log_low
+        high = math.inf if self.log_high is None else self.log_high
+        below_BT, above_BT = log_ratio_BT.clamp(max=high), log_ratio_BT.clamp(min=-low)
         cut_BT = below_BT.where(sign_B1 > 0, above_BT.where(sign_B1 < 0, log_ratio_BT))
         length_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
         mean_B1 = cut_BT.where(mask_BT, 0.0).sum(1, keepdim=True) / length_B1
         return mean_B1.clamp(max=MAX_LOG_WEIGHT).exp().expand_as(log_ratio_BT)
-
-    def describe(self, ratio: str) -> str:
-        return f" · geometric mean of the clipped {ratio}"
 
 
 @dataclass(kw_only=True)
@@ -210,9 +181,8 @@ class GammaWeight(Piece):
     decay_negative: float
 
     def __post_init__(self) -> None:
-        _check_positive(
-            self, "power_positive", "decay_positive", "power_negative", "decay_negative"
-        )
+        names = ("power_positive", "decay_positive", "power_negative", "decay_negative")
+        check_greater(0, self, *names)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         log_w_B1 = batch.log_ratio_BT().sum(1, keepdim=True)
@@ -222,22 +192,8 @@ class GammaWeight(Piece):
         log_weight_B1 = power_B1 * log_w_B1 - decay_B1 * log_w_B1.expm1()
         return log_weight_B1.exp().expand_as(log_ratio_BT)
 
-    def describe(self, ratio: str) -> str:
-        return (
-            f" · w^k·exp(λ(1 − w)) [w = Π ρ, (k, λ) = ({self.power_positive:g}, "
-            f"{self.decay_positive:g}) where A ≥ 0, ({self.power_negative:g}, "
-            f"{self.decay_negative:g}) where A < 0]"
-        )
-
 
 def _by_sign(positive: float, other: float, batch: LossInput) -> Tensor:
     """One number where A > 0, another elsewhere; B x 1."""
     advantage_B1 = batch.advantage_B[:, None]
     return advantage_B1.new_tensor(positive).where(advantage_B1 > 0, other)
-
-
-def _check_positive(piece: Piece, *names: str) -> None:
-    for name in names:
-        value = getattr(piece, name)
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name}={value}: must be greater than 0, and finite")

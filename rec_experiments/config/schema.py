@@ -23,6 +23,7 @@ from omegaconf.errors import MissingMandatoryValue
 from rec_experiments.algo import (
     advantages,
     aggregation,
+    batch_clips,
     best_of_k,
     clips,
     corrections,
@@ -30,7 +31,6 @@ from rec_experiments.algo import (
     ratios,
     regularizers,
     truncation,
-    trust_regions,
     weights,
 )
 from rec_experiments.config import plugins
@@ -87,17 +87,20 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "varied_groups": data_weighting.VariedGroups,
     },
     "clip": {
+        "none": clips.NoClip,
         "one_side": clips.OneSide,
         "two_side": clips.TwoSide,
         "ring": clips.Ring,
-        "dual": trust_regions.DualClip,
-        "around_proximal": trust_regions.AroundProximal,
-        "total_variation": trust_regions.TotalVariation,
-        "binary_kl": trust_regions.BinaryKl,
-        "second_moment": trust_regions.SecondMoment,
-        "second_moment_of_all": trust_regions.SecondMomentOfAll,
-        "second_moment_bounds": trust_regions.SecondMomentBounds,
-        "balanced": trust_regions.Balanced,
+        "dual": clips.Dual,
+        "log_bounds": clips.LogBounds,
+        "reciprocal": clips.Reciprocal,
+        "around_proximal": clips.AroundProximal,
+        "total_variation": clips.TotalVariation,
+        "binary_kl": clips.BinaryKl,
+        "second_moment": batch_clips.SecondMoment,
+        "second_moment_of_all": batch_clips.SecondMomentOfAll,
+        "second_moment_bounds": batch_clips.SecondMomentBounds,
+        "balanced": batch_clips.Balanced,
     },
     "weight": {
         "none": weights.NoWeight,
@@ -141,11 +144,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
     "correction": {
         "none": corrections.NoCorrection,
-        "truncated": corrections.TruncatedCorrection,
-        "masked": corrections.MaskedCorrection,
-        "sequence": corrections.SequenceCorrection,
-        "band": corrections.BandCorrection,
-        "rejection": corrections.RejectionCorrection,
+        "mismatch": corrections.MismatchCorrection,
     },
     "proximal": {
         "batch_start": policies.BatchStart,

@@ -18,11 +18,11 @@ import references
 import torch
 import variant_references as v
 import yaml
+from rec_experiments.algo.trust_regions import SecondMoment, SecondMomentBounds, SecondMomentOfAll
 from scipy.optimize import brentq
 from test_field import Batch, composed, drawn, worth
 
 from rec_experiments.algo.surrogate import tokens
-from rec_experiments.algo.trust_regions import SecondMoment, SecondMomentBounds, SecondMomentOfAll
 from rec_experiments.errors import UserError
 
 KINDS = ["near", "far", "extreme"]

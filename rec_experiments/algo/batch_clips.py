@@ -1,0 +1,173 @@
+"""Clips that look at the whole mini-batch before they drop a token: M2PO and BAPO."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor
+from rec_experiments.algo.ranges import check_at_least, check_between
+from rec_experiments.types import LossInput, Needs, Piece
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WHOLE = Needs(whole_batch=True)
+DIGITS = 9  # of a bound that repeated steps have moved; the rest is rounding
+
+
+@dataclass(kw_only=True)
+class SecondMoment(OneSide):
+    """Drops tokens that a one-side clip could drop (A > 0 and ρ > 1, or A < 0 and ρ < 1), the
+    largest (log ρ)² first, until the mean of the others is at most `threshold`: Algorithm 1 of M2PO
+    (arXiv 2510.01161). Of equal tokens the first, by row and position, is dropped first.
+
+    low, high: the bounds of a further one-side clip; null in the paper. Raises ValueError unless
+    threshold ≥ 0.
+    """
+
+    needs: ClassVar[Needs] = WHOLE
+    threshold: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(0, self, "threshold")
+
+    def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        """Boolean B x T: the tokens whose second moment is bounded; only these can be dropped."""
+        return _outward(log_ratio_BT, batch)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        import torch
+
+        among_BT = self.among(log_ratio_BT, batch)
+        among_N = among_BT.flatten().nonzero().flatten()
+        square_N = log_ratio_BT.flatten()[among_N].double() ** 2
+        descending_N = square_N.argsort(descending=True, stable=True)
+        ascending_N = square_N[descending_N].flip(0)
+        count_N = torch.arange(1, len(ascending_N) + 1, device=ascending_N.device)
+        kept = (ascending_N.cumsum(0) / count_N <= self.threshold).sum()  # these means ascend
+        keep_N = among_BT.new_ones(among_BT.numel())
+        keep_N[among_N[descending_N[: len(descending_N) - kept]]] = False
+        return keep_N.view_as(among_BT) & super().__call__(log_ratio_BT, batch)
+
+
+@dataclass(kw_only=True)
+class SecondMomentOfAll(SecondMoment):
+    """SecondMoment over all live tokens, whatever the sign of A: M2PO in AReaL, which takes the
+    moment of π_prox/π_behavior and clips as decoupled PPO besides."""
+
+    def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return batch.mask_BT
+
+
+@dataclass(kw_only=True)
+class SecondMomentBounds(Piece):
+    """One pair of bounds e^±τ for the tokens that a one-side clip could drop, as in the code of
+    M2PO's authors (Infini-AI-Lab/M2PO, core_algos.py). If the mean of (log ρ)² exceeds the
+    threshold, τ is the largest |log ρ| for which the mean of min((log ρ)², τ²) is below it. Tokens
+    at τ are dropped too, so this drops more than Algorithm 1. That code decides within each
+    micro-batch and adds 1e-12 in its comparisons; here the mini-batch decides.
+
+    miniclip_low, miniclip_high: the bounds never close further than 1 − miniclip_low and
+    1 + miniclip_high; null for no such limit. Raises ValueError unless threshold ≥ 0.
+    """
+
+    needs: ClassVar[Needs] = WHOLE
+    threshold: float
+    miniclip_low: float | None
+    miniclip_high: float | None
+
+    def __post_init__(self) -> None:
+        check_at_least(0, self, "threshold")
+        check_between(0, 1, self, "miniclip_low")
+        check_at_least(0, self, "miniclip_high")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        outward_BT = _outward(log_ratio_BT, batch)
+        square_BT = log_ratio_BT.double() ** 2
+        inside_BT = square_BT < self.bound(square_BT[outward_BT])
+        if self.miniclip_high is not None:
+            below_BT = log_ratio_BT <= log_ceiling(self.miniclip_high)
+            inside_BT = inside_BT | ((log_ratio_BT > 0) & below_BT)
+        if self.miniclip_low is not None:
+            above_BT = log_ratio_BT >= log_floor(self.miniclip_low)
+            inside_BT = inside_BT | ((log_ratio_BT < 0) & above_BT)
+        return inside_BT | ~outward_BT
+
+    def bound(self, square_N: Tensor) -> float:
+        """τ²; ∞ for no bound, 0 if no token is left."""
+        import torch
+
+        count = len(square_N)
+        if count == 0 or float(square_N.mean()) <= self.threshold:
+            return math.inf
+        ascending_N = square_N.sort().values
+        above_N = torch.arange(count - 1, -1, -1, device=square_N.device)
+        cut_N = ascending_N.cumsum(0) + above_N * ascending_N  # Σ of all, cut at each; ascends
+        below = int((cut_N < self.threshold * count).sum())
+        return float(ascending_N[below - 1]) if below else 0.0
+
+
+@dataclass(kw_only=True)
+class Balanced(Piece):
+    """The one-side clip with bounds on ρ that move step by step until tokens with A > 0 make up
+    `target` of the clipped surrogate's absolute value: Algorithm 1 of BAPO (arXiv 2510.18927). The
+    upper bound moves first; the lower bound moves once the upper one is at its end.
+
+    Raises ValueError unless 0 ≤ lower_start ≤ lower_end ≤ 1 ≤ upper_start ≤ upper_end, 0 ≤ target
+    ≤ 1 and both steps are at least 1e-9.
+    """
+
+    needs: ClassVar[Needs] = WHOLE
+    lower_start: float
+    lower_end: float
+    lower_step: float
+    upper_start: float
+    upper_end: float
+    upper_step: float
+    target: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lower_start <= self.lower_end <= 1:
+            raise ValueError(
+                f"lower_start={self.lower_start}: must be between 0 and lower_end={self.lower_end},"
+                " which is at most 1"
+            )
+        if not 1 <= self.upper_start <= self.upper_end < math.inf:
+            raise ValueError(
+                f"upper_start={self.upper_start}: must be between 1 and upper_end={self.upper_end}"
+            )
+        check_at_least(10.0**-DIGITS, self, "lower_step", "upper_step")
+        check_between(0, 1, self, "target")
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        return self.search(log_ratio_BT, batch)(log_ratio_BT, batch)
+
+    def search(self, log_ratio_BT: Tensor, batch: LossInput) -> OneSide:
+        """The clip at the bounds where the search ends."""
+        lower, upper = self.lower_start, self.upper_start
+        while (next_lower := round(lower + self.lower_step, DIGITS)) <= self.lower_end:
+            if positive_share(log_ratio_BT, batch, lower, upper) >= self.target:
+                break
+            if (next_upper := round(upper + self.upper_step, DIGITS)) <= self.upper_end:
+                upper = next_upper
+            else:
+                lower = next_lower
+        return OneSide(low=round(1 - lower, DIGITS), high=round(upper - 1, DIGITS))
+
+
+def positive_share(log_ratio_BT: Tensor, batch: LossInput, lower: float, upper: float) -> float:
+    """Σ over A > 0 of |clipped surrogate| / Σ over all; ∞ if there is nothing to balance."""
+    advantage_B1 = batch.advantage_B[:, None]
+    ratio_BT = log_ratio_BT.exp()
+    clipped_BT = ratio_BT.clamp(max=upper).where(advantage_B1 > 0, ratio_BT.clamp(min=lower))
+    value_BT = ((clipped_BT * advantage_B1).abs() * batch.mask_BT).double()
+    total = float(value_BT.sum())
+    return float((value_BT * (advantage_B1 > 0)).sum()) / total if total else math.inf
+
+
+def _outward(log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+    """Live tokens that a one-side clip could drop: A > 0 and ρ > 1, or A < 0 and ρ < 1."""
+    return (log_ratio_BT * batch.advantage_B[:, None] > 0) & batch.mask_BT
