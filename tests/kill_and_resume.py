@@ -30,7 +30,7 @@ def command(folder: Path, steps: int, pipeline: str) -> list[str]:
         "algo=asymre", "sync.interval=3", "sync.offset=1", "batch_size=8", "eval_problems=32",
         "checkpoint_every=3", "kl_every=1", "model.warm_start.steps=20", f"pipeline={pipeline}",
         "updates.epochs=2", "updates.mini_batches=2", "buffer=replay", "buffer.reuse=3",
-        "proximal=moving_average", "ratio=proximal", "clip=narrow", "weight=importance",
+        "proximal=moving_average", "ratio=proximal", "clip=one_side", "weight=importance",
     ]  # fmt: skip
 
 

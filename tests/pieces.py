@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from rec_experiments.algo.trust_regions import Balanced, SecondMoment
 from torch import Tensor
 
 from rec_experiments.algo.advantages import GroupMean, GroupStandard
 from rec_experiments.algo.aggregation import SequenceTokenMean, TokenMean
-from rec_experiments.algo.clips import OneSide
+from rec_experiments.algo.batch_clips import Balanced, SecondMoment
+from rec_experiments.algo.clips import NoClip, OneSide
 from rec_experiments.algo.corrections import NoCorrection
 from rec_experiments.algo.data_weighting import Uniform
 from rec_experiments.algo.ratios import ProximalRatio, SequenceRatio, TokenRatio
@@ -27,7 +27,7 @@ from rec_experiments.algo.weights import (
 from rec_experiments.types import LossInput, Needs, Piece
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class Spread(Piece):
     """0.3 KL(π_θ ‖ π_reference) − 0.2 entropy of each token, both exact."""
 
@@ -37,9 +37,6 @@ class Spread(Piece):
         dense_BT = 0.3 * batch.dense["kl"] - 0.2 * batch.dense["entropy"]
         return torch.where(batch.mask_BT, dense_BT, 0.0)
 
-    def describe(self) -> str:
-        return "0.3 · KL − 0.2 · entropy"
-
 
 def compose(**pieces: Piece) -> Algorithm:
     """REINFORCE, with these pieces in place of its own."""
@@ -48,7 +45,7 @@ def compose(**pieces: Piece) -> Algorithm:
         "advantage": GroupMean(shift=0.0),
         "data_weighting": Uniform(),
         "ratio": TokenRatio(),
-        "clip": OneSide(low=None, high=None),
+        "clip": NoClip(),
         "weight": NoWeight(),
         "correction": NoCorrection(),
         "regularizer": NoRegularizer(),
@@ -61,7 +58,13 @@ STANDARD = GroupStandard(ddof=1, epsilon=1e-6)
 NARROW = OneSide(low=0.2, high=0.2)
 MOMENT = SecondMoment(low=None, high=None, threshold=0.02)
 BALANCED = Balanced(
-    low=0.4, high=0.2, low_end=0.2, high_end=1.0, low_step=0.05, high_step=0.05, target=0.45
+    lower_start=0.6,
+    lower_end=0.8,
+    lower_step=0.05,
+    upper_start=1.2,
+    upper_end=2.0,
+    upper_step=0.05,
+    target=0.45,
 )
 METHODS = {
     "ppo": {"clip": NARROW, "weight": ImportanceWeight()},

@@ -39,6 +39,12 @@ COMMON_NAMES = {
 }
 
 _ALONE = threading.RLock()
+RENAMED = {  # what was chosen in an older version, and how to choose it now
+    "region": "is now part of clip, as in clip=ring",
+    "clip=narrow": "is now clip=one_side",
+    "clip=asymmetric": "is now clip=one_side clip.high=0.25",
+    "clip=wide": "is now clip=one_side clip.low=0.6 clip.high=2.0",
+}
 
 
 @contextlib.contextmanager
@@ -129,6 +135,8 @@ def _cause(error: BaseException) -> BaseException | None:
 
 def _of_key(error: OmegaConfBaseException) -> str:
     """What is wrong with a key or its value."""
+    if error.full_key in RENAMED:
+        return RENAMED[error.full_key]
     if isinstance(error, ValidationError) and isinstance(error.child_node, DictConfig):
         keys = ", ".join(sorted(f"{error.full_key}.{key!s}" for key in error.child_node))
         return f"takes no value itself; its keys: {keys}"
@@ -165,7 +173,10 @@ def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
     else:
         group, _, choice = file.partition("/")
         options = _choices_within(group)
-    return f"{group}={choice}: no such choice; {_meant(choice, sorted(options))}"
+    chosen = f"{group}={choice}"
+    if chosen in RENAMED:
+        return f"{chosen}: {RENAMED[chosen]}"
+    return f"{chosen}: no such choice; {_meant(choice, sorted(options))}"
 
 
 def _choices_within(group: str) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rec_experiments import distributed
+from rec_experiments.algo import contract
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.verifiers.verifier_pool import (
     BatchVerifier,
@@ -60,6 +61,7 @@ def prepare(
     note gets lines for people; on_warm_step gets the steps of a warm start, done and in total.
     Writes only to the cache. Raises UserError for what the user can fix.
     """
+    contract.check(experiment.algorithm())
     secure(experiment.deterministic)
     check_ranks(experiment.ranks, world, sys.argv[1:])
     world = dataclasses.replace(world, device=pick_device(experiment.device, world))

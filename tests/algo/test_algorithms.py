@@ -403,8 +403,8 @@ def test_a_policy_that_is_missing_is_named():
 
 
 @pytest.mark.parametrize("override", ["updates=ppo", "buffer.redraws=1", "reward=clipped"])
-def test_what_says_how_a_run_goes_is_refused(override):
-    with pytest.raises(UserError, match=f"{override}: says how a run goes"):
+def test_configuration_of_a_run_is_refused(override):
+    with pytest.raises(UserError, match=f"{override}: configures a run"):
         rec_experiments.algorithm("grpo", override)
 
 

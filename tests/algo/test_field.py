@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import rec_experiments
 from rec_experiments import rng
-from rec_experiments.algo import corrections, regularizers, trust_regions
+from rec_experiments.algo import clips, corrections, regularizers
 from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.config.schema import CONF
@@ -190,7 +190,7 @@ GRADIENTS = {
 }
 # Choices that are no preset of their own: overrides of grpo, or of the preset that comes first.
 CHOICES = {
-    "region=dual": lambda x: r.dual_clip(*x.against_behavior)[1],
+    "clip=dual": lambda x: r.dual_clip(*x.against_behavior)[1],
     "regularizer=kl_k1": lambda x: (
         r.ppo_clip(*x.against_behavior)[1] + r.k1_kl(x.logp, x.reference, x.mask, beta=0.1)[1]
     ),
@@ -206,8 +206,8 @@ CHOICES = {
     "rec_ring clip.low=0.1 clip.high=0.4": lambda x: r.rec(
         x.logp, x.behavior, x.mean, x.mask, "ring", False, low=0.1, high=0.4
     )[1],
-    "gmpo clip.low=0.2 clip.high=0.6": lambda x: r.gmpo(
-        *x.against_behavior, x.groups, low=math.log1p(-0.2), high=math.log1p(0.6)
+    "gmpo clip.log_low=0.2 clip.log_high=0.6": lambda x: r.gmpo(
+        *x.against_behavior, x.groups, low=-0.2, high=0.6
     )[1],
     "mix_ppg clip.low=0.1 clip.high=0.4": lambda x: r.around_proximal(
         x.logp, x.behavior, x.proximal, x.standard, x.mask, low=0.1, high=0.4
@@ -301,7 +301,7 @@ def worth(algorithm, batch: Batch, **changes) -> np.ndarray:
 AT_NO_BOUND = {  # their bounds are on what is rounded
     ("dppo_tv", "at"),
     ("dppo_kl", "at"),
-    ("region=dual", "at"),
+    ("clip=dual", "at"),
 }
 
 
@@ -338,7 +338,7 @@ def test_a_choice_is_its_papers_objective(choice, kind):
 @pytest.mark.parametrize("distance", ["tv", "kl"])
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.1, 0.3), (0.3, 0.1)])
 def test_a_divergence_of_likely_tokens_which_can_be_large_either_way(distance, low, high):
-    algorithm = composed(f"dppo_{distance}", f"clip.low={low}", f"clip.high={high}")
+    algorithm = composed(f"dppo_{distance}", f"clip.delta_low={low}", f"clip.delta_high={high}")
     for seed in range(8):
         batch, rng = drawn(seed, "near"), np.random.default_rng(seed)
         for array in (batch.logp, batch.behavior):
@@ -380,44 +380,41 @@ def around(bound: float) -> list[float]:
 
 
 def test_a_dual_clip_keeps_its_ceiling():
-    piece = trust_regions.DualClip(low=0.2, high=0.2, ceiling=3.0)
+    piece = clips.Dual(low=0.2, high=0.2, ceiling=3.0)
     column, batch = piece_input(around(math.log(3.0)), advantage=-1.0)
     assert piece(column, batch).flatten().tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_clip_around_the_proximal_policy_keeps_its_bounds(sign):
-    piece = trust_regions.AroundProximal(low=0.2, high=0.3)
+    piece = clips.AroundProximal(low=0.2, high=0.3)
     edge = 0.3 if sign > 0 else -0.2
     bound = float(torch.full((3, 1), edge, dtype=torch.float64).log1p()[0])
     column, batch = piece_input(around(bound), advantage=sign, proximal=[0.0] * 3)
     assert piece(column, batch).flatten().tolist()[::sign] == [True, True, False]
 
 
-@pytest.mark.parametrize("kind", [trust_regions.TotalVariation, trust_regions.BinaryKl])
+@pytest.mark.parametrize("kind", [clips.TotalVariation, clips.BinaryKl])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_divergence_keeps_its_bound(kind, sign):
     column, batch = piece_input([math.log(0.5)], advantage=sign)
     behavior = torch.full_like(column, math.log(0.5 - sign * 0.2))
     batch = dataclasses.replace(batch, logps={"behavior": behavior})
-    distance = float(kind(low=1, high=1).distance(column - behavior, batch))
+    distance = float(kind(delta_low=1, delta_high=1).distance(behavior, column))
     for bound, keeps in zip(around(distance), [False, True, True], strict=True):
-        sides = {"low": 0.9, "high": bound} if sign > 0 else {"low": bound, "high": 5.0}
-        assert bool(kind(**sides)(column - behavior, batch)) == keeps
+        low, high = (0.9, bound) if sign > 0 else (bound, 5.0)
+        assert bool(kind(delta_low=low, delta_high=high)(column - behavior, batch)) == keeps
 
 
-def test_a_band_keeps_both_its_bounds():
-    _, batch = piece_input([0.0, 0.0], sampler=[-0.7, 0.7])
-    high, low = torch.tensor([0.7, -0.7], dtype=torch.float64).exp().tolist()
-    for inner, kept in ((0.0, True), (1e-12, False)):
-        piece = corrections.BandCorrection(low=low + inner, high=high - inner)
-        assert (piece(batch) > 0).flatten().tolist() == [kept, kept]
-
-
-@pytest.mark.parametrize("kind", [corrections.MaskedCorrection, corrections.SequenceCorrection])
-def test_a_sequence_at_the_cap_is_kept(kind):
-    _, batch = piece_input([0.0] * 3, sampler=[-x for x in around(math.log(3.0))])
-    assert (kind(cap=3.0)(batch) > 0).flatten().tolist() == [True, True, False]
+@pytest.mark.parametrize("measure", ["token", "product", "mean"])
+@pytest.mark.parametrize("weight", ["one", "token", "product"])
+def test_a_correction_keeps_both_bounds(measure, weight):
+    log_kappa = [*around(math.log(0.5)), *around(math.log(3.0))]
+    _, batch = piece_input([0.0] * 6, sampler=[-x for x in log_kappa])
+    piece = corrections.MismatchCorrection(
+        weight=weight, cap=None, measure=measure, low=0.5, high=3.0
+    )
+    assert (piece(batch) > 0).flatten().tolist() == [False, True, True, True, True, False]
 
 
 def test_k3_goes_on_as_the_line_that_touches_it():

@@ -7,8 +7,6 @@ import pytest
 import torch
 from test_field import STEP, Batch, composed, drawn, worth
 
-UNBOUNDED = ("clip.low=null", "clip.high=null")
-
 
 def same(one, other, batch: Batch, rtol: float = 1e-12, **changes) -> None:
     found = worth(composed(*one), batch, **changes)
@@ -26,7 +24,7 @@ def one_token_each() -> Batch:
 
 
 ALWAYS = {  # two methods, on any batch
-    "DAPO's loss with GRPO's clip is GRPO": (("dapo", "clip=narrow"), ("grpo",)),
+    "DAPO's loss with GRPO's clip is GRPO": (("dapo", "clip=one_side"), ("grpo",)),
     "CISPO with a cap beyond reach is the unclipped IS": (
         ("cispo", "weight.cap=1e8"),
         ("rec_oneside_is", "advantage=standard", "clip=none"),
@@ -39,7 +37,7 @@ ALWAYS = {  # two methods, on any batch
         ("dr_grpo",),
         ("rec_oneside_is", "aggregation=sequence_mean"),
     ),
-    "GMPO without a clip is GSPO without one": (("gmpo", *UNBOUNDED), ("gspo", *UNBOUNDED)),
+    "GMPO without a clip is GSPO without one": (("gmpo", "clip=none"), ("gspo", "clip=none")),
     "CoPG without its penalty is RLOO": (("copg", "regularizer.beta=0"), ("rloo",)),
     "PPO-EWMA is decoupled PPO around that policy": (("ppo_ewma",), ("decoupled_ppo",)),
     "SFPO has the loss of GRPO": (("sfpo",), ("grpo",)),
@@ -53,18 +51,18 @@ ALWAYS = {  # two methods, on any batch
     ),
     "BAPO with nothing to reach is PPO at its first bounds": (
         ("bapo", "clip.target=0"),
-        ("grpo", "clip=balanced"),
+        ("grpo", "clip.low=0.4", "clip.high=0.2"),
     ),
     "A total variation of 1 is no bound": (
-        ("dppo_tv", "clip.low=1", "clip.high=1", "weight.cap=1e8"),
+        ("dppo_tv", "clip.delta_low=1", "clip.delta_high=1", "weight.cap=1e8"),
         ("grpo", "clip=none"),
     ),
     "DPPO without room keeps what has not moved outwards": (
-        ("dppo_tv", "clip.low=0", "clip.high=0"),
-        ("dppo_kl", "clip.low=0", "clip.high=0"),
+        ("dppo_tv", "clip.delta_low=0", "clip.delta_high=0"),
+        ("dppo_kl", "clip.delta_low=0", "clip.delta_high=0"),
     ),
     "A dual clip beyond reach is the one-side clip": (
-        ("grpo", "region=dual", "clip.ceiling=1e8"),
+        ("grpo", "clip=dual", "clip.ceiling=1e8"),
         ("grpo",),
     ),
     "SAPO at temperature 0 is the unclipped IS": (
@@ -97,7 +95,7 @@ def test_two_names_of_one_method(identity):
 
 @pytest.mark.parametrize("other", ["gspo", "gmpo"])
 def test_at_one_token_a_sequence_is_a_token(other):
-    alike = ("clip=narrow", "aggregation=sequence_token_mean")
+    alike = ("clip=log_bounds", "aggregation=sequence_token_mean")
     same((other, *alike), ("grpo", *alike), one_token_each())
 
 

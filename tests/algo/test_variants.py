@@ -18,10 +18,10 @@ import references
 import torch
 import variant_references as v
 import yaml
-from rec_experiments.algo.trust_regions import SecondMoment, SecondMomentBounds, SecondMomentOfAll
 from scipy.optimize import brentq
 from test_field import Batch, composed, drawn, worth
 
+from rec_experiments.algo.batch_clips import SecondMoment, SecondMomentBounds, SecondMomentOfAll
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.errors import UserError
 
@@ -59,21 +59,23 @@ CORRECTIONS = {
     "geometric_token": ("token", 2.0, "mean", 0.999, 1.001),
     "k3": ("one", None, "k3", None, 0.01),
 }
+TENTH = "clip.low=0.1 clip.high=0.1"
+MINICLIP = "clip.miniclip_low=0.3 clip.miniclip_high=0.5"
 VARIANTS = {
     "cispo weight=bounded": lambda x: v.bounded_cispo(*x.against_behavior, 0.8, 1.2),
-    "cispo weight=bounded weight.floor=0.9 weight.cap=1.1 clip.low=0.1 clip.high=0.1": lambda x: (
+    f"cispo weight=bounded weight.floor=0.9 weight.cap=1.1 clip=one_side {TENTH}": lambda x: (
         v.masked_cispo(*x.against_behavior, 0.9, 1.1)
     ),
-    "cispo weight.cap=1.28 clip.high=0.28": lambda x: v.masked_cispo(
+    "cispo weight.cap=1.28 clip=one_side clip.low=null clip.high=0.28": lambda x: v.masked_cispo(
         *x.against_behavior, 0.0, 1.28
     ),
     "topr weight=token_tapered": lambda x: v.token_topr(
         x.logp, x.behavior, 2 * x.rewards - 1, x.mask, x.groups
     ),
     "ppo_ewma weight=capped_behavior": decoupled,
-    "m2po region=second_moment_of_all": lambda x: v.m2po_of_all(*x.against_behavior, 0.04),
-    "m2po region=second_moment_bounds": lambda x: v.m2po_bounds(*x.against_behavior, 0.04),
-    "m2po region=second_moment_bounds clip.low=0.3 clip.high=0.5": lambda x: v.m2po_bounds(
+    "m2po clip=second_moment_of_all": lambda x: v.m2po_of_all(*x.against_behavior, 0.04),
+    "m2po clip=second_moment_bounds": lambda x: v.m2po_bounds(*x.against_behavior, 0.04),
+    f"m2po clip=second_moment_bounds {MINICLIP}": lambda x: v.m2po_bounds(
         *x.against_behavior, 0.04, low=0.3, high=0.5
     ),
     "max_at_k_off_policy": best(4, 0.2),
@@ -138,6 +140,9 @@ def test_padding_and_the_order_of_rows_change_nothing(variant):
     np.testing.assert_allclose(found[:, :-2], expected[order], rtol=1e-10, atol=1e-14)
 
 
+UNLIMITED = {"miniclip_low": None, "miniclip_high": None}
+
+
 def kept(piece, log_ratio, sign=1.0):
     log_ratio_BT = torch.tensor([log_ratio], dtype=torch.float64)
     return piece(log_ratio_BT, tokens(log_ratio_BT, torch.tensor([sign])))[0].tolist()
@@ -145,8 +150,10 @@ def kept(piece, log_ratio, sign=1.0):
 
 def test_a_second_moment_at_its_threshold_is_kept():
     """(log ρ)² of ¼ and 0: binary fractions, so that their means are exact."""
-    bounds = {"low": None, "high": None}
-    for cls in (SecondMoment, SecondMomentOfAll, SecondMomentBounds):
+    unbounded = {"low": None, "high": None}
+    for cls, bounds in (
+        (SecondMoment, unbounded), (SecondMomentOfAll, unbounded), (SecondMomentBounds, UNLIMITED)
+    ):  # fmt: skip
         assert kept(cls(threshold=0.25, **bounds), [0.5, 0.5, 0.5]) == [True] * 3
         assert kept(cls(threshold=0.25 - 1e-6, **bounds), [0.5, 0.5, 0.5]) == [False] * 3
         assert kept(cls(threshold=0.0, **bounds), [0.0, 0.0]) == [True] * 2
@@ -162,8 +169,8 @@ def test_which_tokens_a_second_moment_is_about():
     # means of squares cut at τ²: 0.01 at 0.1; 0.0975 at 0.35, over 0.09; so 0.2 is τ and goes too
     far, threshold = [0.1, 0.2, 0.35, 0.5], {"low": None, "high": None, "threshold": 0.07}
     assert kept(SecondMoment(**threshold), far) == [True, True, True, False]
-    assert kept(SecondMomentBounds(**threshold), far) == [True, False, False, False]
-    wide = SecondMomentBounds(low=0.3, high=0.3, threshold=0.07)
+    assert kept(SecondMomentBounds(**UNLIMITED, threshold=0.07), far) == [True, False, False, False]
+    wide = SecondMomentBounds(miniclip_low=0.3, miniclip_high=0.3, threshold=0.07)
     assert kept(wide, far) == [True, True, False, False]
     assert kept(wide, [-x for x in far], sign=-1.0) == [True, True, True, False]
     assert kept(wide, far, sign=-1.0) == [True] * 4
@@ -172,8 +179,8 @@ def test_which_tokens_a_second_moment_is_about():
 def test_what_a_second_moment_says_of_itself():
     about = composed("m2po").describe()
     assert "of the tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, drops" in about
-    assert "any A drops" in composed("m2po", "region=second_moment_of_all").describe()
-    bounds = composed("m2po", "region=second_moment_bounds", "clip.low=0.3", "clip.high=0.5")
+    assert "of all tokens drops" in composed("m2po", "clip=second_moment_of_all").describe()
+    bounds = composed("m2po", "clip=second_moment_bounds", *MINICLIP.split())
     assert "no closer than 0.7 below and 1.5 above" in bounds.describe()
 
 
@@ -248,12 +255,12 @@ REFUSED = {
     "weight=bounded weight.floor=1.3": r"weight.floor=1.3: .* at most cap=1.2",
     "weight=bounded weight.cap=0": r"weight.cap=0.0: must be greater than 0",
     "weight=capped_behavior weight.cap=-1": r"weight.cap=-1.0: must be greater than 0",
-    "region=second_moment_of_all clip.threshold=-1": r"clip.threshold=-1.0: must be at least 0",
-    "region=second_moment_bounds clip.low=1.5": r"clip.low=1.5: must be between 0 and 1",
-    "correction=k3 correction.low=0.1": r"correction.low=0.1: must be 0 to 0, or null",
-    "correction=k3 correction.high=-1": r"correction.high=-1.0: must be at least 0 and finite",
-    "correction=geometric correction.low=1.5": r"correction.low=1.5: must be 0 to 1, or null",
-    "correction=geometric correction.high=0.9": r"correction.high=0.9: must be at least 1 and",
+    "clip=second_moment_of_all clip.threshold=-1": r"clip.threshold=-1.0: must be at least 0",
+    "clip=second_moment_bounds clip.miniclip_low=1.5": r"clip.miniclip_low=1.5: must be between",
+    "correction=k3 correction.low=0.1": r"correction.low=0.1: must be between 0 and 0",
+    "correction=k3 correction.high=-1": r"correction.high=-1.0: must be at least 0, and",
+    "correction=geometric correction.low=1.5": r"correction.low=1.5: must be between 0 and 1",
+    "correction=geometric correction.high=0.9": r"correction.high=0.9: must be at least 1, and",
     "correction=geometric correction.cap=0.5": r"correction.cap=0.5: must be at least 1",
     "correction=geometric correction.weight=two": (
         r"correction.weight=two: must be one of one, token, product"

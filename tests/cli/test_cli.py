@@ -115,7 +115,7 @@ if __name__ == "__main__":
 
 
 def test_help_lists_groups_choices_and_values(tmp_path):
-    page = command("--help", "algo=grpo", "clip=wide", cwd=tmp_path)
+    page = command("--help", "algo=grpo", "clip.low=0.6", "clip.high=2.0", cwd=tmp_path)
     assert page.returncode == 0, page.stderr
     before, _, values = page.stdout.partition("Keys (key=value), with the defaults\n")
     groups = dict(line.split(": ") for line in before.splitlines() if ": " in line)
@@ -138,7 +138,7 @@ def test_help_has_the_comments_of_the_files():
     for line in (
         "steps: 150 # gradient steps; batch l is consumed by step l, or by `updates` steps",
         "swap_every: null # batches between two swaps to the policy; null for never",
-        "low: 0.2 # ε_low",  # of conf/clip/narrow.yaml
+        "low: 0.2 # ε_low; null for no bound, here and below",  # of conf/clip/one_side.yaml
         "init_std: 0.04 # the library's 0.02 learns nothing",  # of conf/model/tiny.yaml
         "hub: openai/gsm8k # OWNER/NAME on the Hugging Face hub, or OWNER/NAME/FILE",
         "run_dir: null # this run's folder; null for one named after the experiment",

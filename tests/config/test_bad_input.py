@@ -19,11 +19,12 @@ CASES = {
     "unknown preset": (["algo=foo"], ["algo=foo", "no such choice", "rec_ring"]),
     "misspelt preset": (["algo=grpoo"], ["algo=grpoo", "did you mean grpo? --help lists all"]),
     "a common name": (["lr=1e-5"], ["lr", "did you mean optimizer.learning_rate?"]),
-    "unknown clip": (["clip=broad"], ["clip=broad", "narrow, none, reciprocal"]),
+    "unknown clip": (["clip=broad"], ["clip=broad", "none, one_side, reciprocal"]),
     "unknown schedule": (["sync=interval7"], ["sync=interval7", "did you mean interval"]),
     "unknown model": (["model=gpt9"], ["model=gpt9", "tiny"]),
     "unknown data set": (["dataset=mnist"], ["dataset=mnist", "arithmetic", "gsm8k"]),
-    "unknown region": (["region=four_side"], ["region=four_side", "did you mean one_side?"]),
+    "choice of an older version": (["clip=wide"], ["clip=one_side clip.low=0.6 clip.high=2.0"]),
+    "group of an older version": (["region=ring"], ["region: is now part of clip"]),
     "misspelt key": (["sync.intervall=3"], ["sync.intervall", "did you mean interval?"]),
     "misspelt top-level key": (["sede=3"], ["sede", "did you mean seed?"]),
     "misspelt group": (["algorithm=grpo"], ["algorithm", "did you mean algo?"]),
@@ -175,9 +176,9 @@ CASES = {
     ),
     "swap every 0": (["reference.swap_every=0"], ["reference.swap_every=0", "at least 1"]),
     "band upside down": (
-        ["correction=band", "correction.low=2"], ["correction.low=2", "low ≤ 1 ≤ high"],
+        ["correction=band", "correction.low=2"], ["correction.low=2", "between 0 and 1"],
     ),
-    "nan cap": (["correction=masked", "correction.cap=nan"], ["correction.cap=nan", "at least 1"]),
+    "nan cap": (["correction=truncated", "correction.cap=nan"], ["correction.cap=nan: must"]),
     "a share over 1": (["reward=noise", "reward.share=2"], ["reward.share=2", "between 0 and 1"]),
     "a class variable": (
         ["+updates.needs=3"], ["updates.needs", "allowed: epochs, kind, mini_batches, shuffle"],
@@ -274,7 +275,7 @@ def test_a_folder_of_another_experiment_is_refused(tmp_path, monkeypatch, capfd)
     done = command(*SMALL, "run_dir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    line = refused([*SMALL, "run_dir=run", "clip=wide"], monkeypatch, capfd)
+    line = refused([*SMALL, "run_dir=run", "clip.high=2.0"], monkeypatch, capfd)
     assert "run_dir=run" in line
     assert "clip.high is 0.2 there and 2.0 here" in line
     again = command(*SMALL, "run_dir=run", cwd=tmp_path)

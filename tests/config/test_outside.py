@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import SMALL, command
+from conftest import SMALL, command, experiment
 
 import rec_experiments
 from rec_experiments.config import plugins, schema
 from rec_experiments.errors import UserError
+from rec_experiments.runs.prepare import prepare
 
 HERE = Path(__file__).parents[1]
 ALL_OF_IT = ("algo=truncated", "dataset=parity", "sampler=short", "optimizer=decaying")
@@ -332,47 +333,20 @@ def test_a_choice_that_cannot_be_read_is_told(installed, text, reason):
     assert "\n" not in str(told.value)
 
 
-def test_a_piece_that_breaks_its_promise_is_named(installed):
-    """An author's mistake, found in the first step: a traceback, whose last line says which."""
-    code = f"""{PIECE}
-@dataclass(kw_only=True)
-class OfRows(Mine):
-    def __call__(self, log_ratio_BT, batch):
-        return log_ratio_BT.sum(1, keepdim=True)
-
-@dataclass(kw_only=True)
-class OfReference(Mine):
-    def __call__(self, log_ratio_BT, batch):
-        return batch.logps["reference"]
-
-SCHEMAS = {{"weight": {{"mine": OfRows, "other": OfReference}}}}"""
-    installed("a7", code, "weight/mine.yaml", SCHEMA)
-    given = {
-        "logp": torch.zeros(2, 3), "behavior_logp": torch.zeros(2, 3), "mask": torch.ones(2, 3),
-        "rewards": torch.tensor([1.0, 0.0]), "groups": torch.tensor([0, 0]),
-    }  # fmt: skip
-    with pytest.raises(
-        ValueError,
-        match=r"^OfRows: gave a tensor of shape \(2, 1\); must be a tensor of shape \(2, 3\)",
-    ):
-        rec_experiments.algorithm("reinforce", "weight=mine")(**given)
-    other = ("a8", "", "weight/other.yaml", SCHEMA.replace("mine@", "other@"))
-    installed(*other)
-    with pytest.raises(KeyError, match="reference: was not asked for"):
-        rec_experiments.algorithm("reinforce", "weight=other")(**given)
+SPOILED = {
+    "log_ratio_BT.exp()": "gave NoneType; must be a tensor of shape (6, 4), by responses and",
+    "return 1.0": "gave float; must be a tensor of shape (6, 4)",
+    "return log_ratio_BT.sum(1, keepdim=True)": "gave a tensor of shape (6, 1); must be a tensor",
+    "return log_ratio_BT.exp_()": "changes a tensor that it was given; make a copy",
+    "batch.mask_BT.zero_(); return log_ratio_BT": "changes a tensor that it was given",
+    "return (batch.logp_BT - batch.logps['behavior']).exp()": "gave a tensor with a gradient",
+    "return batch.logps['reference']": "reads reference, which its `needs` does not declare",
+}
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ("log_ratio_BT.exp()", "gave NoneType; must be a tensor of shape"),
-        ("return 1.0", "gave float; must be a tensor of shape"),
-        ("return log_ratio_BT.exp_()", "changes a tensor that it was given; make a copy"),
-        ("batch.mask_BT.zero_(); return log_ratio_BT", "changes a tensor that it was given"),
-        ("return (batch.logp_BT - batch.logps['behavior']).exp()", "gave a tensor with a gradient"),
-    ],
-)
-def test_a_weight_that_would_change_the_gradient_in_silence_is_named(installed, body, told):
+@pytest.mark.parametrize("body", SPOILED)
+def test_a_piece_that_breaks_its_protocol_is_refused(installed, body):
+    """Before a run begins, whatever the other pieces declare."""
     code = f"""{PIECE}
 @dataclass(kw_only=True)
 class Spoiling(Mine):
@@ -381,34 +355,28 @@ class Spoiling(Mine):
 
 SCHEMAS = {{"weight": {{"mine": Spoiling}}}}"""
     installed("b7", code, "weight/mine.yaml", SCHEMA)
-    with pytest.raises(ValueError, match=f"^Spoiling: {told}"):
-        rec_experiments.algorithm("reinforce", "weight=mine")(
-            logp=torch.zeros(2, 3, requires_grad=True), behavior_logp=torch.zeros(2, 3),
-            mask=torch.ones(2, 3, dtype=torch.bool), rewards=torch.tensor([1.0, 0.0]),
-            groups=torch.tensor([0, 0]),
-        )  # fmt: skip
+    told = f"^{re.escape(f'Spoiling: {SPOILED[body]}')}"
+    with pytest.raises(UserError, match=told):
+        rec_experiments.algorithm("grpo_kl", "weight=mine")
+    with pytest.raises(UserError, match=told):
+        prepare(experiment(*SMALL, "algo=grpo_kl", "weight=mine"))
 
 
-def test_a_clip_is_a_region(installed):
+def test_a_clip_from_outside_says_what_its_docstring_says(installed):
     code = f"""{PIECE}
 import torch
 
 @dataclass(kw_only=True)
-class All(Mine):
-    low: float | None
-    high: float | None
+class All(Piece):
+    '''Keeps all.'''
 
     def __call__(self, log_ratio_BT, batch):
         return torch.ones_like(log_ratio_BT, dtype=torch.bool)
 
-    def describe(self, ratio):
-        return f"keeps all, ({{self.low:g}}, {{self.high:g}})"
-
 SCHEMAS = {{"clip": {{"mine": All}}}}"""
-    text = "# @package clip\ndefaults: [/schema/clip/mine@_here_]\n"
-    installed("d7", code, "region/mine.yaml", text)
-    found = rec_experiments.algorithm("reinforce", "region=mine", "clip=wide")
-    assert found.describe().splitlines()[1] == "mask M: keeps all, (0.6, 2)"
+    installed("d7", code, "clip/mine.yaml", SCHEMA.replace("weight", "clip"))
+    found = rec_experiments.algorithm("grpo", "clip=mine")
+    assert found.describe().splitlines()[1] == "mask M: Keeps all"
 
 
 @pytest.mark.parametrize(
@@ -463,7 +431,7 @@ def test_two_packages_of_one_name_are_told(installed):
         schema.register()
 
 
-@pytest.mark.parametrize("file", ["clip/wide.yaml", "sweep/fig3.yaml", "config.yaml"])
+@pytest.mark.parametrize("file", ["clip/ring.yaml", "sweep/fig3.yaml", "config.yaml"])
 def test_a_file_that_would_be_hidden_is_told(installed, file):
     installed("a3", "", file)
     with pytest.raises(UserError, match=f"^package a3: rec_experiments has a conf/{file} already"):

@@ -16,7 +16,7 @@ import torch
 from conftest import SMALL, accumulate_gradient, experiment
 
 import rec_experiments
-from rec_experiments.algo.corrections import TruncatedCorrection
+from rec_experiments.algo.corrections import MismatchCorrection
 from rec_experiments.algo.surrogate import tokens
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
@@ -87,7 +87,8 @@ def weight_of(gap_T, cap):
     batch = dataclasses.replace(
         batch, logps={"behavior": gap_T[None] - 3, "sampler": torch.full_like(gap_T[None], -3)}
     )
-    return TruncatedCorrection(cap=cap)(batch)[0]
+    piece = MismatchCorrection(weight="token", cap=cap, measure="token", low=None, high=None)
+    return piece(batch)[0]
 
 
 def test_the_weight_in_closed_form():

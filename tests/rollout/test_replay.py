@@ -126,7 +126,7 @@ def test_a_group_of_equal_rewards_is_drawn_anew():
 SHAPE = (
     *SMALL, "algo=asymre", "steps=22", "batch_size=4", "group_size=2", "eval_problems=4",
     "eval_every=5", "checkpoint_every=3", "kl_every=2", "updates.epochs=2",
-    "updates.mini_batches=2", "ratio=proximal", "clip=narrow", "weight=importance",
+    "updates.mini_batches=2", "ratio=proximal", "clip=one_side", "weight=importance",
     "proximal=moving_average", "reference=swapped", "reference.swap_every=2", "buffer=replay",
     "buffer.reuse=1", "buffer.window=2", "buffer.redraws=1", "correction=truncated",
     "truncation=mask", "reward=noise", "reward.share=0.3",

@@ -43,7 +43,7 @@ def test_every_preset_stands_in_the_staleness_sweep_at_its_defaults():
     for (line,), label in plain.items():
         assert label.startswith(choice("algo", line.removeprefix("algo="))["algo"]["name"])
     assert [lines for lines in figure.arms.values() if len(lines) > 1] == [
-        ["algo=rec_oneside_nois", "clip=wide"]
+        ["algo=rec_oneside_nois", "clip.low=0.6", "clip.high=2.0"]
     ]
 
 

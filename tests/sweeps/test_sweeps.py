@@ -55,15 +55,15 @@ MATH = (
 
 # (mask, importance weight, ε_low, ε_high, advantage and shift, data weighting, regularizer)
 NONE = (None, None)
-REINFORCE = ("one_side", "none", *NONE, "mean", 0.0, "uniform", "none")
+REINFORCE = ("none", "none", *NONE, "mean", 0.0, "uniform", "none")
 GRPO = ("one_side", "importance", 0.2, 0.2, "standard", None, "uniform", "none")
 NOIS = ("one_side", "none", 0.2, 0.2, "mean", 0.0, "uniform", "none")
 IS = ("one_side", "importance", 0.2, 0.2, "mean", 0.0, "uniform", "none")
 WIDE = ("one_side", "none", 0.6, 2.0, "mean", 0.0, "uniform", "none")
-RED_DROP = ("one_side", "none", *NONE, "mean", 0.0, "drop_negatives", "none")
-RED_WEIGHT = ("one_side", "none", *NONE, "mean", 0.0, "exponential", "none")
-OPMD = ("one_side", "none", *NONE, "mean", 0.0, "uniform", "sequence_square")
-ASYMRE = ("one_side", "none", *NONE, "mean", -0.1, "uniform", "none")
+RED_DROP = ("none", "none", *NONE, "mean", 0.0, "drop_negatives", "none")
+RED_WEIGHT = ("none", "none", *NONE, "mean", 0.0, "exponential", "none")
+OPMD = ("none", "none", *NONE, "mean", 0.0, "uniform", "sequence_square")
+ASYMRE = ("none", "none", *NONE, "mean", -0.1, "uniform", "none")
 
 
 def mask(arm, kind, low=0.2, high=0.2):
@@ -152,7 +152,7 @@ def arm_of(config):
     assert config["data_weighting"].get("temperature", 1.0) == 1.0
     assert config["regularizer"].get("tau", 0.1) == 0.1
     return (
-        clip["kind"], config["weight"]["kind"], clip["low"], clip["high"],
+        clip["kind"], config["weight"]["kind"], clip.get("low"), clip.get("high"),
         advantage["kind"], advantage.get("shift"),
         config["data_weighting"]["kind"], config["regularizer"]["kind"],
     )  # fmt: skip
@@ -278,7 +278,7 @@ def test_a_single_run_has_the_same_folder_as_the_job_of_a_figure():
 
 def sweep(only=("*",)):
     return sweeps.Sweep(
-        arms={"A": ["algo=grpo"], "B (0.6, 2.0)": ["algo=reinforce", "clip=wide"]},
+        arms={"A": ["algo=grpo"], "B (0.6, 2.0)": ["algo=reinforce", "clip=one_side"]},
         grid={"seed": [0, 1], "sync": ["offline", "offset10"]},
         only=list(only),
     )
@@ -292,13 +292,13 @@ def test_seeds_are_outermost_and_arms_innermost():
     """So that a third of the time gives a whole figure with one seed."""
     assert lines([]) == [
         "seed=0 sync=offline algo=grpo",
-        "seed=0 sync=offline algo=reinforce clip=wide",
+        "seed=0 sync=offline algo=reinforce clip=one_side",
         "seed=0 sync=offset10 algo=grpo",
-        "seed=0 sync=offset10 algo=reinforce clip=wide",
+        "seed=0 sync=offset10 algo=reinforce clip=one_side",
         "seed=1 sync=offline algo=grpo",
-        "seed=1 sync=offline algo=reinforce clip=wide",
+        "seed=1 sync=offline algo=reinforce clip=one_side",
         "seed=1 sync=offset10 algo=grpo",
-        "seed=1 sync=offset10 algo=reinforce clip=wide",
+        "seed=1 sync=offset10 algo=reinforce clip=one_side",
     ]
 
 

@@ -31,7 +31,7 @@ BESIDE = "async_checkpoints=true"
 MOVING = (*SMALL, "algo=asymre", "steps=6", "sync.interval=2", "sync.offset=1")
 KEEPS = (
     "updates.epochs=2", "updates.mini_batches=2", "ratio=proximal", "proximal=moving_average",
-    "clip=narrow", "weight=importance", "buffer=replay", "buffer.reuse=1",
+    "clip=one_side", "weight=importance", "buffer=replay", "buffer.reuse=1",
 )  # fmt: skip
 PATIENCE = 60  # seconds until a thread counts as hung
 

@@ -176,13 +176,13 @@ SHAPES = {
     "one update a batch": (),
     "several": SEVERAL,
     "a moving average": (
-        *SEVERAL, "ratio=proximal", "proximal=moving_average", "clip=narrow", "weight=importance",
+        *SEVERAL, "ratio=proximal", "proximal=moving_average", "clip=one_side", "weight=importance",
     ),
     "replay": (*SEVERAL, "buffer=replay", "buffer.reuse=1", "reference=swapped"),
     "refill": ("buffer=refill", "buffer.redraws=1", "correction=truncated"),
     "sfpo": (
         "updates=slow_fast", "updates.epochs=3", "updates.window=2", "updates.threshold=0.9",
-        "clip=narrow", "weight=importance",
+        "clip=one_side", "weight=importance",
     ),
 }  # fmt: skip
 

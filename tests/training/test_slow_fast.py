@@ -23,7 +23,7 @@ from rec_experiments.distributed import ALONE
 from rec_experiments.training.sfpo import SlowFast, move_back
 
 # PPO's loss, but a baseline that gives every group a gradient.
-MOVING = ("algo=asymre", "clip=narrow", "weight=importance", "updates=slow_fast")
+MOVING = ("algo=asymre", "clip=one_side", "weight=importance", "updates=slow_fast")
 ENDED = ("updates.epochs=3", "updates.window=2", "updates.threshold=0.9")  # after two batches
 
 

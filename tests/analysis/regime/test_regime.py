@@ -87,6 +87,7 @@ def test_a_mean_at_a_lag_is_that_of_the_rows_that_the_schedule_gives_it(interval
     assert everything == quantities.mean_of(rows, "clip_fraction")
 
 
+WIDE = ("clip.low=0.6", "clip.high=2.0")
 NUMBERS = st.one_of(st.none(), st.integers(-9, 9), st.floats(), st.booleans(), st.just("much"))
 
 
@@ -202,7 +203,7 @@ def configs() -> dict[str, dict]:
     return {
         "grpo": resolve("algo=grpo", "sync=interval20"),
         "slow": resolve("algo=grpo", "sync=interval20", "optimizer.learning_rate=1e-9"),
-        "wide": resolve("algo=rec_oneside_nois", "clip=wide", "sync=interval20"),
+        "wide": resolve("algo=rec_oneside_nois", *WIDE, "sync=interval20"),
         "fresh": resolve("algo=grpo", "sync=on_policy"),
         "offline": resolve("algo=grpo", "sync=offline"),
     }

@@ -37,7 +37,7 @@ HOSTILE = (
 ARMS = {
     "REINFORCE": ["algo=reinforce"],
     "GRPO": ["algo=grpo"],
-    'REC <b>"wide"</b>': ["algo=rec_oneside_nois", "clip=wide"],
+    'REC <b>"wide"</b>': ["algo=rec_oneside_nois", "clip.low=0.6", "clip.high=2.0"],
 }
 COLUMNS = {"interval 20": "sync=interval20", "offline": "sync=offline"}
 SEEDS = (0, 1)
