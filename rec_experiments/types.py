@@ -93,8 +93,8 @@ class Piece:
     kind: str = ""
     needs: ClassVar[Needs] = Needs()
 
-    def describe(self, *names: str) -> str:
-        """What the piece does, for people. names: those that the slot's protocol gives."""
+    def describe(self, *_: Any, **__: Any) -> str:
+        """What the piece does, for people. A class may define its own."""
         return (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
 
 

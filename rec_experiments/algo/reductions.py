@@ -128,7 +128,7 @@ def _clip(piece: Clip) -> Clip:
 
 
 def _keeps_every_token(clip: Clip) -> bool:
-    if type(clip) in (OneSide, TwoSide, Ring):
+    if type(clip) is OneSide or type(clip) is TwoSide or type(clip) is Ring:
         return clip.low in (None, 1) and clip.high is None  # ρ ≥ 1 − 1 always
     if type(clip) is AroundProximal:
         return clip.low is None and clip.high is None
@@ -174,8 +174,9 @@ def _correction(piece: Correction) -> Correction:
 
 
 def _regularizer(piece: Regularizer) -> Regularizer:
-    if type(piece) in (SequenceSquare, TokenSquare) and piece.tau == 0:
-        return NoRegularizer()
-    if type(piece) in (K1, K2, K3, ExactKl, PairSquare) and piece.beta == 0:
-        return NoRegularizer()
-    return piece
+    coefficient = None
+    if type(piece) is SequenceSquare or type(piece) is TokenSquare:
+        coefficient = piece.tau
+    if type(piece) in (K1, K2, K3, ExactKl, PairSquare):
+        coefficient = getattr(piece, "beta", None)
+    return NoRegularizer() if coefficient == 0 else piece
