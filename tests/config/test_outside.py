@@ -5,6 +5,7 @@
 3. A package that does not fit is one line that names it, and exit code 2.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -355,11 +356,12 @@ class Spoiling(Mine):
 
 SCHEMAS = {{"weight": {{"mine": Spoiling}}}}"""
     installed("b7", code, "weight/mine.yaml", SCHEMA)
+    weight = schema.registry()["weight"]["mine"]()
     told = f"^{re.escape(f'Spoiling: {SPOILED[body]}')}"
     with pytest.raises(UserError, match=told):
         rec_experiments.algorithm("grpo_kl", "weight=mine")
     with pytest.raises(UserError, match=told):
-        prepare(experiment(*SMALL, "algo=grpo_kl", "weight=mine"))
+        prepare(dataclasses.replace(experiment(*SMALL, "algo=grpo_kl"), weight=weight))
 
 
 def test_a_clip_from_outside_says_what_its_docstring_says(installed):
