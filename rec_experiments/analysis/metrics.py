@@ -1,4 +1,4 @@
-"""What each number of metrics.jsonl is, from metrics.yaml; run as a program, it prints the page."""
+"""The meaning of each number in metrics.jsonl. As a program it prints docs/metrics.md."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,27 +7,27 @@ import yaml
 
 FILE = Path(__file__).with_suffix(".yaml")
 INTRODUCTION = (
-    "`metrics.jsonl` has a row for each gradient step. Row s has the mini-batch that step s",
-    "consumed and, where evaluated, what the weights after s steps do; row 0 is the start. What",
-    "is normal is read off published runs where there are any ([regime](regime.md)), and a rule",
-    "of thumb otherwise: `python -m rec_experiments regime` sets a run beside them.",
+    "`metrics.jsonl` has a row for each gradient step. Row s describes the mini-batch of step s",
+    "and, if there was one, the evaluation after s steps; row 0 is the initial policy. Expected",
+    "values come from published runs where there are any ([regime](regime.md)), otherwise from",
+    "experience; `python -m rec_experiments regime` compares a run with published values.",
 )
 
 
 class Metric(NamedTuple):
-    """In words: what it is, its unit, "" for a pure number, and which values are normal, "" where
-    they depend on the machine."""
+    """unit: "" for a pure number. expected: values in a healthy run, "" if they depend on the
+    machine."""
 
     meaning: str
     unit: str
-    normal: str
+    expected: str
 
 
 def catalogue() -> dict[str, dict[str, Metric]]:
     """The metrics by topic and key."""
     topics = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return {
-        topic: {key: Metric(m["is"], m["unit"], m["normal"]) for key, m in metrics.items()}
+        topic: {key: Metric(m["meaning"], m["unit"], m["expected"]) for key, m in metrics.items()}
         for topic, metrics in topics.items()
     }
 
@@ -40,11 +40,11 @@ def page() -> str:
             "",
             f"## {topic.capitalize()}",
             "",
-            "| key | is | unit | normal |",
+            "| key | meaning | unit | expected |",
             "| --- | --- | --- | --- |",
         ]
         lines += [
-            f"| `{key}` | {m.meaning} | {m.unit} | {m.normal} |" for key, m in metrics.items()
+            f"| `{key}` | {m.meaning} | {m.unit} | {m.expected} |" for key, m in metrics.items()
         ]
     return "\n".join(lines) + "\n"
 

@@ -1,9 +1,8 @@
 """The learning rate of each method.
 
-It is chosen from the runs of sweep=staleness_tuning: the one with the
-highest mean of the final accuracy over the tuning seeds, the lower of two that are equal. A method
-is tuned only if its whole budget was spent, so that all budgets are equal. The seeds are none that
-methods are judged on.
+The rate with the highest mean final accuracy over the tuning seeds is chosen from the runs of
+sweep=staleness_tuning, the lower of two equal ones. A method is tuned only if all its runs have
+finished, so all methods have the same budget. Tuning seeds are not used for evaluation.
 """
 
 import sys

@@ -1,11 +1,12 @@
-"""Finished runs as numbers, for claims, figures and reports.
+"""Run folders as numbers, for claims, figures and reports.
 
-runs            a run and its rows, the runs of a figure
-collect         which run folders a figure is made of
-statistics      from the rows of one run to one number
-learning_curve  a curve fitted to a run: its height, midpoint and steepness
+runs            one run: its state, rows and release
+figure_data     the runs of a figure
+statistics      one number of a run, from its rows
+learning_curve  a curve fitted to a run
+aggregate       mean and interval over seeds
+summary         the statistics of a figure
 staleness       final accuracy against the age of the data
-tuning          the learning rate of each method, from runs on seeds of their own
-over_seeds      from the numbers of several runs to a mean and its interval
-tables          results for people (text) and for programs (plain values)
+frames          runs as a pandas data frame
+formatting      tables as text, Markdown and terminal output; JSON
 """

@@ -1,4 +1,4 @@
-"""Runs as a data frame, for people who ask their own questions."""
+"""Runs as a pandas data frame."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,14 +16,13 @@ ABOUT = ("run", "path", "state", "algo", "schedule", "dataset", "seed")  # colum
 
 
 def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFrame:
-    """All runs in some folders, a row for each gradient step. A folder may also be a run itself.
+    """All runs in some folders, one row per gradient step. A folder may also be a run itself.
 
     Columns: run (the folder's name), path, state, algo, schedule, dataset, seed; then each of
-    `keys`, dotted keys of the configuration such as optimizer.learning_rate; then `step` and the
-    metrics, empty where they were not measured. A run that cannot be read is left out, and named on
-    stderr.
+    `keys`, dotted configuration keys such as optimizer.learning_rate; then `step` and the metrics,
+    empty where not measured. Damaged runs are left out and reported on stderr.
 
-    Raises UserError for a folder that is not there, or an unknown key.
+    Raises UserError for a folder that does not exist, or an unknown key.
     """
     for folder in folders:
         if not Path(folder).is_dir():
@@ -34,7 +33,7 @@ def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFram
 
 
 def _runs(folder: Path) -> list[Path]:
-    """The folder itself if it is a run's, or those that it holds."""
+    """The folder itself if it is a run folder, otherwise the run folders in it."""
     if (folder / CONFIG).is_file():
         return [folder]
     return [path for same in run_folders([folder]).values() for path in same]

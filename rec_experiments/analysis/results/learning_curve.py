@@ -1,9 +1,9 @@
-"""A saturating curve fitted to an accuracy or a reward, so that height and speed are told apart.
+"""A saturating curve fitted to an accuracy or a reward, to separate height from speed.
 
-R(s) = R₀ + (A − R₀) / (1 + (s_mid / s)^B), the form of ScaleRL (arXiv 2510.13786): A is the height
-that the curve tends to, s_mid the steps to half of the rise, B the steepness. R₀ is the first point
-as measured, and s counts from there. The steps to a level that is chosen beforehand are left out:
-an arm that never gets there has none, and a curve that lingers near it has a lucky one.
+R(s) = R₀ + (A − R₀) / (1 + (s_mid / s)^B), the form of ScaleRL (arXiv 2510.13786): A is the
+asymptote, s_mid the number of steps to half of the rise, B the steepness. R₀ is the first measured
+point, and s counts from there. "Steps to a given level" is not reported: an arm that never reaches
+the level has no value, and a curve that stays near the level has a random one.
 """
 
 import functools
@@ -18,9 +18,9 @@ from rec_experiments.analysis.results.statistics import NoValue, best, final, me
 
 FEWEST_POINTS = 6  # after the first: twice as many as there are parameters
 SMALLEST_RISE = 0.06  # two standard errors of an evaluation of 256 problems, 0.03 at worst
-LARGEST_FALL = 0.2  # as a share of the best: about twice what noise makes of a level curve
-HIGHEST = 1.0  # that an accuracy can be, or a reward without a bonus
-ROUNDING = 1e-3  # within which a fitted height is the bound
+LARGEST_FALL = 0.2  # as a share of the best: about twice that of a level curve with noise
+HIGHEST = 1.0  # possible accuracy, or reward without a bonus
+ROUNDING = 1e-3  # a fitted asymptote closer to the bound counts as at the bound
 STEEPNESS = (0.2, 10.0)  # of B; with 10 the middle four fifths of the rise take 0.45 s_mid
 
 FORM = "R(s) = R0 + (A − R0) / (1 + (midpoint / s)^exponent)"
@@ -39,11 +39,11 @@ PARAMETERS = tuple(field.name for field in fields(Curve))
 
 
 def fit(rows: list[Row], metric: str) -> Curve:
-    """Least squares over all points but the first.
+    """Fit the curve by least squares to all points but the first.
 
-    Raises NoValue for a curve that is too short, does not rise or falls again, for a fit that does
-    not converge, and for one that the points do not hold: half of the rise lies before the second
-    point or after the last, or the height is the bound and not what the curve comes near.
+    Raises NoValue if the points are too few, do not rise or fall after their best, if the fit does
+    not converge, or if the points do not determine it: half of the rise lies before the second
+    point or after the last, or the asymptote is at its bound, far above the last points.
     """
     steps, values = measured(rows, metric)
     if len(values) <= FEWEST_POINTS:
@@ -59,9 +59,9 @@ def fit(rows: list[Row], metric: str) -> Curve:
     if found.midpoint < steps[1] - steps[0]:
         raise NoValue("half of the rise lies before the second point")
     if found.midpoint > steps[-1] - steps[0]:
-        raise NoValue("less than half of the rise was seen")
+        raise NoValue("the curve has not passed half of its rise")
     if found.asymptote > highest - ROUNDING and end < highest - SMALLEST_RISE:
-        raise NoValue("the height is not seen")
+        raise NoValue("the asymptote is not determined")
     return found
 
 
@@ -76,7 +76,7 @@ def _least_squares(steps: tuple[int, ...], values: tuple[float, ...]) -> Curve |
     def curve(log_s: NDArray, asymptote: float, log_mid: float, exponent: float) -> NDArray:
         return initial + (asymptote - initial) * expit(exponent * (log_s - log_mid))
 
-    # One unit of log s beyond the steps: enough to tell a curve that is not half done.
+    # One unit of log s beyond the steps is enough to recognise a curve before half of its rise.
     bounds = ([initial, log_s[0] - 1, STEEPNESS[0]], [highest, log_s[-1] + 1, STEEPNESS[1]])
     half_way = np.argmax(after >= (initial + after[-1]) / 2)  # the first point above it
     start = [after.max(), log_s[half_way], 1.0]

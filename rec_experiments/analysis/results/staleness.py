@@ -1,17 +1,17 @@
-"""How methods stand the age of their data, or another axis: accuracy against it, and what follows.
+"""Staleness: how old data can get before a method stops learning. Final accuracy against data age.
 
-Two forms. As an *offset* n every batch comes from the policy n batches ago. As an *interval* m the
-sampler's weights are renewed every m batches, so that ages run from 0 to m − 1. On-policy is offset
-0 and interval 1; offline, where all data come from the initial policy, ends the intervals.
+Age has two forms. With an *offset* n, every batch comes from the policy n batches ago. With an
+*interval* m, the sampler's weights are updated every m batches, so ages run from 0 to m − 1.
+On-policy is offset 0 and interval 1. Offline, where all data come from the initial policy, is the
+last interval.
 
-A method *survives* an age if its final accuracy lies above its first evaluation: each seed gives
-one difference, and the lower end of their t interval is above 0. That is decided by all seeds of
-the table, two or more: the interval over the first two of ten is too wide for any method. How much
-it survives is the largest age up to which it survives all ages of the table, so that a lucky old
-age counts for nothing. Where the next age was not run, or not with all seeds, it may be more.
+A method *survives* an age if its final accuracy exceeds its first evaluation: each seed gives one
+difference, and the lower end of their t interval must be above 0. Only ages with all seeds of the
+table count, at least two. The reported age is the largest up to which a method survives every age
+of the table; if the next age was not run for every seed, it is a lower bound.
 
-A sweep whose columns are no schedules has one form, its columns in their order: learning rates, or
-shares of flipped rewards. There the best column of each method is named instead.
+If the columns of a sweep are not schedules but, for example, learning rates, there is one form, the
+columns in order, and the best column of each method is reported instead.
 """
 
 import math
@@ -34,23 +34,22 @@ from rec_experiments.analysis.results.statistics import (
 
 METRIC = "eval/accuracy"
 OFFLINE = math.inf
-FORMS = {"offset": 0, "interval": 1}  # of age, with what on-policy is called in each
-COLUMN = "column"  # the form of columns that are no schedules
+FORMS = {"offset": 0, "interval": 1}  # with the on-policy age
+COLUMN = "column"  # the form if columns are not schedules
 
 
 MEANINGS_OF_AGES = (
-    "survives   the largest age up to which the method survives every age; ≥ where the next one is "
-    "not decided, – where the first is not",
-    "area       mean accuracy over the ages, on the logarithm of 1 + offset or of the interval",
+    "survives   the largest age up to which the method survives every age; ≥ means that the next "
+    "age was not run for every seed, – that the first was not",
+    "area       mean accuracy over the logarithm of 1 + offset, or of the interval",
 )
-MEANINGS_OF_COLUMNS = ("best       the column with the highest accuracy, the first of equals",)
+MEANINGS_OF_COLUMNS = ("best       the column with the highest accuracy, the first of equal ones",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One method at one age. name: the age as it is written. mean, interval: of its final accuracy
-    over seeds. gain: the same of final − initial, seed by seed. An interval is None for a single
-    seed."""
+    """One method at one age. name: the age in words. mean, interval: of the final accuracy over
+    seeds. gain, gain_interval: of final − initial, seed by seed. One seed has no interval."""
 
     age: float
     name: int | str
@@ -62,13 +61,13 @@ class Point:
 
     @property
     def survives(self) -> bool:
-        """As far as these seeds say; `survival` asks for all of them."""
+        """Whether the gain is above 0 for these seeds; `survival` also requires all of them."""
         return self.gain_interval is not None and self.gain_interval[0] > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One method in one form, its points by age; never empty."""
+    """One method in one form; points by age, at least one."""
 
     arm: str
     form: str
@@ -76,10 +75,8 @@ class Line:
 
     @property
     def area(self) -> float | None:
-        """Mean of the accuracy over the ages, by trapezoids on log(1 + offset) or log(interval),
-        offline left out; None with fewer than two ages, and for columns. A mean: it compares over
-        equal ages only.
-        """
+        """Mean accuracy over log(1 + offset) or log(interval) by trapezoids, without offline; None
+        for fewer than two ages and for columns. Comparable only over the same ages."""
         finite = [point for point in self.points if math.isfinite(point.age)]
         if self.form == COLUMN or len(finite) < 2:
             return None
@@ -89,18 +86,18 @@ class Line:
 
     @property
     def best(self) -> Point:
-        """The highest; the first of equals."""
+        """The highest point, the first of equal ones."""
         return max(self.points, key=lambda point: point.mean)
 
 
 def forms(data: FigureData) -> list[str]:
-    """In which the figure's columns are read."""
+    """The forms of the figure's columns."""
     return list(FORMS) if data.schedules else [COLUMN]
 
 
 def ages(data: FigureData, form: str) -> list[tuple[float, str]]:
-    """The ages that a figure has in one form, from the youngest, each with its column. For columns
-    that are no schedules these are their places."""
+    """The ages of a figure in one form, from the youngest, each with its column. If columns are not
+    schedules, their positions."""
     if form == COLUMN:
         return list(enumerate(data.columns))
     return sorted(
@@ -111,7 +108,7 @@ def ages(data: FigureData, form: str) -> list[tuple[float, str]]:
 
 
 def _age(form: str, interval: int | None, offset: int) -> float | None:
-    """None for a schedule that is not of this form."""
+    """The age of a schedule, None if it is not of this form."""
     if form == "offset":
         return offset if interval == 1 else None
     if interval is None:
@@ -120,7 +117,7 @@ def _age(form: str, interval: int | None, offset: int) -> float | None:
 
 
 def lines(data: FigureData, form: str) -> list[Line]:
-    """Every method that has a finished run, in the figure's order."""
+    """A line for each method with a finished run, in the figure's order."""
     found = (Line(arm=arm, form=form, points=list(_points(data, arm, form))) for arm in data.arms)
     return [line for line in found if line.points]
 
@@ -149,16 +146,14 @@ def start(data: FigureData) -> float | None:
 
 
 def milliseconds_a_step(runs: list[Run]) -> float | None:
-    """Median over finished runs of the time that a gradient step took, drawing included, and
-    evaluation where it was due. Of the machine that made the runs, beside whatever else ran there;
-    what another job of a local sweep had drawn already took no time.
-    """
+    """Median over finished runs of the time per gradient step, with rollouts and evaluations. It
+    depends on the machine and its load, and rollouts reused from another job take no time."""
     found = [1000 * seconds(run.rows) / run.last_step for run in runs if run.done and run.last_step]
     return float(np.median(found)) if found else None
 
 
 def summary(data: FigureData) -> dict[str, Any]:
-    """All as plain values, for the files beside the picture and for the pages of the docs."""
+    """Everything as plain values, for the files beside the picture and the pages of the docs."""
     seeds = sorted({run.seed for run in data.runs if run.done})
     names = {form: [_written(form, *each) for each in ages(data, form)] for form in forms(data)}
     return {
@@ -218,11 +213,8 @@ def _plain(line: Line, ages: list[int | str], seeds: int) -> dict[str, Any]:
 def survival(
     points: list[dict[str, Any]], ages: list[int | str], seeds: int
 ) -> tuple[int | str | None, str]:
-    """The largest age up to which all ages of the table are survived, None without one, and what
-    comes next: an age that is `failed` or `unknown`, or `none`.
-
-    Of the points of a summary, which may be an older one that does not say what comes next.
-    """
+    """The largest age up to which a method survives every age of the table, None without one, and
+    the state of the next age: `failed`, `unknown`, or `none` if there is no next."""
     by_age = {point["age"]: point for point in points}
     survived = None
     for age in ages:
@@ -235,7 +227,7 @@ def survival(
 
 
 def _decides(point: dict[str, Any], seeds: int) -> bool:
-    """Whether it has all seeds of the table, and an interval over them."""
+    """Whether the point has all seeds of the table, and an interval."""
     return point["seeds"] == seeds and point["gain_interval"] is not None
 
 
@@ -251,8 +243,8 @@ def age_name(form: str, age: int | str) -> str:
 
 
 def survived(found: dict[str, Any], line: dict[str, Any], form: str) -> str:
-    """How much a method of a summary survives: `20`, `≥ 20` where it is not known beyond, `none`,
-    or `–` where nothing is known."""
+    """The age that a method survives: `20`, `≥ 20` if the next age is unknown, `none`, or `–` if
+    nothing is known."""
     age, beyond = survival(line["points"], found["ages"][form], len(found["seeds"]))
     if age is None:
         return "none" if beyond == "failed" else "–"
@@ -260,14 +252,14 @@ def survived(found: dict[str, Any], line: dict[str, Any], form: str) -> str:
 
 
 def shown(found: dict[str, Any]) -> list[str]:
-    """The forms of a summary that say something of their own: those with several ages, or one that
-    is not on-policy, which is the same in any form. If there is none, one of all."""
+    """The forms to show: those with any age besides on-policy, which is the same in both forms. If
+    there is none, the first."""
     telling = [form for form, ages in found["ages"].items() if ages not in ([], [FORMS.get(form)])]
     return telling or list(found["ages"])[:1]
 
 
 def survived_in_words(found: dict[str, Any], method: dict[str, Any]) -> str:
-    """In the forms shown, as in `offset 10 and interval ≥ 20`, `none`, or `not known`."""
+    """As in `offset 10 and interval ≥ 20`, `none`, or `not known`."""
     forms = [form for form in shown(found) if form in FORMS and form in method]
     ends = {form: survived(found, method[form], form) for form in forms}
     ages = [age_name(form, end) for form, end in ends.items() if end not in ("none", "–")]
@@ -276,9 +268,9 @@ def survived_in_words(found: dict[str, Any], method: dict[str, Any]) -> str:
 
 
 def table(found: dict[str, Any], form: str, cost: bool = False) -> list[list[str]]:
-    """Head and one row a method, the largest area first; of columns, the highest at its best.
+    """Head and one row per method, the largest area first, or the highest best column.
 
-    cost: with the time of a step, which is that of a machine and of what else ran there.
+    cost: with the time of a step.
     """
     columns = found["ages"][form]
     ends = ["best"] if form == COLUMN else ["survives", "area"]
@@ -301,8 +293,8 @@ def table(found: dict[str, Any], form: str, cost: bool = False) -> list[list[str
 
 
 def _height(line: dict[str, Any], form: str, areas: bool) -> float:
-    """What a table is sorted by. areas: whether any method has one. Where none has, the accuracy at
-    the oldest age; a method without one stands among others by the age that an area would hold."""
+    """The key by which a table is sorted. areas: whether any method has an area. If none has, it is
+    the accuracy at the oldest age; a single method without one is sorted by its first age."""
     means = [point["mean"] for point in line["points"]]
     if form == COLUMN:
         return max(means)
@@ -317,8 +309,8 @@ def _cells(line: dict[str, Any], columns: list[int | str], seeds: int) -> list[s
 
 
 def _cell(point: dict[str, Any], seeds: int) -> str:
-    """The accuracy, in brackets where the method does not survive; its seeds if these are fewer,
-    and then nothing is decided."""
+    """The accuracy, in brackets if the method does not survive; with the number of seeds if some
+    are missing."""
     fails = _decides(point, seeds) and not point["survives"]
     text = f"({accuracy(point)})" if fails else accuracy(point)
     return text if point["seeds"] == seeds else f"{text} n={point['seeds']}"
@@ -347,7 +339,7 @@ def _milliseconds(method: dict[str, Any]) -> str:
 
 
 def tidy(data: FigureData) -> list[Row]:
-    """One row a finished run and form: what the picture is made of."""
+    """One row per finished run and form: the data of the picture."""
     return [
         {
             "arm": run.arm,
@@ -372,10 +364,10 @@ def text(found: dict[str, Any]) -> str:
     parts += [
         f"{found['finished']} finished runs, seeds {', '.join(map(str, found['seeds']))}; "
         f"claims need {found['claim_seeds']}.",
-        "accuracy ± half of its 95 % t interval; in brackets where final − initial is not above 0 "
-        "by its interval over seeds; n= where seeds are missing, which decides nothing",
+        "accuracy ± half of its 95 % t interval; in brackets if the interval of final − initial is "
+        "not above 0; n= if seeds are missing, and then the age does not count",
         *(MEANINGS_OF_COLUMNS if COLUMN in found["ages"] else MEANINGS_OF_AGES),
-        "ms a step  median over runs, drawing and evaluation included, on the machine they ran on "
-        "beside whatever else ran there: good for a factor of two",
+        "ms a step  median over runs, with rollouts and evaluations; it depends on the machine and "
+        "its load, and is accurate to a factor of two",
     ]
     return "\n".join(parts) + "\n"

@@ -1,7 +1,6 @@
-"""From the rows of one run to one number. Pure functions of (rows of metrics.jsonl, metric).
+"""Statistics of one run: pure functions of (rows of metrics.jsonl, metric), without smoothing.
 
-Each raises NoValue, with the reason, where the run does not say. Curves are taken as measured, not
-smoothed.
+Each raises NoValue with a reason if the run has no such number.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +13,16 @@ from rec_experiments.analysis.results.runs import Row, is_finite, points
 
 Measure = Callable[[list[Row], str], float]
 
-FINAL_POINTS = 3  # evaluations, or training batches, whose mean is a run's final value
+FINAL_POINTS = 3  # evaluations, or training batches; their mean is the final value of a run
 
 
 class NoValue(Exception):
-    """A run has no such number; says why."""
+    """A run does not have the number; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """of: the number of one run. name: as tables write it. meaning: one line for a reader."""
+    """name: in tables. meaning: one line for a reader. of: computes it for one run."""
 
     name: str
     meaning: str
@@ -31,8 +30,8 @@ class Statistic:
 
 
 def measured(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
-    """Steps and values, at least one. Raises NoValue if the metric was never measured, or where it
-    is no finite number: what is left would be a selection."""
+    """Steps and values, at least one. Raises NoValue if the metric was never measured, or if any
+    value is not finite: the others would be a selection."""
     steps, values = points(rows, metric)
     if not values:
         raise NoValue(f"{metric} was not measured")
@@ -43,7 +42,7 @@ def measured(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
 
 
 def if_any(measure: Measure, rows: list[Row], metric: str) -> float | None:
-    """The number, or None where the run has none."""
+    """The number, or None if the run has none."""
     try:
         return measure(rows, metric)
     except NoValue:
@@ -71,17 +70,17 @@ def lowest(rows: list[Row], metric: str) -> float:
 
 
 def median(rows: list[Row], metric: str) -> float:
-    """Of the points, each counted once, however far apart they are."""
+    """Over the points, each counted once, regardless of their distance in steps."""
     return float(np.median(measured(rows, metric)[1]))
 
 
 def mean(rows: list[Row], metric: str) -> float:
-    """Of the points, each counted once, however far apart they are."""
+    """Over the points, each counted once, regardless of their distance in steps."""
     return float(np.mean(measured(rows, metric)[1]))
 
 
 def best(rows: list[Row], metric: str) -> float:
-    """Highest mean of FINAL_POINTS points in a row: as noisy as `final`, no single lucky point."""
+    """Highest mean of FINAL_POINTS consecutive points: as noisy as `final`, not one lucky point."""
     values = measured(rows, metric)[1]
     return float(_means(values).max())
 
@@ -92,13 +91,13 @@ def final(rows: list[Row], metric: str) -> float:
 
 
 def _means(values: list[float]) -> np.ndarray:
-    """Of FINAL_POINTS points in a row, or of all where they are fewer."""
+    """Means of FINAL_POINTS consecutive points, or of all points if there are fewer."""
     window = min(FINAL_POINTS, len(values))
     return np.convolve(values, np.full(window, 1 / window), "valid")
 
 
 def area_under_curve(rows: list[Row], metric: str) -> float:
-    """By trapezoids, divided by the curve's length in steps: a mean, whatever the steps' number."""
+    """Area by trapezoids, divided by the curve's length in steps, so that it is a mean."""
     steps, values = measured(rows, metric)
     length = steps[-1] - steps[0]
     return float(np.trapezoid(values, steps)) / length if length else values[0]
@@ -113,7 +112,7 @@ def area_under_middle_third(rows: list[Row], metric: str) -> float:
 
 
 def at_first_quarter(rows: list[Row], metric: str) -> float:
-    """At a quarter of the run's steps, on the straight line between the points beside it."""
+    """The value at a quarter of the run's steps, interpolated linearly."""
     steps, values = measured(rows, metric)
     return float(np.interp(rows[-1]["step"] / 4, steps, values))
 
@@ -144,12 +143,12 @@ def ratio(first: Measure, second: Measure) -> Measure:
 
 
 def maximum_drawdown(rows: list[Row], metric: str) -> float:
-    """The most that a curve lies below the highest point before."""
+    """How far a curve drops at most below its highest previous point."""
     return _drawdown(rows, metric)[0]
 
 
 def recovery(rows: list[Row], metric: str) -> float:
-    """How far the end, `final`, lies above the point of the largest drawdown."""
+    """How far `final` lies above the point of the largest drawdown."""
     return final(rows, metric) - _drawdown(rows, metric)[1]
 
 
@@ -162,23 +161,23 @@ def _drawdown(rows: list[Row], metric: str) -> tuple[float, float]:
 
 
 def standard_deviation(rows: list[Row], metric: str) -> float:
-    """Of the points about their mean."""
+    """Of the points around their mean."""
     return float(np.std(measured(rows, metric)[1]))
 
 
 def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
-    """How far a curve drops at a synchronisation, as a share; mean over synchronisations.
+    """The relative drop of a curve at a synchronisation, mean over synchronisations.
 
-    The value there is held against the lower of the means of the periods before and after, so that
-    neither a slope nor the height of a tooth matters: 1 if each tooth starts at 0, about 0 or less
-    for noise and slopes. A synchronisation beside a period of zeros counts 0.
+    The value at a synchronisation is compared with the lower of the means of the periods before and
+    after it, so neither a slope nor the height of a tooth matters: 1 if each tooth starts at 0,
+    about 0 or less for noise and slopes. A synchronisation next to a period of zeros counts as 0.
     """
     stale = dict(zip(*points(rows, "train/staleness"), strict=True))
     values = zip(*measured(rows, metric), strict=True)
     pairs = [(stale[step], value) for step, value in values if step in stale]
     starts = [at for at in range(1, len(pairs)) if pairs[at][0] < pairs[at - 1][0]]
     if not starts:
-        raise NoValue("nothing was synchronised")
+        raise NoValue("the run has no synchronisation")
     periods = np.split(np.array([value for _, value in pairs]), starts)
     drops = []
     for before, after in pairwise(periods):
@@ -188,14 +187,14 @@ def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
 
 
 def seconds(rows: list[Row]) -> float:
-    """Seconds that the steps took. Drawing counts as far as training waited for it, so in a local
-    sweep more for the runs that come first: others read what these drew from the initial policy."""
+    """Seconds of all steps. Rollouts count as far as training waited for them; in a local sweep the
+    first runs wait more, since later ones reuse their rollouts from the initial policy."""
     return sum(seconds_of_steps(rows))
 
 
 def seconds_of_steps(rows: Sequence[Row]) -> Iterator[float]:
-    """As `seconds`, of each row."""
-    counted: dict[tuple[str, ...], list[str]] = {}  # by the keys of a row: few rows differ in them
+    """The seconds of each row, as `seconds` counts them."""
+    counted: dict[tuple[str, ...], list[str]] = {}  # by the keys of a row, which few rows differ in
     for row in rows:
         keys = tuple(row)
         if keys not in counted:
@@ -205,7 +204,7 @@ def seconds_of_steps(rows: Sequence[Row]) -> Iterator[float]:
 
 
 LAST_POINTS = f"mean of the last {FINAL_POINTS} points"
-BEST_POINTS = f"highest mean of {FINAL_POINTS} points in a row"
+BEST_POINTS = f"highest mean of {FINAL_POINTS} consecutive points"
 FINAL = Statistic("final", LAST_POINTS, final)
 BEST = Statistic("best", BEST_POINTS, best)
 AREA_UNDER_CURVE = Statistic(
@@ -231,8 +230,8 @@ FINAL_MINUS_MIDDLE_THIRD = Statistic(
 )
 FINAL_MINUS_FIRST_QUARTER = Statistic(
     "final − end of the first quarter",
-    f"{LAST_POINTS}, minus the curve at a quarter of the steps, which is where the first of four "
-    "stages of equal length ends",
+    f"{LAST_POINTS}, minus the curve at a quarter of the steps, the end of the first of four equal "
+    "stages",
     difference(final, at_first_quarter),
 )
 FINAL_OVER_BEST = Statistic(
@@ -240,7 +239,7 @@ FINAL_OVER_BEST = Statistic(
 )
 MAXIMUM_DRAWDOWN = Statistic(
     "maximum drawdown",
-    "the most that the curve lies below its highest point so far",
+    "how far the curve drops at most below its highest previous point",
     maximum_drawdown,
 )
 RECOVERY = Statistic(
@@ -248,11 +247,11 @@ RECOVERY = Statistic(
 )
 STANDARD_DEVIATION = Statistic(
     "standard deviation along the curve",
-    "standard deviation of the points about their mean",
+    "standard deviation of the points around their mean",
     standard_deviation,
 )
 DROP_AT_SYNCHRONISATION = Statistic(
     "drop at synchronisation",
-    "share by which the curve drops at a synchronisation, mean over synchronisations",
+    "relative drop of the curve at a synchronisation, mean over synchronisations",
     drop_at_synchronisation,
 )

@@ -75,9 +75,9 @@ def test_height_and_speed_are_told_apart():
         (0.3 - STEPS / 1000, "the curve does not rise"),
         (np.where(STEPS < 80, 0.3 + STEPS / 200, 0), "the curve does not rise"),
         (np.where(STEPS < 80, 0.3 + STEPS / 200, 0.4), "the curve falls after its best"),
-        (0.3 + (STEPS / 150) ** 2 * 0.3, "less than half of the rise was seen"),
+        (0.3 + (STEPS / 150) ** 2 * 0.3, "the curve has not passed half of its rise"),
         (np.where(STEPS < 10, 0.3, 0.8), "half of the rise lies before the second point"),
-        (0.3 + STEPS / 300, "the height is not seen"),
+        (0.3 + STEPS / 300, "the asymptote is not determined"),
     ],
 )
 def test_what_the_curve_does_not_describe_has_none(values, reason):

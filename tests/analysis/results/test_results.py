@@ -274,7 +274,7 @@ def test_a_drop_is_told_from_a_slope_from_noise_and_from_another_period():
     assert value(lambda step: saw(step, 0.02, period=7)) < 0.3
     assert value(lambda step: 0.0) == 0
     first = [{"step": 1, "train/staleness": 0, "m": 1.0}]
-    with pytest.raises(statistics.NoValue, match="nothing was synchronised"):
+    with pytest.raises(statistics.NoValue, match="the run has no synchronisation"):
         statistics.drop_at_synchronisation(first, "m")
 
 
