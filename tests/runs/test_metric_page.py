@@ -17,7 +17,7 @@ OF_SEVERAL_UPDATES = {"time/proximal", "train/alpha"}
 def test_every_entry_is_whole():
     for metrics_of_topic in yaml.safe_load(metrics.FILE.read_text()).values():
         for key, entry in metrics_of_topic.items():
-            assert list(entry) == ["is", "unit", "normal"], key
+            assert list(entry) == ["meaning", "unit", "expected"], key
             assert all(isinstance(text, str) for text in entry.values()), key
 
 
