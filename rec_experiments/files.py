@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rec_experiments.errors import UserError
+
+Row = dict[str, Any]  # one line of a JSON Lines file; it has a `step`
 
 PARTIAL = ".*.partial"  # pattern of the names of files that are being written
 PRIVATE = 0o600  # mode of a file that only its owner may read
@@ -133,6 +136,44 @@ def read_regular(path: Path) -> bytes:
     """The content of a file. Raises OSError as `open_regular` does."""
     with open_regular(path) as file:
         return file.read()
+
+
+def read_rows(path: Path) -> list[tuple[bytes, Row]]:
+    """The lines of a JSON Lines file of rows, each as bytes and as the row.
+
+    An incomplete last line is dropped: a process was killed while it wrote it. Raises ValueError
+    for any other damaged line and OSError as `open_regular` does.
+    """
+    lines = read_regular(path).split(b"\n")[:-1]
+    rows = [*map(_row, lines)]
+    if rows and rows[-1] is None:
+        rows.pop()
+    if None in rows:
+        raise ValueError(f"line {rows.index(None) + 1} is damaged")
+    return [(line, row) for line, row in zip(lines, rows, strict=False) if row is not None]
+
+
+def last_row(path: Path, tail: int) -> Row | None:
+    """The last complete row within the last `tail` bytes, or None."""
+    with open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
+        lines = file.read().split(b"\n")[:-1]
+    return next((row for row in map(_row, reversed(lines)) if row is not None), None)
+
+
+def _row(line: bytes) -> Row | None:
+    """The row on a line, None if it is damaged. pydantic's parser is faster, but stricter than
+    json, which decides."""
+    from pydantic_core import from_json
+
+    try:
+        row = from_json(line)
+    except ValueError:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
 def read_whole(path: Path) -> bytes | None:

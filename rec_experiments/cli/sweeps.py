@@ -78,7 +78,7 @@ def table(runs: list[Job], states: dict[Path, State]) -> list[str]:
         state = states[job.path]
         step = f"{state.step}/{job.config['steps']}"
         ends = f"{state.ends:%d %b %H:%M}" if state.ends else ""
-        note = state.note or (f"by {state.made_by}" if state.made_by else "")
+        note = state.note or (f"by {state.release}" if state.release else "")
         line = f"{state.name:<11} {step:>11}  {ends:<12}  {job.path.name}  {note}"
         lines.append(printable(line.rstrip()))
     return [*lines, counts(states)]
@@ -86,11 +86,11 @@ def table(runs: list[Job], states: dict[Path, State]) -> list[str]:
 
 def counts(states: dict[Path, State]) -> str:
     found = Counter(state.name for state in states.values())
-    others = sum(bool(state.made_by) for state in states.values())
+    others = sum(bool(state.release) for state in states.values())
     return (
         f"{len(states)} runs: "
         + ", ".join(f"{n} {name}" for name, n in sorted(found.items()))
-        + (f"; {others} of those done by other code" if others else "")
+        + (f"; {others} of those done by another release" if others else "")
     )
 
 

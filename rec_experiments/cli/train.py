@@ -15,10 +15,17 @@ from rec_experiments.config.experiment import Experiment
 
 def main() -> None:
     """Run what sys.argv says, alone or as one of the ranks of torchrun."""
+    with as_rank():
+        hydra_main("config", start)
+
+
+@contextlib.contextmanager
+def as_rank() -> Iterator[None]:
+    """Join the other ranks, if torchrun started this process, and leave them at the end."""
     with one_line_errors():
         distributed.join()
     with _exit_of_a_rank():
-        hydra_main("config", start)
+        yield
         distributed.leave()
 
 

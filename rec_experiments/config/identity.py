@@ -1,4 +1,4 @@
-"""Which run an experiment is: what decides what it computes, and its folder."""
+"""The identity of a run: the configuration that determines its results, and its folder."""
 
 import hashlib
 import json
@@ -7,22 +7,22 @@ from typing import Any
 
 from rec_experiments.errors import UserError
 
-# Keys that say where and how a run goes or what a method is called, not what is computed.
+# Keys that do not affect results: names, places, and how a run is executed.
 NOT_IDENTITY = (
     "algo", "pipeline", "tracking", "async_checkpoints", "output_dir", "run_dir", "resplit",
     "remake",
 )  # fmt: skip
 
-ON_POLICY = {"interval": 1, "offset": 0}  # keys of `sync`: a synchronisation before every batch
+ON_POLICY = {"interval": 1, "offset": 0}  # of `sync`: synchronise before every batch
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a resolved configuration that decides what a run computes."""
+    """The part of a resolved configuration that determines the results of a run."""
     return {key: value for key, value in config.items() if key not in NOT_IDENTITY}
 
 
 def run_path(config: dict[str, Any]) -> Path:
-    """The run's folder: run_dir, or a name made of method, schedule, seed and identity."""
+    """The run's folder: run_dir, or a name of method, schedule, seed and a digest of identity."""
     if config["run_dir"]:
         return Path(config["run_dir"])
     digest = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
@@ -32,21 +32,20 @@ def run_path(config: dict[str, Any]) -> Path:
 
 
 def on_policy_path(config: dict[str, Any], folder: Path) -> Path | None:
-    """Where a run goes into `folder` that differs from this one in its schedule alone, and draws
-    every batch from the newest policy. None if this one does so."""
+    """The folder, inside `folder`, of the same run made on-policy; None if it is on-policy."""
     sync = config["sync"] | ON_POLICY
     twin = {**config, "sync": sync, "output_dir": str(folder), "run_dir": None}
     return run_path(twin) if sync != config["sync"] else None
 
 
 def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> None:
-    """Raise UserError unless two identities are the same. place: opens the line, as in "run_dir=x:
-    holds"."""
+    """Raise UserError unless two identities are equal. place: the start of the message, as in
+    "run_dir=x: holds"."""
     if found.keys() != wanted.keys():
         strange = ", ".join(sorted(found.keys() ^ wanted.keys()))
         raise UserError(
-            f"{place} a run of another version of this package, with or without the keys "
-            f"{strange}; choose another run_dir"
+            f"{place} a run of another version of this package (keys that differ: {strange}); "
+            "choose another run_dir"
         )
     before, now = flat(found), flat(wanted)
     for key in sorted(before.keys() | now.keys()):
@@ -59,7 +58,7 @@ def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> N
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested keys as dotted ones."""
+    """The leaves of a nested mapping, with dotted keys."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     return {

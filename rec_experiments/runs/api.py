@@ -1,4 +1,4 @@
-"""Experiments for people who write Python rather than command lines."""
+"""Experiments in Python, without the command line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rec_experiments.config.identity import run_path
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One experiment, as `python -m rec_experiments` with the same overrides would compose it.
+    """One experiment, composed like `python -m rec_experiments` with the same overrides.
 
-    settings: typed, what the run goes by.
+    settings: the typed configuration.
     """
 
     settings: typed.Experiment
@@ -30,20 +30,20 @@ class Experiment:
 
     @property
     def config(self) -> dict[str, Any]:
-        """All values, resolved, as config.yaml of the run has them."""
+        """All resolved values, as in the run's config.yaml."""
         return self.settings.config()
 
     @property
     def path(self) -> Path:
-        """The run folder, whether it is there or not."""
+        """The run folder, which need not exist."""
         return run_path(self.config)
 
     def run(self) -> Path:
-        """Train to the end in this process, or go on where an earlier call or command stopped.
+        """Train to the end in this process, or resume where an earlier call or command stopped.
 
-        Returns the run folder; `load_runs` reads it. Raises UserError for what the user can mend.
-        It exits as the command does if it is told to stop. Only in the main thread.
+        Returns the run folder; `load_runs` reads it. Raises UserError for a user's mistake, and
+        SystemExit if a signal stops it. It works in the main thread only.
         """
-        from rec_experiments.runs.run import run  # torch loads only for a real run
+        from rec_experiments.runs.run import run  # imports torch
 
         return run(self.settings)

@@ -1,7 +1,7 @@
-"""The checkout that this package runs from, if it does: commit, changes, and what is nobody else's.
+"""The git checkout that this package runs from: its commit, its changes, and its secrets.
 
-Only a checkout that has this package's own files counts. Installed from a wheel, the package may
-stand anywhere in the tree of another project, whose commit and changes are not ours to keep.
+Only a checkout that tracks this package's files counts. A package installed from a wheel may lie
+inside another project's repository, whose commit and changes must not be recorded.
 """
 
 import fnmatch
@@ -13,7 +13,7 @@ from typing import Any
 PARENT = Path(__file__).parents[2]  # of the package: a checkout, or a folder of PYTHONPATH
 TRACKED = "rec_experiments/__init__.py"
 
-# Names of files and folders that may hold keys and passwords, in small letters.
+# Lower-case name patterns of files and folders that may hold keys and passwords.
 SECRET = (
     ".env", ".env.*", "*.env", ".netrc", ".pypirc", ".npmrc", "*.pem", "*.key", "*.p12", "*.pfx",
     "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "*secret*", "*credential*", "*passw*",
@@ -23,20 +23,20 @@ SECRET = (
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a path, or a folder on it, has a name of something that others must not see."""
+    """Whether a part of the path has a name that suggests keys or passwords."""
     parts = [part.lower() for part in PurePath(name).parts]
     return any(fnmatch.fnmatchcase(part, pattern) for part in parts for pattern in SECRET)
 
 
 def state() -> dict[str, Any]:
-    """commit and diff of what no commit holds, None without a checkout; left_out: the changed files
-    whose changes are not in the diff, since they look secret."""
+    """`commit` and uncommitted `diff`, None without a checkout. `left_out`: changed files that are
+    not in the diff because they look secret."""
     if not exists():
         return {"commit": None, "diff": None}
     changed = _names("diff", "--name-only", "--no-renames", "HEAD")
     secret = [name for name in changed if looks_secret(name)]
     but = [f":(exclude,top,literal){name}" for name in secret]
-    plain = ("--no-ext-diff", "--no-textconv", "--no-renames")  # a user's settings run programs
+    plain = ("--no-ext-diff", "--no-textconv", "--no-renames")  # ignore settings that run programs
     return {
         "commit": _git("rev-parse", "HEAD"),
         "diff": _git("diff", *plain, "HEAD", "--", ".", *but),
@@ -45,7 +45,7 @@ def state() -> dict[str, Any]:
 
 
 def exists() -> bool:
-    """Whether the package's own files are in the checkout that they stand in."""
+    """Whether the repository around this package tracks the package's files."""
     top = _git("rev-parse", "--show-toplevel")
     return (
         bool(top)
@@ -55,12 +55,12 @@ def exists() -> bool:
 
 
 def is_dirty() -> bool:
-    """Whether the checkout has changes that no commit holds, new files included."""
+    """Whether the checkout has uncommitted changes, including new files."""
     return exists() and bool(_git("status", "--porcelain"))
 
 
 def ignored() -> set[Path]:
-    """Files, and whole folders, that git ignores in the checkout; empty without one."""
+    """Files and whole folders that git ignores in the checkout; empty without a checkout."""
     if not exists():
         return set()
     listed = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory")
@@ -68,14 +68,14 @@ def ignored() -> set[Path]:
 
 
 def _names(*arguments: str) -> list[str]:
-    """What a command of git lists."""
+    """The file names that a git command lists."""
     command, *options = arguments
     return [name for name in (_git(command, "-z", *options) or "").split("\0") if name]
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git in the package's folder; None where it has nothing to say."""
-    # Variables such as GIT_DIR, as hooks have them, would point to another repository.
+    """Output of git in the package's folder; None if git fails or is not installed."""
+    # Git hooks set variables such as GIT_DIR, which would select another repository.
     own = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         done = subprocess.run(
@@ -88,6 +88,6 @@ def _git(*arguments: str) -> str | None:
             encoding="utf-8",
             errors="replace",
         )
-    except OSError:  # it is not installed
+    except OSError:  # git is not installed
         return None
     return done.stdout.rstrip("\n") if done.returncode == 0 else None

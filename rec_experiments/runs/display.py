@@ -1,4 +1,4 @@
-"""What a person sees: the choices in words, progress, a closing table, a picture of the curves."""
+"""Output for the user: a description of the run, its progress, a final table, a plot."""
 
 import io
 import time
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# Panels of a run's picture: metric, title, logarithmic or not.
+# Panels of the plot: metric, title, logarithmic or not.
 PANELS = (
     ("eval/accuracy", "evaluation accuracy", False),
     ("train/reward", "training reward", False),
@@ -31,15 +31,15 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> list[str]:
-    """The run in words. `problems`: how many to train on and how many to evaluate on."""
+    """Describe the run. problems: numbers of training and evaluation problems."""
     responses = experiment.batch_size * experiment.group_size
     return [
         f"algorithm   {experiment.algo.name} ({experiment.algo.source})",
         *(f"            {line}" for line in experiment.algorithm().describe()),
         f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
         f"model       {experiment.model.describe()}",
-        f"data        {experiment.dataset.describe()}: {problems[0]} problems to train on, "
-        f"{problems[1]} to evaluate on",
+        f"data        {experiment.dataset.describe()}: {problems[0]} training problems, "
+        f"{problems[1]} evaluation problems",
         f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
         f"responses, {experiment.steps} gradient steps, seed {experiment.seed}",
         *labelled("updates", experiment.updates.describe()),
@@ -53,7 +53,7 @@ def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> 
 
 
 def policies(experiment: Experiment) -> list[str]:
-    """Lines of `introduce` on the policies that the algorithm reads besides its own."""
+    """The lines about the proximal and the reference policy, if the algorithm needs them."""
     algorithm = experiment.algorithm()
     proximal = experiment.proximal.describe() if "proximal" in algorithm.needs.logps else ""
     reference = experiment.reference.describe() if algorithm.needs_reference else ""
@@ -61,17 +61,17 @@ def policies(experiment: Experiment) -> list[str]:
 
 
 def labelled(label: str, text: str) -> list[str]:
-    """A line of `introduce`, if there is something to say."""
+    """One labelled line, or none for an empty text."""
     return [f"{label:<12}{text}"] if text else []
 
 
 def say(console: Console, line: str) -> None:
-    """A line as it is, but for what would steer the terminal."""
+    """Print a line with control characters made visible."""
     console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 class Reporter:
-    """Progress of a run: a live bar in a terminal, plain lines elsewhere."""
+    """Progress of a run: a progress bar in a terminal, otherwise plain lines."""
 
     def __init__(self, console: Console, steps: int):
         self.console, self.steps = console, steps
@@ -101,7 +101,7 @@ class Reporter:
         say(self.console, line)
 
     def warm_step(self, step: int, total: int) -> None:
-        """Progress of a warm start: `step` of `total` supervised steps."""
+        """Show the progress of the warm start, in supervised steps."""
         self.bar.update(self.task, completed=step, total=total, description="warm start")
         if not self.console.is_terminal and step % max(1, total // 5) == 0:
             self.note(f"warm start {step}/{total}")
@@ -127,7 +127,7 @@ class Reporter:
         return f"{seconds:.0f} s left"
 
 
-# Rows of the closing table: metric and title.
+# Rows of the final table: metric and title.
 SUMMARISED = (
     ("eval/accuracy", "evaluation accuracy"),
     ("train/reward", "training reward"),
@@ -141,27 +141,27 @@ SUMMARISED = (
 def summarise(
     console: Console, rows: list[Row], folder: Path, on_policy: list[Row] | None = None
 ) -> None:
-    """The closing table, the accuracy curve, and where to look next.
+    """Print the final table, the accuracy curve, and the files to look at.
 
-    on_policy: rows of the same arm and seed on-policy, if such a run is done.
+    on_policy: rows of the on-policy run of the same arm and seed, if it is finished.
     """
     evaluated = [row for row in rows if "eval/accuracy" in row]
     if not evaluated:
         say(console, f"no evaluation in {folder / 'metrics.jsonl'}")
         return
     table = Table(title="result", title_justify="left")
-    columns = {"at the start": (rows, 0), "at the end": (rows, -1)}
+    columns = {"start": (rows, 0), "end": (rows, -1)}
     if on_policy is not None:
         columns["on-policy"] = (on_policy, -1)
     for column in ("", *columns):
         table.add_column(column, justify="left" if not column else "right")
     for key, label in SUMMARISED:
         if any(key in row for row in rows):
-            table.add_row(label, *(_value(of, key, at) for of, at in columns.values()))
+            table.add_row(label, *(_value(source, key, at) for source, at in columns.values()))
     console.print(table)
     curve = sparkline([row["eval/accuracy"] for row in evaluated])
     console.print(f"accuracy  {curve}  0 to 1 over {evaluated[-1]['step']} steps", highlight=False)
-    for line in standing(rows, on_policy):
+    for line in accuracy_changes(rows, on_policy):
         say(console, line)
     for label, name in (
         ("curves", "curves.png"),
@@ -169,22 +169,22 @@ def summarise(
         ("texts", "samples.jsonl"),
     ):
         say(console, f"{label:<8}  {folder / name}")
-    console.print("next      python -m rec_experiments --help lists what else can be chosen")
+    console.print("next      python -m rec_experiments --help lists all options")
 
 
 def _value(rows: list[Row], key: str, at: int) -> str:
-    """The first (0) or last (-1) value of a metric."""
+    """The first (at=0) or last (at=-1) value of a metric."""
     values = [row[key] for row in rows if key in row]
     return f"{values[at]:.3f}" if values else "-"
 
 
-def standing(rows: list[Row], on_policy: list[Row] | None) -> list[str]:
-    """How far the accuracy at the end lies from that at the start, and from that on-policy."""
+def accuracy_changes(rows: list[Row], on_policy: list[Row] | None) -> list[str]:
+    """The final accuracy compared with the initial one and with the on-policy run."""
     accuracy = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
-    others = [row["eval/accuracy"] for row in on_policy or () if "eval/accuracy" in row]
-    lines = [f"          {accuracy[-1] - accuracy[0]:+.3f} against the start"]
-    if others:
-        lines.append(f"          {accuracy[-1] - others[-1]:+.3f} against the same arm on-policy")
+    reference = [row["eval/accuracy"] for row in on_policy or () if "eval/accuracy" in row]
+    lines = [f"          {accuracy[-1] - accuracy[0]:+.3f} since the start"]
+    if reference:
+        lines.append(f"          {accuracy[-1] - reference[-1]:+.3f} against the on-policy run")
     return lines
 
 
@@ -195,27 +195,27 @@ def sparkline(values: list[float]) -> str:
 
 
 def draw_curves(rows: list[Row], title: str, path: Path) -> None:
-    """Write the picture of one run as PNG."""
+    """Write the plot of one run as a PNG file."""
     png = io.BytesIO()
     curves(rows, title).savefig(png, format="png", dpi=120)
     write_atomic(path, png.getvalue())
 
 
 def curves(rows: list[Row], title: str) -> "Figure":
-    """The picture of one run: one panel per metric over gradient steps."""
+    """The plot of one run: one panel per metric over gradient steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 6))
     FigureCanvasAgg(figure)
-    # Fixed margins, with room for the widest numbers: measuring them takes as long as drawing.
+    # Fixed margins with room for the widest tick labels: measuring them is as slow as drawing.
     figure.subplots_adjust(0.06, 0.08, 0.99, 0.88, wspace=0.27, hspace=0.4)
     figure.suptitle(title, parse_math=False)
     for axes, (key, label, logarithmic) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
         points = [(row["step"], row[key]) for row in rows if key in row]
         axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5) if points else None
         axes.set_xlabel("gradient steps")
-        axes.set_title(label, y=1, fontsize="medium")  # without y it would be sought, slowly
+        axes.set_title(label, y=1, fontsize="medium")  # a given y avoids a slow search
         axes.grid(alpha=0.3)
         if key in ("eval/accuracy", "train/reward"):
             axes.set_ylim(-0.02, 1.02)

@@ -1,4 +1,4 @@
-"""Where a run came from: enough to run it again, or to see why that is not possible."""
+"""Where a run came from: enough to repeat it, or to see why that is not possible."""
 
 import json
 import os
@@ -9,31 +9,31 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rec_experiments import RELEASE
 from rec_experiments.config import plugins
-from rec_experiments.runs import checkout, code
+from rec_experiments.runs import checkout
 
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",
     "math-verify", "numpy", "vllm", "wandb", "submitit",
 )  # fmt: skip
 
-SOURCE = "source.json"  # beside a copy of the package: the commit and the diff it was copied from
+SOURCE = "source.json"  # next to a copied package: the commit and the diff of the original
 
-
-# What is kept of every start of a run; of the newest one provenance.json has all.
+# Recorded of every start of a run; provenance.json has everything else of the newest start only.
 OF_A_START = (
-    "time", "command", "commit", "diff", "left_out", "copy", "code", "device", "cpu_capability",
+    "time", "command", "release", "commit", "diff", "left_out", "copy", "device", "cpu_capability",
     "ranks", "shared_draws",
 )  # fmt: skip
 
 
 def collect(config: dict[str, Any]) -> dict[str, Any]:
-    """Commit, uncommitted diff, code, package versions, device and command of this process.
+    """Release, commit, uncommitted diff, package versions, device and command of this process.
 
-    config: the resolved configuration of its run. cpu_capability: the instructions that torch
-    uses; with others it rounds otherwise, and so it does with another number of ranks.
-    shared_draws: what the native sampler drew from the initial weights may have come from another
-    run of the sweep, and time/rollout of those batches says nothing.
+    config: the run's resolved configuration. cpu_capability: torch's instruction set; results of
+    different instruction sets, or different numbers of ranks, differ by rounding. shared_draws:
+    responses from the initial weights may come from another run of the same sweep, in which case
+    time/rollout of those batches is meaningless.
     """
     import torch
 
@@ -43,7 +43,7 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": [sys.executable, *sys.orig_argv[1:]],
         **source(),
-        "code": code.current(config),
+        "release": RELEASE,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
@@ -57,35 +57,70 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[str, Any]:
-    """Provenance of a run that had `origin`, {} for none, and starts now after `from_step`."""
+    """provenance.json of a run that starts after `from_step`; `origin`: its old content or {}."""
     start = {key: value for key, value in now.items() if key in OF_A_START}
-    return {**now, "starts": [*code.starts(origin), {**start, "from_step": from_step}]}
+    return {**now, "starts": [*starts(origin), {**start, "from_step": from_step}]}
+
+
+def starts(origin: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every start of a run, oldest first."""
+    return origin.get("starts", [{"from_step": 0, **origin}] if origin else [])
+
+
+def is_valid(origin: dict[str, Any]) -> bool:
+    """Whether the starts have the types that a run writes."""
+    found = starts(origin)
+    return isinstance(found, list) and all(
+        isinstance(start, dict)
+        and isinstance(start.get("from_step"), int)
+        and isinstance(start.get("release"), int | None)
+        for start in found
+    )
+
+
+def releases(origin: dict[str, Any]) -> list[int | None]:
+    """The releases that computed the steps of a run, oldest first; None before release 12, which
+    was the first to be recorded. Steps that a later start repeated do not count."""
+    found: list[dict[str, Any]] = []
+    for start in reversed(starts(origin)):
+        if not found or start["from_step"] < found[0]["from_step"]:
+            found.insert(0, start)
+    return list(dict.fromkeys(start.get("release") for start in found))
+
+
+def other_releases(origin: dict[str, Any]) -> str:
+    """The releases other than this one that computed steps of a run, as in "release 11"."""
+    return " and ".join(
+        "an earlier release" if release is None else f"release {release}"
+        for release in releases(origin)
+        if release != RELEASE
+    )
 
 
 def remarks(origin: dict[str, Any]) -> list[str]:
-    """What a person should know of a run's newest start."""
-    *before, now = code.starts(origin)
+    """What the user should know about the newest start of a run."""
+    *before, now = starts(origin)
     lines = []
     if now.get("left_out"):
-        lines.append(f"not in provenance.json, since it looks secret: {', '.join(now['left_out'])}")
+        lines.append(f"left out of provenance.json (may be secret): {', '.join(now['left_out'])}")
     was, here = _changed(before, now, "cpu_capability")
     if was != here:
         lines.append(
-            f"begun with {was} instructions and goes on with {here}, which round differently: the "
-            "result is not that of one machine, bit for bit (ATEN_CPU_CAPABILITY chooses)"
+            f"begun with {was} instructions, continued with {here}: rounding differs, so the "
+            "result is not bit for bit that of one machine (ATEN_CPU_CAPABILITY selects them)"
         )
     was, here = _changed(before, now, "ranks")
     if was != here:
         lines.append(
-            f"begun with ranks={was} and goes on with ranks={here}, which rounds differently: the "
-            "result is not that of one number of ranks, bit for bit"
+            f"begun with ranks={was}, continued with ranks={here}: rounding differs, so the result "
+            "is not bit for bit that of one number of ranks"
         )
     return lines
 
 
 def _changed(before: list[Any], now: dict[str, Any], key: str) -> tuple[Any, Any]:
-    """A value of the starts before and of this one; None for both if one is not known, or nothing
-    is left of what was computed with the other."""
+    """A value of the previous start and of this one. Both are None if one is unknown, or if this
+    start repeats the run from the beginning."""
     known = [start[key] for start in before if start.get(key)]
     if not (now["from_step"] and known and now.get(key)):
         return None, None
@@ -93,7 +128,7 @@ def _changed(before: list[Any], now: dict[str, Any], key: str) -> tuple[Any, Any
 
 
 def source() -> dict[str, Any]:
-    """Commit and uncommitted diff of the running code; copy: its folder if it is a copy."""
+    """Commit and uncommitted diff of the running code; `copy`: its folder, if it is a copy."""
     copied = checkout.PARENT / SOURCE
     if copied.exists():
         return {**json.loads(copied.read_text()), "copy": str(checkout.PARENT)}

@@ -1,6 +1,7 @@
-"""The files of a run folder, read so that a damaged one is told in one line.
+"""Reading the files of a run folder.
 
-Each reader raises UserError that names the folder, the file, what is wrong, and what to do.
+For a damaged file every function raises UserError that names the folder, the file, the damage and
+a remedy.
 """
 
 import json
@@ -10,60 +11,50 @@ from typing import Any
 
 import yaml
 
+from rec_experiments import files
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import open_regular, read_regular
+from rec_experiments.files import Row
 
-Row = dict[str, Any]
-
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where there is one, is quicker
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is faster, if installed
 
 REMEDIES = {
-    "config.yaml": "put it back as it was, or choose another run_dir",
-    "status.json": "remove it, and the same command goes on from the newest checkpoint",
-    "provenance.json": "remove it, and the run counts as made by unknown code",
-    "metrics.jsonl": "put it back as it was, or make the run again in another folder",
-    "samples.jsonl": "remove it: no number of the run depends on it",
+    "config.yaml": "restore it, or choose another run_dir",
+    "status.json": "remove it, and the same command resumes from the newest checkpoint",
+    "provenance.json": "remove it; the run then has no provenance",
+    "metrics.jsonl": "restore it, or repeat the run in another folder",
+    "samples.jsonl": "remove it; no number of the run depends on it",
 }
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The object in a JSON or YAML file; {} if there is no file."""
+    """The object in a JSON or YAML file, or {} if there is no file."""
     try:
-        text = read_regular(file).decode()
+        text = files.read_regular(file).decode()
         value = yaml.load(text, LOADER) if file.suffix == ".yaml" else json.loads(text)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise unreadable(file, first_line(error)) from None
     if not isinstance(value, dict):
-        raise unreadable(file, "it holds no object")
+        raise unreadable(file, "it is no object")
     return value
 
 
 def read_rows(file: Path) -> list[tuple[bytes, Row]]:
-    """The whole lines of a JSON Lines file, as they stand there and what they hold.
-
-    Left out is a last line that a process did not live to write. Every other one has its step.
-    """
+    """`files.read_rows`; [] if there is no file."""
     try:
-        lines = read_regular(file).split(b"\n")[:-1]
+        return files.read_rows(file)
     except FileNotFoundError:
         return []
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise unreadable(file, first_line(error)) from None
-    rows = [*map(_row, lines)]
-    if rows and rows[-1] is None:
-        rows.pop()
-    if None in rows:
-        raise unreadable(file, f"line {rows.index(None) + 1} is damaged")
-    return [(line, row) for line, row in zip(lines, rows, strict=False) if row is not None]
 
 
-Stamp = tuple[tuple[int, int] | None, ...]  # of each file of a run: bytes, time of change in ns
+Stamp = tuple[tuple[int, int] | None, ...]  # of each file: size in bytes, change time in ns
 
 
 def stamp(folder: Path) -> Stamp:
-    """What tells the files of a run from what they were, without reading them; None for none."""
+    """Sizes and change times of a run's files, None for a missing one: equal if nothing changed."""
     found: list[tuple[int, int] | None] = []
     for name in REMEDIES:
         try:
@@ -75,35 +66,17 @@ def stamp(folder: Path) -> Stamp:
 
 
 def last_row(file: Path, tail: int) -> Row | None:
-    """The last whole line among the last `tail` bytes, or None."""
+    """The last complete row within the last `tail` bytes, or None."""
     try:
-        with open_regular(file) as rows:
-            rows.seek(max(0, os.fstat(rows.fileno()).st_size - tail))
-            lines = rows.read().split(b"\n")[:-1]
+        return files.last_row(file, tail)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(file, first_line(error)) from None
-    return next((row for row in map(_row, reversed(lines)) if row is not None), None)
-
-
-def _row(line: bytes) -> Row | None:
-    """What a line holds; None if it is damaged. The quicker parser is stricter than json, which
-    has the last word."""
-    from pydantic_core import from_json
-
-    try:
-        row = from_json(line)
-    except ValueError:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
 def unreadable(file: Path, reason: str) -> UserError:
-    """That a file cannot be read, and what to do."""
+    """The error for a file that cannot be read, with its remedy."""
     return UserError(
         f"run folder {file.parent}: {file.name} cannot be read ({reason}); {REMEDIES[file.name]}"
     )

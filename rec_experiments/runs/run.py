@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from rec_experiments import RELEASE
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import on_policy_path, run_path
 from rec_experiments.determinism import explained
@@ -19,7 +20,7 @@ from rec_experiments.runs import provenance
 from rec_experiments.runs.display import Reporter, draw_curves, introduce, say, summarise
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.runs.signals import on_stop, undisturbed
+from rec_experiments.runs.signals import ignore_interrupts, on_stop
 from rec_experiments.tracking.protocol import Tracker
 from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished
 from rec_experiments.training.trainer import Trainer
@@ -27,71 +28,78 @@ from rec_experiments.training.trainer import Trainer
 
 @explained()
 def run(experiment: Experiment, world: World = ALONE) -> Path:
-    """Train to the end, or say that it was done before. Returns the run folder.
+    """Train to the end, or report that the run is already finished. Returns the run folder.
 
-    Every rank of `world` calls it; the first one speaks and writes. Raises UserError for what the
-    user can mend, Diverged for a policy that is no longer finite. Exits with 128 + the signal's
-    number if it is stopped by Ctrl-C or one of STOPPING.
+    Every rank of `world` calls it; only the first prints and writes. Raises UserError for a user's
+    mistake and Diverged if the policy is no longer finite. Exits with 128 + the signal's number if
+    Ctrl-C or a signal of STOPPING interrupts it.
     """
     console = Console(quiet=not world.leads)
     config = experiment.config()
     path = run_path(config)
     folder = RunFolder(path, world)
     folder.check(config)
-    made_by = folder.made_by()
     if folder.is_finished(experiment.remake):
-        by = f", by {made_by}" if made_by else ""
-        again = "; remake=true makes it again" if made_by else ""
-        say(console, f"finished before{by}: {path}; nothing to do{again}")
-        summarise(console, folder.metrics(), path, on_policy_rows(config, path))
-        if world.leads:
-            for line in track_finished(experiment.tracking, path, folder.metrics(), config):
-                say(console, line)
+        report_finished(experiment, folder, console)
         return path
-    with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as ending:
+    replaced = folder.other_releases() if experiment.remake else ""
+    with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as stack:
         trainer = prepare(experiment, reporter.note, reporter.warm_step, world)
-        ending.callback(trainer.rollouts.worker.close)
-        told: list[int] = []  # signals to stop; from here on none may leave `running` behind
-        ending.enter_context(on_stop(told.append))
+        stack.callback(trainer.rollouts.worker.close)
+        signals: list[int] = []  # signals to stop that have arrived
+        stack.enter_context(on_stop(signals.append))  # before the status becomes `running`
         folder.start(config, provenance.collect(config), experiment.remake)
-        with early_end_told(folder, reporter.note) as afterwards:
-            if world.leads:  # what is said is read from files that only the first rank has written
-                for line in opening(experiment, folder, trainer, made_by):
+        with recording_early_end(folder, reporter.note) as cleanups:
+            if world.leads:  # the messages are read from files that only the first rank writes
+                for line in start_messages(experiment, folder, trainer, replaced):
                     reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
             tracker = tracking.start(path.name, group_name(config), str(path), config)
-            afterwards.append(lambda: tracker.finish(failed=True))
+            cleanups.append(lambda: tracker.finish(failed=True))
 
-            def on_row(row: dict[str, Any]) -> None:
+            def log_row(row: dict[str, Any]) -> None:
                 reporter.row(row)
                 tracker.log(row)
 
-            if not trainer.train(folder, on_row, reporter.note, lambda: bool(told)):
-                raise Stopped(*told[:1] or [signal.SIGTERM])  # none: another rank was told
-            to_do = finish(experiment, folder, tracker) if world.leads else []
+            if not trainer.train(folder, log_row, reporter.note, lambda: bool(signals)):
+                raise Stopped(*signals[:1] or [signal.SIGTERM])  # none: another rank received it
+            next_steps = finish(experiment, folder, tracker) if world.leads else []
     if world.leads:
         summarise(console, folder.metrics(), path, on_policy_rows(config, path))
-        for line in to_do:
+        for line in next_steps:
             say(console, line)
     return path
 
 
-def opening(
-    experiment: Experiment, folder: RunFolder, trainer: Trainer, made_by: str
+def report_finished(experiment: Experiment, folder: RunFolder, console: Console) -> None:
+    """Summarise a finished run, and send it to the tracker if that does not have it yet."""
+    path, rows, config = folder.path, folder.metrics(), experiment.config()
+    release = folder.other_releases()
+    hint = f" (by {release}; remake=true repeats it)" if release else ""
+    say(console, f"already finished: {path}{hint}")
+    summarise(console, rows, path, on_policy_rows(config, path))
+    if folder.world.leads:
+        for line in track_finished(experiment.tracking, path, rows, config):
+            say(console, line)
+
+
+def start_messages(
+    experiment: Experiment, folder: RunFolder, trainer: Trainer, replaced: str
 ) -> Iterator[str]:
-    """What a person should know of a run that begins. made_by: other code that has the folder."""
+    """What the user should know about a run that starts. replaced: the releases that made the run
+    that it repeats, or ""."""
     problems = len(trainer.rollouts.problems), len(trainer.evaluator.problems)
     yield from introduce(experiment, folder.path, problems)
-    if made_by and experiment.remake:
-        yield f"made before by {made_by}, and now anew"
-    elif begun_by := folder.made_by():
-        yield f"begun by {begun_by}; this code goes on with it"
+    if replaced:
+        yield f"repeats a run of {replaced} with release {RELEASE}"
+    elif others := folder.other_releases():
+        yield f"begun by {others}, continued by release {RELEASE}"
     yield from provenance.remarks(folder.provenance())
 
 
 def on_policy_rows(config: dict[str, Any], path: Path) -> list[dict[str, Any]] | None:
-    """Rows of the finished run beside this one that is the same on-policy; None without one, or
-    where its files are damaged: they are no reason for this run to fail."""
+    """Rows of the on-policy run with otherwise the same configuration in the same output folder;
+    None if there is no such finished run, or if its files are damaged."""
     twin = on_policy_path(config, path.parent)
     if twin is None:
         return None
@@ -102,72 +110,72 @@ def on_policy_rows(config: dict[str, Any], path: Path) -> list[dict[str, Any]] |
 
 
 def finish(experiment: Experiment, folder: RunFolder, tracker: Tracker) -> list[str]:
-    """Draw the curves and close the books. Returns what is left to do for the user."""
+    """Draw the curves, finish tracking and set the status. Returns next steps for the user."""
     picture = folder.path / "curves.png"
     draw_curves(
         folder.metrics(),
         f"{experiment.algo.name}, {experiment.sync.describe(experiment.updates.per_batch)}",
         picture,
     )
-    to_do = tracker.finish(picture)
+    next_steps = tracker.finish(picture)
     folder.set_status("done")
-    return to_do
+    return next_steps
 
 
 class Stopped(BaseException):
-    """A signal of STOPPING has come, and the run has saved its state."""
+    """A signal of STOPPING arrived, and the run has saved its state."""
 
     def __init__(self, number: int):
         self.number = signal.Signals(number)
 
 
 @contextlib.contextmanager
-def early_end_told(
+def recording_early_end(
     folder: RunFolder, note: Callable[[str], None]
 ) -> Iterator[list[Callable[[], object]]]:
-    """Whatever ends the run within stands in its status afterwards.
+    """Record in the status whatever ends the run inside the block.
 
-    What is put on the list is done after that, if the end is early.
+    The block may append functions to the yielded list; they are called after an early end.
     """
     world = folder.world
-    afterwards: list[Callable[[], object]] = []
+    cleanups: list[Callable[[], object]] = []
     try:
-        yield afterwards
+        yield cleanups
     except (KeyboardInterrupt, Stopped) as end:
         number = end.number if isinstance(end, Stopped) else signal.SIGINT
-        with undisturbed():
+        with ignore_interrupts():
             reason = f"{number.name} after step {folder.last_step()}; {RESUMES}"
             if world.leads:
                 folder.set_status("interrupted", reason=reason)
-        for act in afterwards:
-            act()
+        for cleanup in cleanups:
+            cleanup()
         note(f"interrupted: {reason}")
         sys.exit(128 + number)
     except BaseException as error:
-        told = plainly(error, folder.last_step())
-        with undisturbed():
+        shown = as_user_sees(error, folder.last_step())
+        with ignore_interrupts():
             if world.fails_first():
-                why = {"reason": reason_of(told), "traceback": traceback.format_exc()}
-                with contextlib.suppress(OSError):  # a full disk; what filled it is the news
-                    folder.set_status("failed", **why)
-        for act in afterwards:
-            act()
-        if told is error:
+                details = {"reason": reason_of(shown), "traceback": traceback.format_exc()}
+                with contextlib.suppress(OSError):  # the disk is full: report the error itself
+                    folder.set_status("failed", **details)
+        for cleanup in cleanups:
+            cleanup()
+        if shown is error:
             raise
-        raise told from error
+        raise shown from error
 
 
-def plainly(error: BaseException, step: int) -> BaseException:
-    """The error as a user is told of it. step: the last one that a row was written of."""
+def as_user_sees(error: BaseException, step: int) -> BaseException:
+    """The error to report. step: the last step in metrics.jsonl."""
     if isinstance(error, FloatingPointError):
         return Diverged(
             f"the policy is no longer finite at step {step + 1} ({error}); a lower "
-            "optimizer.learning_rate may keep it so"
+            "optimizer.learning_rate may help"
         )
     return error
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a run failed, as its status has it."""
-    plain = isinstance(error, UserError | Diverged)
-    return str(error) if plain else f"{type(error).__name__}: {error}"
+    """Why a run failed, in one line for its status."""
+    one_line = isinstance(error, UserError | Diverged)
+    return str(error) if one_line else f"{type(error).__name__}: {error}"

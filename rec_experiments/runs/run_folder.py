@@ -3,17 +3,17 @@
 config.yaml      the resolved experiment          provenance.json  commit, code, device, every start
 metrics.jsonl    one object per gradient step     samples.jsonl    a few responses per evaluation
 status.json      see below                        checkpoints/     the newest two states
-curves.png       the picture of the run           log.txt          output of a sweep's job
+curves.png       the curves of the run            log.txt          output of a sweep's job
 
 status.json holds the state, since when, and why:
-running       a process has taken the folder; one that was killed cannot take this back
-done          all steps
-failed        an exception, with its traceback
-interrupted   stopped from outside: by SIGTERM, SIGHUP or SIGUSR1, as when a job is preempted or its
-              terminal is closed, with its state saved, or by Ctrl-C. The same command resumes the
-              run, as it does the others
+running       a process started the run; the status stays if that process is killed
+done          all steps are done
+failed        an exception ended the run; its traceback is in the file
+interrupted   SIGTERM, SIGHUP or SIGUSR1 ended the run, as when a job is preempted or its terminal
+              closes (the state was saved), or Ctrl-C did. The same command resumes the run
 
-A folder without config.yaml is a run's only if it holds nothing but what comes before it.
+A folder without config.yaml is accepted for a run only if it is empty or holds files that a run
+writes before config.yaml.
 """
 
 import contextlib
@@ -41,122 +41,122 @@ from rec_experiments.files import (
     sync_folder,
     write_atomic,
 )
-from rec_experiments.runs import code, provenance
+from rec_experiments.runs import provenance
 from rec_experiments.runs.checkpoints import Checkpoints, Resplit
 from rec_experiments.runs.reading import last_row, read_object, read_rows, unreadable
 from rec_experiments.tracking.trackers import ID_FILE
 
-LOCK_PATIENCE = 2.0  # seconds: one that only looks, or that is about to end, may hold the lock
+LOCK_PATIENCE = 2.0  # seconds; a reader or an ending process may hold the lock briefly
 ROWS = ("metrics.jsonl", "samples.jsonl")
 TAIL = 1 << 16  # bytes; more than a row of metrics
 CONFIG, STATES, LOCK = "config.yaml", "checkpoints", ".lock"
-BEFORE_CONFIG = (LOCK, "log.txt")  # what may stand in a folder before its run has begun
-OF_EVERY_RUN = {"algo", "sync", "seed", "steps"}  # keys of its configuration
-NAMED = 3  # of the files that make a folder a stranger's
+BEFORE_CONFIG = (LOCK, "log.txt")  # files that may exist before the run's config.yaml
+OF_EVERY_RUN = {"algo", "sync", "seed", "steps"}  # keys that every config.yaml has
+MAX_LISTED = 3  # files named in an error message
 
 
 class RunFolder:
     """One run on disk. Nothing is written before `start`.
 
-    Of several ranks the first writes everything but the parts that the others have in a checkpoint.
+    The first rank writes everything except the other ranks' parts of a checkpoint.
     """
 
     def __init__(self, path: Path, world: World = ALONE):
         self.path, self.world = path, world
         self.checkpoints = path / STATES
         self._states = Checkpoints(self.checkpoints, world)
-        self._identity: dict[str, Any] | None = None  # of the run, once it has started
+        self._identity: dict[str, Any] | None = None  # set by `start`
 
     def status(self) -> dict[str, Any]:
-        """Contents of status.json; {} for a run that never started. Raises UserError if it is
-        damaged, as all do here that read."""
+        """Contents of status.json, or {} if there is none. Like every method that reads, it raises
+        UserError for a damaged file."""
         return read_object(self.path / "status.json")
 
     def provenance(self) -> dict[str, Any]:
-        """Contents of provenance.json; {} without one."""
+        """Contents of provenance.json, or {} if there is none."""
         found = read_object(self.path / "provenance.json")
-        if not code.is_sound(found):
-            raise unreadable(self.path / "provenance.json", code.STRANGE)
+        if not provenance.is_valid(found):
+            raise unreadable(self.path / "provenance.json", "no run wrote it like this")
         return found
 
-    def made_by(self) -> str:
-        """Who made the run, if not this code alone; as `code.made_by`."""
-        return code.made_by(self.provenance())
+    def other_releases(self) -> str:
+        """The releases other than this one that computed steps, as in "release 11"; or ""."""
+        return provenance.other_releases(self.provenance())
 
     def is_finished(self, remake: bool) -> bool:
-        """Whether nothing is left to do. remake: a run of other code is to be made again."""
-        return self.status().get("state") == "done" and not (remake and self.made_by())
+        """Whether nothing is left to do. remake: runs of other releases have to be repeated."""
+        return self.status().get("state") == "done" and not (remake and self.other_releases())
 
     def check(self, config: dict[str, Any]) -> None:
         """Raise UserError if the folder cannot be used for the experiment `config`."""
         places = [self.path, *self.path.parents]
         try:
             parent = next(place for place in places if place.exists() or place.is_symlink())
-        except OSError as error:  # a name that is too long, a folder that is closed to us
+        except OSError as error:  # the name is too long, or access is denied
             raise UserError(f"run_dir={self.path}: cannot be used ({error.strerror})") from None
         if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-            raise UserError(f"run_dir={self.path}: {parent} is not a folder that can be written to")
+            raise UserError(f"run_dir={self.path}: {parent} is not a writable folder")
         if not self.path.exists():
             return
         if not (self.path / CONFIG).exists():
-            self._refuse_a_strangers_folder()
+            self._refuse_foreign_files()
             return
         found = read_object(self.path / CONFIG)
         if not found.keys() >= OF_EVERY_RUN:
             raise UserError(
-                f"run_dir={self.path}: its {CONFIG} is not that of a run; choose another run_dir"
+                f"run_dir={self.path}: its {CONFIG} is no run's; choose another run_dir"
             )
         wanted = identity(config)
         if config.get("resplit"):
             wanted["ranks"] = found.get("ranks")
         refuse_other(identity(found), wanted, f"run_dir={self.path}: holds")
 
-    def _refuse_a_strangers_folder(self) -> None:
-        """Raise UserError for a folder without config.yaml that holds anything else."""
+    def _refuse_foreign_files(self) -> None:
+        """Raise UserError for a folder without config.yaml that holds files of something else."""
         names = sorted(each.name for each in self.path.iterdir() if not _is_before_config(each))
         if names:
-            shown = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+            shown = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
             raise UserError(
-                f"run_dir={self.path}: holds {shown} and no {CONFIG} of a run; choose another "
-                f"run_dir, or put back the {CONFIG} that was lost"
+                f"run_dir={self.path}: holds {shown} but no {CONFIG}; choose another run_dir, or "
+                f"restore the {CONFIG} if it was lost"
             )
 
     def start(self, config: dict[str, Any], now: dict[str, Any], remake: bool = False) -> None:
-        """Take the folder for this process. Raises UserError if another process holds it.
+        """Lock the folder and set its status. Raises UserError if another process has the lock.
 
-        now: where the process comes from; earlier starts stay in provenance.json. remake: what
-        other code made in the folder is removed first.
+        now: of `provenance.collect`; earlier starts stay in provenance.json. remake: remove the
+        results of other releases first.
         """
         self._identity = identity(config)
         if not self.world.leads:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "w", opener=no_link)  # noqa: SIM115 (until the end)
+            self._lock = open(self.path / LOCK, "w", opener=no_link)  # noqa: SIM115 (held until the process ends)
         except OSError as error:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
             raise UserError(f"run_dir={self.path}: another process is running it")
-        self.check(config)  # once more: another process may have begun and ended meanwhile
+        self.check(config)  # again: another process may have run since the first check
         for folder in (self.path, self.checkpoints):
-            for left in folder.glob(PARTIAL):  # of a process that was killed while it wrote
+            for left in folder.glob(PARTIAL):  # by a process that was killed while writing
                 remove(left)
-        if remake and self.made_by():
+        if remake and self.other_releases():
             self._clear()
         origin = provenance.after(self.provenance(), now, max([0, *self._states.steps()]))
         write_atomic(
             self.path / CONFIG,
             yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
         )
-        # Changes that no commit holds may be nobody else's business.
+        # Uncommitted changes may be confidential.
         write_atomic(self.path / "provenance.json", _json(origin), PRIVATE)
         self.set_status("running")
 
     def _clear(self) -> None:
-        """Remove rows, states and pictures, in an order that may be cut off anywhere.
+        """Remove rows, states and pictures. It is safe to interrupt at any point.
 
-        From the first line on the run is no longer done, and one without states begins anew: it
-        drops the rows that are left. Until then they are those of the starts in provenance.json.
+        The status changes first, so the run no longer counts as done. A run without states starts
+        from the beginning and drops the remaining rows.
         """
         self.set_status("running")
         self._states.clear()
@@ -166,11 +166,11 @@ class RunFolder:
         sync_folder(self.path)
 
     def is_held(self) -> bool:
-        """Whether a living process has taken the folder, as far as this machine can see."""
+        """Whether a process on this machine holds the folder's lock."""
         try:
             with open_regular(self.path / LOCK) as lock:
                 return not _lock(lock, fcntl.LOCK_SH, 0)
-        except OSError:  # it was never taken, is not ours to look at, or is something else
+        except OSError:  # never locked, not readable, or no file
             return False
 
     def set_status(self, state: str, **details: Any) -> None:
@@ -178,7 +178,7 @@ class RunFolder:
         write_atomic(self.path / "status.json", _json({"state": state, "since": since, **details}))
 
     def rewind(self, step: int) -> None:
-        """Forget rows written after `step`, and continue the row files from there."""
+        """Drop the rows after `step`; new rows follow there."""
         if not self.world.leads:
             return
         self.set_status("running", from_step=max(step, 0))
@@ -197,14 +197,14 @@ class RunFolder:
         return [row for _, row in read_rows(self.path / "metrics.jsonl")]
 
     def last_step(self) -> int:
-        """Of the last whole row of metrics.jsonl; 0 if there is none."""
+        """The step of the last complete row of metrics.jsonl, 0 if there is none."""
         row = last_row(self.path / "metrics.jsonl", TAIL)
         return row["step"] if row else 0
 
     def save_checkpoint(self, step: int, state: dict[str, Any], beside: bool = False) -> None:
-        """Save each rank's state, once all rows are on disk. Every rank must call it.
+        """Sync the rows to disk, then save each rank's state. Every rank must call it.
 
-        beside: while training goes on, within `writing`.
+        beside: write in a thread while training continues (inside `writing`).
         """
         if self.world.leads:
             for name in ROWS:
@@ -214,9 +214,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Callable[[], None]]:
-        """Within, states can be written beside training. The last one is waited for at the end; an
-        error gives it up. What it yields is called now and then, by every rank: it ends what has
-        been written meanwhile, and raises what went wrong."""
+        """Allow states to be written in a thread. The end of the block waits for the last write; an
+        error cancels it. Every rank calls the yielded function between steps: it completes finished
+        writes and raises their errors."""
         try:
             yield lambda: self._states.settle(wait=False)
             self._states.settle()
@@ -227,16 +227,16 @@ class RunFolder:
     def load_checkpoint(
         self, resplit: Resplit | None = None
     ) -> tuple[dict[str, Any] | None, list[str]]:
-        """As `Checkpoints.load`, for the run that has started here."""
+        """`Checkpoints.load` of this run."""
         return self._states.load(self._identity, resplit)
 
     def step_folder(self, step: int) -> Path:
-        """Of the state after so many gradient steps."""
+        """The folder of the state after `step` gradient steps."""
         return self._states.of(step)
 
 
 def _lock(file: IO[Any], kind: int, patience: float) -> bool:
-    """Lock the file within `patience` seconds, if that is possible."""
+    """Try to lock the file for `patience` seconds. Returns whether it succeeded."""
     end = time.monotonic() + patience
     while True:
         try:
@@ -249,7 +249,7 @@ def _lock(file: IO[Any], kind: int, patience: float) -> bool:
 
 
 def _is_before_config(path: Path) -> bool:
-    """Whether it may stand in a folder before its run has begun."""
+    """Whether a run may have created it before config.yaml."""
     if path.name == STATES:
         return path.is_dir() and not any(path.iterdir())
     return path.name in BEFORE_CONFIG or path.match(PARTIAL)

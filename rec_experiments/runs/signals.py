@@ -1,4 +1,4 @@
-"""Signals that end a process from outside, and how it is let end in good order."""
+"""Signals that ask a process to stop."""
 
 import contextlib
 import signal
@@ -10,16 +10,16 @@ from rec_experiments.errors import STOPPING
 
 @contextlib.contextmanager
 def on_stop(act: Callable[[int], None]) -> Iterator[None]:
-    """Within, a signal of STOPPING calls `act` with its number instead of killing the process.
+    """Call `act` with the number of a signal of STOPPING, in place of ending the process.
 
-    One that the process was started to ignore stays ignored, as SIGHUP under nohup.
+    A signal that the process was started to ignore stays ignored, such as SIGHUP under nohup.
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
         act(number)
 
-    heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in heard}
+    handled = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
@@ -28,8 +28,8 @@ def on_stop(act: Callable[[int], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Within, Ctrl-C does nothing: a second one must not cut off what the first has begun."""
+def ignore_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C, so that a second one cannot interrupt the cleanup after the first."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

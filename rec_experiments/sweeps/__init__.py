@@ -1,7 +1,4 @@
-"""Figures as sweeps, their jobs, and what has become of them.
-
-python -m rec_experiments sweeps list | status | wait | resubmit FIGURE [overrides]
-"""
+"""Figures as sweeps, their jobs, and the states of these jobs."""
 
 from rec_experiments.sweeps.jobs import (
     PICTURES,
@@ -10,6 +7,7 @@ from rec_experiments.sweeps.jobs import (
     Job,
     Panel,
     Sweep,
+    checked,
     compose_jobs,
     distinct,
     expand,
@@ -35,6 +33,7 @@ __all__ = [
     "State",
     "Submission",
     "Sweep",
+    "checked",
     "compose_jobs",
     "distinct",
     "expand",

@@ -1,66 +1,79 @@
-"""What overrides compose, as plain values that later processes need not compose again.
+"""What Hydra composes from overrides, kept in one file of the cache folder.
 
-Composing takes Hydra about a fifth of a second. What it gives follows from the overrides, the
-configuration files and the code, unless a value refers to something else; so it is kept in the
-cache folder under a digest of all these.
+Hydra takes 0.2 to 0.4 seconds for one composition, so a figure of 400 methods and schedules would
+take minutes whenever it is drawn. The result depends only on the overrides, the configuration files
+and the code. The file's name has a digest of files and code; it can be deleted at any time.
 """
 
+import contextlib
 import functools
+import hashlib
 import json
-import platform
-import re
 import shlex
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hydra
 import omegaconf
-from omegaconf import DictConfig, OmegaConf
 
-from rec_experiments.cache import Kept, digest_of_files
 from rec_experiments.config import plugins, schema
+from rec_experiments.config.composition import files_under
+from rec_experiments.files import cache_folder, read_regular, write_atomic
 
-# Plain values if none refers to another; otherwise the configuration, which resolves them.
-Composed = dict[str, Any] | DictConfig
+Values = dict[str, Any]  # a composed configuration, resolved
 
-REFERENCE = re.compile(r"\$\{([^${}]*)")
-
-
-def settled(config: DictConfig, within: tuple[str, ...] = ()) -> Composed:
-    """Its plain values, if every reference between them is to a key that begins as in `within`."""
-    written = json.dumps(OmegaConf.to_container(config, enum_to_str=True))
-    if all(key.startswith(within) for key in REFERENCE.findall(written)):
-        return resolved(config)
-    return config
+# In an override: the result depends on more than the digest covers.
+VOLATILE = ("${", "searchpath")
 
 
-def resolved(composed: Composed) -> dict[str, Any]:
-    """All values, as they are now."""
-    if isinstance(composed, DictConfig):
-        return OmegaConf.to_container(composed, resolve=True, enum_to_str=True)  # type: ignore[return-value]
-    return composed
+@contextlib.contextmanager
+def keeping() -> Iterator[Callable[[list[str], Callable[[], Values]], Values]]:
+    """Yields `kept(overrides, compose)`, which composes unless an earlier call did.
 
+    New compositions are saved at the end of the block. Without a cache folder nothing is kept.
+    """
+    known = _read(digest())
+    before = len(known)
 
-def kept(overrides: Sequence[str], compose: Callable[[], Composed]) -> Composed:
-    """What `compose` gives for the overrides, or gave before."""
-    values = _values(digest_of_code())
-    key = shlex.join(overrides)
-    if key not in values.values:
-        composed = compose()
-        if isinstance(composed, DictConfig) or "searchpath" in key:  # files that _digest leaves out
-            return composed
-        values.add(key, composed)
-    return values.values[key]
+    def kept(overrides: list[str], compose: Callable[[], Values]) -> Values:
+        key = shlex.join(overrides)
+        if any(word in key for word in VOLATILE):
+            return compose()
+        if key not in known:
+            known[key] = compose()
+        return known[key]
 
-
-@functools.cache
-def _values(version: str) -> Kept:
-    return Kept("composed", version)
+    yield kept
+    if len(known) > before:
+        with contextlib.suppress(OSError):
+            file = _file(digest())
+            file.parent.mkdir(parents=True, exist_ok=True)
+            for old in file.parent.glob(_file("*").name):
+                old.unlink(missing_ok=True)
+            write_atomic(file, json.dumps(known).encode())
 
 
 @functools.cache
-def digest_of_code() -> str:
-    """Of the configuration files, of all code that gives them types and ranges, and of Hydra."""
-    versions = (platform.python_version(), hydra.__version__, omegaconf.__version__)
-    packages = [package.module.__path__[0] for package in plugins.packages()]
-    return digest_of_files((schema.PACKAGE, schema.CONF, *packages), " ".join(versions))
+def _read(version: str) -> dict[str, Values]:
+    try:
+        return json.loads(read_regular(_file(version)))
+    except (OSError, ValueError):
+        return {}
+
+
+def _file(version: str) -> Path:
+    return cache_folder() / f"compositions_{version}.json"
+
+
+@functools.cache
+def digest() -> str:
+    """A digest of the configuration files, of the code with its packages, and of Hydra."""
+    found = hashlib.sha256(repr((sys.version, hydra.__version__, omegaconf.__version__)).encode())
+    packages = (Path(package.module.__path__[0]) for package in plugins.packages())
+    for folder in (schema.PACKAGE, schema.CONF, *packages):
+        for file in files_under(folder, ".py", ".yaml"):
+            found.update(f"{file.relative_to(folder)} {file.stat().st_size}\n".encode())
+            found.update(file.read_bytes())
+    return found.hexdigest()[:16]

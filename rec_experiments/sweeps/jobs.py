@@ -1,13 +1,13 @@
-"""Figures as sweeps: arms × grid, expanded into jobs, with the run folder of each.
+"""Figures as sweeps: arms × grid, expanded into jobs, each with its run folder.
 
-The sweeper plugin launches these jobs, the renderer reads their folders.
+The sweeper plugin launches these jobs; figures, claims and the report read their folders.
 """
 
 import fnmatch
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,22 @@ from rec_experiments.config.experiment import Experiment, check_seed
 from rec_experiments.config.identity import identity, run_path
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps.compositions import Composed, kept, resolved, settled
+from rec_experiments.sweeps.compositions import Values, keeping
 
-# Overrides that say which jobs there are; a job itself does not see them.
-SWEEP_KEYS = ("sweep", "scale")
+SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 PICTURES = ("curves", "staleness")  # what a figure may show of its runs
-STATISTICS = ("lowest", "highest", "median", "mean")  # of evaluations, that a table may have
+STATISTICS = ("lowest", "highest", "median", "mean")  # of a run's evaluations, for a table
 
 
 @dataclass(kw_only=True, frozen=True, slots=True)
 class Sweep:
     """Arms × grid (conf/hydra/sweeper/arms.yaml).
 
-    arms: legend label to the overrides that belong together. grid: key to its values. only:
-    patterns of the labels to run, * for any text. fixed: keys that the command line must not set,
-    because labels name what arms set them to.
+    arms: legend label to overrides. grid: key to its values. only: patterns of the labels to run,
+    with * for any text. fixed: keys that the command line must not set, because the arms' labels
+    name their values.
 
-    Raises UserError for a value of another shape and for a pattern that fits no arm.
+    Raises UserError for a value of the wrong shape and for a pattern that matches no arm.
     """
 
     arms: dict[str, list[str]]
@@ -55,19 +54,17 @@ class Sweep:
             for key, values in getattr(self, name).items():
                 _check(f"{name}.{key}", values, list, "a list")
         if self.arms and not self.only:
-            raise UserError(
-                "hydra.sweeper.only=[]: lets no arm through; allowed: one label or more"
-            )
+            raise UserError("hydra.sweeper.only=[]: selects no arm; allowed: one label or more")
         for pattern in self.only:
             _check("only", pattern, str, "a list of labels")
             if self.arms and not fnmatch.filter(self.arms, pattern):
                 raise UserError(
-                    f"hydra.sweeper.only={pattern}: fits no arm; allowed, with * for any text: "
+                    f"hydra.sweeper.only={pattern}: matches no arm; allowed, with * for any text: "
                     + "; ".join(self.arms)
                 )
 
     def chosen(self) -> dict[str, list[str]]:
-        """The arms that `only` lets through."""
+        """The arms that `only` selects."""
         return {
             label: overrides
             for label, overrides in self.arms.items()
@@ -76,14 +73,14 @@ class Sweep:
 
 
 def _check(key: str, value: Any, kind: type, words: str) -> None:
-    """Raise UserError, naming the key, for a value of another kind."""
+    """Raise UserError for a value of another type."""
     if not isinstance(value, kind):
         raise UserError(f"hydra.sweeper.{key}={value}: must be {words}")
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """metric: a key of metrics.jsonl. label: of the vertical axis. log: is it logarithmic."""
+    """metric: a key of metrics.jsonl. label: of the y axis. log: whether that is logarithmic."""
 
     metric: str
     label: str
@@ -92,12 +89,11 @@ class Panel:
 
 @dataclass(kw_only=True, frozen=True, slots=True)
 class Figure(Sweep):
-    """A figure of the paper that is drawn from runs (sweeps/NAME.yaml).
+    """A figure that is drawn from runs (sweeps/NAME.yaml).
 
-    columns: the key of the grid that makes columns. headings: its values to the columns' titles.
-    panels: the rows. scale: mini or paper. picture: what is drawn of the runs, one of PICTURES.
-    statistics: of STATISTICS, those in a table of the runs' evaluations; none for no table.
-    hours: that a run takes, an estimate.
+    columns: the grid's key whose values are the columns. headings: those values to column titles.
+    panels: the rows. picture: one of PICTURES. statistics: those of STATISTICS to tabulate, or [].
+    hours: estimated duration of one run.
     """
 
     name: str
@@ -112,14 +108,14 @@ class Figure(Sweep):
     hours: float
 
     def heading(self, point: "Point") -> str:
-        """Title of the column that a point belongs to."""
+        """The title of a point's column."""
         value = point.lines[self.columns].partition("=")[2]
         return self.headings.get(value, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One cell of arms × grid. label: the arm's, "" without arms. lines: key to its override."""
+    """One cell of arms × grid. label: the arm's, or "". lines: key to its override."""
 
     label: str
     lines: dict[str, str]
@@ -131,8 +127,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A point, composed. config: the resolved experiment. path: the run folder it will use.
-    heading: title of the column it belongs to."""
+    """A composed point. config: its resolved values. path: its run folder. heading: the title of
+    its column."""
 
     label: str
     heading: str
@@ -142,7 +138,7 @@ class Job:
 
 
 def names() -> list[str]:
-    """All figures that have a sweep: the paper's in its order, then those of outside packages."""
+    """All figures with a sweep: the paper's in its order, then those of other packages."""
     found = ((folder / "sweep").glob("*.yaml") for folder in schema.conf_folders())
     return [file.stem for files in found for file in sorted(files, key=_length_first)]
 
@@ -152,69 +148,59 @@ def _length_first(file: Path) -> tuple[int, str]:
 
 
 def load_figure(name: str, overrides: list[str] | None = None) -> Figure:
-    """The figure as sweeps/NAME.yaml and the command line (scale=…, hydra.sweeper.…) describe it.
+    """The figure of sweeps/NAME.yaml, changed by the command line (scale=…, hydra.sweeper.…).
 
     Raises UserError for an unknown figure or a wrong override.
     """
     if name not in names():
         raise UserError(f"sweep={name}: no such figure; allowed: {', '.join(names())}")
-    with composing():
-        about_sweep = [str(o.input_line) for o in _parse(overrides or []) if _shapes_sweep(o)]
-        lines = [f"sweep={name}", *about_sweep]
+    with composing(), keeping() as kept:
+        of_sweep = [str(each.input_line) for each in _parse(overrides or []) if _shapes_sweep(each)]
+        lines = [f"sweep={name}", *of_sweep]
 
-        def sweeper() -> Composed:
+        def sweeper() -> Values:
             config = compose("config", lines, return_hydra_config=True)
-            return settled(config.hydra.sweeper, within=("hydra.sweeper.",))
+            return _plain(config.hydra.sweeper)
 
-        return figure_of(name, resolved(kept(["hydra.sweeper", *lines], sweeper)))
+        return figure_of(name, kept(["hydra.sweeper", *lines], sweeper))
 
 
 def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
     """Every job of the figure, composed and checked. Runs nothing.
 
-    A value in `overrides` replaces an axis of the grid, and wins over an arm. Two labels may share
-    one run folder. Raises UserError for a wrong override.
+    A value in `overrides` replaces an axis of the grid, and takes precedence over an arm. Two
+    labels may share a run folder. Raises UserError for a wrong override.
     """
-    with composing():
-        points = expand(figure, overrides or [])
-        return compose_jobs(points, lambda lines: _composed(*lines), figure.heading)
+    with composing(), keeping() as kept:
 
+        def composed(lines: list[str]) -> Values:
+            return kept(lines, lambda: checked(compose("config", lines)))
 
-@functools.cache  # figures share runs
-def _composed(*overrides: str) -> Composed:
-    return kept(overrides, lambda: _checked(compose("config", list(overrides))))
+        return compose_jobs(expand(figure, overrides or []), composed, figure.heading)
 
 
 def sweep_of(node: dict[str, Any]) -> Sweep:
-    """Arms × grid of the composed node hydra.sweeper."""
+    """The sweep of the composed node hydra.sweeper."""
     node = _at_scale(node)
-    return Sweep(arms=node["arms"], grid=node["grid"], only=node["only"], fixed=node["fixed"])
+    return Sweep(**{each.name: node[each.name] for each in fields(Sweep)})
 
 
 def figure_of(name: str, node: dict[str, Any]) -> Figure:
     """The figure of the composed node hydra.sweeper."""
     node = _at_scale(node)
-    for metric in node["panels"]:
-        if metric not in node["axes"]:
-            allowed = ", ".join(node["axes"])
-            raise UserError(f"hydra.sweeper.panels={metric}: no such panel; allowed: {allowed}")
-    if node["picture"] not in PICTURES:
-        raise UserError(
-            f"hydra.sweeper.picture={node['picture']}: no such picture; allowed: "
-            + ", ".join(PICTURES)
-        )
     _check("statistics", node["statistics"], list, "a list of names")
-    for statistic in node["statistics"]:
-        if statistic not in STATISTICS:
-            raise UserError(
-                f"hydra.sweeper.statistics={statistic}: no such statistic; allowed: "
-                + ", ".join(STATISTICS)
-            )
+    for key, values, allowed in (
+        ("panels", node["panels"], node["axes"]),
+        ("picture", [node["picture"]], PICTURES),
+        ("statistics", node["statistics"], STATISTICS),
+    ):
+        for value in values:
+            if value not in allowed:
+                raise UserError(
+                    f"hydra.sweeper.{key}={value}: no such choice; allowed: {', '.join(allowed)}"
+                )
     return Figure(
-        arms=node["arms"],
-        grid=node["grid"],
-        only=node["only"],
-        fixed=node["fixed"],
+        **{each.name: node[each.name] for each in fields(Sweep)},
         name=name,
         title=_title(node),
         caption=f"{node['caption']} {node['data'][node['setting']]}",
@@ -229,7 +215,7 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
 
 
 def _title(node: dict[str, Any]) -> str:
-    """Which figure it is, at which scale, and, where the files say so, on what it was made."""
+    """The figure, its scale and, if the file names a topic, the data."""
     figure = " ".join(filter(None, [node["title"], node["titled"]]))
     if "topic" not in node:
         return figure
@@ -237,9 +223,9 @@ def _title(node: dict[str, Any]) -> str:
 
 
 def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
-    """Lay what holds at one scale only over the rest.
+    """The node with the values of its scale merged in.
 
-    Raises UserError at a scale without arms of a sweep that has them at others.
+    Raises UserError for a scale without arms if other scales have some.
     """
     at, scale = node.get("at", {}), node.get("scale")
     merged = OmegaConf.to_container(OmegaConf.merge(node, at.get(scale, {})))
@@ -252,10 +238,10 @@ def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
-    """Arms × grid as overrides, the first axis of the grid outermost, the arms innermost.
+    """Arms × grid as overrides: the first axis is the outermost loop, the arms the innermost.
 
-    An override that sweeps, as in seed=0,1, is an axis; any override replaces the axis of its key.
-    Raises UserError for one of a key that is fixed.
+    An override with several values, as in seed=0,1, is an axis; any override replaces the axis of
+    its key. Raises UserError for an override of a fixed key.
     """
     parsed = [override for override in _parse(overrides) if not _shapes_sweep(override)]
     for override in parsed:
@@ -281,65 +267,58 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
 
 def compose_jobs(
     points: list[Point],
-    compose: Callable[[list[str]], Composed],
+    compose: Callable[[list[str]], Values],
     heading: Callable[[Point], str] = lambda point: "",
 ) -> list[Job]:
-    """The points as jobs, each composed and checked. Raises UserError for what cannot run.
+    """The points as jobs. compose: returns the checked values of overrides, and is slow; runs that
+    differ only in their seed share a call. Raises UserError for a run that is not possible."""
+    once = functools.cache(lambda *lines: compose(list(lines)))
 
-    Composing and checking are slow, so runs that differ in their seed alone share them.
-    """
+    def config_of(point: Point) -> Values:
+        others = [line for key, line in point.lines.items() if key != "seed"]
+        seed = _integer(point.lines.get("seed"))
+        if seed is None or any("${" in line for line in others):  # may refer to the seed
+            return once(*point.overrides)
+        try:
+            check_seed(seed)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        return {**once(*others), "seed": seed}
 
-    @functools.cache
-    def once(*lines: str) -> Composed:
-        composed = compose(list(lines))
-        return _checked(composed) if isinstance(composed, DictConfig) else composed
-
-    found = []
-    for point in points:
-        config = _with_seed(point, once)
-        found.append(Job(point.label, heading(point), point.overrides, config, run_path(config)))
-    return found
-
-
-def _with_seed(point: Point, compose: Callable[..., Composed]) -> dict[str, Any]:
-    """The point composed without its seed, the seed then set: as Hydra does, values come last."""
-    others = [line for key, line in point.lines.items() if key != "seed"]
-    seed = _number(point.lines["seed"]) if "seed" in point.lines else None
-    if seed is None:  # none, or one that Hydra has to refuse
-        return resolved(compose(*point.overrides))
-    composed = compose(*others)
-    if isinstance(composed, DictConfig):
-        return resolved(_checked(OmegaConf.merge(composed, {"seed": seed})))  # type: ignore[arg-type]
-    try:
-        check_seed(seed)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return {**composed, "seed": seed}
+    configs = map(config_of, points)
+    return [
+        Job(point.label, heading(point), point.overrides, config, run_path(config))
+        for point, config in zip(points, configs, strict=True)
+    ]
 
 
 @functools.cache
-def _number(line: str) -> int | None:
-    """The value of an override, if it is a whole number."""
-    value = _parse([line])[0].value()
+def _integer(line: str | None) -> int | None:
+    """The value of an override, if it is an integer."""
+    value = _parse([line])[0].value() if line else None
     return value if type(value) is int else None
 
 
-def _checked(config: DictConfig) -> Composed:
-    """A composed run. Raises UserError for what cannot run."""
+def checked(config: DictConfig) -> Values:
+    """The values of a composed run. Raises UserError for a value out of range."""
     schema.build(config, Experiment)
-    return settled(config)
+    return _plain(config)
 
 
-def resolve(config: DictConfig) -> tuple[dict[str, Any], Path]:
-    """A composed run, checked, as plain values, and its folder."""
-    values = resolved(_checked(config))
+def _plain(config: DictConfig) -> Values:
+    return OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[return-value]
+
+
+def resolve(config: DictConfig) -> tuple[Values, Path]:
+    """The checked values of a composed run, and its folder."""
+    values = checked(config)
     return values, run_path(values)
 
 
 def distinct(found: list[Job]) -> dict[Path, Job]:
     """One job for each run folder: figures and labels share runs.
 
-    Raises UserError if different runs would share a folder, as with a fixed run_dir.
+    Raises UserError if different runs have the same folder, as with a fixed run_dir.
     """
     runs: dict[Path, Job] = {}
     for job in found:
@@ -353,8 +332,7 @@ def distinct(found: list[Job]) -> dict[Path, Job]:
 
 
 def finished(job: Job) -> bool:
-    """Whether the job's run is done, as its folder says, and not to be made again. One whose folder
-    cannot be read is not."""
+    """Whether the job's run is done and need not be repeated. False for an unreadable folder."""
     try:
         return RunFolder(job.path).is_finished(bool(job.config.get("remake")))
     except UserError:
@@ -363,7 +341,7 @@ def finished(job: Job) -> bool:
 
 def _parse(overrides: list[str]) -> list[Override]:
     hydra = GlobalHydra.instance()
-    loader = hydra.config_loader() if hydra.is_initialized() else None  # for glob(…)
+    loader = hydra.config_loader() if hydra.is_initialized() else None  # resolves glob(…)
     return OverridesParser.create(config_loader=loader).parse_overrides(overrides)
 
 
@@ -375,26 +353,25 @@ def _lines(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [str(override.input_line)]
     if not override.is_discrete_sweep():
-        raise UserError(f"{override.input_line}: cannot be swept; list values, as in a=1,2")
+        raise UserError(f"{override.input_line}: cannot be swept; list the values, as in a=1,2")
     key = override.get_key_element()
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
 
 
 def gpus_of(config: dict[str, Any]) -> int:
-    """GPUs that a run is laid out for, on one machine: one a rank, and another for what draws
-    beside it. 0 where the run takes whatever device there is."""
+    """The GPUs that a run needs on one machine: one for each rank, or two if rollouts overlap
+    with training. 0 if it uses whatever device there is."""
     if config["device"] != "cuda":
         return 0
-    beside = config["pipeline"]["kind"] == "overlap"
-    return config["ranks"] * (2 if beside else 1)
+    return config["ranks"] * (2 if config["pipeline"]["kind"] == "overlap" else 1)
 
 
 def summary(figure: Figure, runs: list[Job]) -> str:
-    """What the figure's runs would ask of a machine."""
+    """The resources that the figure's runs need."""
     number, gpus = len(runs), max((gpus_of(job.config) for job in runs), default=0)
     if not gpus:
         return f"{number} runs, no GPU, about {number * figure.hours:.1f} hours on one core"
     return (
-        f"{number} runs, each asking for {gpus} GPU for {figure.hours:g} h (an estimate): "
+        f"{number} runs, each on {gpus} GPU for about {figure.hours:g} h: "
         f"{number * gpus} GPUs to run all at once, {number * gpus * figure.hours:g} GPU-hours"
     )

@@ -1,4 +1,4 @@
-"""What has become of jobs: from their run folders, and one look into the scheduler's queue."""
+"""The states of jobs: from their run folders and one call of SLURM's squeue."""
 
 import re
 import shutil
@@ -15,45 +15,44 @@ from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import Job, finished
 from rec_experiments.sweeps.submission import RECORD, Submission, newest
 
-ACTIVE = ("queued", "running")  # states of a job that will end by itself
+ACTIVE = ("queued", "running")
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
-# In the log of a job: its start, for it may have been requeued, and why it ended.
+# In the log of a job: the line that each start writes, and the reasons for its end.
 STARTED = "Starting with JobEnvironment"
 ENDING = re.compile(
     r"CANCELLED AT [^*\n]*\w|.*oom.kill.*|the run (was killed|ended) .*|srun: error: .*", re.I
 )
 
-STUCK = "and has no new checkpoint since"  # the launcher's words for a job that is not queued again
+STUCK = "and has no new checkpoint since"  # the launcher writes it for a job that it gives up
 
-Place = tuple[Submission, int]  # where a job was submitted, and its number there
-Queue = dict[tuple[str, int], tuple[str, str]]  # submission, number: SLURM's state and its reason
+Place = tuple[Submission, int]  # the submission of a job, and its number there
+Queue = dict[tuple[str, int], tuple[str, str]]  # submission and number: SLURM's state and reason
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """name: done, running, queued, failed, interrupted (the run has saved its state and no job is
-    there to go on), outdated (done by other code, and to be made again), unreadable (a file of the
-    run is damaged, and note says which), or missing. step: of the
-    last row. note: why a job failed or waits. ends: when a running one is expected to. made_by: who
-    made a done one, if not this code alone."""
+    """name: done, running, queued, failed, missing, interrupted (the state is saved, and no job is
+    queued to resume it), outdated (done by another release, and to be repeated) or unreadable (a
+    file is damaged). step: of the last row. note: the reason for the state. ends: expected end of a
+    running job. release: the other releases that made a done run."""
 
     name: str
     step: int
     note: str = ""
     ends: datetime | None = None
-    made_by: str = ""
+    release: str = ""
 
 
 def survey(jobs: Iterable[Job]) -> dict[Path, State]:
-    """The state of each job, by run folder. One call of the scheduler, or none if it has no part.
+    """The state of each job, by run folder. Calls squeue once, if unfinished jobs were submitted.
 
-    Raises UserError if the scheduler does not answer.
+    Raises UserError if squeue fails.
     """
     jobs = list(jobs)
     records = newest(jobs)
     asked = any(job.path.absolute() in records and not finished(job) for job in jobs)
-    queue = read_queue() if asked else {}  # before the folders: a job may end in between
+    queue = read_queue() if asked else {}  # before the folders are read: a job may end in between
     return {job.path: _state(job, records.get(job.path.absolute()), queue) for job in jobs}
 
 
@@ -71,57 +70,57 @@ def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
     claim = status.get("state", "missing")
     in_queue = queue.get((record[0].name, record[1])) if record else None
     if finished(job):
-        return State("done", step, made_by=folder.made_by())
+        return State("done", step, release=folder.other_releases())
     if in_queue and in_queue[0] in WAITING:
         return State("queued", step, in_queue[1])
     if in_queue or folder.is_held():
         return State("running", step, ends=_ends(job, status, step))
     stuck = STUCK in _log(record)
-    last_word = claim == "failed" and not _is_older(job.path, record)
-    if not stuck and (claim in ("done", "interrupted") or last_word):
+    failed = claim == "failed" and not _is_older(job.path, record)
+    if not stuck and (claim in ("done", "interrupted") or failed):
         name = "outdated" if claim == "done" else claim
-        return State(name, step, str(status.get("reason") or f"by {folder.made_by()}"))
-    if claim != "missing" or _log(record):  # a dead process cannot take back that it is running
+        return State(name, step, str(status.get("reason") or f"by {folder.other_releases()}"))
+    if claim != "missing" or _log(record):  # a killed process leaves the status `running`
         return State("failed", step, _last_words(job.path, _log(record)))
     return State("missing", step)
 
 
 def read_queue() -> Queue:
-    """The user's jobs in SLURM. Raises UserError if it cannot be asked."""
+    """The user's jobs in SLURM. Raises UserError if squeue is missing or fails."""
     if shutil.which("squeue") is None:
         raise UserError(
-            "squeue: not found here, and jobs were submitted to SLURM; ask on a login node"
+            "squeue: not found here, but jobs were submitted to SLURM; use a login node"
         )
-    asked = subprocess.run(
+    done = subprocess.run(
         ["squeue", "--me", "--array", "--noheader", "--format=%j|%K|%T|%r"],
         capture_output=True,
         text=True,
         check=False,
     )
-    if asked.returncode:
-        raise UserError(f"squeue: {(asked.stderr.strip() or 'failed').splitlines()[-1]}")
-    rows = [line.split("|", 3) for line in asked.stdout.splitlines()]
-    return {  # a job alone is no array and has no number
+    if done.returncode:
+        raise UserError(f"squeue: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
+    rows = [line.split("|", 3) for line in done.stdout.splitlines()]
+    return {  # the only job of a submission is no array and has no number
         (name, int(number) if number.isdecimal() else 0): (state, reason)
         for name, number, state, reason in rows
     }
 
 
 def _ends(job: Job, status: dict[str, Any], step: int) -> datetime | None:
-    """By the speed since the run was last started."""
+    """The expected end, from the speed since the last start."""
     steps = step - status.get("from_step", step)
     if steps <= 0:
         return None
     last = datetime.fromtimestamp((job.path / "metrics.jsonl").stat().st_mtime).astimezone()
     try:
         took = (last - datetime.fromisoformat(status["since"])).total_seconds()
-    except (KeyError, TypeError, ValueError):  # it is for people, and somebody's own
+    except (KeyError, TypeError, ValueError):  # missing or edited by hand
         return None
     return last + timedelta(seconds=took / steps * (job.config["steps"] - step))
 
 
 def _is_older(path: Path, record: Place | None) -> bool:
-    """Whether the run's status is from before it was last submitted."""
+    """Whether the run's status is older than its last submission."""
     if record is None:
         return False
     submitted = (record[0].folder / RECORD).stat().st_mtime
@@ -129,7 +128,7 @@ def _is_older(path: Path, record: Place | None) -> bool:
 
 
 def _log(record: Place | None) -> str:
-    """What SLURM and the supervisor wrote since the job last started; "" if it never did."""
+    """What SLURM and the supervisor wrote since the job's last start; "" before the first."""
     if record is None:
         return ""
     submission, number = record
@@ -138,7 +137,7 @@ def _log(record: Place | None) -> str:
 
 
 def _last_words(path: Path, log: str) -> str:
-    """Why a job ended that could not say so itself."""
+    """Why a job ended whose run recorded no reason."""
     last = _text(path / "log.txt").rstrip().rpartition("\n")[2]
     if last.startswith("error: "):  # a user's mistake
         return last.removeprefix("error: ")
@@ -147,7 +146,7 @@ def _last_words(path: Path, log: str) -> str:
 
 
 def _text(file: Path) -> str:
-    """What a log says; "" where there is none that can be read."""
+    """The text of a log; "" if it cannot be read."""
     try:
         return read_regular(file).decode(errors="replace")
     except OSError:

@@ -1,11 +1,10 @@
-"""What was handed to a scheduler: a record that the jobs run from, and a copy of the code.
+"""Submissions to a scheduler: a record of the jobs, and a copy of the code that they run.
 
-OUTPUT_DIR/submissions/NAME/    jobs.json, the record; beside it the scheduler's script and logs
-OUTPUT_DIR/submissions/code/    the code of each content once, under its digest
+OUTPUT_DIR/submissions/NAME/    jobs.json, the record; SLURM's script and logs
+OUTPUT_DIR/submissions/code/    copies of the code, named by the digest of their content
 
-A job runs the code and the configuration of its submission, however long it waits and whatever is
-edited meanwhile. The record is complete before anything is submitted; in the queue a job is known
-by the submission's name and its own number.
+A job runs the code and the configuration that were submitted, even if they are edited while it
+waits. In the queue a job is identified by the submission's name and its own number.
 """
 
 import dataclasses
@@ -33,9 +32,9 @@ FOLDER, RECORD, CODE = "submissions", "jobs.json", "code"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """Jobs that went to a scheduler together; a job's number is its place in `jobs`.
+    """Jobs that were submitted together; a job's number is its index in `jobs`.
 
-    folder: of the record. command: that submitted them. code: the copy that they run.
+    folder: of the record. command: submitted them. code: the copy that they run.
     """
 
     folder: Path
@@ -49,7 +48,7 @@ class Submission:
 
 
 def prepare(title: str, jobs: list[Job]) -> Submission:
-    """Write down what is to be submitted. Nothing runs yet."""
+    """Write the record and copy the code. Submits nothing."""
     root = Path(jobs[0].config["output_dir"]).absolute() / FOLDER
     stamp = f"{title}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     submission = Submission(
@@ -66,7 +65,7 @@ def prepare(title: str, jobs: list[Job]) -> Submission:
 
 
 def read(folder: Path) -> Submission:
-    """The submission that has its record in `folder`. Raises UserError if it cannot be read."""
+    """The submission recorded in `folder`. Raises UserError if the record cannot be read."""
     try:
         record: dict[str, Any] = json.loads(read_regular(folder / RECORD))
         return Submission(
@@ -78,13 +77,13 @@ def read(folder: Path) -> Submission:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
             f"submission {folder}: {RECORD} cannot be read ({first_line(error)}); remove the "
-            "folder if none of its jobs is in the queue"
+            "folder if none of its jobs is queued"
         ) from None
 
 
 def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
-    """For each run folder among those of `jobs` that was ever submitted: when it last was, and
-    its job's number there. Records that cannot be read are left out, and named."""
+    """The last submission of each run folder, and the job's number there. Looks in the output
+    folders of `jobs`; prints the records that cannot be read and leaves them out."""
     roots = {Path(job.config["output_dir"]).absolute() / FOLDER for job in jobs}
     records = [record for root in roots for record in root.glob(f"*/{RECORD}")]
     return {
@@ -96,7 +95,7 @@ def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
 
 
 def _readable(folder: Path) -> list[Submission]:
-    """The submission, if it can be read."""
+    """The submission, or [] if its record cannot be read."""
     try:
         return [read(folder)]
     except UserError as error:
@@ -105,17 +104,20 @@ def _readable(folder: Path) -> list[Submission]:
 
 
 def copy_code(root: Path) -> Path:
-    """A copy of this package, its configuration and its Hydra plugins, and of the packages that add
-    to it, under `root`, named by its content; made once for each content. It is a folder for
-    PYTHONPATH. What git ignores, or looks secret, is left out; others cannot read it."""
+    """Copy this package, its configuration, its Hydra plugins and the packages that extend it.
+
+    Returns the copy, a folder for PYTHONPATH that only its owner can read. Its name is a digest of
+    the content, so equal code is stored once. Files that git ignores or that look secret are left
+    out.
+    """
     root.mkdir(parents=True, exist_ok=True)
     copy = root / f".partial-{os.getpid()}"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir(mode=0o700)
     ours, ignored = copy / "rec_experiments", checkout.ignored()
 
-    def private(folder: str, names: list[str]) -> set[str]:
-        """Which of the names in a folder are not copied."""
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        """The names in a folder that are not copied."""
         return {
             name
             for name in names
@@ -124,15 +126,15 @@ def copy_code(root: Path) -> Path:
             or Path(folder, name).resolve() in ignored
         }
 
-    shutil.copytree(schema.PACKAGE, ours, ignore=private)
-    shutil.copytree(schema.CONF, ours / "conf", ignore=private, dirs_exist_ok=True)
+    shutil.copytree(schema.PACKAGE, ours, ignore=left_out)
+    shutil.copytree(schema.CONF, ours / "conf", ignore=left_out, dirs_exist_ok=True)
     plugin = "hydra_plugins.rec_arm_sweeper"
     spec = find_spec(plugin)
     assert spec is not None
     assert spec.submodule_search_locations
     found = spec.submodule_search_locations[0]
-    shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=private)
-    plugins.copy(copy, private)
+    shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=left_out)
+    plugins.copy(copy, left_out)
     write_atomic(copy / provenance.SOURCE, json.dumps(provenance.source()).encode(), PRIVATE)
     digest = hashlib.sha256()
     for file in sorted(file for file in copy.rglob("*") if file.is_file()):
@@ -141,6 +143,6 @@ def copy_code(root: Path) -> Path:
     target = root / digest.hexdigest()[:16]
     try:
         copy.rename(target)
-    except OSError:  # it is there already
+    except OSError:  # another submission has copied this code
         shutil.rmtree(copy)
     return target

@@ -1,4 +1,4 @@
-"""Trackers without an account, each in a package of its own: trackio and TensorBoard."""
+"""Trackers that need no account: trackio and TensorBoard. Each is an optional package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.runs.reading import Row, read_rows
+from rec_experiments.files import Row, read_rows
 from rec_experiments.tracking.protocol import Tracker
 from rec_experiments.tracking.trackers import labels, lasting_id
 from rec_experiments.types import Piece
@@ -23,10 +23,9 @@ FOLDER_ID = "folder_id"  # key of trackio's configuration of a run
 class Trackio(Piece):
     """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
 
-    A resumed run goes on as the run of its folder: steps that it has logged before are not logged
-    again, those that a killed process did not live to send are. Another folder of the same name,
-    and a run that is made again, is another run of that name. Raises UserError where the package is
-    missing.
+    A resumed run continues its trackio run: steps that are already logged are skipped, steps that a
+    killed process did not send are sent. Another folder of the same name, or a repeated run, gets
+    a new trackio run of that name. Raises UserError if the package is missing.
     """
 
     project: str
@@ -51,13 +50,13 @@ class Trackio(Piece):
         return _TrackioRun(trackio, run, self.project, Path(folder), self._logged(trackio, run.id))
 
     def has(self, name: str, folder: str, step: int) -> bool:
-        """Whether it has logged the run up to a step."""
+        """Whether trackio has the run's rows up to `step`."""
         trackio = needed("trackio", "trackio")
         known = self._known(trackio, name, folder)
         return known is not None and self._logged(trackio, known) >= step
 
     def _known(self, trackio: Any, name: str, folder: str) -> str | None:
-        """trackio's id of the folder's run, if its newest of that name is that."""
+        """trackio's id of its newest run of that name, if that belongs to the folder."""
         newest = trackio.SQLiteStorage.get_latest_run_record_by_name(self.project, name)
         if newest is None:
             return None
@@ -65,17 +64,17 @@ class Trackio(Piece):
         return newest["id"] if about.get(FOLDER_ID) == lasting_id(Path(folder)) else None
 
     def _logged(self, trackio: Any, run_id: str) -> int:
-        """The last step of a run that is there, or -1."""
+        """The last logged step of a run, or -1."""
         last = trackio.SQLiteStorage.get_max_step_for_run(self.project, run_id=run_id)
         return -1 if last is None else last
 
 
 @dataclass(kw_only=True)
 class TensorBoard(Piece):
-    """Event files in the run folder. A resumed run writes on, and hides what it does anew; one that
-    was not tracked before has its earlier steps as well.
+    """Event files in the run folder.
 
-    Raises UserError where the package is missing.
+    A resumed run appends and hides the steps that it repeats. A run that was not tracked before
+    also gets its earlier steps. Raises UserError if the package is missing.
     """
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
@@ -83,7 +82,7 @@ class TensorBoard(Piece):
         return _TensorBoardRun(Path(folder, "tensorboard"), group)
 
     def has(self, name: str, folder: str, step: int) -> bool:
-        """Whether the event files have the run up to a step."""
+        """Whether the event files have the run's rows up to `step`."""
         needed("tensorboard", "tensorboard")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -97,7 +96,7 @@ class TensorBoard(Piece):
 class _TrackioRun:
     def __init__(self, trackio: Any, run: Any, project: str, folder: Path, logged: int):
         self.trackio, self.run, self.project = trackio, run, project
-        self.folder, self.logged = folder, logged  # the last step that is there
+        self.folder, self.logged = folder, logged  # the last logged step
 
     def log(self, row: Row) -> None:
         lost = rows_before(row, self.folder) if self.logged < row["step"] - 1 else []
@@ -110,7 +109,7 @@ class _TrackioRun:
         with quiet():
             if picture is not None:
                 self.run.log({"curves": self.trackio.Image(str(picture))}, step=self.logged)
-            self.trackio.finish()  # not the run alone: trackio would speak of it at the very end
+            self.trackio.finish()  # run.finish() would print a message at exit
         return [f"dashboard  trackio show --project {self.project}"]
 
 
@@ -140,13 +139,13 @@ class _TensorBoardRun:
 
 
 def rows_before(row: Row, folder: Path) -> list[Row]:
-    """The rows of a run's metrics.jsonl of earlier steps."""
+    """The rows of a run's metrics.jsonl before this one."""
     rows = [each for _, each in read_rows(folder / "metrics.jsonl")]
     return [each for each in rows if each["step"] < row["step"]]
 
 
 def needed(module: str, package: str) -> Any:
-    """A module of an optional package."""
+    """Import a module of an optional package."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -157,6 +156,6 @@ def needed(module: str, package: str) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """trackio speaks on stdout; the run says where its dashboard is."""
+    """Hide what trackio prints; the run itself says where the dashboard is."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

@@ -1,4 +1,4 @@
-"""Where metrics go besides metrics.jsonl, which is always written."""
+"""Trackers: where metrics go in addition to metrics.jsonl, which is always written."""
 
 import secrets
 import shlex
@@ -12,22 +12,24 @@ from rec_experiments.tracking.protocol import Tracker, Tracking
 from rec_experiments.types import Piece
 
 Mode = Literal["online", "offline", "disabled"]
-ID_FILE = "wandb_id"  # in the run folder, so that a resumed run goes on as the same one elsewhere
+ID_FILE = "wandb_id"  # file of the run folder: a resumed run continues the same tracked run
 
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A tracking that can tell what its tracker has, so that a finished run can be sent later."""
+    """A tracking that can check what was tracked, so that a finished run can be sent later."""
 
     def has(self, name: str, folder: str, step: int) -> bool:
-        """Whether the tracker has the run up to a step. Raises UserError as `start` does."""
+        """Whether the run is tracked up to `step`. Raises UserError as `start` does."""
 
 
 def track_finished(
     tracking: Tracking, folder: Path, rows: list[dict[str, Any]], config: dict[str, Any]
 ) -> list[str]:
-    """Tell the tracker of a run that was done before it was chosen, unless it knows the run or
-    cannot tell. Returns lines for people, as `finish` does."""
+    """Send a finished run to a tracker that can check that it does not have the run yet.
+
+    Returns next steps for the user, as `finish` does.
+    """
     name = folder.name
     if not (isinstance(tracking, Remembers) and rows):
         return []
@@ -41,8 +43,8 @@ def track_finished(
 
 
 def lasting_id(folder: Path) -> str:
-    """What a run folder is known by to trackers, made once: folders of one name are told apart, and
-    a run that is made again from one that was there before."""
+    """The folder's random id for trackers, created on first use. It distinguishes folders of the
+    same name, and a repeated run from the earlier one."""
     file = folder / ID_FILE
     if not file.exists():
         write_atomic(file, secrets.token_hex(4).encode())
@@ -59,9 +61,9 @@ class NoTracking(Piece):
 
 @dataclass(kw_only=True)
 class Wandb(Piece):
-    """Weights & Biases. mode: online, offline or disabled; null is online with a key, else offline.
+    """Weights & Biases. mode: online, offline or disabled; null means online if there is a key.
 
-    A run is tagged with its method, schedule and data, and with `tags`. Raises ValueError for
+    A run is tagged with its method, schedule and dataset, and with `tags`. Raises ValueError for
     another mode.
     """
 
@@ -75,7 +77,7 @@ class Wandb(Piece):
             raise ValueError(f"mode={self.mode}: must be online, offline, disabled or null")
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
-        import wandb  # heavy; only loaded when asked for
+        import wandb  # slow to import
 
         mode = self.mode or ("online" if wandb.login(prompt=False) else "offline")
         try:
@@ -91,22 +93,22 @@ class Wandb(Piece):
                 dir=folder,
                 config=config,
                 mode=cast(Mode, mode),
-                settings=wandb.Settings(console="off"),  # the progress bar is no log
+                settings=wandb.Settings(console="off"),  # keep the progress bar out of the log
             )
         except (wandb.Error, ValueError) as error:
             raise UserError(
                 f"tracking=wandb: W&B refuses the run ({first_line(error)}); see tracking.project, "
-                "entity and tags"
+                "tracking.entity and tracking.tags"
             ) from error
         return _WandbRun(run)
 
     def has(self, name: str, folder: str, step: int) -> bool:
-        """Whether it was begun there: W&B itself goes on with it."""
+        """Whether the run was tracked at all: W&B resumes incomplete runs itself."""
         return Path(folder, "wandb").is_dir()
 
 
 def schedule_name(sync: dict[str, Any]) -> str:
-    """The schedule in a word or two, from the resolved `sync`: offline, interval 20, offset 10."""
+    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10."""
     interval, offset = sync["interval"], sync["offset"]
     if interval is None:
         return "offline"
@@ -116,12 +118,12 @@ def schedule_name(sync: dict[str, Any]) -> str:
 
 
 def labels(config: dict[str, Any]) -> list[str]:
-    """What a run is told apart by: method, schedule, data."""
+    """Tags of a run: method, schedule, dataset."""
     return [config["algo"]["name"], schedule_name(config["sync"]), config["dataset"]["kind"]]
 
 
 def group_name(config: dict[str, Any]) -> str:
-    """The setting that runs of different methods and seeds share: data and schedule."""
+    """Dataset and schedule, which runs of different methods and seeds share."""
     return f"{config['dataset']['kind']}, {schedule_name(config['sync'])}"
 
 
@@ -151,5 +153,5 @@ class _WandbRun:
         self.run.finish(exit_code=int(failed))
         if not self.run.offline:
             return []
-        # All of the run folder's: a resumed run has one for each start.
+        # A resumed run has one offline run for each start.
         return [f"upload    wandb sync {shlex.quote(str(sync_dir.parent))}/offline-run-*"]

@@ -200,7 +200,7 @@ def as_sweep(tmp_path, monkeypatch):
     (conf / "sweep" / Path(tuning.OUT).name).write_text(tuning.sweep(at))
     monkeypatch.setattr(schema, "CONF", conf)
     monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
-    cached = (compositions._values, compositions.digest_of_code, jobs_module._composed)
+    cached = (compositions._read, compositions.digest)
     for each in cached:
         each.cache_clear()
 

@@ -280,7 +280,7 @@ def test_a_folder_of_another_experiment_is_refused(tmp_path, monkeypatch, capfd)
     assert "clip.high is 0.2 there and 2.0 here" in line
     again = command(*SMALL, "run_dir=run", cwd=tmp_path)
     assert again.returncode == 0
-    assert "finished before" in again.stdout
+    assert "already finished" in again.stdout
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 

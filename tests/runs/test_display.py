@@ -65,10 +65,10 @@ def closing(rows: list[dict], on_policy: list[dict] | None) -> str:
 def test_the_closing_table_says_how_a_run_stands():
     rows = [*accuracies(0.25, 0.5, 0.4375), {"step": 3, "train/kl": 0.5}]
     alone = closing(rows, None)
-    assert "+0.188 against the start" in alone
+    assert "+0.188 since the start" in alone
     assert "on-policy" not in alone
     beside = closing(rows, accuracies(0.25, 0.625))
-    assert "-0.188 against the same arm on-policy" in beside
+    assert "-0.188 against the on-policy run" in beside
     [line] = [line for line in beside.splitlines() if "evaluation accuracy" in line]
     assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.250", "0.438", "0.625"]
     [line] = [line for line in beside.splitlines() if "KL to the reference" in line]

@@ -1,9 +1,15 @@
-"""What these tests lock: a person is told where a resumed run rounds differently, and what of the
-changes is not kept."""
+"""Provenance: which release made a run, where its rounding changed, and what is not recorded."""
+
+import json
 
 import pytest
+from conftest import SMALL, experiment
 
+from rec_experiments import RELEASE
+from rec_experiments.errors import UserError
 from rec_experiments.runs import provenance
+from rec_experiments.runs.run import run
+from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers import shared
 
 
@@ -12,36 +18,84 @@ def start(capability: str | None, from_step: int = 0, **more: object) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("starts", "told"),
+    ("starts", "changed"),
     [
         ([start("AVX512")], False),
         ([start("AVX512"), start("AVX512", 20)], False),
         ([start("AVX512"), start("AVX2", 20)], True),
         ([start("AVX512"), start("AVX2", 0)], False),  # from the beginning
-        ([start(None), start("AVX2", 20)], False),  # nothing is known of the first
+        ([start(None), start("AVX2", 20)], False),  # the first one is unknown
         ([start("AVX2"), start("AVX512", 20), start("AVX2", 30)], True),
     ],
 )
-def test_other_instructions_are_told(starts, told):
+def test_changed_instructions(starts, changed):
     lines = provenance.remarks({"starts": starts})
-    assert len(lines) == told
-    if told:
+    assert len(lines) == changed
+    if changed:
         assert f"begun with {starts[-2]['cpu_capability']} instructions" in lines[0]
         assert "ATEN_CPU_CAPABILITY" in lines[0]
 
 
-def test_secrets_that_are_not_kept_are_told():
+def test_secrets_are_listed():
     [line] = provenance.remarks({"starts": [start("AVX2", left_out=["a/.env", "id_rsa"])]})
     assert line.endswith("a/.env, id_rsa")
 
 
-def test_a_run_says_whether_its_draws_may_be_those_of_another(monkeypatch):
-    assert provenance.collect({})["shared_draws"] is False
+def test_collected_values(monkeypatch):
+    found = provenance.after({}, provenance.collect({}), 0)
+    assert found["starts"][0]["cpu_capability"]
+    assert (found["release"], found["starts"][0]["release"]) == (RELEASE, RELEASE)
+    assert found["shared_draws"] is False
+    assert provenance.remarks(found) == []
     monkeypatch.setenv(shared.FOLDER, "/somewhere")
     assert provenance.collect({})["shared_draws"] is True
 
 
-def test_what_is_told_is_of_what_is_collected(monkeypatch):
-    found = provenance.after({}, provenance.collect({}), 0)
-    assert found["starts"][0]["cpu_capability"]
-    assert provenance.remarks(found) == []
+@pytest.mark.parametrize(
+    ("origin", "releases", "words"),
+    [
+        ({}, [], ""),
+        ({"command": ["run"]}, [None], "an earlier release"),  # of old, without starts
+        ({"starts": [{"from_step": 0, "release": RELEASE}]}, [RELEASE], ""),
+        (
+            {"starts": [{"from_step": 0, "release": 11}, {"from_step": 5, "release": RELEASE}]},
+            [11, RELEASE],
+            "release 11",
+        ),
+        (  # the second start repeated all steps of the first
+            {"starts": [{"from_step": 5}, {"from_step": 5, "release": RELEASE}]},
+            [RELEASE],
+            "",
+        ),
+    ],
+)
+def test_releases_of_a_run(origin, releases, words):
+    assert provenance.releases(origin) == releases
+    assert provenance.other_releases(origin) == words
+
+
+@pytest.mark.parametrize("starts", [3, [3], [{"from_step": 0, "release": "x"}], [{"release": 1}]])
+def test_malformed_starts(starts, tmp_path):
+    (tmp_path / "provenance.json").write_text(json.dumps({"starts": starts}))
+    with pytest.raises(UserError, match=r"provenance\.json cannot be read"):
+        RunFolder(tmp_path).provenance()
+
+
+def test_a_run_of_another_release(tmp_path, capsys):
+    """It is continued and named, or repeated with remake=true."""
+    words = (*SMALL, f"run_dir={tmp_path / 'run'}")
+    folder = RunFolder(run(experiment(*words)))
+    origin = folder.provenance()
+    origin["starts"][0]["release"] = 11
+    (folder.path / "provenance.json").write_text(json.dumps(origin))
+    capsys.readouterr()
+    run(experiment(*words))
+    assert "(by release 11; remake=true repeats it)" in capsys.readouterr().out
+    folder.set_status("interrupted")
+    run(experiment(*words))
+    assert f"begun by release 11, continued by release {RELEASE}" in capsys.readouterr().out
+    run(experiment(*words, "remake=true"))
+    assert f"repeats a run of release 11 with release {RELEASE}" in capsys.readouterr().out
+    assert folder.other_releases() == ""
+    run(experiment(*words, "remake=true"))
+    assert "already finished" in capsys.readouterr().out

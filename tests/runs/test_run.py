@@ -21,7 +21,7 @@ from rec_experiments.cli.command import one_line_errors
 from rec_experiments.config.identity import run_path
 from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.runs import run as running
-from rec_experiments.runs.run import early_end_told, on_policy_rows
+from rec_experiments.runs.run import on_policy_rows, recording_early_end
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.signals import on_stop
 
@@ -36,7 +36,7 @@ def folder(tmp_path) -> RunFolder:
 def ends(folder: RunFolder, error: BaseException, afterwards=lambda: None) -> dict:
     """The status of a run that ends in this way."""
     try:
-        with early_end_told(folder, lambda line: None) as then:
+        with recording_early_end(folder, lambda line: None) as then:
             then.append(afterwards)
             raise error
     except BaseException as raised:
@@ -142,7 +142,7 @@ def test_a_failure_outside_of_training_is_in_the_status(place, tmp_path, monkeyp
         raise ValueError("boom")
 
     monkeypatch.setattr(running, place, boom)
-    monkeypatch.setattr(running, "train", lambda *arguments: True)
+    monkeypatch.setattr(running.Trainer, "train", lambda *arguments: True)
     with pytest.raises(ValueError, match="boom"):
         running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
     status = RunFolder(tmp_path / "run").status()
@@ -150,7 +150,7 @@ def test_a_failure_outside_of_training_is_in_the_status(place, tmp_path, monkeyp
 
 
 def test_a_name_that_wandb_refuses_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(running, "train", lambda *arguments: True)
+    monkeypatch.setattr(running.Trainer, "train", lambda *arguments: True)
     arguments = ["tracking=wandb", "tracking.mode=offline", "tracking.project=a/b"]
     with pytest.raises(UserError, match="tracking=wandb: W&B refuses the run"):
         running.run(experiment(*SMALL, *arguments, f"run_dir={tmp_path / 'run'}"))
@@ -202,8 +202,8 @@ def test_what_a_user_can_mend_is_told_apart_from_what_is_ours(error, words):
     "arguments",
     [
         ["rec_experiments", f"run_dir={'x' * 300}"],
-        ["rec_experiments.sweeps", "list", "x" * 300],
-        ["rec_experiments.analysis.report", f"runs={'x' * 300}"],
+        ["rec_experiments", "sweeps", "list", "x" * 300],
+        ["rec_experiments", "report", f"runs={'x' * 300}"],
     ],
     ids=["run_dir", "sweeps", "runs"],
 )

@@ -78,7 +78,7 @@ def test_what_stands_in_a_folder_before_its_run_is_no_strangers(tmp_path, config
 def test_a_lost_configuration_lets_no_other_run_go_on(folder, config):
     folder.save_checkpoint(2, {"step": 2})
     (folder.path / "config.yaml").unlink()
-    with pytest.raises(UserError, match=r"holds checkpoints, .* no config\.yaml .* put back"):
+    with pytest.raises(UserError, match=r"holds checkpoints, .* no config\.yaml; .* restore"):
         RunFolder(folder.path).check(config)
 
 
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_one_line_that_names_it(name, text, folder, config):
     read = {
         "config.yaml": lambda: RunFolder(folder.path).check(config),
         "status.json": lambda: RunFolder(folder.path).is_finished(remake=False),
-        "provenance.json": lambda: RunFolder(folder.path).made_by(),
+        "provenance.json": lambda: RunFolder(folder.path).other_releases(),
     }
     with pytest.raises(UserError) as error:
         read[name]()

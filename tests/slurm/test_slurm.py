@@ -25,7 +25,7 @@ import torch
 import yaml
 from cluster import Cluster, missing
 from conftest import SMALL
-from hydra_plugins.rec_arm_sweeper._job import IN_VAIN
+from hydra_plugins.rec_arm_sweeper._job import MAX_IN_VAIN
 
 from rec_experiments.runs.run_folder import RunFolder
 
@@ -266,8 +266,8 @@ def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
     release(cluster, (fails, hangs, *(job for job, _, _ in others)))
     until(lambda: user.states([hangs]) == ["RUNNING"])
     [submission] = {name for name in os.listdir(user.folder / "runs/submissions") if name != "code"}
-    record = user.folder / "runs/submissions" / submission / f"went_back_{hangs.partition('_')[2]}"
-    record.write_text("\n".join(["none"] * IN_VAIN))  # as if it had been noticed so often
+    record = user.folder / "runs/submissions" / submission / f"requeued_{hangs.partition('_')[2]}"
+    record.write_text("\n".join(["none"] * MAX_IN_VAIN))  # as if it had been noticed so often
     cluster.run("scontrol", "update", f"jobid={hangs}", "timelimit=1")
 
     report = user.sweeps("wait", "fig3", *arguments, code=1)
@@ -310,7 +310,7 @@ def test_two_hundred_jobs_take_one_call(user, cluster, tmp_path):
     assert report.splitlines()[-1] == "200 runs: 200 queued"
     assert "JobHeldUser" in report.splitlines()[1]
     again = user.submit("sweep=fig3", *arguments)
-    assert "200 runs, 0 finished before, 200 queued or running" in again
+    assert "200 runs, 0 already finished, 200 queued or running" in again
     assert called() == ["squeue"]
     [submission] = {name for name in os.listdir(user.folder / "runs/submissions") if name != "code"}
     cluster.run("scancel", f"--name={submission}")

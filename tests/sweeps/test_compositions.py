@@ -1,9 +1,9 @@
-"""Jobs are composed once and kept, and are what each of them would be on its own.
+"""Compositions are kept in a cache file, and equal what Hydra composes.
 
 1. A job is what Hydra composes from its overrides: all values, and its folder. Every arm, schedule
-   and seed of every sweep is in one of those that are compared.
-2. A later process has them from the cache folder, without Hydra; figures share what they share.
-3. What does not follow from overrides, files and code alone is not kept.
+   and seed of every sweep is in one of the jobs that are compared.
+2. A later process reads them from the cache file, without Hydra; figures share compositions.
+3. What depends on more than overrides, files and code is not kept.
 """
 
 import json
@@ -27,30 +27,25 @@ BENCHMARK = ["sync=interval20", "seed=0", "hydra.sweeper.only=[DAPO,REC-Ring-*]"
 
 
 @pytest.fixture(autouse=True)
-def forget(tmp_path, monkeypatch):
-    """Makes the next call that of a new process; the cache folder is this test's own."""
+def new_process(tmp_path, monkeypatch):
+    """Forgets what this process has read; the cache folder belongs to the test."""
     monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
-
-    def forget():
-        for cached in (compositions._values, compositions.digest_of_code, jobs_module._composed):
-            cached.cache_clear()
-
-    forget()
-    yield forget
-    forget()
+    compositions._read.cache_clear()
+    yield compositions._read.cache_clear
+    compositions._read.cache_clear()
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """The overrides of each composition that Hydra makes."""
+def composed(monkeypatch):
+    """The overrides of each composition by Hydra."""
     found = []
     compose = jobs_module.compose
 
-    def noted(config_name, overrides, **options):
+    def recorded(config_name, overrides, **options):
         found.append(overrides)
         return compose(config_name, overrides, **options)
 
-    monkeypatch.setattr(jobs_module, "compose", noted)
+    monkeypatch.setattr(jobs_module, "compose", recorded)
     return found
 
 
@@ -59,7 +54,7 @@ def all_jobs(name, overrides):
 
 
 def covering(jobs):
-    """Some of the jobs, so that every override of any of them is in one."""
+    """Some of the jobs, which together have every override."""
     seen = set()
     for job in jobs:
         if not seen.issuperset(job.overrides):
@@ -71,40 +66,37 @@ def covering(jobs):
 @pytest.mark.parametrize(
     "scale", ["mini", *(pytest.param(s, marks=pytest.mark.long) for s in OTHER_SCALES)]
 )
-def test_a_job_is_what_hydra_composes_from_its_overrides(name, scale, forget, asked):
+def test_jobs_equal_hydras_compositions(name, scale, new_process, composed):
     chosen = [f"scale={scale}", *(BENCHMARK if name.startswith("staleness") else ())]
-    composed = all_jobs(name, chosen)
-    assert composed
-    for job in covering(composed):
+    jobs = all_jobs(name, chosen)
+    assert jobs
+    for job in covering(jobs):
         assert json.dumps(job.config) == json.dumps(resolve(*job.overrides))  # in order
         assert job.path == run_path(resolve(*job.overrides))
-    forget()
-    asked.clear()
-    figure = sweeps.load_figure(name, chosen)
-    assert sweeps.jobs(figure, chosen) == composed
-    assert not asked
+    new_process()
+    composed.clear()
+    assert all_jobs(name, chosen) == jobs
+    assert not composed
 
 
-def test_figures_compose_what_they_share_once(asked):
+def test_figures_share_compositions(composed):
     for name in ("fig3", "fig9"):
         all_jobs(name, FEW)
-    arms = [lines for lines in asked if "sync=offline" in lines]
+    arms = [lines for lines in composed if "sync=offline" in lines]
     assert len(arms) == 8  # of five arms each; both have REINFORCE and GRPO
-    assert len(asked) == 8 + 2  # and the figures
+    assert len(composed) == 8 + 2  # and the figures
 
 
-def test_other_files_or_code_are_other_compositions(tmp_path, monkeypatch):
+def test_digest_of_files_and_code(tmp_path, monkeypatch):
     roots = [tmp_path / "package", tmp_path / "conf"]
     for root, name in zip(roots, ("PACKAGE", "CONF"), strict=True):
         root.mkdir()
         monkeypatch.setattr(schema, name, root)
-    digests = set()
+    digests = []
 
     def changed() -> bool:
-        compositions.digest_of_code.cache_clear()
-        before = len(digests)
-        digests.add(compositions.digest_of_code())
-        return len(digests) > before
+        digests.append(compositions.digest.__wrapped__())
+        return digests[-1] not in digests[:-1]
 
     assert changed()
     for root, file in zip(roots, ("a.py", "b.yaml"), strict=True):
@@ -114,19 +106,15 @@ def test_other_files_or_code_are_other_compositions(tmp_path, monkeypatch):
         assert changed()
         (root / file).rename(root / f"moved_{file}")
         assert changed()
-        (root / "notes.txt").write_text("nothing that is read")
+        (root / "notes.txt").write_text("not read")
         assert not changed()
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "c.yaml").write_text("x: 1")
-    (roots[1] / "group").symlink_to(tmp_path / "linked")
-    assert changed()
 
 
-def test_a_value_from_the_environment_is_that_of_now(monkeypatch, forget):
+def test_a_value_from_the_environment_is_not_kept(monkeypatch, new_process):
     overrides = [*FEW, "output_dir=${oc.env:PLACE}"]
     for place in ("one", "other"):
         monkeypatch.setenv("PLACE", place)
-        forget()
+        new_process()
         assert {job.path.parent for job in all_jobs("fig5", overrides)} == {Path(place)}
 
 
@@ -143,9 +131,14 @@ def test_every_seed_is_checked(seed, other):
         all_jobs("fig5", ["sync=on_policy", f"seed=0,{seed}", other])
 
 
-def test_an_empty_cache_folder_changes_nothing(tmp_path, monkeypatch, forget):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_unusable_cache_changes_nothing(tmp_path, monkeypatch, new_process, damaged):
     expected = all_jobs("fig5", FEW)
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "file"))  # no folder
-    forget()
+    if damaged:
+        [file] = (tmp_path / "cache").glob("compositions_*.json")
+        file.write_text("{")
+    else:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "file"))  # no folder
+    new_process()
     assert all_jobs("fig5", FEW) == expected

@@ -199,7 +199,7 @@ def test_an_unknown_statistic_is_one_line(capsys):
         run_command("figures", *["paper2_table2", "hydra.sweeper.statistics=[mode]"])
     error = capsys.readouterr().err
     assert (caught.value.code, error.count("\n")) == (2, 1)
-    assert "hydra.sweeper.statistics=mode: no such statistic; allowed: lowest, highest" in error
+    assert "hydra.sweeper.statistics=mode: no such choice; allowed: lowest, highest" in error
 
 
 @pytest.mark.parametrize("scale", SCALES)

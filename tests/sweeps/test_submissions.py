@@ -280,7 +280,7 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
     assert not list(first.rglob("__pycache__"))
     script = (
-        "from rec_experiments import schema; from rec_experiments.runs import provenance;"
+        "from rec_experiments.config import schema; from rec_experiments.runs import provenance;"
         "print(schema.CONF, provenance.source())"
     )
     said = subprocess.run(
@@ -318,7 +318,7 @@ def test_the_command_of_several_ranks_is_that_of_torchrun(jobs):
     jobs[1].config["ranks"] = 4
     sent = sweeps.prepare("fig3", jobs)
     ends = [str(sent.folder), "0"], [str(sent.folder), "1"]
-    entry = ["-m", "rec_experiments.sweeps.run_job"]
+    entry = ["-m", "rec_experiments.cli.run_job"]
     container = ["apptainer", "exec", "image.sif", sys.executable]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     assert launcher._command(sent, 0) == [*container, *entry, *ends[0]]
@@ -440,28 +440,28 @@ def again(supervised, tmp_path, script, notice=60):
 def test_a_job_without_a_new_checkpoint_does_not_come_back_for_ever(
     supervised, tmp_path, script, code
 ):
-    from hydra_plugins.rec_arm_sweeper._job import IN_VAIN, STUCK
+    from hydra_plugins.rec_arm_sweeper._job import GIVES_UP, MAX_IN_VAIN
 
     assert again(supervised, tmp_path, script, 2)[0] == code
     (tmp_path / "checkpoints" / "step_00000004").mkdir(parents=True)
-    for _ in range(IN_VAIN):  # the first time it is a new one
+    for _ in range(MAX_IN_VAIN):  # the first time it is a new one
         assert again(supervised, tmp_path, script, 2)[0] == code
-    assert requeued(tmp_path) == ["requeue 6"] * (1 + IN_VAIN)
+    assert requeued(tmp_path) == ["requeue 6"] * (1 + MAX_IN_VAIN)
     ended, said = again(supervised, tmp_path, script, 2)
     assert ended == code
-    assert said.endswith(f"{STUCK}\n")
+    assert said.endswith(f"{GIVES_UP}\n")
     assert len(said.splitlines()) == 1
-    assert requeued(tmp_path) == ["requeue 6"] * (1 + IN_VAIN)
+    assert requeued(tmp_path) == ["requeue 6"] * (1 + MAX_IN_VAIN)
 
 
 @pytest.mark.parametrize("claim", ["running", "interrupted"])
 def test_a_job_that_does_not_come_back_is_failed(jobs, squeue, claim):
-    from hydra_plugins.rec_arm_sweeper._job import STUCK
+    from hydra_plugins.rec_arm_sweeper._job import GIVES_UP
 
     sent = sweeps.prepare("fig3", jobs)
     squeue()
     start(jobs[0], claim, reason="SIGTERM after step 40")
-    line = f"the run ended with exit code 143, {STUCK}"
+    line = f"the run ended with exit code 143, {GIVES_UP}"
     log = f"Starting with JobEnvironment\n{line}\nsubmitit: error\n"
     (sent.folder / "7_0_0_log.out").write_text(log)
     assert state_of(jobs[0]) == sweeps.State("failed", 40, line)

@@ -167,8 +167,8 @@ def test_the_run_goes_on_and_says_so(on, tmp_path, before, after):
 def test_provenance_keeps_it():
     starts = [{"ranks": 1, "from_step": 0}, {"ranks": 2, "from_step": 30}]
     assert provenance.remarks({"starts": starts}) == [
-        "begun with ranks=1 and goes on with ranks=2, which rounds differently: the result is not "
-        "that of one number of ranks, bit for bit"
+        "begun with ranks=1, continued with ranks=2: rounding differs, so the result "
+        "is not bit for bit that of one number of ranks"
     ]
     assert provenance.remarks({"starts": [{"ranks": 2, "from_step": 0}] * 2}) == []
     assert provenance.after({}, {"ranks": 2}, 0)["starts"] == [{"ranks": 2, "from_step": 0}]

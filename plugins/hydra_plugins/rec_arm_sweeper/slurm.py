@@ -1,4 +1,4 @@
-"""A launcher that submits the jobs of a sweep to SLURM as one array, and returns."""
+"""A launcher that submits the jobs of a sweep to SLURM as one array and returns."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from hydra_plugins.rec_arm_sweeper._job import DEAF, supervise
+from hydra_plugins.rec_arm_sweeper._job import IGNORE_USR2, supervise
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class SlurmLauncher(Launcher):
-    """One array for all jobs of a sweep. conf/hydra/launcher/slurm.yaml explains the values.
+    """Submits one array for a whole sweep. conf/hydra/launcher/slurm.yaml explains the values.
 
-    site: what the other values refer to. resources: keywords of
-    submitit's SlurmExecutor.update_parameters. The jobs run the code and the configurations of now.
+    site: values that the others refer to. resources: keywords of submitit's
+    SlurmExecutor.update_parameters.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class SlurmLauncher(Launcher):
         raise HydraException(f"hydra/launcher={self.choice}: needs hydra/sweeper=arms")
 
     def submit(self, title: str, jobs: list["sweeps.Job"]) -> "sweeps.Submission":
-        """Submit the jobs with one call of sbatch. Raises UserError if SLURM refuses them."""
+        """Submit the jobs with one call of sbatch. Raises UserError if SLURM rejects them."""
         import submitit
 
         from rec_experiments import sweeps
         from rec_experiments.errors import UserError, first_line
 
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
-            raise UserError(f"hydra/launcher={self.choice}: no sbatch here; use a login node")
+            raise UserError(f"hydra/launcher={self.choice}: sbatch not found; use a login node")
         resources = self._for_gpus(max(sweeps.gpus_of(job.config) for job in jobs))
         submission = sweeps.prepare(title, jobs)
-        python = shlex.join([*DEAF, sys.executable])  # until submitit listens to SIGUSR2
+        python = shlex.join([*IGNORE_USR2, sys.executable])  # until submitit handles it
         executor = submitit.SlurmExecutor(submission.folder, python=python)
         try:
             executor.update_parameters(
@@ -70,13 +70,13 @@ class SlurmLauncher(Launcher):
                 additional_parameters={"requeue": True, **self.options},
                 **resources,
             )
-            with contextlib.redirect_stderr(io.StringIO()):  # the error has it too
+            with contextlib.redirect_stderr(io.StringIO()):  # the error repeats it
                 executor.map_array(
                     supervise,
                     [self._command(submission, number) for number in range(len(jobs))],
                     [str(job.path / "log.txt") for job in submission.jobs],
                     [self.resources["signal_delay_s"]] * len(jobs),
-                    [str(submission.folder / f"went_back_{n}") for n in range(len(jobs))],
+                    [str(submission.folder / f"requeued_{n}") for n in range(len(jobs))],
                 )
         except (ValueError, submitit.core.utils.FailedJobError) as error:
             shutil.rmtree(submission.folder)
@@ -85,12 +85,12 @@ class SlurmLauncher(Launcher):
         return submission
 
     def _for_gpus(self, needed: int) -> dict[str, Any]:
-        """What to ask for, for a run that is laid out for so many GPUs: those of one GPU as often
-        as there are some, or a whole node. Raises UserError for a launcher with too few."""
+        """The resources for a run on `needed` GPUs: those of one GPU times `needed`, or a whole
+        node. Raises UserError if the launcher has too few GPUs."""
         from rec_experiments.errors import UserError
 
         kind, _, number = str(self.resources.get("gpus_per_node", 0)).rpartition(":")
-        given = int(number) if number.isdecimal() else needed  # sbatch says what it is not
+        given = int(number) if number.isdecimal() else needed  # sbatch reports a bad number
         if given == 1 and needed > 1:
             asks: dict[str, Any] = {"gpus_per_node": f"{kind}:{needed}" if kind else needed}
             if "cpus_per_task" in self.resources:
@@ -100,26 +100,26 @@ class SlurmLauncher(Launcher):
             return {**self.resources, **asks}
         if given < needed:
             raise UserError(
-                f"hydra/launcher={self.choice}: gives a job {given} GPUs, and a run is laid out "
-                f"for {needed}; use hydra/launcher=slurm, or another gpus=…"
+                f"hydra/launcher={self.choice}: gives a job {given} GPUs, but a run needs "
+                f"{needed}; use hydra/launcher=slurm, or another gpus=…"
             )
         return self.resources
 
     def _environment(self, submission: "sweeps.Submission") -> list[str]:
-        """Lines of the job's script: its Python sees the copied code before any other."""
+        """Lines of the job's script: Python imports the copied code."""
         return [
             f"export PYTHONPATH={shlex.quote(str(submission.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
-            "export PYTHONSAFEPATH=1",  # and not the folder that it starts in
+            "export PYTHONSAFEPATH=1",  # and not from the working directory
             f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={self.resources['signal_delay_s']}",
         ]
 
     def _command(self, submission: "sweeps.Submission", number: int) -> list[str]:
-        """What a job runs: under torchrun if its run trains on several ranks."""
+        """The command of a job: under torchrun for several ranks."""
         ranks = submission.jobs[number].config.get("ranks", 1)
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         return [
             *self.container,
             sys.executable,
             *(torchrun if ranks > 1 else []),
-            *("-m", "rec_experiments.sweeps.run_job", str(submission.folder), str(number)),
+            *("-m", "rec_experiments.cli.run_job", str(submission.folder), str(number)),
         ]

@@ -2,57 +2,37 @@
 
 import shlex
 import sys
-import traceback
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from hydra_plugins.rec_arm_sweeper._results import Contained, in_one_line, why_failed, without_hydra
-from omegaconf import DictConfig
+from hydra_plugins.rec_arm_sweeper._job import failure
+from omegaconf import DictConfig, open_dict
+
+from rec_experiments.runs import checkout
 
 if TYPE_CHECKING:
     from rec_experiments import sweeps
 
-# Hydra's overrides that shape the sweep; a job is composed without them.
+# Hydra's overrides that describe the sweep, not a job.
 OF_THE_SWEEP = ("hydra.sweeper.", "hydra/sweeper=", "hydra.mode=")
 
 
-def track(done: list["sweeps.Job"]) -> None:
-    """Send runs that are finished to the tracker that is chosen now, as far as it has them not.
-
-    Raises UserError for one that cannot be read, or a tracker that is not there.
-    """
-    from rec_experiments.config import schema
-    from rec_experiments.config.experiment import Experiment
-    from rec_experiments.runs.run_folder import RunFolder
-    from rec_experiments.tracking.trackers import track_finished
-
-    said = []
-    for job in done:
-        if job.config["tracking"]["kind"] != "none":
-            tracking = schema.build(schema.restore(job.config), Experiment).tracking
-            rows = RunFolder(job.path).metrics()
-            said.append(track_finished(tracking, job.path, rows, job.config))
-    if number := sum(map(bool, said)):
-        were, are = ("were", "are") if number > 1 else ("was", "is")
-        print(f"{number} of the finished runs {were} not tracked before, and {are} now")
-        print(*dict.fromkeys(line for lines in said for line in lines), sep="\n", flush=True)
-
-
 class ArmSweeper(Sweeper):
-    """Runs arms × grid: each distinct run once, and only what is not done, running or queued.
+    """Runs arms × grid: each distinct run once, and only those not done, running or queued.
 
     Every job is composed and checked before the first one starts. A failed job does not stop the
-    others; at the end the failed ones are named and the process exits with 1. Jobs that go to
-    SLURM are only submitted: `python -m rec_experiments sweeps` tells what becomes of them.
+    others; the failed ones are listed at the end, and the exit code is 1. Jobs for SLURM are only
+    submitted; `python -m rec_experiments sweeps status` shows their states.
     """
 
     hydra_context: HydraContext
     config: DictConfig
-    launcher: Launcher
+    launcher: Any
 
     def __init__(self, **node: Any):
         self.node = node  # hydra.sweeper as composed
@@ -60,44 +40,27 @@ class ArmSweeper(Sweeper):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        hydra_overrides = config.hydra.overrides.hydra
-        config.hydra.overrides.hydra = [
-            line for line in hydra_overrides if not line.startswith(OF_THE_SWEEP)
-        ]
-        self.hydra_context, self.config = hydra_context, config
+        overrides = config.hydra.overrides  # a job is composed without those of the sweep
+        overrides.hydra = [line for line in overrides.hydra if not line.startswith(OF_THE_SWEEP)]
+        self.hydra_context, self.config, self.task = hydra_context, config, task_function
         self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=Contained(task_function), config=config
+            hydra_context=hydra_context, task_function=task_function, config=config
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        from rec_experiments import sweeps  # not at the top: Hydra imports every plugin
+        from rec_experiments import sweeps  # Hydra imports every plugin, so not at the top
         from rec_experiments.errors import UserError
-        from rec_experiments.runs import checkout
 
         try:
             points = sweeps.expand(sweeps.sweep_of(self.node), arguments)
-            runs = list(sweeps.distinct(sweeps.compose_jobs(points, self._compose)).values())
-            found = sweeps.survey(runs).values()
-            states = [state.name for state in found]
-            others = sum(bool(state.made_by) for state in found)
-            done, active = states.count("done"), sum(name in sweeps.ACTIVE for name in states)
-            print(
-                f"{len(runs)} runs, {done} finished before"
-                + (f" ({others} by other code: remake=true makes those again)" if others else "")
-                + (f", {active} queued or running" if active else ""),
-                flush=True,
-            )
-            track([job for job, name in zip(runs, states, strict=True) if name == "done"])
-            waiting = [
-                job
-                for job, name in zip(runs, states, strict=True)
-                if name != "done" and name not in sweeps.ACTIVE
-            ]
+            runs = sweeps.distinct(sweeps.compose_jobs(points, self._compose))
+            states = sweeps.survey(runs.values())
+            print(_found(states.values()), flush=True)
+            track([job for path, job in runs.items() if states[path].name == "done"])
+            inactive = ("done", *sweeps.ACTIVE)
+            waiting = [job for path, job in runs.items() if states[path].name not in inactive]
             if waiting and checkout.is_dirty():
-                print(
-                    "the checkout has uncommitted changes; provenance.json keeps all but new files "
-                    "and files that look secret"
-                )
+                print("the checkout has uncommitted changes; provenance.json records the diff")
             if waiting and hasattr(self.launcher, "submit"):
                 self._submit(waiting)
                 return
@@ -108,19 +71,21 @@ class ArmSweeper(Sweeper):
         except UserError as error:
             raise HydraException(str(error)) from error
 
-    def _compose(self, overrides: list[str]) -> DictConfig:
-        return without_hydra(
-            self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
-        )
+    def _compose(self, overrides: list[str]) -> dict[str, Any]:
+        from rec_experiments import sweeps
+
+        config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
+        with open_dict(config):
+            del config["hydra"]
+        return sweeps.checked(config)
 
     def _submit(self, waiting: list["sweeps.Job"]) -> None:
-        """Hand the jobs over and say where to look."""
+        """Submit the jobs, and print how to follow them."""
         of_figure = self._of_figure()
         submission = self.launcher.submit(of_figure[0] if of_figure else "sweep", waiting)
         status = shlex.join(of_figure or [str(submission.folder)])
         print(
-            f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}; "
-            "nothing here needs to go on",
+            f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}",
             f"  state   python -m rec_experiments sweeps status {status}",
             f"  logs    log.txt in each run folder; SLURM's own in {submission.folder}",
             f"  cancel  scancel --name={submission.name}",
@@ -128,34 +93,62 @@ class ArmSweeper(Sweeper):
         )
 
     def _of_figure(self) -> list[str]:
-        """The figure and the overrides that choose its runs, [] for a sweep that is none."""
+        """The figure and the overrides that select its runs; [] if the sweep is no figure's."""
         figure = self.config.hydra.runtime.choices.get("sweep")
         left_out = ("-m", "--multirun", f"sweep={figure}")
         return [figure, *(word for word in sys.argv[1:] if word not in left_out)] if figure else []
 
     def _run(self, waiting: list["sweeps.Job"]) -> None:
-        """Launch the jobs, wait for them, and exit with 1 if one failed."""
+        """Run the jobs and wait for them. Exits with 1 if one failed."""
         from rec_experiments import sweeps
         from rec_experiments.errors import printable
 
-        reasons = self._launch([job.overrides for job in waiting])
+        if isinstance(self.launcher, BasicLauncher):  # in this process
+            reasons = [failure(self.task, job) for job in waiting]
+        else:
+            reasons = self.launcher.run(waiting)
         failed = [
-            f"{job.path}: {reason}"
+            f"{job.path}: {reason or 'ended without an error, but its run is not done'}"
             for job, reason in zip(waiting, reasons, strict=True)
-            if not sweeps.finished(job)  # the run's folder decides, not what the launcher saw
+            if not sweeps.finished(job)
         ]
         print(f"{len(waiting) - len(failed)} done, {len(failed)} failed", flush=True)
         if failed:
             print("failed:", *map(printable, failed), sep="\n  ", file=sys.stderr)
             sys.exit(1)
 
-    def _launch(self, batch: list[list[str]]) -> list[str]:
-        """Run the jobs. For each, why it failed, as far as the launcher knows."""
-        try:
-            returns = self.launcher.launch(batch, initial_job_idx=0)
-        except Exception as error:  # a launcher's own, as for a job that its cluster killed
-            traceback.print_exc()
-            return [f"no result; the launcher stopped with {in_one_line(error)}"] * len(batch)
-        return [
-            why_failed(job) or "ended without an error, but its run is not done" for job in returns
-        ]
+
+def _found(states: Iterable["sweeps.State"]) -> str:
+    """One line on the runs that exist already."""
+    from rec_experiments import sweeps
+
+    found = list(states)
+    names = [state.name for state in found]
+    others = sum(bool(state.release) for state in found)
+    active = sum(name in sweeps.ACTIVE for name in names)
+    return (
+        f"{len(found)} runs, {names.count('done')} already finished"
+        + (f" ({others} by another release; remake=true repeats them)" if others else "")
+        + (f", {active} queued or running" if active else "")
+    )
+
+
+def track(done: list["sweeps.Job"]) -> None:
+    """Send finished runs to the chosen tracker, unless it has them.
+
+    Raises UserError for a run that cannot be read or a tracker that is missing.
+    """
+    from rec_experiments.config import schema
+    from rec_experiments.config.experiment import Experiment
+    from rec_experiments.runs.run_folder import RunFolder
+    from rec_experiments.tracking.trackers import track_finished
+
+    sent = []
+    for job in done:
+        if job.config["tracking"]["kind"] != "none":
+            tracking = schema.build(schema.restore(job.config), Experiment).tracking
+            rows = RunFolder(job.path).metrics()
+            sent.append(track_finished(tracking, job.path, rows, job.config))
+    if number := sum(map(bool, sent)):
+        print(f"tracked {number} runs that were already finished")
+        print(*dict.fromkeys(line for lines in sent for line in lines), sep="\n", flush=True)

@@ -1,4 +1,4 @@
-"""`python -m rec_experiments.sweeps.run_job SUBMISSION NUMBER`: one job, as it was submitted."""
+"""`python -m rec_experiments.cli.run_job SUBMISSION NUMBER`: one job, as it was submitted."""
 
 import sys
 from pathlib import Path
@@ -10,9 +10,10 @@ from rec_experiments.sweeps.submission import read
 
 
 def main(folder: str, number: str) -> None:
-    with one_line_errors():
+    """Run the job, alone or as one of the ranks of torchrun."""
+    with train.as_rank(), one_line_errors():
         job = read(Path(folder)).jobs[int(number)]
-        # For the provenance of the run: the command that repeats it alone.
+        # Provenance records the command that repeats this run alone.
         sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
         train.start(schema.restore(job.config))
 
