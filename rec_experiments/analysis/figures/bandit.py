@@ -1,8 +1,8 @@
-"""Finite policies, where everything the papers say can be computed exactly.
+"""Finite policies, for which the papers' statements can be computed exactly.
 
-Section 2 and Section 3 of the paper on its 3-arm bandit, with as many samples as one likes: the
-data are a distribution over the arms. A policy is a softmax of logits θ, one for each arm.
-Theorem 1 of arXiv 2505.22257 (paper 2) on policies over any number of arms.
+Sections 2 and 3 of the paper on its 3-arm bandit, in the limit of many samples: the data are a
+distribution over the arms. A policy is a softmax of logits θ, one per arm. Theorem 1 of arXiv
+2505.22257 (paper 2) on policies over any number of arms.
 """
 
 from collections.abc import Callable
@@ -45,9 +45,9 @@ def surrogate_loss(theta: Array, start: Array, data: Array, rewards: Array, tau:
 
 
 def surrogate_argmin(start: Array, rewards: Array, tau: float) -> Array:
-    """Logits where Eq. 6 is 0, and Eq. 3 greatest: π ∝ π_start exp(r/τ), Eq. 4.
+    """Logits at which Eq. 6 is 0 and Eq. 3 is maximal: π ∝ π_start exp(r/τ), Eq. 4.
 
-    It does not depend on the data as long as these hold every arm.
+    They are the same for all data that contain every arm.
     """
     return start + rewards / tau
 
@@ -94,7 +94,7 @@ def trajectory(
 
 
 def cosine(u: Array, v: Array) -> float:
-    """Cosine of the angle between two moves of the logits; a common shift moves no policy."""
+    """Cosine of the angle between two changes of the logits, up to shifts of all logits."""
     u, v = u - u.mean(), v - v.mean()
     return float(u @ v / np.sqrt((u @ u) * (v @ v)))
 
@@ -147,7 +147,7 @@ def total_variation(first: Array, second: Array) -> Array:
 
 
 def random_cases(rng: np.random.Generator, count: int, arms: int) -> Cases:
-    """Policies from flat to nearly deterministic, near to and far from α; rewards 0/1 or between.
+    """Policies from uniform to nearly deterministic, close to α or not; rewards of 0/1 or between.
 
     A quarter is on-policy (π_k = α, Corollary 1).
     """
@@ -165,5 +165,5 @@ def random_cases(rng: np.random.Generator, count: int, arms: int) -> Cases:
 
 
 def _random_policies(rng: np.random.Generator, count: int, arms: int) -> Array:
-    """Softmax of normal logits whose spread is drawn first; never 0."""
+    """Softmax of normal logits with a random spread; never 0."""
     return policy(rng.normal(size=(count, arms)) * rng.uniform(0, 5, (count, 1)))
