@@ -73,7 +73,7 @@ class User:
         return self.python("rec_experiments", "-m", *arguments, *SLURM, code=code)
 
     def sweeps(self, *arguments, code=0):
-        return self.python("rec_experiments.sweeps", *arguments, code=code)
+        return self.python("rec_experiments", "sweeps", *arguments, code=code)
 
     def jobs(self):
         """The id, SLURM's state and the run folder of each job in the queue."""
