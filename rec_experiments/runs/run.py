@@ -48,6 +48,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         stack.callback(trainer.rollouts.worker.close)
         signals: list[int] = []  # signals to stop that have arrived
         stack.enter_context(on_stop(signals.append))  # before the status becomes `running`
+        stack.callback(folder.unlock)
         folder.start(config, provenance.collect(config), experiment.remake)
         with recording_early_end(folder, reporter.note) as cleanups:
             if world.leads:  # the messages are read from files that only the first rank writes

@@ -66,6 +66,7 @@ class RunFolder:
         self.checkpoints = path / STATES
         self._states = Checkpoints(self.checkpoints, world)
         self._identity: dict[str, Any] | None = None  # set by `start`
+        self._lock: IO[Any] | None = None
 
     def status(self) -> dict[str, Any]:
         """Contents of status.json, or {} if there is none. Like every method that reads, it raises
@@ -151,6 +152,11 @@ class RunFolder:
         # Uncommitted changes may be confidential.
         write_atomic(self.path / "provenance.json", _json(origin), PRIVATE)
         self.set_status("running")
+
+    def unlock(self) -> None:
+        """Release the lock of `start`, so that this process can run the folder again."""
+        if self._lock is not None:
+            self._lock.close()
 
     def _clear(self) -> None:
         """Remove rows, states and pictures. It is safe to interrupt at any point.
