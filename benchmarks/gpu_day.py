@@ -125,7 +125,7 @@ CHECKS = {
 
 def random_model(folder: Path, tiny: bool) -> None:
     """Weights without a meaning, over bytes, where `save_pretrained` puts them."""
-    shape = yaml.safe_load((budget.FOLDER / "shapes.yaml").read_text())[SHAPE]
+    shape = yaml.safe_load(budget.SHAPES.read_text())[SHAPE]
     tokenizer = byte_tokenizer()
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(0)

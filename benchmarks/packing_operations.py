@@ -79,7 +79,7 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=16_384, help="of a pass")
     options = parser.parse_args()
-    shape = yaml.safe_load((budget.FOLDER / "shapes.yaml").read_text())[options.model]
+    shape = yaml.safe_load(budget.SHAPES.read_text())[options.model]
     rows = sampled(Path(os.environ["REC_DATA"]))
     tokens = sum(row.length for row in rows)
     prompts = {tuple(row.prompt) for row in rows}

@@ -1,14 +1,14 @@
 """The plan's peak of memory against the measured one, on a CPU.
 
 Run `python benchmarks/plan_reality.py [--large]`. For models of random weights, with and without
-packing, checkpointing of activations and a reference, a fresh process goes through the phases of a
-run: start, hold, gradient, optimizer step, save, resume. Printed are the most memory that the plan
-counts (weights and what is computed, without values) and the growth of the process's resident
-memory, which holds what Python and torch allocate besides. glibc is told to give back what is freed
-(MALLOC_MMAP_THRESHOLD_), as the plan assumes.
+packing, activation checkpointing and a reference, a fresh process takes gradient steps. Printed are
+the peak that the plan predicts and the growth of the process's resident memory, which also holds
+what Python and torch allocate besides. MALLOC_MMAP_THRESHOLD_ makes glibc return freed memory, as
+the plan assumes.
 """
 
 import argparse
+import copy
 import datetime
 import itertools
 import os
@@ -19,10 +19,12 @@ from pathlib import Path
 
 import torch
 
-from rec_experiments.distributed import World
+from rec_experiments.distributed import kept
 from rec_experiments.plan import memory, passes
-from rec_experiments.plan.meter import Meter
+from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.runs.api import Experiment
+from rec_experiments.training.gradient import begin_gradient
+from rec_experiments.training.weights import copied
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": False}
 SHAPES = {
@@ -42,7 +44,7 @@ SHAPES = {
 PROMPT_TOKENS = 64
 RUN = (
     "model=pretrained", "model.path=none", "dataset=gsm8k", "dataset.max_response_tokens=192",
-    f"dataset.max_prompt_tokens={PROMPT_TOKENS}", "micro_batch_size=null",
+    f"dataset.max_prompt_tokens={PROMPT_TOKENS}", "micro_batch_size=null", "device=cpu",
 )  # fmt: skip
 TOKENS = {"20M": 2048, "100M": 2048, "500M": 512}  # of a pass
 KEYS = ("model.packed", "model.gradient_checkpointing", "kl_every")
@@ -57,26 +59,45 @@ def resident() -> int:
     return pages * resource.getpagesize()
 
 
+def take_steps(experiment, model) -> None:
+    """Two gradient steps of full micro-batches, with a reference where KL is measured."""
+    forward = ForwardPass(
+        pad_id=0, temperature=1.0, compute_dtype=torch.float32, packed=experiment.model.packed,
+        fast_path=False,
+    )  # fmt: skip
+    sequences = passes.largest_pass(experiment, PROMPT_TOKENS)
+    others = {}
+    if experiment.kl_every:
+        others["reference"] = copy.deepcopy(model).eval().requires_grad_(False)
+    held = kept(model.state_dict())
+    optimizer = experiment.optimizer.build(model)
+    for step in range(2):
+        begin_gradient(model)
+        scores = forward(model, sequences, others=others, kl=bool(others), chunked=True)
+        scores.logp_BT.mean().backward()
+        del scores
+        before = copied(model) if others else None
+        experiment.optimizer.step(optimizer, model, step)
+        del before
+    del held
+
+
 def measure(shape: dict, overrides: list[str]) -> int:
-    """Bytes that the process grows by, at most, while it goes through the phases."""
+    """Bytes that the process grows by, at most, in two gradient steps."""
     torch.set_num_threads(1)
     experiment = Experiment.compose(*overrides).settings
-    warm = {**shape, "num_hidden_layers": 1, "hidden_size": 24, "intermediate_size": 8}
-    batch = passes.batch_of(experiment, passes.full_pass(experiment, PROMPT_TOKENS))
-    small = memory.model_of(experiment, {**warm, "num_attention_heads": 2,
-                                         "num_key_value_heads": 2, "vocab_size": 3000})  # fmt: skip
-    memory.Phases(experiment, World(), Meter()).run(small, batch)  # libraries load what they need
-    del small
+    warm = {**shape, "num_hidden_layers": 1, "hidden_size": 24, "intermediate_size": 8,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 3000}  # fmt: skip
+    take_steps(experiment, memory.build(experiment, warm))  # libraries load what they need
     before = resident()
-    model = memory.model_of(experiment, shape)
-    memory.Phases(experiment, World(), Meter()).run(model, batch)
+    take_steps(experiment, memory.build(experiment, shape))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
 
 
 def predict(shape: dict, overrides: list[str]) -> int:
     experiment = Experiment.compose(*overrides).settings
-    found = memory.training_memory(experiment, shape, PROMPT_TOKENS, host=memory.DEVICE)
-    return int(max(use.device for use in found.values()))
+    phases = memory.training_memory(experiment, shape, PROMPT_TOKENS)
+    return int(max(phases[name].device + phases[name].host for name in ("train", "step")))
 
 
 def found(what: str, *words: str) -> int:

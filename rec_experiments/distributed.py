@@ -106,8 +106,12 @@ class World:
         own. None for their own.
         """
         model.to(self.device)
-        if self.size == 1:
-            return model
+        if self.size > 1:
+            self.shard(model, compute_dtype)
+        return model
+
+    def shard(self, model: nn.Module, compute_dtype: torch.dtype | None = None) -> None:
+        """Split the parameters of a model that is on this rank's device, in place."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         own = next(model.parameters()).dtype
@@ -124,7 +128,6 @@ class World:
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
-        return model
 
     def unpack(self, tree: Any) -> Any:
         """The inverse of `pack`, on this rank's device."""

@@ -4,8 +4,7 @@ import functools
 
 from conftest import experiment
 
-from rec_experiments.plan import budget
-from rec_experiments.plan.assumed import assumptions
+from rec_experiments.plan import assumptions, budget
 
 # The paper's settings as they are laid out on GPUs of 80 GB; where a model does not fit, no file.
 LAYOUTS = {
@@ -29,6 +28,6 @@ def planned(name: str) -> budget.Plan:
 def gigabytes(found: budget.Plan) -> dict[str, dict[str, float]]:
     """By place and phase, as the golden file has them."""
     return {
-        place: {phase: round(used / budget.GB, 2) for phase, used in phases.items()}
+        place: {phase: round(used / 1e9, 2) for phase, used in phases.items()}
         for place, phases in found.memory.items()
     }

@@ -5,10 +5,11 @@ error names a layout that does. Nothing is downloaded, and no GPU is needed."""
 import functools
 import math
 from argparse import Namespace
+from collections.abc import Iterable
 
 from rec_experiments.cli.parser import Parser
 from rec_experiments.errors import UserError
-from rec_experiments.plan.assumed import assumptions
+from rec_experiments.plan import assumptions
 
 # Amounts that are set aside, which may be 0.
 RESERVES = {
@@ -34,15 +35,32 @@ def add_arguments(parser: Parser) -> None:
 
 def main(args: Namespace) -> None:
     """Raises UserError for an unknown GPU and for a run that does not fit."""
-    given = assumptions()
-    if args.gpu not in given["gpus"]:
-        raise UserError(f"gpu={args.gpu}: unknown; allowed: {', '.join(given['gpus'])}")
-    for override in args.overrides:
-        if override.removeprefix("gpus=").isdigit():
-            raise UserError(f"{override}: not a layout; did you mean {override}x80gb?")
-    from rec_experiments.plan import report  # imports torch
+    from rec_experiments.plan import budget, report  # imports torch
+    from rec_experiments.runs.api import Experiment
 
-    report.run(args.overrides, args.gpu, {key: getattr(args, key) for key in given["values"]})
+    given = assumptions()
+    gpu = chosen("gpu", args.gpu, given["gpus"])
+    values = {key: getattr(args, key) for key in given["values"]}
+    overrides = [layout(override, budget.layouts()) for override in args.overrides]
+    found = budget.plan(Experiment.compose(*overrides).settings, gpu, values)
+    print(*report.report(found, gpu, values), sep="\n")
+    if not found.fits:
+        raise UserError(report.refusal(found, budget.what_fits(overrides, gpu, values, found)))
+
+
+def layout(override: str, layouts: list[str]) -> str:
+    """The override; a number of GPUs, as gpus=8, becomes the layout with that number."""
+    key, _, value = override.partition("=")
+    return f"gpus={chosen('gpus', value, layouts)}" if key == "gpus" else override
+
+
+def chosen(key: str, text: str, allowed: Iterable[str]) -> str:
+    """The allowed name, or the only one that begins with this text. Raises UserError otherwise."""
+    names = [*allowed]
+    found = [name for name in names if name == text] or [n for n in names if n.startswith(text)]
+    if len(found) != 1:
+        raise UserError(f"{key}={text}: unknown; allowed: {', '.join(names)}")
+    return found[0]
 
 
 def number(key: str, text: str) -> float:

@@ -1,5 +1,19 @@
-"""What a run needs before it runs: memory of each phase, operations, and time.
+"""What a run needs before it starts: memory of each phase, operations and time.
 
-Memory is counted from the code that trains, run on tensors without values (`memory`); what is
-assumed of devices and text stands in assumptions.yaml and can be given on the command line.
+The micro-batch's memory is measured on tensors without values (`memory`); the rest is counted. What
+is assumed of devices and texts is in assumptions.yaml, and can be given on the command line.
 """
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+@functools.cache
+def assumptions() -> dict[str, Any]:
+    """assumptions.yaml: `gpus` by name, and `values`."""
+    file = Path(__file__).with_name("assumptions.yaml")
+    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found

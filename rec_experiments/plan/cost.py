@@ -1,4 +1,4 @@
-"""Operations of a gradient step, and how long it would take if the assumptions hold."""
+"""Operations of a gradient step, and its time under the assumptions."""
 
 import math
 import sys
@@ -9,19 +9,19 @@ from transformers import PretrainedConfig
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.plan.passes import recomputes, rows_of_update
-from rec_experiments.plan.sampler import ITEMSIZE, SamplerMemory, cache_bytes_per_token
+from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, cache_bytes_per_token
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import frozen_roles
 
-FORWARD, BACKWARD = 2, 4  # operations for each weight and token
+FORWARD, BACKWARD = 2, 4  # operations per weight and token
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one gradient step. tokens: prompts and responses that it trains on, padding apart.
-    trained: operations of its gradient, without what checkpointing repeats. seconds: of each part;
-    `step` is what they come to together, the evaluation and checkpoints apart."""
+    """Of one gradient step. tokens: of the prompts and responses it trains on, without padding.
+    trained: operations of its gradient, without those that checkpointing repeats. seconds: of each
+    part; `step` is the whole step without evaluation and checkpoints."""
 
     tokens: float
     trained: float
@@ -34,59 +34,59 @@ def step_cost(
     sampler: SamplerMemory,
     gpu: dict[str, float],
     values: dict[str, float],
-    weights: float,
+    parameters: float,
     state: float,
 ) -> Cost:
-    """weights: parameters of the model. state: bytes of a checkpoint."""
-    task = experiment.dataset
+    """parameters: of the model. state: bytes of a checkpoint."""
+    task, updates, ranks = experiment.dataset, experiment.updates, experiment.ranks
+    source: Any = experiment.model
     prompt = min(values["prompt_tokens"], task.max_prompt_tokens)
     response = min(values["response_tokens"], task.max_response_tokens)
-    updates, groups = experiment.updates, experiment.buffer.fresh(experiment.batch_size)
+    length = prompt + response
     rows = experiment.batch_size * experiment.group_size / updates.mini_batches
+    groups = experiment.buffer.fresh(experiment.batch_size)
     drawn = groups * experiment.group_size
     embedding = config.vocab_size * config.hidden_size
-    trunk = weights - embedding * (1 if config.tie_word_embeddings else 2)
-    length = prompt + response
-    source: Any = experiment.model
+    trunk = parameters - embedding * (1 if config.tie_word_embeddings else 2)
+
     prompts = rows / experiment.group_size if source.shared_prompts else rows
     computed = prompts * prompt + rows * response
     if not (source.packed or source.shared_prompts):
         computed /= 1 - values["padding"]
-    a_key = 2 * FORWARD * config.num_hidden_layers * config.hidden_size  # a product, and its sum
+    a_key = 2 * FORWARD * config.num_hidden_layers * config.hidden_size  # score and weighted sum
     forward = computed * (FORWARD * trunk + a_key * keys(experiment, prompt, response))
     forward += rows * response * FORWARD * embedding
     trained = forward * (FORWARD + BACKWARD) / FORWARD
-    again = forward * (passes_beside(experiment) + source.gradient_checkpointing)
-    ranks = experiment.ranks
-    engines = ranks * getattr(experiment.sampler, "tensor_parallel_size", 1)
-    training = (trained + again) / (ranks * gpu["operations"] * values["train_efficiency"])
-    prefill = groups * prompt * FORWARD * trunk
-    prefill /= engines * gpu["operations"] * values["prefill_efficiency"]
-    room = sampler.cache / (length * cache_bytes_per_token(experiment, config))
+    again = forward * (extra_passes(experiment) + source.gradient_checkpointing)
+    speed = ranks * gpu["operations"]  # of all training GPUs
+    train = (trained + again) / (speed * values["train_efficiency"])
+
+    engines = getattr(experiment.sampler, "tensor_parallel_size", 1)
+    prefill = groups * prompt * FORWARD * trunk / (engines * speed * values["prefill_efficiency"])
+    a_token = cache_bytes_per_token(experiment, config)
     most = getattr(experiment.sampler, "max_num_seqs", None) or math.inf
-    at_once = max(1.0, min(drawn / ranks, room, most))  # responses that an engine decodes
+    # Responses that an engine decodes at once.
+    at_once = max(1.0, min(drawn / ranks, sampler.cache / (length * a_token), most))
     rounds = max(1.0, drawn / ranks / at_once)
-    read = sampler.weights + at_once * (prompt + response / 2) * cache_bytes_per_token(
-        experiment, config
-    )
+    read = sampler.weights + at_once * (prompt + response / 2) * a_token
     decode = rounds * response * read / (gpu["bandwidth"] * values["decode_efficiency"])
-    if recomputes(experiment):  # of all rows that were drawn, by the device that drew them
-        decode += forward * drawn / rows / (ranks * gpu["operations"] * values["train_efficiency"])
-    pushed = ITEMSIZE[getattr(experiment.sampler, "dtype", None) or source.dtype] * weights
-    push = pushed / (values["push_gb_per_second"] * 1e9) / pushed_every(experiment)
+    if recomputes(experiment):
+        decode += forward * drawn / rows / (speed * values["train_efficiency"])
     draw = (prefill + decode) / updates.per_batch
-    parts = {"draw": draw, "push": push / updates.per_batch, "train": training}
-    beside = isinstance(experiment.pipeline, Overlap) and ahead(experiment)
-    step = sum(parts.values()) - (min(draw, training) if beside else 0.0)
-    save = state / (values["save_gb_per_second"] * 1e9)
-    return Cost(
-        tokens=rows * length, trained=trained, seconds={**parts, "step": step, "save": save}
-    )
+
+    pushed = ITEMSIZE[getattr(experiment.sampler, "dtype", None) or source.dtype] * parameters
+    push = pushed / (values["push_gb_per_second"] * GB)
+    push /= batches_between_pushes(experiment) * updates.per_batch
+    overlaps = isinstance(experiment.pipeline, Overlap) and ahead(experiment)
+    step = draw + push + train - (min(draw, train) if overlaps else 0.0)
+    save = state / (values["save_gb_per_second"] * GB)
+    seconds = {"draw": draw, "push": push, "train": train, "step": step, "save": save}
+    return Cost(tokens=rows * length, trained=trained, seconds=seconds)
 
 
 def keys(experiment: Experiment, prompt: float, response: float) -> float:
-    """Keys that attention multiplies a token with, on average: all of its row where it has a mask,
-    or those before it in its own sequence."""
+    """How many keys attention multiplies each token with, on average: with a mask all of its row,
+    with flash attention those before it in its own sequence."""
     source: Any = experiment.model
     length = prompt + response
     if source.attention.startswith("flash"):
@@ -100,8 +100,8 @@ def keys(experiment: Experiment, prompt: float, response: float) -> float:
     return max(length, min(row, experiment.micro_batch_tokens or math.inf))
 
 
-def passes_beside(experiment: Experiment) -> float:
-    """Forward passes of each row in a gradient step beside the one that has the gradient."""
+def extra_passes(experiment: Experiment) -> float:
+    """Forward passes of each row in a gradient step, without the one that has the gradient."""
     algorithm, updates = experiment.algorithm(), experiment.updates
     reference = float(algorithm.needs_reference)
     if experiment.kl_every and not reference:
@@ -109,17 +109,16 @@ def passes_beside(experiment: Experiment) -> float:
     moved = [role for role in frozen_roles(experiment) if role != REFERENCE]
     found = reference + len(moved) + algorithm.needs.whole_batch
     if updates.per_batch > 1 and "proximal" in algorithm.needs.logps:
-        found += experiment.proximal.of_batch / updates.epochs  # once for all of a batch's updates
+        found += experiment.proximal.of_batch / updates.epochs  # once for all updates of a batch
     return found
 
 
-def pushed_every(experiment: Experiment) -> float:
-    """Batches between two synchronisations."""
+def batches_between_pushes(experiment: Experiment) -> float:
     interval = experiment.sync.interval
     return experiment.steps if interval is None else interval
 
 
 def ahead(experiment: Experiment) -> bool:
-    """Whether the schedule lets a batch be drawn while another is trained on."""
+    """Whether the schedule lets a batch be sampled while another is trained on."""
     interval, offset = experiment.sync.interval, experiment.sync.offset
     return interval is None or interval + offset > 1

@@ -1,278 +1,257 @@
-"""Memory of each phase of a run, counted from the code that trains on tensors without values.
+"""Memory of each phase of a run.
 
-Every phase runs twice, on models of a few layers, and the rest follows: layers are alike, so that
-each adds the same. So are the chunks of tokens that the head takes: the first and the last two are
-run. What waits on the host is counted apart (`distributed.HOST`).
+Weights, gradients, optimizer state and their copies are counted. What a micro-batch adds is
+measured: the trainer's forward pass and its backward pass run on tensors without values, on models
+of a few layers, and split over ranks by FSDP2 in a process group without processes. Layers are
+alike, so the memory of a deeper model follows from two shallow ones.
 """
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from rec_experiments import distributed
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.distributed import World, kept
-from rec_experiments.plan.meter import Meter
-from rec_experiments.plan.passes import batch_of, full_pass, recomputes
-from rec_experiments.policy import head
-from rec_experiments.policy.batching import Pass
+from rec_experiments.distributed import World
+from rec_experiments.plan.passes import largest_pass, recomputes
+from rec_experiments.policy.head import REFERENCE
+from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.rollout.remote import layout
-from rec_experiments.rollout.worker import Snapshot
-from rec_experiments.runs.parts import (
-    compute_dtype,
-    forward_pass,
-    frozen_roles,
-    gradient_pass,
-    make_policies,
-)
-from rec_experiments.runs.prepare import place
-from rec_experiments.training.gradient import MiniBatch, begin_gradient
-from rec_experiments.training.optimizers import restore
-from rec_experiments.training.weights import copied, on_device
+from rec_experiments.runs.parts import compute_dtype, frozen_roles
+from rec_experiments.training.gradient import begin_gradient
+from rec_experiments.training.sfpo import SlowFast
 
-LAYERS = (2, 4)  # of the models that are run
-DEVICE, WAITING = "cpu", "meta"  # stand for a GPU and for its host
-PAD_ID = 0
+LAYERS = (3, 4)  # of the models that are measured; FSDP holds less with fewer
 
-Chunks = Callable[[int, int], Iterator[slice]]  # of so many tokens and a vocabulary
+
+class Meter(TorchDispatchMode):
+    """Observes the memory of tensors: the `peak`, in bytes, of all that are made within, as long as
+    anything refers to them. Sizes are read after each operation, since FSDP resizes its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._alive: dict[int, Any] = {}  # weak references to storages, by identity
+
+    def see(self, tensor: Tensor) -> None:
+        """Count a tensor, also one that was made before."""
+        if is_traceable_wrapper_subclass(tensor):
+            parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+            tree_map_only(Tensor, self.see, parts)
+            return
+        storage = tensor.untyped_storage()
+        if (key := id(storage)) not in self._alive:
+            self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
+
+    def held(self) -> int:
+        """Bytes now."""
+        storages = [reference() for reference in list(self._alive.values())]
+        return sum(storage.nbytes() for storage in storages if storage is not None)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tree_map_only(Tensor, self.see, result)
+        self.peak = max(self.peak, self.held())
+        return result
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Bytes: the most on a device, and on the host for the process of that device."""
+    """Peaks in bytes: on one device, and on the host for the process that drives it."""
 
     device: float
     host: float
-
-    def at(self, other: "Use", layers: int) -> "Use":
-        """Of so many layers, if this is of LAYERS[0] and `other` of LAYERS[1]."""
-        share = (layers - LAYERS[0]) / (LAYERS[1] - LAYERS[0])
-        return Use(
-            self.device + share * (other.device - self.device),
-            self.host + share * (other.host - self.host),
-        )
-
-
-def training_memory(
-    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, host: str = WAITING
-) -> dict[str, Use]:
-    """Of each phase what training holds on each of its devices, the sampler apart.
-
-    shape: the model's configuration. prompt_tokens: of the rows of a pass that a limit of tokens
-    bounds (`prompt_of`), whose responses are of full length and which is as large as the limits
-    allow. host: DEVICE for a run on a CPU, where both share one memory.
-    """
-    few, more = (
-        _counted(experiment, {**shape, "num_hidden_layers": layers}, prompt_tokens, host)
-        for layers in LAYERS
-    )
-    return {phase: use.at(more[phase], shape["num_hidden_layers"]) for phase, use in few.items()}
-
-
-def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> int:
-    """Of the model's weights, in their own dtype."""
-    with FakeTensorMode():
-        one, two = (
-            bytes_of(model_of(experiment, {**shape, "num_hidden_layers": n}).state_dict())
-            for n in (1, 2)
-        )
-    return one + (shape["num_hidden_layers"] - 1) * (two - one)
-
-
-def _counted(
-    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, host: str
-) -> dict[str, Use]:
-    batch = batch_of(experiment, full_pass(experiment, prompt_tokens))
-    with (
-        pretended(experiment.ranks) as world,
-        mock.patch.object(distributed, "HOST", host),
-        mock.patch.object(PreTrainedModel, "to", moved),
-        mock.patch.object(head, "_chunks", few_chunks(head._chunks)),
-        warnings.catch_warnings(action="ignore"),  # of torch, to itself: they have no data pointer
-        FakeTensorMode(allow_non_fake_inputs=True),
-        Meter() as meter,
-    ):
-        phases = Phases(experiment, world, meter)
-        if recomputes(experiment) and isinstance(experiment.pipeline, Overlap):
-            phases.recompute_elsewhere(model_of(experiment, shape), batch)
-        return phases.run(model_of(experiment, shape), batch)
-
-
-def model_of(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
-    """On the host, as it is loaded."""
-    source: Any = experiment.model
-    with torch.device(distributed.HOST):
-        model = AutoModelForCausalLM.from_config(
-            configuration(shape),
-            dtype=getattr(torch, source.dtype),
-            attn_implementation=source.attention,
-        )
-    source.check_family(model)
-    if source.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    return model
-
-
-def few_chunks(chunks: Chunks) -> Chunks:
-    """Of the chunks, the first and the last two: no other holds more, or anything beyond itself."""
-
-    def few(tokens: int, vocabulary: int) -> Iterator[slice]:
-        found = list(chunks(tokens, vocabulary))
-        return iter([*found[:1], *found[1:][-2:]])
-
-    return few
-
-
-def moved(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
-    """`Module.to`, which refuses tensors without values."""
-    if next(model.parameters()).device.type == torch.device(device).type:
-        return model
-    for module in model.modules():
-        for name, weight in module._parameters.items():
-            if weight is not None:
-                there = weight.detach().to(device)
-                module._parameters[name] = torch.nn.Parameter(there, weight.requires_grad)
-        for name, buffer in module._buffers.items():
-            module._buffers[name] = None if buffer is None else buffer.to(device)
-    model.tie_weights()
-    return model
 
 
 def configuration(shape: dict[str, Any]) -> PretrainedConfig:
     return AutoConfig.for_model(**shape)
 
 
-@contextlib.contextmanager
-def pretended(ranks: int) -> Iterator[World]:
-    """A world of so many ranks, of which this one alone is there: it hears nothing of others."""
+def build(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
+    source: Any = experiment.model
+    model = AutoModelForCausalLM.from_config(
+        configuration(shape),
+        dtype=getattr(torch, source.dtype),
+        attn_implementation=source.attention,
+    )
+    source.check_family(model)
+    if source.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> int:
+    """Bytes of the weights in their own dtype; tied ones count once."""
+    with torch.device("meta"):
+        model = build(experiment, shape)
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+def training_memory(
+    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int
+) -> dict[str, Use]:
+    """The peak of each phase for each rank, without its sampler.
+
+    shape: the model's configuration. prompt_tokens: see `passes.prompt_length`. Phase `recompute`
+    is that of the process that samples, if it recomputes log-probabilities beside training.
+    """
+    ranks, weights = experiment.ranks, model_bytes(experiment, shape)
+    part = weights / ranks
+    config = configuration(shape)
+    source: Any = experiment.model
+    embedding = config.vocab_size * config.hidden_size * getattr(torch, source.dtype).itemsize
+    roles, overlaps = frozen_roles(experiment), isinstance(experiment.pipeline, Overlap)
+    waiting = weights if REFERENCE in roles and ranks == 1 else 0  # on the host
+    frozen = len(roles) - bool(waiting)  # on the device
+    moved = len([role for role in roles if role != REFERENCE or experiment.reference.swap_every])
+    # The weights that the next batches are sampled from.
+    held_here = part if ranks > 1 and not overlaps else 0  # on the device, split
+    held_whole = weights if ranks == 1 and not overlaps else 0
+    slots = 2 * weights if overlaps else 0  # shared memory for the process that samples
+    copy = weights if recomputes(experiment) and not overlaps else 0
+    start = part if isinstance(experiment.updates, SlowFast) else 0  # the weights that a batch met
+    adds = {
+        gradient: pass_memory(experiment, shape, prompt_tokens, gradient)
+        for gradient in ([True, False] if recomputes(experiment) else [True])
+    }
+
+    held_here += start * (ranks > 1)
+    resident = part * (3 + frozen) + held_here + copy  # weights and AdamW's two moments
+    whole = weights + max(0, frozen - 1) * part + (weights if frozen else 0)
+    whole = max(whole, weights + frozen * part + copy) if ranks > 1 else weights * (1 + frozen)
+    brought = reference_on_device(experiment, weights, config) if waiting else 0
+    snapshot = part if experiment.kl_every else 0  # the weights before the optimizer's step
+    largest = embedding / ranks
     if ranks == 1:
-        yield World(device=DEVICE)
+        restored = resident + 2 * largest
+    else:
+        twice = config.tie_word_embeddings  # a tied embedding is in the state under both names
+        restored = resident + part * (3 + moved) + held_here - 2 * part + held_here
+        restored += (2 + twice) * largest
+    host = waiting + slots + held_whole + start * (ranks == 1)
+    state = part * (3 + moved) + (weights if overlaps else part) + start
+    saving = state if experiment.async_checkpoints else 0
+    found = {
+        "start": Use(whole if ranks > 1 else whole + copy, waiting + max(weights, slots)),
+        "hold": Use(part * (1 + frozen) + held_here + copy, host),
+        "sample": Use(resident + adds.get(False, 0) * bool(copy), host + saving),
+        "train": Use(resident + part + brought + adds[True], host + saving),
+        "step": Use(
+            resident + part + snapshot * (ranks > 1), host + saving + snapshot * (ranks == 1)
+        ),
+        "save": Use(resident, host + saving),
+        "resume": Use(restored, host + state),
+    }
+    if recomputes(experiment) and overlaps:
+        found["recompute"] = Use(max(2 * weights, weights + adds[False]), 0)
+    return found
+
+
+def reference_on_device(experiment: Experiment, weights: float, config: PretrainedConfig) -> float:
+    """Bytes of a reference that waits on the host, while a gradient is computed: its linear layers
+    come in the compute dtype, embeddings and head in their own. Nothing is copied on a CPU."""
+    if experiment.device == "cpu":
+        return 0
+    source: Any = experiment.model
+    own = getattr(torch, source.dtype).itemsize
+    share = min(1, compute_dtype(experiment).itemsize / own)
+    tables = config.vocab_size * config.hidden_size * own * (1 if config.tie_word_embeddings else 2)
+    return tables + (weights - tables) * share
+
+
+def pass_memory(
+    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, gradient: bool
+) -> float:
+    """Bytes that the largest micro-batch adds to weights and gradients at its peak. gradient: of
+    training, with its backward pass, or of recomputing log-probabilities on one device."""
+    few, more = (
+        _measure(experiment, {**shape, "num_hidden_layers": n}, prompt_tokens, gradient)
+        for n in LAYERS
+    )
+    a_layer = (more - few) / (LAYERS[1] - LAYERS[0])
+    return few + (shape["num_hidden_layers"] - LAYERS[0]) * a_layer
+
+
+def _measure(
+    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int, gradient: bool
+) -> float:
+    source: Any = experiment.model
+    compute = compute_dtype(experiment)
+    forward = ForwardPass(
+        pad_id=0,
+        temperature=1.0,
+        compute_dtype=compute,
+        packed=source.packed,
+        shared=source.shared_prompts,
+        fast_path=False,
+    )
+    sequences = largest_pass(experiment, prompt_tokens)
+    with (
+        fake_world(experiment.ranks if gradient else 1) as world,
+        warnings.catch_warnings(action="ignore"),  # tensors without values have no address
+        FakeTensorMode(allow_non_fake_inputs=True),
+    ):
+
+        def split() -> PreTrainedModel:
+            model = build(experiment, shape)
+            if world.size > 1:
+                world.shard(model, compute)
+            return model
+
+        model, meter = split(), Meter()
+        begin_gradient(model)
+        others = {}
+        if gradient:
+            others = {r: split().eval().requires_grad_(False) for r in frozen_roles(experiment)}
+        for each in (model, *others.values()):
+            for parameter in each.parameters():
+                meter.see(parameter)
+                if parameter.grad is not None:
+                    meter.see(parameter.grad)
+        before = meter.held()
+        with meter, torch.set_grad_enabled(gradient):
+            dense = experiment.algorithm().needs.dense if gradient else frozenset()
+            scores = forward(
+                model,
+                sequences,
+                others=others,
+                kl=REFERENCE in others,
+                differentiable=dense,
+                chunked=True,
+            )
+            if gradient:
+                read = [scores.logp_BT, *(getattr(scores, f"{name}_BT") for name in dense)]
+                del scores
+                sum(x_BT.sum() for x_BT in read).backward()
+    return meter.peak - before
+
+
+@contextlib.contextmanager
+def fake_world(ranks: int) -> Iterator[World]:
+    """A world of which only this rank exists; collectives of others do nothing."""
+    if ranks == 1:
+        yield World()
         return
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
-        world = World(0, ranks, DEVICE)
-        assert world.mesh  # made now, of tensors with values
+        world = World(0, ranks)
+        assert world.mesh  # made outside of FakeTensorMode
         yield world
     finally:
         dist.destroy_process_group()
         distributed._mesh.cache_clear()
-
-
-class Phases:
-    """Runs the phases one after the other and notes what each holds at most."""
-
-    def __init__(self, experiment: Experiment, world: World, meter: Meter):
-        self.experiment, self.world, self.meter = experiment, world, meter
-        self.found: dict[str, Use] = {}
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        self.meter.reset()
-        yield
-        self.found[name] = Use(self.meter.most[DEVICE], self.meter.most[WAITING])
-
-    def run(self, model: PreTrainedModel, batch: MiniBatch) -> dict[str, Use]:
-        experiment, world = self.experiment, self.world
-        compute = compute_dtype(experiment)
-        overlaps = isinstance(experiment.pipeline, Overlap)
-        with self.phase("start"):
-            models, model = place(model, frozen_roles(experiment), world, compute)
-            slots = [kept(model.state_dict()) for _ in range(2)] if overlaps else []
-            copies = copied_whole(model) if recomputes(experiment) and not overlaps else []
-            model = world.split(model, compute)
-            optimizer = experiment.optimizer.build(model)
-        policies = make_policies(experiment, models)
-        with self.phase("hold"):  # in overlap they are held in shared memory
-            held = slots[0] if overlaps else Snapshot.of(model, 0).kept().weights
-            hook = experiment.updates.hook()
-            if hook:
-                hook.before_update(hook.index_of(0), model)
-        gradient = gradient_pass(experiment, PAD_ID, policies, world)
-        part = Pass(batch.sequences, needs_gradient=True, chunked=True)
-        begin_gradient(model)
-        experiment.optimizer.step(optimizer, model, batch.index.step)  # makes its state
-        others = gradient.others.values()
-        with self.phase("train"), on_device(others, world.device, compute):
-            begin_gradient(model)
-            gradient.compute(model, part, batch)
-        with self.phase("step"):
-            before = copied(model) if gradient.kl else None
-            experiment.optimizer.step(optimizer, model, batch.index.step)
-            del before
-        with self.phase("sample"):  # what is there while the sampler works, or after it
-            for copy in copies:
-                self.recompute(copy, batch)
-        state = {
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "policies": policies.state(),
-            "hook": hook.state() if hook else {},
-            "held": held,
-        }
-        with self.phase("save"):  # as it is written, a tensor at a time
-            packed = distributed.pack(state)
-        if experiment.async_checkpoints:
-            self.found |= self.beside_a_write(packed)
-        del held, hook
-        state.clear()
-        with self.phase("resume"):  # files on the host, then each rank's part to its device
-            packed = distributed.copied_to_host(packed)
-            optimizer.state.clear()
-            state = world.unpack(packed)
-            model.load_state_dict(state["model"])
-            restore(optimizer, state["optimizer"])
-            policies.restore(state["policies"])
-            hook = experiment.updates.hook()
-            if hook:
-                hook.restore(state["hook"])
-            if not overlaps:  # else they go to where others were held
-                state["held"] = Snapshot(0, state["held"]).kept().weights
-        return self.found
-
-    def recompute(self, model: PreTrainedModel, batch: MiniBatch) -> None:
-        """The pass of `LogprobRecomputer`."""
-        with torch.no_grad():
-            forward_pass(self.experiment, PAD_ID)(model, batch.sequences)
-
-    def recompute_elsewhere(self, model: PreTrainedModel, batch: MiniBatch) -> None:
-        """The same on the device of a process that draws."""
-        with self.phase("recompute"):
-            [copy] = copied_whole(model)
-            del model  # which that process has loaded
-            self.recompute(copy, batch)
-
-    def beside_a_write(self, packed: Any) -> dict[str, Use]:
-        """The phases that a state may be written in, with its copy."""
-        before = Use(self.meter.now[DEVICE], self.meter.now[WAITING])
-        copy = distributed.copied_to_host(packed)
-        device = self.meter.now[DEVICE] - before.device  # where a run's host is its device
-        host = self.meter.now[WAITING] - before.host
-        del copy
-        return {
-            name: Use(self.found[name].device + device, self.found[name].host + host)
-            for name in ("sample", "train", "step", "save")
-        }
-
-
-def copied_whole(model: PreTrainedModel) -> list[PreTrainedModel]:
-    """A frozen copy that is not split, on the model's device."""
-    models, _ = place(model, ["copy"], World(device=DEVICE), torch.float32)
-    return [*models.values()]
-
-
-def bytes_of(weights: Mapping[str, Tensor]) -> int:
-    """Of the weights, those that are tied once."""
-    sizes, _ = layout(weights)
-    return sum(n * dtype.itemsize for dtype, n in sizes.items())

@@ -1,4 +1,4 @@
-"""Memory of what draws, on a device."""
+"""Memory of the sampler on a device."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,17 +6,18 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from rec_experiments.config.experiment import Experiment
+from rec_experiments.errors import UserError
 from rec_experiments.samplers.decoding import CACHE_AT_ONCE
 from rec_experiments.samplers.vllm import Vllm
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2}
+GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerMemory:
-    """Bytes on a device. weights, cache, engine: while it draws, the last for what a step computes
-    in. asleep: while training has the device; None if all of it stays. asked: what must be free
-    when it starts."""
+    """Bytes on a device. engine: what a step computes in. asleep: what remains while training has
+    the device, or None if everything does. asked: what must be free when the engine starts."""
 
     weights: float
     cache: float
@@ -32,18 +33,19 @@ class SamplerMemory:
 def sampler_memory(
     experiment: Experiment, weight_bytes: float, card: float, values: dict[str, float]
 ) -> SamplerMemory:
-    """Of the experiment's sampler. weight_bytes: of the model in its own dtype. card: bytes of a
-    device. values: those of assumptions.yaml."""
+    """weight_bytes: of the model in its own dtype. card: bytes of a device. values: those of
+    assumptions.yaml."""
     sampler, source = experiment.sampler, experiment.model
     own: str = getattr(source, "dtype", "float32")
+    engine = values["engine_gb"] * GB
     if not isinstance(sampler, Vllm):
-        return SamplerMemory(weight_bytes, CACHE_AT_ONCE, values["engine_gb"] * 1e9, None)
+        return SamplerMemory(weight_bytes, CACHE_AT_ONCE, engine, None)
     share = ITEMSIZE[sampler.dtype or own] / ITEMSIZE[own] / sampler.tensor_parallel_size
-    weights, engine = weight_bytes * share, values["engine_gb"] * 1e9
-    named = sampler.kv_cache_memory_bytes
+    weights = weight_bytes * share
     asked = sampler.gpu_memory_utilization * card
-    cache = asked - weights - engine if named is None else float(named)
-    asleep = values["asleep_gb"] * 1e9 if sampler.sleep else None
+    fixed = sampler.kv_cache_memory_bytes
+    cache = asked - weights - engine if fixed is None else float(fixed)
+    asleep = values["asleep_gb"] * GB if sampler.sleep else None
     return SamplerMemory(weights, cache, engine, asleep, asked)
 
 
@@ -55,5 +57,18 @@ def cache_bytes_per_token(experiment: Experiment, config: PretrainedConfig) -> f
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     parallel = getattr(sampler, "tensor_parallel_size", 1)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    a_layer = 2 * heads * width * ITEMSIZE[dtype]
-    return config.num_hidden_layers * a_layer / parallel
+    return config.num_hidden_layers * 2 * heads * width * ITEMSIZE[dtype] / parallel
+
+
+def check_cache(experiment: Experiment, config: PretrainedConfig, memory: SamplerMemory) -> None:
+    """Raise UserError if vLLM's cache is too small for one response: vLLM would not start."""
+    engine, task = experiment.sampler, experiment.dataset
+    longest = task.max_prompt_tokens + task.max_response_tokens
+    needed = longest * cache_bytes_per_token(experiment, config)
+    if not isinstance(engine, Vllm) or memory.cache >= needed:
+        return
+    key = "kv_cache_memory_bytes" if engine.kv_cache_memory_bytes else "gpu_memory_utilization"
+    raise UserError(
+        f"sampler.{key}={getattr(engine, key):g}: leaves {max(0, memory.cache) / GB:.2f} GB for "
+        f"keys and values; a prompt and response of {longest} tokens need {needed / GB:.2f} GB"
+    )

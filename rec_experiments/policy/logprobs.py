@@ -99,6 +99,7 @@ class ForwardPass:
     compute_dtype: torch.dtype
     packed: bool = False
     shared: bool = False
+    fast_path: bool = True
 
     def __call__(
         self,
@@ -119,7 +120,7 @@ class ForwardPass:
             batch, chunked = packed(prompts, responses), True
         elif self.shared:
             batch, chunked = shared(prompts, responses, self.pad_id), True
-        elif not low and all(map(tree.supports, models)):
+        elif self.fast_path and not low and all(map(tree.supports, models)):
             tree_batch = tree.TreeBatch.of(prompts, responses)
             return _of_tree(model, tree_batch, self.temperature, others or {}, kl, differentiable)
         else:

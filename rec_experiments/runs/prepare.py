@@ -154,13 +154,7 @@ def keep_on_host(model: PreTrainedModel, device: torch.device | str) -> PreTrain
 
 
 def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Its tensors are cloned by an operation of torch. Those of a plan have no values, and
-    `deepcopy` would read the memory where these are not."""
-    copies: dict[int, torch.Tensor] = {
-        id(weight): torch.nn.Parameter(weight.detach().clone()) for weight in model.parameters()
-    }
-    copies |= {id(buffer): buffer.clone() for buffer in model.buffers()}
-    return copy.deepcopy(model, copies).eval().requires_grad_(False)
+    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def load_worker(experiment: Experiment) -> LocalWorker:

@@ -9,18 +9,18 @@
 import pytest
 import torch
 from conftest import experiment
-from test_plan import SMALL, VALUES
+from test_memory import SMALL
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
-from rec_experiments.plan import memory, passes
-from rec_experiments.plan.cost import passes_beside, step_cost
+from rec_experiments.plan import assumptions, memory
+from rec_experiments.plan.cost import extra_passes, step_cost
 from rec_experiments.plan.sampler import SamplerMemory
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.runs.parts import layout
 
+VALUES = assumptions()["values"]
 GPU = {"operations": 1e15, "bandwidth": 1e12, "memory": 80e9}
 LOCAL = ("model=pretrained", "model.path=x", "kl_every=0", "micro_batch_size=null")
 ROWS = (
@@ -46,7 +46,10 @@ def test_operations_are_those_of_the_code_that_trains(kind):
     rows = [
         TokenSequence([n // 4] * 48, [n] * 60, [n]) for n in range(exp.batch_size * exp.group_size)
     ]
-    forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32, **layout(exp))
+    forward = ForwardPass(
+        pad_id=0, temperature=1.0, compute_dtype=torch.float32, fast_path=False,
+        packed=exp.model.packed, shared=exp.model.shared_prompts,
+    )  # fmt: skip
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = AutoModelForCausalLM.from_config(
             memory.configuration(SMALL), attn_implementation="eager"
@@ -87,8 +90,8 @@ def test_a_gradient_step_has_its_part_of_a_batch():
         (("algo=decoupled_ppo", "kl_every=0", "updates=twice"), 0.5),  # once a batch
     ],
 )
-def test_passes_beside_the_gradients(overrides, passes):
-    assert passes_beside(experiment(*overrides)) == passes
+def test_extra_passes(overrides, passes):
+    assert extra_passes(experiment(*overrides)) == passes
 
 
 def test_a_correction_takes_time_where_batches_are_drawn():
@@ -104,22 +107,10 @@ def test_lengths_are_those_that_the_data_set_allows():
     assert found.tokens == 2 * 4 * 50
 
 
-@pytest.mark.parametrize(
-    ("extra", "tokens"),
-    [
-        (("micro_batch_tokens=512", "micro_batch_size=null"), (16, 64)),  # bounded by tokens
-        (("micro_batch_tokens=100", "micro_batch_size=null"), (100, 64)),  # one row is beyond it
-        (("micro_batch_tokens=null", "micro_batch_size=4"), (100, 64)),
-    ],
-)
-def test_a_pass_without_a_limit_of_tokens_may_hold_the_longest_prompts(extra, tokens):
-    exp = experiment(
-        *LOCAL,
-        *extra,
-        "dataset.max_prompt_tokens=100",
-        "dataset.max_response_tokens=64",
-        "group_size=8",
+def test_a_shared_prompt_is_computed_once():
+    lengths = {"prompt_tokens": 60, "response_tokens": 4, "padding": 0}
+    plain, shared = (
+        cost(*ROWS, f"model.shared_prompts={choice}", **lengths).trained
+        for choice in ("false", "true")
     )
-    pass_ = passes.full_pass(exp, 16)
-    assert (len(pass_.prompts[0]), len(pass_.responses[0].tokens)) == tokens
-    assert passes.pass_of(exp, 16)[0] == len(pass_.prompts)
+    assert shared < plain / 2

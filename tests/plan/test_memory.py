@@ -1,0 +1,203 @@
+"""Memory of training in a plan.
+
+1. What is planned is what a run takes.
+2. Deeper models follow from the shallow ones that are measured, on one rank and on several.
+3. Ranks share weights, gradients and optimizer state.
+4. Every copy of the weights is counted where it is held.
+"""
+
+import pytest
+import torch
+from conftest import experiment, run
+from torch import nn
+
+from rec_experiments.plan import memory, passes
+from rec_experiments.plan.memory import Meter
+from rec_experiments.policy.batching import Limits
+from rec_experiments.policy.models import byte_tokenizer
+
+SMALL = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 9,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
+    "max_position_embeddings": 8192, "tie_word_embeddings": False,
+}  # fmt: skip
+GUARDED = ("model=pretrained", "model.path=x", "micro_batch_tokens=4096", "micro_batch_size=null")
+PLAIN = (*GUARDED, "micro_batch_tokens=64", "kl_every=0")
+FEW = SMALL | {"num_hidden_layers": 4}
+WEIGHTS = 4 * (2 * 512 * 64 + 4 * (64 * 64 * 3 + 64 * 96 * 3 + 2 * 64) + 64)  # bytes
+
+
+def counted(*overrides, shape=FEW):
+    return memory.training_memory(experiment(*PLAIN, *overrides), shape, 100)
+
+
+@pytest.fixture
+def copies_alone(monkeypatch):
+    """A micro-batch adds nothing, and need not be measured."""
+    monkeypatch.setattr(memory, "pass_memory", lambda *_: 0.0)
+
+
+def near(copies, rel=0.02):
+    return pytest.approx(copies * WEIGHTS, rel=rel)
+
+
+@pytest.mark.parametrize("extra", [(), ("kl_every=1",), ("updates=slow_fast",)])
+def test_a_run_takes_what_is_planned(extra, tmp_path):
+    """On a CPU, which is device and host in one. One more copy of the weights would show."""
+    shape = SMALL | {"hidden_size": 384, "intermediate_size": 768, "vocab_size": 258,
+                     "num_hidden_layers": 4, "num_key_value_heads": 4}  # fmt: skip
+    overrides = (
+        "model=pretrained", f"model.path={tmp_path}/model", "model.gradient_checkpointing=true",
+        "dataset=arithmetic", "steps=2", "batch_size=4", "group_size=2", "eval_problems=1",
+        "dataset.train_problems=16", "dataset.eval_problems=8", "micro_batch_tokens=64",
+        "micro_batch_size=null", "dataset.max_response_tokens=8", "kl_every=0", "reward=noise",
+        "reward.share=0.4", "device=cpu", *extra,
+    )  # fmt: skip
+    exp = experiment(*overrides)
+    model = memory.build(exp, shape)
+    model.config.eos_token_id, model.config.pad_token_id = 1, 0
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(tmp_path / "model")
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    del model
+    with Meter() as meter:
+        run(tmp_path / "run", *overrides)
+    found = memory.training_memory(exp, shape, 20)
+    weights = memory.model_bytes(exp, shape)
+    planned = max(found[phase].device + found[phase].host for phase in ("train", "step"))
+    planned += weights  # the sampler's
+    assert meter.peak == pytest.approx(planned, abs=weights / 4)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_deeper_models_follow(ranks, monkeypatch):
+    exp = experiment(*GUARDED, f"ranks={ranks}", "micro_batch_tokens=512")
+    followed = memory.training_memory(exp, SMALL, 100)
+    monkeypatch.setattr(memory, "LAYERS", (8, 9))
+    assert memory.training_memory(exp, SMALL, 100)["train"].device == pytest.approx(
+        followed["train"].device, rel=1e-3
+    )
+
+
+def test_ranks_share_weights_and_moments(copies_alone):
+    alone, shared = counted(), counted("ranks=4")
+    assert alone["step"].device > 3.9 * WEIGHTS
+    # Weights, two moments, and the weights that sample: a fourth of each.
+    assert shared["sample"].device == near(1)
+
+
+def test_a_reference_waits_on_the_host(copies_alone):
+    found, without = counted("kl_every=1"), counted()
+    assert found["sample"].device == near(3)  # weights and two moments
+    assert found["sample"].host == near(2)  # the reference, and the weights that sample
+    assert found["train"].device - without["train"].device == near(1)
+    assert without["sample"].host == near(1)
+
+
+def test_sfpo_keeps_the_weights_of_a_batch_on_the_host(copies_alone):
+    plain, kept = (counted(f"updates={rule}") for rule in ("twice", "slow_fast"))
+    for phase in ("train", "step", "sample", "save"):
+        assert kept[phase].device == plain[phase].device
+        assert kept[phase].host - plain[phase].host == near(1), phase
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_an_asynchronous_checkpoint_is_a_copy_on_the_host(ranks, copies_alone):
+    waits, goes_on = (
+        counted(f"ranks={ranks}", f"async_checkpoints={choice}") for choice in ("false", "true")
+    )
+    for phase in ("sample", "train", "step", "save"):
+        assert goes_on[phase].host - waits[phase].host == near(4 / ranks), phase
+        assert goes_on[phase].device == waits[phase].device
+    assert goes_on["resume"] == waits["resume"]
+
+
+def test_a_checkpoint_beside_overlap_has_the_weights_that_sample_whole(copies_alone):
+    overlap = ("pipeline=overlap", "ranks=4")
+    plain, goes_on = (counted(*overlap, f"async_checkpoints={c}") for c in ("false", "true"))
+    for phase in ("sample", "train", "step", "save"):
+        assert plain[phase].host == near(2), phase
+        assert goes_on[phase].host - plain[phase].host == near(3 / 4 + 1), phase
+    assert plain["resume"].host - plain["save"].host == near(3 / 4 + 1)
+
+
+def test_a_checkpoint_has_the_policies_that_move(copies_alone):
+    waits, goes_on = (
+        counted("algo=ppo_ewma", f"async_checkpoints={choice}") for choice in ("false", "true")
+    )
+    assert goes_on["sample"].host - waits["sample"].host == near(5)
+
+
+def test_a_correction_has_a_copy_of_the_model(copies_alone):
+    plain, corrected = counted(), counted("correction=truncated")
+    for phase in plain:
+        more = corrected[phase].device - plain[phase].device
+        assert more == near(1), phase
+    beside = counted("correction=truncated", "pipeline=overlap")
+    assert beside["train"].device == pytest.approx(plain["train"].device, rel=0.02)
+    assert beside["recompute"].device == near(2)  # at its start
+
+
+@pytest.mark.parametrize(
+    ("extra", "rows"),
+    [
+        ((), 5 * 4),
+        (("updates.mini_batches=2",), 3 * 4),
+        (("ranks=3",), 7),
+        (("micro_batch_size=6",), 6),
+    ],
+)
+def test_a_micro_batch_has_at_most_the_rows_of_a_mini_batch(extra, rows):
+    several = (*GUARDED, "batch_size=5", "group_size=4", *extra)
+    for tokens in ("1000000000000", "null"):
+        found = experiment(*several, f"micro_batch_tokens={tokens}")
+        assert len(passes.largest_pass(found, 100)) == rows
+
+
+@pytest.mark.parametrize(
+    ("extra", "tokens"),
+    [
+        (("micro_batch_tokens=512", "micro_batch_size=null"), (16, 64)),  # bounded by tokens
+        (("micro_batch_tokens=100", "micro_batch_size=null"), (100, 64)),  # one row exceeds it
+        (("micro_batch_tokens=null", "micro_batch_size=4"), (100, 64)),
+    ],
+)
+def test_without_a_token_limit_prompts_are_the_longest(extra, tokens):
+    lengths = ("dataset.max_prompt_tokens=100", "dataset.max_response_tokens=64", "group_size=8")
+    first = passes.largest_pass(experiment(*GUARDED, *extra, *lengths), 16)[0]
+    assert (len(first.prompt), len(first.response)) == tokens
+
+
+def test_a_shared_prompt_is_counted_once():
+    several = (*GUARDED, "batch_size=6", "group_size=4", "dataset.max_response_tokens=50")
+    found = {}
+    for shared in (False, True):
+        exp = experiment(*several, "micro_batch_tokens=650", f"model.shared_prompts={shared}")
+        part = passes.largest_pass(exp, 100)
+        found[shared] = len(part), Limits(None, 650, shared=shared).computed(part)
+    assert found == {False: (9, 594), True: (12, 648)}
+
+
+def test_the_meter_counts_what_is_alive():
+    with Meter() as meter:
+        one = torch.zeros(1000)
+        view = one[10:].view(-1)
+        two = one + 1
+        del two
+        assert (meter.peak, meter.held()) == (8000, 4000)
+        one.untyped_storage().resize_(400)
+        del one
+        assert meter.held() == 400
+        del view
+    assert meter.held() == 0
+
+
+def test_a_gradient_is_forgotten_with_its_graph():
+    layer = nn.Linear(100, 100, bias=False)
+    with Meter() as meter:
+        loss = layer(torch.ones(7, 100)).square().sum()
+        loss.backward()
+        del loss
+        assert meter.held() == 80_000  # the weight, which an operation has read, and its gradient
+        layer.zero_grad()
+        assert meter.held() == 40_000
