@@ -1,6 +1,6 @@
-"""How a mini-batch is cut: which sequences each rank takes, and which it computes in one pass.
+"""How a mini-batch is split over ranks and into micro-batches.
 
-Only memory, speed and rounding depend on it.
+The split changes memory, speed and rounding, and nothing else.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TokenSequence(NamedTuple):
-    """A prompt with its response, computed once, and the rows of the mini-batch that are it."""
+    """A prompt with its response, computed once for all `rows` of the mini-batch that equal it."""
 
     prompt: list[int]
     response: list[int]
@@ -27,10 +27,7 @@ class TokenSequence(NamedTuple):
 
 
 def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[TokenSequence]:
-    """The sequences of a mini-batch, in order of their first rows.
-
-    A tiny policy says the same thing to the same prompt most of the time.
-    """
+    """The distinct sequences of a mini-batch, in order of their first rows."""
     rows = defaultdict(list)
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         rows[tuple(prompt), tuple(response)].append(i)
@@ -38,7 +35,7 @@ def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[Token
 
 
 def by_prompt(sequences: Sequence[TokenSequence]) -> list[list[TokenSequence]]:
-    """The sequences of each prompt, in order of their first ones."""
+    """The sequences grouped by prompt, in order of first occurrence."""
     found = defaultdict(list)
     for sequence in sequences:
         found[tuple(sequence.prompt)].append(sequence)
@@ -47,9 +44,9 @@ def by_prompt(sequences: Sequence[TokenSequence]) -> list[list[TokenSequence]]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one pass: most sequences, and most tokens, with padding unless they are packed. None for
-    no limit. shared: a prompt is computed once for all of its responses in the pass, which stand
-    behind it in one row."""
+    """The most sequences and tokens of a micro-batch, None for no limit. Tokens include padding,
+    unless sequences are packed. shared: each prompt is computed once for all of its responses in
+    the micro-batch, which follow it in one row."""
 
     sequences: int | None
     tokens: int | None
@@ -57,13 +54,13 @@ class Limits:
     shared: bool = False
 
     def admit(self, part: list[TokenSequence]) -> bool:
-        """Whether these sequences fit into one pass."""
+        """Whether these sequences fit into one micro-batch."""
         return (self.sequences is None or len(part) <= self.sequences) and (
             self.tokens is None or self.computed(part) <= self.tokens
         )
 
     def computed(self, part: list[TokenSequence]) -> int:
-        """Tokens of one pass, padding included."""
+        """Tokens that a micro-batch computes, including padding."""
         if self.packed:
             return sum(sequence.length for sequence in part)
         if self.shared:
@@ -76,11 +73,11 @@ class Limits:
 
 
 class Pass(NamedTuple):
-    """One forward pass over some sequences, with a backward pass if they need a gradient.
+    """One micro-batch: a forward pass, and a backward pass if its sequences need a gradient.
 
-    chunked: whether any rank's share of it has too many logits to be made at once; all ranks then
-    take the same way through the model, and exchange the same things in the same order.
-    blank: nothing in it counts, it only keeps step with the other ranks.
+    chunked: whether logits are computed in chunks. It is set for all ranks if any rank has too many
+    logits, so that all ranks exchange the same things in the same order.
+    blank: nothing in it counts; it keeps this rank in step with the others.
     """
 
     sequences: list[TokenSequence]
@@ -96,12 +93,12 @@ def passes(
     world: World,
     is_large: Callable[[list[TokenSequence]], bool] = lambda part: False,
 ) -> list[Pass]:
-    """This rank's passes over the sequences of a mini-batch of B rows.
+    """This rank's micro-batches of a mini-batch of B rows.
 
-    Those without a gradient are apart: they are only measured, which costs a third. All ranks make
-    the same number of each kind, in the same order: in every pass they exchange weights and
-    gradients. A rank that has fewer repeats the shortest, blank.
-    is_large: whether the logits of a pass are too many to be made at once.
+    Sequences without a gradient come last, in micro-batches without a backward pass. All ranks make
+    the same number of each kind in the same order, because they exchange weights and gradients in
+    every pass. A rank with fewer repeats its shortest sequence as a blank.
+    is_large: whether the logits of a micro-batch are too many to compute at once.
     """
     mine: list[Pass] = []
     longest_first = sorted(sequences, key=lambda sequence: -sequence.length)
@@ -119,8 +116,8 @@ def passes(
 
 
 def rows_of(sequences: list[TokenSequence], limits: Limits) -> list[list[TokenSequence]]:
-    """What stands in one row: a sequence alone, or, where they share it, as many of a prompt as the
-    limits admit."""
+    """The rows of the model input: single sequences, or, with shared prompts, as many sequences of
+    one prompt as the limits admit."""
     if not limits.shared:
         return [[sequence] for sequence in sequences]
     rows: list[list[TokenSequence]] = []
@@ -134,14 +131,14 @@ def rows_of(sequences: list[TokenSequence], limits: Limits) -> list[list[TokenSe
 
 
 def deal(rows: list[T], ranks: int) -> list[list[T]]:
-    """The rows of each rank. Sorted by length, ranks get like numbers of tokens."""
+    """The rows of each rank. If they are sorted by length, ranks get similar numbers of tokens."""
     return [rows[rank::ranks] for rank in range(ranks)]
 
 
 def micro_batches(sequences: list[TokenSequence], limits: Limits) -> Iterator[list[TokenSequence]]:
-    """The sequences in order, as many together as the limits admit, but at least one.
+    """Micro-batches of the sequences in order: as many as the limits admit, but at least one row.
 
-    Sorted sequences save padding.
+    Sorting the sequences by length saves padding.
     """
     part: list[TokenSequence] = []
     for row in rows_of(sequences, limits):

@@ -1,4 +1,4 @@
-"""Text to tokens and back, as one model wants it: chat template, end tokens, turns."""
+"""Text to tokens and back for one model: chat template, end tokens, turns."""
 
 import re
 from datetime import date
@@ -14,17 +14,18 @@ from rec_experiments.types import Message, Response
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-# "Today" of chat templates that name a date, so that a run does not depend on its day. It is the
-# one that Llama 3's templates themselves fall back to.
+# The date in chat templates that name one, so that runs do not depend on the day: Llama 3's own
+# default.
 TODAY = date(2024, 7, 26)
-# Stands for a model's turn where a chat template is rendered to see what follows one.
+# Placeholder for a turn of the model, to find what a chat template puts after one.
 TURN = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 
 class ChatTemplate:
-    """The tokenizer and the template of one model.
+    """The tokenizer and chat template of one model.
 
-    Raises UserError for a tokenizer without chat template, or a template that refuses a prompt.
+    Raises UserError for a tokenizer without a chat template or an end token, and if the
+    template refuses a prompt.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerFast", model: "PreTrainedModel"):
@@ -34,7 +35,7 @@ class ChatTemplate:
                 f"model.path={tokenizer.name_or_path}: its tokenizer has no chat template; choose "
                 "an instruct model, or put a chat_template.jinja into a local copy of this one"
             )
-        stops = model.generation_config.eos_token_id  # several ids for some families
+        stops = model.generation_config.eos_token_id  # some families have several
         stops = stops if isinstance(stops, list) else [stops]
         self.eos_ids = sorted({i for i in [*stops, tokenizer.eos_token_id] if i is not None})
         if not self.eos_ids:
@@ -42,7 +43,7 @@ class ChatTemplate:
                 f"model.path={tokenizer.name_or_path}: names no end token, so no response would "
                 "end; put eos_token_id into generation_config.json of a local copy"
             )
-        # A model without a pad token never attends to it, so any id serves.
+        # Padding is never attended to, so any id will do.
         self.pad_id = tokenizer.pad_token_id
         if self.pad_id is None:
             self.pad_id = self.eos_ids[0]
@@ -51,8 +52,8 @@ class ChatTemplate:
         unseen = {*self.eos_ids, self.pad_id, tokenizer.bos_token_id} - {None}
         self.unseen_ids = np.array(sorted(unseen))
         self.context = model.config.max_position_embeddings
-        # Templates of reasoning models open the reasoning themselves. The tag is part of what the
-        # model says, so it stands before the response for whoever reads it.
+        # Templates of reasoning models open the reasoning themselves. The tag belongs to the
+        # response, so decoding adds it.
         opened = re.search(r"<think>\s*\Z", self._render(({"role": "user", "content": "?"},)))
         self.opening = opened[0] if opened else ""
 
@@ -75,7 +76,7 @@ class ChatTemplate:
         return self.tokenizer.encode(self._render(messages), add_special_tokens=False)
 
     def encode_all(self, prompts: list[tuple[Message, ...]]) -> list[list[int]]:
-        """At least one prompt, each as `encode` has it, in less time."""
+        """`encode` of each prompt, faster. There must be at least one."""
         texts = [self._render(messages) for messages in prompts]
         return self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)[
             "input_ids"
@@ -85,17 +86,17 @@ class ChatTemplate:
         return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
 
     def encode_reply(self, text: str) -> list[int]:
-        """What stands between two turns of the model: `text` as a user's message.
+        """The tokens between two turns of the model, with `text` as a user's message.
 
-        It is all that the chat template puts after the end token of one turn and before the next,
-        tokenised by itself. Raises UserError for a template that does not show the model's turns.
+        They are everything that the chat template puts between the end token of one turn and the
+        next turn. Raises UserError for a template that omits the model's turns.
         """
         before = {"role": "user", "content": "?"}, {"role": "assistant", "content": TURN}
         rendered = self._render((*before, {"role": "user", "content": text}))
         _, shown, rest = rendered.partition(TURN)
         if not shown:
             raise UserError(
-                "model: its chat template has no place for the turns of a conversation, which this "
+                "model: its chat template omits earlier turns of a conversation, which this "
                 "data set needs; choose another model or another data set"
             )
         for end in self.tokenizer.convert_ids_to_tokens(self.eos_ids):  # the model wrote it
@@ -104,22 +105,22 @@ class ChatTemplate:
         return self.tokenizer.encode(rest, add_special_tokens=False)
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of a response, with the tag that the template opened for it."""
-        # As an array: transformers looks at each number of a list, longer than it takes to decode.
+        """The text of a response, beginning with the tag that the template opened for it."""
+        # As an array: checking each number of a list takes transformers longer than decoding.
         ids = np.array(tokens, dtype=np.int64)
         return self.opening + self.tokenizer.decode(ids[~np.isin(ids, self.unseen_ids)])
 
     def turns(self, response: Response) -> list[str]:
-        """The texts of the policy's turns."""
+        """The texts of the policy's turns, without the environment's."""
         return [text for written, text in self._parts(response) if written]
 
     def transcript(self, response: Response) -> str:
-        """The whole response as text for people, the environment's turns in ⟦ ⟧."""
+        """The whole response for display, with the environment's turns in ⟦ ⟧."""
         parts = self._parts(response)
         return "".join(text if written else f"⟦{text.strip()}⟧" for written, text in parts)
 
     def _parts(self, response: Response) -> list[tuple[bool, str]]:
-        """Whether the policy wrote it, and its text, of each turn."""
+        """Of each turn: whether the policy wrote it, and its text."""
         pairs = zip(response.mask, response.tokens, strict=True)
         parts = []
         for written, turn in groupby(pairs, key=lambda pair: pair[0]):

@@ -1,9 +1,9 @@
-"""The language-model head and what is read off its logits, a chunk of tokens at a time.
+"""The language-model head and the scores read off its logits, one chunk of tokens at a time.
 
 Logits are the largest tensor of a training step: 4,096 tokens of a vocabulary of 151,936 take
-2.5 GB in float32, and log-softmax with its gradient holds several tensors of that size. Here no
-more than `LOGITS_AT_ONCE` of them exist at a time: the forward pass keeps a few numbers a token,
-and the backward pass makes the logits of each chunk again, where they are more than a few.
+2.5 GB in float32, and log-softmax with its gradient holds several tensors of that size. Here at
+most `LOGITS_AT_ONCE` logits exist at a time: the forward pass keeps a few numbers per token, and
+the backward pass recomputes the logits of each chunk, unless there are few.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-# 256 MiB in float32, 441 tokens of a vocabulary of 151,936. Fewer would save little beside the
-# weights of a model with such a vocabulary, and every chunk reads the head's weight and adds to its
-# gradient, which takes longer than the products themselves once a chunk has few tokens.
+# 256 MiB in float32: 441 tokens of a vocabulary of 151,936. Smaller chunks would save little next
+# to the weights of such a model, and would be slow: every chunk reads the head's weight and adds to
+# its gradient.
 LOGITS_AT_ONCE = 2**26
-# So few, 4 MiB in float32, are kept for the backward pass: to make them again would take longer.
+# Up to this many, 4 MiB in float32, are kept for the backward pass instead of recomputed.
 LOGITS_KEPT = 2**20
-REFERENCE = "reference"  # of the other policies the one that KL is measured to
+REFERENCE = "reference"  # the policy that KL is measured to
 
 
 class Head(NamedTuple):
@@ -31,8 +31,7 @@ class Head(NamedTuple):
     bias_V: Tensor | None
 
     def logp(self, rows: slice, temperature: float) -> Tensor:
-        """`tempered_logp` of some tokens. Their logits are made here, and divided in place: what a
-        caller hands over it may hold to the end, and does so once torch.compile has run."""
+        """`tempered_logp` of some tokens; the logits are divided in place."""
         logits_CV = functional.linear(self.hidden_ND[rows], self.weight_VD, self.bias_V)
         logits_CV = logits_CV.to(torch.promote_types(logits_CV.dtype, torch.float32))
         if temperature != 1:
@@ -40,14 +39,14 @@ class Head(NamedTuple):
         return torch.log_softmax(logits_CV, dim=-1)
 
     def to(self, dtype: torch.dtype | None) -> "Head":
-        """In this dtype; None leaves each tensor its own."""
+        """Cast to this dtype; None keeps each tensor's own."""
         bias_V = None if self.bias_V is None else self.bias_V.to(dtype=dtype)
         return Head(self.hidden_ND.to(dtype=dtype), self.weight_VD.to(dtype=dtype), bias_V)
 
 
 class TokenScores(NamedTuple):
-    """Of N tokens, in nats: log-probability of the target, entropy, KL(π_θ ‖ π_reference) or None,
-    and by name the target's log-probability under each other policy."""
+    """Scores of N tokens in nats: the target's log-probability, entropy, KL(π_θ ‖ π_reference) or
+    None, and the target's log-probability under each other policy."""
 
     logp_N: Tensor
     entropy_N: Tensor
@@ -68,7 +67,7 @@ def entropy_and_kl(logp: Tensor, reference_logp: Tensor | None) -> tuple[Tensor,
     p = logp.exp()
     kl = None if reference_logp is None else (p * (logp - reference_logp)).sum(-1)
     differentiable = p.requires_grad or (kl is not None and kl.requires_grad)
-    weighted = p * logp if differentiable else p.mul_(logp)  # it is used up
+    weighted = p * logp if differentiable else p.mul_(logp)
     return -weighted.sum(-1), kl
 
 
@@ -86,14 +85,14 @@ def token_scores(
     kl: bool = False,
     differentiable: Set[str] = frozenset(),
 ) -> TokenScores:
-    """Scores of each target, from one pass over chunks of tokens.
+    """Scores of each target, computed in chunks of tokens.
 
-    The same numbers as from all logits at once, up to rounding. Of the gradient, the part of the
-    weight is summed over the chunks in float32 at least.
+    They equal those of all logits at once up to rounding. The weight's gradient is summed over the
+    chunks in float32 or higher precision.
 
     others: policies to compare with; they get no gradient. kl: whether to measure the divergence
-    from others[REFERENCE]. differentiable: which of "entropy" and "kl" carry a gradient, as the
-    log-probability always does; with KL's the backward pass makes the reference's logits again too.
+    from others[REFERENCE]. differentiable: which of "entropy" and "kl" have a gradient; the
+    log-probability always has one.
     """
     assert REFERENCE in others or not kl
     assert differentiable <= ({"entropy", "kl"} if kl else {"entropy"}), differentiable
@@ -149,7 +148,7 @@ class _TokenScores(torch.autograd.Function):
     def backward(
         ctx: Any, logp_grad_N: Tensor, entropy_grad_N: Tensor, kl_grad_N: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """To the logits of each chunk (`_logits_grad`), and on through the linear layer."""
+        """Backpropagate to the logits of each chunk, then through the linear layer."""
         hidden_ND, weight_VD, bias_V, target_N, entropy_N, kl_N, *saved = ctx.saved_tensors
         head = Head(hidden_ND, weight_VD, bias_V).to(ctx.low)
         reference = Head(*saved).to(ctx.low) if saved else None
@@ -160,7 +159,7 @@ class _TokenScores(torch.autograd.Function):
         if kl_N is not None:
             kl = _Pull(kl_N, kl_grad_N / ctx.temperature)
         precise = torch.promote_types(weight_VD.dtype, torch.float32)
-        kept_NV, ctx.kept = ctx.kept, None  # it is used up
+        kept_NV, ctx.kept = ctx.kept, None  # it is overwritten
         hidden_grad_ND = torch.empty_like(hidden_ND)
         weight_grad_VD = torch.zeros_like(weight_VD, dtype=precise)
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precise)
@@ -172,18 +171,18 @@ class _TokenScores(torch.autograd.Function):
             weight_grad_VD += logits_grad_CV.mT @ head.hidden_ND[rows]
             if bias_grad_V is not None:
                 bias_grad_V += logits_grad_CV.sum(0)
-            del logits_grad_CV  # before the next chunk's logits are made
+            del logits_grad_CV  # before the next chunk's logits are computed
         return hidden_grad_ND, weight_grad_VD, bias_grad_V, *[None] * 5
 
 
 class _Pull(NamedTuple):
-    """A score of N tokens, and the loss's gradient by it over the temperature."""
+    """A score of N tokens, and the gradient of the loss by it, divided by the temperature."""
 
     score_N: Tensor
     grad_N: Tensor
 
     def columns(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Of one chunk, C x 1 each."""
+        """Those of one chunk, C x 1 each."""
         return self.score_N[rows, None], self.grad_N[rows, None]
 
 
@@ -196,9 +195,9 @@ def _scores_of(
     temperature: float,
     kl: bool,
 ) -> list[Tensor]:
-    """Of one chunk: log-probability, entropy, KL if it is wanted, log-probability under others.
+    """Scores of one chunk: log-probability, entropy, KL if requested, log-probability under others.
 
-    kept_NV: what the head says of all tokens, if it is there."""
+    kept_NV: log-probabilities of all tokens, if the forward pass keeps them."""
     target_C = target_N[rows]
     logp_CV = head.logp(rows, temperature) if kept_NV is None else kept_NV[rows]
     reference_CV, other_logp = None, []
@@ -207,7 +206,7 @@ def _scores_of(
         other_logp.append(at_target(other_CV, target_C))
         if kl and name == REFERENCE:
             reference_CV = other_CV
-        del other_CV  # before the next policy's logits are made
+        del other_CV  # before the next policy's logits are computed
     scores = (at_target(logp_CV, target_C), *entropy_and_kl(logp_CV, reference_CV), *other_logp)
     return [x_C for x_C in scores if x_C is not None]
 
@@ -223,11 +222,11 @@ def _logits_grad(
     entropy: _Pull | None,
     kl: _Pull | None,
 ) -> Tensor:
-    """The loss's gradient by one chunk's logits, C x V, in the dtype of its products.
+    """The gradient of the loss by one chunk's logits, C x V, in the dtype of its products.
 
     By logits / temperature: ∂ log p(y) = 1[y] − p, ∂H = −p (log p + H), and
     ∂KL(p ‖ q) = p (log p − log q − KL). All but 1[y] is p times a slope. kept_NV: as in
-    `_scores_of`; its rows are used up.
+    `_scores_of`; its rows are overwritten.
     """
     logp_CV = head.logp(rows, temperature) if kept_NV is None else kept_NV[rows]
     slope_CX = -logp_grad_N[rows, None]  # of V columns as soon as they differ
@@ -245,7 +244,7 @@ def _logits_grad(
 
 
 def _autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """What autocast gives a linear layer; None where it is off."""
+    """The dtype that autocast gives a linear layer; None if it is off."""
     on = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if on else None
 

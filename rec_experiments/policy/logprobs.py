@@ -1,4 +1,4 @@
-"""The one forward pass that training and its metrics share: token ids in, log-probabilities out."""
+"""The forward pass: token ids in, log-probabilities of the response tokens out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -37,7 +37,7 @@ from rec_experiments.policy.token_batch import (
     shared,
 )
 
-# Families whose logits are `lm_head` of the hidden states and nothing after it.
+# Families whose logits are `lm_head` of the hidden states.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 Models = Mapping[str, PreTrainedModel]
 
@@ -45,17 +45,17 @@ __all__ = ["ForwardPass", "Logprobs", "Models", "TokenBatch", "collate", "comput
 
 
 def head_output(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """What the head makes of the hidden state before each response token: logits, B x T x V; 1 x N
-    x V of a packed batch, and of every token, G x L x V, of one with shared prompts."""
+    """The output of the head, by default logits: B x T x V before each response token of a padded
+    batch, 1 x N x V of a packed one, and G x L x V of every token with shared prompts."""
     return model(**batch.inputs(), use_cache=False).logits
 
 
 class Logprobs(NamedTuple):
-    """Of each response token, B x T. Padding may hold anything.
+    """Scores of each response token, B x T, in nats; arbitrary at padding.
 
-    logp_BT: log-probability under the model, differentiable. entropy_BT, kl_BT: of the model, and
-    KL(π_θ ‖ π_reference), at that position, in nats, without gradient unless asked for; kl_BT is
-    None where it was not. others: log-probability under each other policy, without gradient.
+    logp_BT: log-probability under the model, with gradient. entropy_BT: of the model's distribution
+    at that position. kl_BT: KL(π_θ ‖ π_reference), or None. The latter two have a gradient only if
+    it was requested. others: log-probability under each other policy, without gradient.
     """
 
     logp_BT: Tensor
@@ -64,7 +64,7 @@ class Logprobs(NamedTuple):
     others: dict[str, Tensor]
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Logprobs":
-        """With `change` made to every tensor."""
+        """Apply `change` to every tensor."""
         return Logprobs(
             change(self.logp_BT),
             change(self.entropy_BT),
@@ -73,11 +73,11 @@ class Logprobs(NamedTuple):
         )
 
     def rows(self, index_B: Tensor) -> "Logprobs":
-        """These rows, each as often as it is named."""
+        """Select rows; an index may repeat."""
         return self.each(lambda x_BT: x_BT[index_B])
 
     def put(self, index_B: Tensor, rows: "Logprobs") -> None:
-        """Write `rows`, of at most as many tokens, into these rows."""
+        """Overwrite these rows with `rows`, which may have fewer tokens."""
         width = rows.logp_BT.shape[1]
         for mine, theirs in zip(self._tensors(), rows._tensors(), strict=True):
             mine[index_B, :width] = theirs
@@ -89,9 +89,11 @@ class Logprobs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardPass:
-    """How sequences go through a model. compute_dtype: below float32, under autocast; float32
-    leaves the dtype of the weights. packed: in one row without padding, where the head allows it.
-    shared: a prompt once for all of its responses; every head must be plain.
+    """How sequences go through a model.
+
+    compute_dtype: of autocast; float32 keeps the dtype of the weights. packed: pack the sequences
+    into one row, if every head is plain. shared: compute a prompt once for all of its responses;
+    every head must be plain. fast_path: use `policy.tree` for models that it supports.
     """
 
     pad_id: int
@@ -111,7 +113,7 @@ class ForwardPass:
         differentiable: AbstractSet[str] = frozenset(),
         chunked: bool | None = None,
     ) -> Logprobs:
-        """As `compute_logprobs`, of these sequences in order."""
+        """`compute_logprobs` of these sequences, in order."""
         prompts, responses = [s.prompt for s in sequences], [s.response for s in sequences]
         models = [model, *(others or {}).values()]
         low = self.compute_dtype != torch.float32
@@ -126,7 +128,7 @@ class ForwardPass:
         else:
             batch = collate(prompts, responses, self.pad_id)
         device = next(model.parameters()).device
-        # Without a cache, since a pass needs each weight once: its copies would outlast the layer.
+        # No cache: a pass reads each weight once, and cached copies would outlive their layer.
         with torch.autocast(
             device.type, dtype=self.compute_dtype, enabled=low, cache_enabled=False
         ):
@@ -142,7 +144,7 @@ class ForwardPass:
 
 
 def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:
-    """Whether the logits of so many sequences are too many to be made at once."""
+    """Whether the logits of so many sequences are too many to compute at once."""
     return sequences * response_length * vocabulary > LOGITS_AT_ONCE
 
 
@@ -156,23 +158,20 @@ def compute_logprobs(
     differentiable: AbstractSet[str] = frozenset(),
     chunked: bool | None = None,
 ) -> Logprobs:
-    """One forward pass of each of the other policies, then one of the model.
+    """One forward pass of each other policy, then one of the model.
 
-    The ratio π_θ/π_old is only right if the trainer and the sampler use the same temperature.
-
-    others: further models by role. kl: whether to measure the divergence from others[REFERENCE].
-    differentiable: which of "entropy" and "kl" carry a gradient. chunked: whether the logits are
-    made a chunk at a time; None decides by their number, which ranks that share a model must not do
-    each for itself; a tree's always are. Models whose head is not the plain one of a family in
-    PLAIN_HEADS (a soft cap on the logits, a scale) keep the library's own path, with all logits in
-    memory.
+    temperature: that of the sampler, or the ratio π_θ/π_old is wrong. others: further models by
+    role. kl: whether to measure the divergence from others[REFERENCE]. differentiable: which of
+    "entropy" and "kl" have a gradient. chunked: whether to compute the logits in chunks; None
+    decides by their number, which is not allowed for ranks that share a model. Models without a
+    plain head (a soft cap on the logits, a scale) always keep all logits in memory.
     """
     others = others or {}
     if chunked is None:
         chunked = is_large(*batch.shape, model.config.vocab_size)
     if chunked and all(map(has_plain_head, [model, *others.values()])):
         return _in_chunks(model, batch, temperature, others, kl, differentiable)
-    assert isinstance(batch, TokenBatch), "all logits at once are made of padded rows only"
+    assert isinstance(batch, TokenBatch), "models without a plain head take padded batches only"
     return _whole(model, batch, temperature, others, kl, differentiable)
 
 
@@ -184,7 +183,7 @@ def _whole(
     kl: bool,
     differentiable: AbstractSet[str],
 ) -> Logprobs:
-    """`compute_logprobs` from all logits at once."""
+    """`compute_logprobs` with all logits in memory."""
     target_BT = batch.input_ids[:, -batch.response_length :]
     other_BT, reference_BTV = {}, None
     for role, other in others.items():
@@ -193,7 +192,7 @@ def _whole(
             other_BT[role] = at_target(theirs_BTV, target_BT)
         if kl and role == REFERENCE:
             reference_BTV = theirs_BTV
-        del theirs_BTV  # before the next logits are made
+        del theirs_BTV  # before the next logits are computed
     logp_BTV = tempered_logp(head_output(model, batch), temperature)
     with torch.set_grad_enabled(torch.is_grad_enabled() and bool(differentiable)):
         entropy_BT, kl_BT = entropy_and_kl(logp_BTV, reference_BTV)
@@ -206,7 +205,7 @@ def _whole(
 
 
 def has_plain_head(model: nn.Module) -> bool:
-    """Whether the logits are exactly `lm_head` of the hidden states, a linear layer and no more."""
+    """Whether the logits are exactly `lm_head`, a linear layer, of the hidden states."""
     if not isinstance(model, PLAIN_HEADS):
         return False
     return getattr(model.lm_head.forward, "__func__", None) is nn.Linear.forward
@@ -220,15 +219,14 @@ def _in_chunks(
     kl: bool,
     differentiable: AbstractSet[str],
 ) -> Logprobs:
-    """`compute_logprobs` with the head's own forward replaced: it returns scores and not logits.
+    """`compute_logprobs` with the head's forward replaced by one that returns scores, not logits.
 
-    It runs inside the model's forward on purpose: only there are the weights whole if they are
-    sharded over ranks (FSDP), and only there does the gradient find its way back to the shards.
+    It runs inside the model's forward: only there does FSDP gather weights that are sharded over
+    ranks, and return their gradient to the shards.
     """
     heads = {role: _other_head(other, batch) for role, other in others.items()}
 
     def scores_of(hidden_XXD: Tensor) -> Tensor:
-        """What the library takes for logits."""
         head = Head(batch.live(hidden_XXD), model.lm_head.weight, model.lm_head.bias)
         scores = token_scores(
             head, heads, batch.target_N, temperature, kl=kl, differentiable=differentiable
@@ -248,7 +246,7 @@ def _of_tree(
     kl: bool,
     differentiable: AbstractSet[str],
 ) -> Logprobs:
-    """`compute_logprobs` of models that `policy/tree_forward.py` fits."""
+    """`compute_logprobs` of models that `policy.tree` supports."""
     with torch.no_grad():
         heads = {role: _tree_head(other, batch) for role, other in others.items()}
     scores = token_scores(
@@ -267,7 +265,7 @@ def _tree_head(model: PreTrainedModel, batch: tree.TreeBatch) -> Head:
 
 
 def _spread(scores: TokenScores, batch: Batch | tree.TreeBatch) -> Tensor:
-    """B x T x (2, 3 with KL, and 1 for each other policy), 0 at padding."""
+    """The scores as columns of B x T: logp, entropy, KL if measured, others; 0 at padding."""
     columns = [scores.logp_N, scores.entropy_N]
     columns += [] if scores.kl_N is None else [scores.kl_N]
     scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
@@ -280,7 +278,7 @@ def _spread(scores: TokenScores, batch: Batch | tree.TreeBatch) -> Tensor:
 def _named(
     scores_BTX: Tensor, others: Models, kl: bool, differentiable: AbstractSet[str]
 ) -> Logprobs:
-    """What `_spread` made, column by column."""
+    """The columns of `_spread` by name."""
     logp_BT, entropy_BT, *rest = scores_BTX.unbind(-1)
     kl_BT = rest.pop(0) if kl else None
     return Logprobs(
@@ -293,7 +291,7 @@ def _named(
 
 @torch.no_grad()
 def _other_head(other: PreTrainedModel, batch: Batch) -> Head:
-    """The head of another policy, whole, and what it reads at the live tokens."""
+    """The head of another policy with its weights gathered, and the hidden states that it reads."""
     with _head_forward(other, lambda hidden: hidden):
         hidden_ND = batch.live(head_output(other, batch))
     weight_VD, bias_V = other.lm_head.weight, other.lm_head.bias
@@ -302,7 +300,7 @@ def _other_head(other: PreTrainedModel, batch: Batch) -> Head:
 
 @contextmanager
 def _head_forward(model: PreTrainedModel, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """For a while the head computes `forward`; its weights, names and hooks stay as they are."""
+    """Within, the head computes `forward`; its weights, names and hooks stay as they are."""
     model.lm_head.forward = forward
     try:
         yield

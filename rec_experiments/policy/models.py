@@ -1,5 +1,4 @@
-"""The models that a configuration can name. They load when they are asked for, and transformers
-with them: whoever only reads a configuration does not wait for it."""
+"""The model choices of a configuration. Transformers is imported only when a model is built."""
 
 import contextlib
 import math
@@ -15,7 +14,7 @@ from rec_experiments.types import Piece
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-# float16 would need its loss scaled, or small gradients become 0.
+# No float16: small gradients would become 0 without loss scaling.
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{n}" for n in (2, 3, 4)))
 PLAIN_TEMPLATE = (
@@ -26,10 +25,10 @@ PLAIN_TEMPLATE = (
 
 @dataclass(kw_only=True)
 class WarmStart:
-    """A short supervised phase for a model that starts from nothing.
+    """A short supervised phase for a model with random weights.
 
     steps: gradient steps. batch_size: demonstrations in each. learning_rate: the peak of a cosine.
-    seed: of initialisation, author and order; not the seed of a run, which all start alike.
+    seed: of initial weights, demonstrations and their order; runs with other seeds share it.
     """
 
     steps: int
@@ -52,7 +51,7 @@ class WarmStart:
 
 @dataclass(kw_only=True)
 class Tiny(Piece):
-    """A small Qwen2 over bytes, made on the spot: nothing to download.
+    """A small Qwen2 over bytes with random weights; nothing is downloaded.
 
     hidden_size, layers, heads, intermediate_size: as in Qwen2. init_std: standard deviation of the
     initial weights. context: tokens of prompt and response together.
@@ -65,7 +64,7 @@ class Tiny(Piece):
     init_std: float
     context: int
     warm_start: WarmStart
-    compute_dtype: ClassVar[str] = "float32"  # of so small a model no other is of use
+    compute_dtype: ClassVar[str] = "float32"  # no other is of use at this size
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "layers", "heads", "intermediate_size", "context"):
@@ -110,14 +109,14 @@ class Tiny(Piece):
 
 @dataclass(kw_only=True)
 class Pretrained(Piece):
-    """A causal language model of transformers: a hub name or a local folder.
+    """A causal language model of transformers, by hub name or local folder.
 
-    dtype: of weights, gradients and sampling. compute_dtype: of the trainer's forward and backward
-    pass, under autocast; float32 for that of the weights. attention: implementation, as
-    transformers names it. gradient_checkpointing: recompute activations in the backward pass.
-    packed: sequences go through the trainer's model in one row, without padding. shared_prompts: a
-    prompt goes through it once for all of its responses in a pass. compile_layers: torch.compile
-    makes kernels of the trainer's layers.
+    dtype: of weights, gradients and sampling. compute_dtype: of autocast in the trainer's forward
+    and backward pass; float32 keeps that of the weights. attention: an implementation, by its name
+    in transformers. gradient_checkpointing: recompute activations in the backward pass. packed:
+    pack the trainer's sequences into one row, without padding. shared_prompts: compute a prompt
+    once for all of its responses in a micro-batch. compile_layers: torch.compile the trainer's
+    layers.
     """
 
     path: str
@@ -141,8 +140,8 @@ class Pretrained(Piece):
             )
         if self.shared_prompts and self.attention != "sdpa":
             raise ValueError(
-                f"attention={self.attention}: must be sdpa with shared_prompts=true, whose mask no "
-                "other takes"
+                f"attention={self.attention}: must be sdpa with shared_prompts=true; no other "
+                "implementation takes its mask"
             )
         if self.shared_prompts and self.packed:
             raise ValueError("packed=true: must be false with shared_prompts=true")
@@ -165,7 +164,7 @@ class Pretrained(Piece):
         except ImportError as error:  # the package of an attention
             raise UserError(
                 f"model.attention={self.attention}: cannot be used here ({first_line(error)}); "
-                "sdpa needs nothing but torch"
+                "use sdpa, which needs only torch"
             ) from error
         self.check_family(model)
         if self.gradient_checkpointing:
@@ -173,20 +172,20 @@ class Pretrained(Piece):
         return model
 
     def check_family(self, model: "PreTrainedModel") -> None:
-        """Raise UserError for a model that cannot share prompts: one that does more with its hidden
-        states than a linear layer, or whose attention has a window of its own."""
+        """Raise UserError if prompts are to be shared and the model cannot: its head is more than a
+        linear layer, or its attention has a sliding window."""
         from rec_experiments.policy.logprobs import has_plain_head
 
         window = getattr(model.config, "sliding_window", None)
         if self.shared_prompts and (window or not has_plain_head(model)):
-            reason = f"a window of {window} tokens" if window else "a head that is not plain"
+            reason = f"a window of {window} tokens" if window else "more than a linear head"
             raise UserError(
                 f"model.shared_prompts=true: a {model.config.model_type} with {reason} cannot "
                 "share prompts; use shared_prompts=false"
             )
 
     def skeleton(self) -> "PreTrainedModel":
-        """The model with weights that nobody wrote: memory that is not touched is not taken."""
+        """The model without initialised weights, whose memory is never touched."""
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
         from transformers.initialization import no_init_weights
@@ -196,7 +195,7 @@ class Pretrained(Piece):
             model = AutoModelForCausalLM.from_config(
                 config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention
             )
-        with contextlib.suppress(OSError):  # not every model has one
+        with contextlib.suppress(OSError):  # some models have none
             model.generation_config = GenerationConfig.from_pretrained(self.path)
         return model
 
@@ -205,9 +204,9 @@ class Pretrained(Piece):
         from transformers.utils import logging
 
         if not sys.stderr.isatty():
-            logging.disable_progress_bar()  # its redrawn line fills a log file
+            logging.disable_progress_bar()  # it fills log files
         if not _is_local(self.path):
-            hub.silence()  # asks once, in place of many times
+            hub.silence()  # one question to the hub instead of many
         try:
             return auto.from_pretrained(self.path, **options)
         except (OSError, ValueError, SafetensorError) as error:
@@ -219,34 +218,34 @@ class Pretrained(Piece):
 
 
 def _advice(path: str, error: Exception) -> str:
-    """Why a model could not be loaded, and how to get it."""
+    """Why a model could not be loaded, and what to do."""
     from huggingface_hub.errors import GatedRepoError
 
     if Path(path).is_dir():
         return (
-            f"the folder holds no model that can be loaded ({first_line(error)}); it needs config, "
-            "weights and tokenizer, as save_pretrained writes them"
+            f"the folder holds no model that can be loaded ({first_line(error)}); it needs "
+            "configuration, weights and tokenizer, as save_pretrained writes them"
         )
     if _is_local(path):
         return "no such folder; give a folder with a model, or a hub name as OWNER/NAME"
     if isinstance(error.__cause__, GatedRepoError):
         return (
-            f"is gated; accept its terms at https://huggingface.co/{path}, then set HF_TOKEN or "
-            "run `hf auth login`"
+            f"is a gated model; accept its terms at https://huggingface.co/{path}, then set "
+            "HF_TOKEN or run `hf auth login`"
         )
     return (
-        f"cannot be fetched from the hub ({hub.silence() or first_line(error)}); download it where "
-        f"there is a network with `hf download {path} --local-dir FOLDER`, and give the folder"
+        f"cannot be fetched from the hub ({hub.silence() or first_line(error)}); run `hf download "
+        f"{path} --local-dir FOLDER` on a machine with network access, and give the folder"
     )
 
 
 def _is_local(path: str) -> bool:
-    """Whether it can be no name on the hub."""
+    """Whether the path cannot be a name on the hub."""
     return path.startswith((".", "/", "~")) or Path(path).is_dir()
 
 
 def byte_tokenizer() -> "PreTrainedTokenizerFast":
-    """One token a byte, so that any text runs through it; plus <pad> and <eos>."""
+    """One token per byte, so that it encodes any text, and <pad> and <eos>."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""What a choice of model offers."""
+"""The interface of a model choice in the configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class ModelChoice(Protocol):
-    """compute_dtype: of forward and backward pass; float32 for that of the weights."""
+    """compute_dtype: of forward and backward pass; float32 means that of the weights."""
 
     @property
     def compute_dtype(self) -> str: ...
@@ -17,7 +17,7 @@ class ModelChoice(Protocol):
     def tokenizer(self) -> PreTrainedTokenizerFast: ...
 
     def model(self) -> PreTrainedModel:
-        """A new one. Raises UserError for what the user can mend."""
+        """Build or load the model. Raises UserError for what the user can fix."""
 
     def describe(self) -> str:
-        """The model, for people."""
+        """The model in words."""

@@ -1,4 +1,4 @@
-"""The trainer's own log-probabilities of a drawn batch, where the sampler's are corrected for."""
+"""The trainer's log-probabilities of a batch, for algorithms that correct the sampler's."""
 
 import copy
 import dataclasses
@@ -15,19 +15,19 @@ from rec_experiments.types import Rollouts
 
 
 class LogprobRecomputer:
-    """Owns a copy of `model`. forward, limits: as in training."""
+    """It owns a copy of `model`. forward, limits: those of training."""
 
     def __init__(self, model: PreTrainedModel, forward: ForwardPass, limits: Limits) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.forward, self.limits = forward, limits
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Compute with these weights from now on."""
+        """Replace the weights."""
         self.model.load_state_dict(weights)
 
     @torch.no_grad()
     def __call__(self, rollouts: Rollouts) -> Rollouts:
-        """The batch with `behavior` in its logps. The weights must be those that drew it."""
+        """Add `behavior` to the batch's logps. The loaded weights must be those that sampled it."""
         started = time.perf_counter()
         responses = [response.tokens for response in rollouts.responses]
         logps: list[list[float]] = [[] for _ in responses]

@@ -1,15 +1,22 @@
-"""Sequences as a model takes them: in rows that are padded to one width, in one row without, or
-with all responses to a prompt in one row behind it.
+"""Token sequences as model inputs: padded to one width, packed into one row, or with shared
+prompts, where all responses to a prompt follow it in one row.
 
-All say the same of themselves, so that the forward pass does not know which it has.
+The three kinds have one interface, so the forward pass treats them alike.
 """
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+AnyBatch = TypeVar("AnyBatch", bound=NamedTuple)
+
+
+def _moved(batch: AnyBatch, device: torch.device) -> AnyBatch:
+    tensors = {k: x.to(device) for k, x in batch._asdict().items() if isinstance(x, Tensor)}
+    return batch._replace(**tensors)
 
 
 class TokenBatch(NamedTuple):
@@ -18,15 +25,10 @@ class TokenBatch(NamedTuple):
     input_ids: Tensor  # B x (P + T)
     attention_mask: Tensor  # B x (P + T)
     response_length: int  # T
-    live_N: Tensor  # places of the N response tokens that are no padding, in B x T read by rows
+    live_N: Tensor  # positions of the N response tokens in B x T, row by row; no padding
 
     def to(self, device: torch.device) -> "TokenBatch":
-        return TokenBatch(
-            self.input_ids.to(device),
-            self.attention_mask.to(device),
-            self.response_length,
-            self.live_N.to(device),
-        )
+        return _moved(self, device)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -38,8 +40,8 @@ class TokenBatch(NamedTuple):
         return self.input_ids[:, -self.response_length :].flatten()[self.live_N]
 
     def inputs(self) -> dict[str, Any]:
-        """Of the model. Its head sees what comes before each response token, B x T; the last token
-        is not read: nothing comes after it."""
+        """Arguments of the model. Its head reads the position before each response token, B x T;
+        the last token of each row predicts nothing and is not read."""
         mask = self.attention_mask[:, :-1]
         return {
             "input_ids": self.input_ids[:, :-1],
@@ -49,34 +51,27 @@ class TokenBatch(NamedTuple):
         }
 
     def live(self, seen: Tensor) -> Tensor:
-        """Of what the head sees, N x D."""
+        """The hidden states that predict the response tokens, N x D."""
         return seen.flatten(0, 1)[self.live_N]
 
 
 class PackedBatch(NamedTuple):
-    """B sequences in one row, each without its last token, and nothing between them: attention ends
-    where positions begin anew (transformers tells sequences apart by that, and flash attention
-    computes none of what lies between). Responses have at most T tokens, N together."""
+    """B sequences packed into one row, each without its last token. Attention ends where positions
+    restart at 0: transformers separates sequences by that, and flash attention skips what lies
+    between them. Responses have at most T tokens each, N together."""
 
     input_ids: Tensor  # 1 x tokens
     position_ids: Tensor  # 1 x tokens
-    keep_N: Tensor  # the place before each response token, in that row
+    keep_N: Tensor  # the position before each response token, in that row
     target_N: Tensor
-    live_N: Tensor  # places of the response tokens in B x T read by rows
+    live_N: Tensor  # positions of the response tokens in B x T, row by row
     shape: tuple[int, int]  # B and T
 
     def to(self, device: torch.device) -> "PackedBatch":
-        return PackedBatch(
-            self.input_ids.to(device),
-            self.position_ids.to(device),
-            self.keep_N.to(device),
-            self.target_N.to(device),
-            self.live_N.to(device),
-            self.shape,
-        )
+        return _moved(self, device)
 
     def inputs(self) -> dict[str, Any]:
-        """Of the model. Its head sees what comes before each response token, 1 x N."""
+        """Arguments of the model. Its head reads the position before each response token, 1 x N."""
         return {
             "input_ids": self.input_ids,
             "position_ids": self.position_ids,
@@ -84,39 +79,31 @@ class PackedBatch(NamedTuple):
         }
 
     def live(self, seen: Tensor) -> Tensor:
-        """Of what the head sees, N x D."""
+        """The hidden states that predict the response tokens, N x D."""
         return seen[0]
 
 
 class SharedBatch(NamedTuple):
-    """B sequences of G prompts: each row is a prompt and the responses to it, one after the other,
-    each without its last token and as if it stood right behind the prompt; padded right to L.
-    Responses have at most T tokens, N together."""
+    """B sequences with G shared prompts: each row is a prompt and its responses, one after the
+    other, padded right to L. Each response lacks its last token; its positions and attention are as
+    if it directly followed the prompt. Responses have at most T tokens each, N together."""
 
     input_ids: Tensor  # G x L
     position_ids: Tensor  # G x L
-    part_GL: Tensor  # 0 in the prompt, k in its response number k, -1 in padding
-    keep_N: Tensor  # the place before each response token, in G x L read by rows
+    part_GL: Tensor  # 0 in the prompt, k in its k-th response, -1 in padding
+    keep_N: Tensor  # the position before each response token in G x L, row by row
     target_N: Tensor
-    live_N: Tensor  # places of the response tokens in B x T read by rows
+    live_N: Tensor  # positions of the response tokens in B x T, row by row
     shape: tuple[int, int]  # B and T
 
     def to(self, device: torch.device) -> "SharedBatch":
-        return SharedBatch(
-            self.input_ids.to(device),
-            self.position_ids.to(device),
-            self.part_GL.to(device),
-            self.keep_N.to(device),
-            self.target_N.to(device),
-            self.live_N.to(device),
-            self.shape,
-        )
+        return _moved(self, device)
 
     def inputs(self) -> dict[str, Any]:
-        """Of the model. Its head sees every token, G x L. A token attends to what comes before it
-        in its own response and in the prompt; padding too, so that no row of attention is empty."""
-        seer_GL1, seen_G1L = self.part_GL[:, :, None], self.part_GL[:, None]
-        mask_GLL = ((seen_G1L == 0) | (seen_G1L == seer_GL1)).tril()
+        """Arguments of the model. Its head reads every token, G x L. A token attends to the prompt
+        and to earlier tokens of its own response; so does padding, or its attention were empty."""
+        query_GL1, key_G1L = self.part_GL[:, :, None], self.part_GL[:, None]
+        mask_GLL = ((key_G1L == 0) | (key_G1L == query_GL1)).tril()
         return {
             "input_ids": self.input_ids,
             "attention_mask": mask_GLL[:, None],
@@ -124,7 +111,7 @@ class SharedBatch(NamedTuple):
         }
 
     def live(self, seen: Tensor) -> Tensor:
-        """Of what the head sees, N x D."""
+        """The hidden states that predict the response tokens, N x D."""
         return seen.flatten(0, 1)[self.keep_N]
 
 
@@ -134,11 +121,11 @@ Batch = TokenBatch | PackedBatch | SharedBatch
 def collate(
     prompts: list[list[int]], responses: list[list[int]], pad_id: int, response_width: int = 0
 ) -> TokenBatch:
-    """A batch with the responses aligned at one column. `response_width` is a least T."""
+    """A padded batch whose responses start in the same column. response_width: the least T."""
     P = max(len(prompt) for prompt in prompts)
     T = max(response_width, *(len(response) for response in responses))
     rows = [
-        (P - len(prompt), prompt + response, T - len(response))  # padding left, tokens, right
+        (P - len(prompt), prompt + response, T - len(response))  # padding, tokens, padding
         for prompt, response in zip(prompts, responses, strict=True)
     ]
     ids = [[pad_id] * left + tokens + [pad_id] * right for left, tokens, right in rows]
@@ -147,14 +134,13 @@ def collate(
 
 
 def packed(prompts: list[list[int]], responses: list[list[int]]) -> PackedBatch:
-    """The same sequences in one row, without padding. Every prompt has a token, every response
-    too."""
+    """A packed batch. No prompt and no response may be empty."""
     T = max(len(response) for response in responses)
     ids: list[int] = []
     positions: list[int] = []
     keep: list[int] = []
     for prompt, response in zip(prompts, responses, strict=True):
-        first = len(ids) + len(prompt) - 1  # what the first response token comes after
+        first = len(ids) + len(prompt) - 1  # the position before the first response token
         keep += range(first, first + len(response))
         read = (prompt + response)[:-1]
         ids += read
@@ -170,8 +156,7 @@ def packed(prompts: list[list[int]], responses: list[list[int]]) -> PackedBatch:
 
 
 def shared(prompts: list[list[int]], responses: list[list[int]], pad_id: int) -> SharedBatch:
-    """The same sequences, a row for each prompt that differs. Every prompt has a token, every
-    response too."""
+    """A batch with a row for each distinct prompt. No prompt and no response may be empty."""
     T = max(len(response) for response in responses)
     members = defaultdict(list)
     for b, prompt in enumerate(prompts):
@@ -211,5 +196,6 @@ def shared(prompts: list[list[int]], responses: list[list[int]], pad_id: int) ->
 
 
 def response_places(responses: list[list[int]], T: int) -> Tensor:
+    """Positions of all response tokens in B x T, row by row."""
     length_B = np.array([len(response) for response in responses])
     return torch.from_numpy(np.flatnonzero(np.arange(T) < length_B[:, None]))

@@ -1,4 +1,4 @@
-"""The supervised phase of a tiny model, which starts from nothing; made once, then cached."""
+"""The supervised phase of a tiny model with random weights; trained once, then cached."""
 
 import contextlib
 import dataclasses
@@ -33,10 +33,10 @@ def load_warm_start(
     note: Callable[[str], None],
     on_step: Callable[[int, int], None],
 ) -> None:
-    """Warm-start the tiny model on the task's demonstrations, from the cache if it is there."""
+    """Warm-start the tiny model on the data set's demonstrations, or load it from the cache."""
     plan = source.warm_start
     if not plan.steps or not isinstance(task, DemonstratedDataset):
-        note("the tiny model starts untrained on this data set: expect an accuracy near 0")
+        note("the tiny model has no warm start on this data set: expect an accuracy near 0")
         return
     recipe = {
         "version": VERSION,
@@ -44,9 +44,8 @@ def load_warm_start(
         "transformers": transformers.__version__,
         "model": dataclasses.asdict(source),
         "dataset": dataclasses.asdict(task),
-        "problems": problems,  # of a file that changes
+        "problems": problems,  # the file that they come from may change
     }
-    # As `dataclasses.asdict` has it, which copies all that is in a problem.
     written = json.dumps(recipe, sort_keys=True, default=_fields)
     digest = hashlib.sha256(written.encode()).hexdigest()
     file = cache_folder() / f"warm_start_{digest[:16]}.pt"
@@ -72,9 +71,10 @@ def _fields(problem: Problem) -> dict[str, Any]:
 
 
 def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str], None]) -> bytes:
-    """What `make` returns, kept in the file. Runs that start together make it once.
+    """The content of the file, or what `make` returns, which is then kept there.
 
-    A damaged file is made again. Where the folder cannot be written, it is made for this run alone.
+    Runs that start together make it once. A damaged file is replaced. If the folder is not
+    writable, nothing is kept.
     """
     if (found := read_whole(file)) is not None:
         return found
@@ -84,12 +84,12 @@ def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str],
             lock = held.enter_context(open(file.with_suffix(".lock"), "w", opener=no_link))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
-            note(f"warm start: {what}, for this run alone: {file.parent}: {error.strerror}")
+            note(f"warm start: {what}, not kept: {file.parent}: {error.strerror}")
             return make()
         if (found := read_whole(file)) is not None:
             return found
-        again = ", anew: the file is damaged" if file.exists() else ""
-        note(f"warm start: {what}, once, kept in {file}{again}")
+        again = ", which was damaged" if file.exists() else ""
+        note(f"warm start: {what}, once; kept in {file}{again}")
         made = make()
         try:
             write_with_digest(file, made)
@@ -101,13 +101,13 @@ def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str],
 def trajectory(
     task: Dataset, chat: ChatTemplate, problem: Problem, turns: list[str]
 ) -> tuple[list[int], list[bool]]:
-    """Tokens and mask, as of a Response, of the model's turns with the task's replies between."""
+    """Tokens and mask of a demonstration, as in a Response: turns and the replies between them."""
     tokens = chat.encode_response(turns[0])
     mask = [True] * len(tokens)
     for n in range(1, len(turns)):
         assert isinstance(task, MultiTurnDataset)
         text = task.reply(problem, turns[:n])
-        assert text is not None, f"nobody replies to turn {n} of the demonstration {turns}"
+        assert text is not None, f"no reply to turn {n} of the demonstration {turns}"
         reply, turn = chat.encode_reply(text), chat.encode_response(turns[n])
         tokens += reply + turn
         mask += [False] * len(reply) + [True] * len(turn)
@@ -121,9 +121,9 @@ def warm_start(
     plan: WarmStart,
     on_step: Callable[[int, int], None] = lambda step, total: None,
 ) -> None:
-    """Supervised learning of (prompt, response, mask), `plan.batch_size` a step, in order.
+    """Supervised learning on (prompt, response, mask), in order, `plan.batch_size` rows per step.
 
-    Only the response tokens where the mask is True are learned.
+    The loss counts the response tokens whose mask is True.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.learning_rate, betas=(0.9, 0.98))
     model.train()
@@ -141,4 +141,4 @@ def warm_start(
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         on_step(step + 1, plan.steps)
-    model.zero_grad(set_to_none=True)  # nothing of it may reach the first step of the run
+    model.zero_grad(set_to_none=True)  # none of it may reach the run's first step

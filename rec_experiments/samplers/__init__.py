@@ -1,1 +1,1 @@
-"""Samplers: draw responses from a policy, as `rec_experiments.types.Sampler` promises."""
+"""Samplers: implementations of `rec_experiments.types.Sampler`."""

@@ -1,11 +1,11 @@
-"""The native sampler: any decoder-only transformers model, on the device where the model is.
+"""The native sampler for any decoder-only transformers model, on the model's device.
 
-Draws that have said the same so far are one prefix, computed once: at first the prompts, which part
-where a draw chooses another token. A token is chosen by inverse CDF from a uniform that its draw
-names, so a response depends on its `SampleKey` and the weights, not on what was sampled beside it.
-(The batch's shape still reaches the last bits of a logit.)
+Responses that share a prefix share its computation: first the prompts, which branch where responses
+choose different tokens. Each token is chosen by inverse CDF from a uniform number that its sample
+key determines, so a response depends on its `SampleKey` and the weights, not on other responses.
+(The batch's shape still affects the last bits of a logit.)
 
-The B rows are the responses in flight, the U prefixes those in the cache.
+B: responses in flight. U: their distinct prefixes, which are in the cache.
 """
 
 import inspect
@@ -21,11 +21,11 @@ from rec_experiments.rng import uniforms
 from rec_experiments.samplers.prefixes import Memory, Prefixes
 from rec_experiments.types import Response, SampleKey
 
-# exp(logit - max) is counted in units of 2^-44: finer than float32 needs, and the integer sum over
-# up to 2^18 entries stays below 2^63.
+# The unit of exp(logit - max) is 2^-44: finer than float32, and the integer sum over up to 2^18
+# entries stays below 2^63.
 CDF_UNIT = 2.0**44
-# Bytes of keys and values in the cache at once, where `max_rows` says nothing: without a bound an
-# evaluation of GSM8K on a model of 1.5B parameters would take 96 GB.
+# The most bytes of keys and values at once if `max_rows` is None. Without a bound an evaluation of
+# GSM8K with 1.5B parameters would take 96 GB.
 CACHE_AT_ONCE = 2**33
 
 
@@ -38,17 +38,17 @@ def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
 
 
 def _occurrences(numbers: list[int]) -> list[int]:
-    """Of each number, how often it has come before."""
+    """For each number, how often it has occurred before."""
     counts = {n: count() for n in numbers}
     return [next(counts[n]) for n in numbers]
 
 
 class NativeSampler:
-    """Implements `rec_experiments.types.Sampler`. It owns `model`: give it a copy.
+    """Implements `rec_experiments.types.Sampler`. It takes over `model`: pass a copy.
 
-    eos_ids: each of them ends a response. pad_id: fills short prompts; it is masked, so any token
-    will do and None is fine. max_rows: responses decoded at once, None for all.
-    A prompt and its response must fit the model's context; the caller refuses those that do not.
+    eos_ids: each of them ends a response. pad_id: pads short prompts; any token or None will do.
+    max_rows: the most responses decoded at once, None for CACHE_AT_ONCE.
+    A prompt and its response must fit the model's context; the caller checks that.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class NativeSampler:
     ) -> None:
         self.model = model.eval().requires_grad_(False)
         if model.dtype == torch.float32 and "flash" in model.config._attn_implementation:
-            model.set_attn_implementation("sdpa")  # flash attention does not know float32
+            model.set_attn_implementation("sdpa")  # flash attention has no float32
         self.eos = torch.tensor(eos_ids, dtype=torch.long, device=model.device)
         self.pad_id = 0 if pad_id is None else pad_id
         self.decoder = tree.decoder(model)
@@ -71,7 +71,7 @@ class NativeSampler:
         self.memory = Memory()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy `weights` into the model, in place. A tied parameter may appear under any name.
+        """Copy `weights` into the model in place. A tied parameter may have any of its names.
 
         Raises ValueError if a parameter is missing or unknown.
         """
@@ -86,10 +86,10 @@ class NativeSampler:
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
-        """For each prompt one response per draw, in the same order.
+        """For each prompt one response per key, in the same order.
 
-        temperature: log-probabilities are of softmax(logits / temperature). 0 takes the likeliest
-        token and reports log-probabilities at temperature 1.
+        temperature: log-probabilities are of softmax(logits / temperature). 0 is greedy, with
+        log-probabilities at temperature 1.
         Raises FloatingPointError if the policy's logits are not finite.
         """
         rows = [(n, draw) for n, named in enumerate(draws) for draw in named]
@@ -104,7 +104,7 @@ class NativeSampler:
         return [[next(responses) for _ in named] for named in draws]
 
     def _rows_at_once(self, prompt_tokens: int) -> int:
-        """Responses whose keys and values fit into CACHE_AT_ONCE, though no two begin alike."""
+        """How many responses fit into CACHE_AT_ONCE if no two share a prefix."""
         config = self.model.config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = config.hidden_size // config.num_attention_heads
@@ -115,7 +115,7 @@ class NativeSampler:
     def _decode(
         self, prompts: list[list[int]], rows: list[tuple[int, SampleKey]], temperature: float
     ) -> list[Response]:
-        """The responses of `rows`, each a prompt's index and a draw."""
+        """The responses of `rows`, each the index of a prompt and a key."""
         device = self.model.device
         used = sorted({n for n, _ in rows})
         place = {n: i for i, n in enumerate(used)}
@@ -125,18 +125,18 @@ class NativeSampler:
         logits_UV = self._forward(ids_UP, mask_UP, position_UP, cache)
         prefixes = Prefixes.after(cache, mask_UP, self.limit, self.memory, len(rows))
 
-        # Draws of one prompt have different columns, and so have those of one prefix.
+        # Responses to one prompt have different columns, hence so do those that share a prefix.
         columns = _occurrences([n for n, _ in rows])
         column_B = torch.tensor(columns, device=device)
         prefix_B = torch.tensor([place[n] for n, _ in rows], device=device)
-        row_B = torch.arange(len(rows), device=device)  # where each row in flight is reported
+        row_B = torch.arange(len(rows), device=device)  # the response of each row in flight
         uniform_TB = torch.from_numpy(uniforms([draw for _, draw in rows], self.limit)).to(device)
         token_TB = torch.full((self.limit, len(rows)), -1, dtype=torch.long, device=device)
         logp_TB = torch.zeros((self.limit, len(rows)), device=device)
         width, vocabulary = 1 + max(columns), logits_UV.shape[1]
         scratch_XV = logits_UV.new_empty((len(rows), vocabulary), dtype=torch.long)
         for t in range(self.limit):
-            cell_B = prefix_B * width + column_B  # of the prefixes' columns
+            cell_B = prefix_B * width + column_B  # in U x width
             uniform_UX = uniform_TB.new_zeros(len(logits_UV), width)
             uniform_UX.view(-1).index_copy_(0, cell_B, uniform_TB[t].index_select(0, row_B))
             token_UX, logp_UX = choose(logits_UV, uniform_UX, temperature, scratch_XV)
@@ -151,7 +151,7 @@ class NativeSampler:
                 row_B, column_B = row_B[live], column_B[live]
                 prefix_B, chosen_B = prefix_B[live], chosen_B[live]
             pair_M, pair_B = torch.unique(prefix_B * vocabulary + chosen_B, return_inverse=True)
-            if all_go_on and len(pair_M) == prefixes.count:  # each prefix as one, where it was
+            if all_go_on and len(pair_M) == prefixes.count:  # no prefix branches or ends
                 prefix_B, token_M = pair_B, pair_M % vocabulary
             else:
                 parent_M = pair_M // vocabulary
@@ -159,7 +159,7 @@ class NativeSampler:
                 prefix_B = place_M[pair_B]
                 token_M = torch.empty_like(pair_M)
                 token_M[place_M] = pair_M - parent_M * vocabulary
-            if len(pair_M) == len(row_B) and width > 1:  # each row has a prefix of its own
+            if len(pair_M) == len(row_B) and width > 1:  # no two rows share a prefix
                 column_B, width = torch.zeros_like(row_B), 1
             logits_UV = self._step(token_M, prefixes)
         return self._responses(token_TB.T, logp_TB.T)
@@ -179,7 +179,7 @@ class NativeSampler:
         return logits_UV
 
     def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """The library's forward: logits of the last position, U x V. Extends the cache."""
+        """The library's forward pass: logits of the last position, U x V. It extends the cache."""
         optional = {"position_ids": positions, "logits_to_keep": 1}
         known = {name: value for name, value in optional.items() if name in self.accepts}
         output = self.model(
@@ -204,12 +204,12 @@ class NativeSampler:
 def choose(
     logits_UV: Tensor, uniform_UX: Tensor, temperature: float, scratch_XV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Tokens by inverse CDF, one for each uniform, and their float32 log-probabilities; U x X.
+    """Tokens by inverse CDF, one for each uniform number, and their float32 log-probabilities.
 
-    uniform_UX: float64 in [0, 1). scratch_XV: int64, at least U rows, overwritten; fresh memory of
-    that size costs page faults. The CDF counts probability in integers, so it is exact in any
-    order of summation and for any vocabulary: a token of probability 0 is never chosen. Tokens
-    less likely than 2^-44 of the likeliest are left out.
+    uniform_UX: float64 in [0, 1). scratch_XV: int64 with at least U rows, overwritten; new memory
+    of that size would cost page faults. The CDF counts probability in integers, so it is exact in any
+    order of summation: a token of probability 0 is never chosen. Tokens that are less likely than
+    2^-44 of the likeliest have probability 0.
     """
     shifted_UV = logits_UV.float()
     if temperature not in (0, 1):
@@ -221,8 +221,8 @@ def choose(
     if temperature == 0:
         token_UX = shifted_UV.argmax(dim=-1, keepdim=True).expand_as(uniform_UX).contiguous()
     else:
-        # Below the total even when rounded: a float64 under 1 is at most 1 - 2^-53.
+        # Below the total even after rounding: a float64 below 1 is at most 1 - 2^-53.
         target_UX = (uniform_UX * total_U1).long()
         token_UX = torch.searchsorted(cdf_UV, target_UX, right=True)
-        token_UX.clamp_(max=logits_UV.shape[1] - 1)  # logits that are NaN have no CDF
+        token_UX.clamp_(max=logits_UV.shape[1] - 1)  # NaN logits have no CDF
     return token_UX, shifted_UV.gather(1, token_UX) - (total_U1 / CDF_UNIT).log().float()

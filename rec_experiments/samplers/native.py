@@ -1,4 +1,4 @@
-"""The sampler that needs nothing but torch and transformers; `decoding` is how it works."""
+"""Configuration of the native sampler, which needs only torch and transformers (`decoding`)."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Native(Piece):
-    """Config of the native sampler; the values and their meaning are in conf/sampler/native.yaml.
+    """The native sampler; conf/sampler/native.yaml explains the values.
 
     Raises ValueError for a temperature that is not above 0, a negative eval_temperature, max_rows
     below 1, or negative bundle_bytes.
@@ -33,15 +33,14 @@ class Native(Piece):
             raise ValueError(f"eval_temperature={self.eval_temperature}: must be at least 0")
         if self.max_rows is not None and self.max_rows < 1:
             raise ValueError(f"max_rows={self.max_rows}: must be at least 1, or null for all")
-
         if self.bundle_bytes < 0:
             raise ValueError(
                 f"bundle_bytes={self.bundle_bytes}: must be at least 0, for one batch at a time"
             )
 
     def bundle(self, model: "PreTrainedModel", tokens: int) -> int:
-        """As many batches of `tokens` tokens as have room for their keys and values in
-        bundle_bytes, but at least one. Counted as if all heads had keys of their own."""
+        """As many batches of `tokens` tokens as fit their keys and values into bundle_bytes, but at
+        least one. Heads are counted as if none shared its keys."""
         config = model.config.get_text_config()
         a_token = 2 * config.num_hidden_layers * config.hidden_size * model.dtype.itemsize
         return max(1, self.bundle_bytes // (tokens * a_token))
@@ -54,7 +53,7 @@ class Native(Piece):
         max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> "NativeSampler":
-        """The sampler over a copy of `model`. Prompts may have any length."""
+        """A sampler with a copy of `model`. Prompts may have any length."""
         from rec_experiments.samplers.decoding import NativeSampler
 
         return NativeSampler(

@@ -1,7 +1,7 @@
 """The distinct prefixes of the responses in flight, and their key/value cache.
 
-A prefix has a place, a row of every tensor here. It keeps it while it can: only what branches, and
-what would stand behind the last place, is copied.
+Each prefix has a place, a row of every tensor here. Most prefixes keep their place: only those that
+branch, and those behind the last place in use, are copied.
 """
 
 import math
@@ -14,20 +14,19 @@ from torch.nn import functional
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-# Added to the attention scores of padding: its weight is then 0.
+# Added to the attention scores of padding, whose weight is then 0.
 HIDDEN = -math.inf
-# Attention is over a multiple of SPAN positions, and at least LEAST_SPAN: torch has a slow kernel
-# for the tiniest matrix products. Those not used yet are hidden, and hold zeros.
+# Attention reads a multiple of SPAN positions, and at least LEAST_SPAN: torch's kernel for the
+# smallest matrix products is slow. Positions not in use yet are hidden, and are zero.
 SPAN, LEAST_SPAN = 8, 32
-# Bytes of keys and values that a sampler keeps from one call to the next. A large model's would
-# stand beside its training.
+# The most bytes of keys and values that a sampler keeps between calls, since training needs the
+# memory of large models.
 KEPT = 2**27
 
 
 class Memory:
-    """Flat memory for keys and values, by layer and kind. What is kept needs no fresh pages, which
-    cost more than what is written to them. It may hold numbers of an earlier call: `BufferLayer`
-    overwrites what is read."""
+    """Flat memory for keys and values, by layer and kind, reused between calls: new pages cost more
+    than writing to them. It may hold old numbers; `BufferLayer` overwrites what is read."""
 
     def __init__(self) -> None:
         self.flat: dict[tuple[int, int], Tensor] = {}
@@ -35,20 +34,20 @@ class Memory:
     def begin(
         self, name: tuple[int, int], shape: tuple[int, ...], most: int, like: Tensor
     ) -> Tensor:
-        """A tensor of this shape for a cache that begins. most: rows that it may have once; on the
-        host memory for them is set aside, if it is not too much to keep, and taken as it is
-        written."""
+        """A tensor of this shape for a new cache. most: the most rows that it may grow to; on the
+        CPU they are reserved, up to KEPT bytes, and the system provides pages as they are written.
+        """
         size, old = math.prod(shape), self.flat.get(name)
         kind = (like.dtype, like.device)
         if old is None or len(old) < size or (old.dtype, old.device) != kind:
             del old
-            self.flat.pop(name, None)  # before there is more
+            self.flat.pop(name, None)  # before allocating more
             ahead = min(most * math.prod(shape[1:]), KEPT // like.itemsize)
             self.flat[name] = _zeros(max(size, ahead if like.device.type == "cpu" else 0), like)
         return self.flat[name][:size].view(shape)
 
     def more(self, name: tuple[int, int], shape: tuple[int, ...]) -> Tensor:
-        """A tensor of this shape, with the rows that were there before as they were."""
+        """A tensor of this shape that begins with the rows there were before."""
         flat, size = self.flat[name], math.prod(shape)
         if len(flat) < size:
             self.flat[name] = _zeros(size, flat)
@@ -56,35 +55,33 @@ class Memory:
         return self.flat[name][:size].view(shape)
 
     def release(self) -> None:
-        """Keep it for the next call; give it back if it is much, or not on the host, where torch
-        has fresh memory at hand and training needs it."""
+        """End a call: keep the memory if it is on the CPU and at most KEPT bytes, else free it."""
         flats = self.flat.values()
         if sum(x.nbytes for x in flats) > KEPT or any(x.device.type != "cpu" for x in flats):
             self.flat.clear()
 
 
 def _zeros(size: int, like: Tensor) -> Tensor:
-    """On the host from numpy, which leaves it to the system to write them where they are read."""
+    """On the CPU by numpy, whose zeros are not written until they are needed."""
     if like.device.type != "cpu":
         return like.new_zeros(size)
     return torch.from_numpy(np.zeros(size * like.itemsize, np.uint8)).view(like.dtype)
 
 
 def span_of(length: int) -> int:
-    """Positions that attention is over where `length` are in use."""
+    """Positions that attention reads if `length` are in use."""
     return max(LEAST_SPAN, -(-length // SPAN) * SPAN)
 
 
 class BufferLayer(DynamicLayer):
     """A layer of key/value cache in preallocated memory: it never concatenates.
 
-    Of its prefixes, what is behind the positions in use is 0 up to `span_of` them."""
+    Behind the positions in use, up to `span_of` them, it is zero."""
 
     def __init__(
         self, prompt: DynamicLayer, extra: int, memory: Memory, number: int, most: int
     ) -> None:
-        """The cache of the prompts, with room for `extra` more tokens of each. most: prefixes that
-        there may be once."""
+        """The cache of the prompts with room for `extra` more tokens. most: the most prefixes."""
         super().__init__()
         self.dtype, self.device, self.is_initialized = prompt.dtype, prompt.device, True
         self.count, self.length = len(prompt.keys), prompt.get_seq_length()
@@ -110,7 +107,7 @@ class BufferLayer(DynamicLayer):
         return self.keys, self.values
 
     def write(self, key_UJTE: Tensor, value_UJTE: Tensor) -> None:
-        """T more tokens of each prefix, for who reads the buffers."""
+        """Append T tokens to each prefix, for code that reads the buffers."""
         start, self.length = self.length, self.length + key_UJTE.shape[2]
         before, span = span_of(start), span_of(self.length)
         for x_XJLE, new_UJTE in zip(self.buffers, (key_UJTE, value_UJTE), strict=True):
@@ -119,8 +116,7 @@ class BufferLayer(DynamicLayer):
             x_XJLE[: self.count, :, start : self.length] = new_UJTE
 
     def move(self, source_X: Tensor, target_X: Tensor, count: int, places: int) -> None:
-        """Copy some prefixes to other places; from now on there are `count`, with room for so
-        many places."""
+        """Copy prefixes to other places. Afterwards there are `count`, with room for `places`."""
         self.buffers = [
             self.memory.more(name, (places, *x_XJLE.shape[1:]))
             for name, x_XJLE in zip(self.names, self.buffers, strict=True)
@@ -133,21 +129,20 @@ class BufferLayer(DynamicLayer):
 
 @dataclass(slots=True)
 class Prefixes:
-    """`count` prefixes in the first of X places. L: positions of the cache, with room for all."""
+    """`count` prefixes in the first of X places. L: positions of the cache, used or not."""
 
     cache: Cache
-    bias_XL: Tensor  # 0 where there is a token, HIDDEN where there is padding or none yet
+    bias_XL: Tensor  # 0 at tokens, HIDDEN at padding and unused positions
     position_X: Tensor  # of the next token
     count: int
     length: int  # cache positions in use, the same for every prefix
-    most: int  # prefixes that there may be once
+    most: int  # the most prefixes that there may be
 
     @classmethod
     def after(
         cls, cache: Cache, mask_UP: Tensor, extra: int, memory: Memory, most: int
     ) -> "Prefixes":
-        """Those of the prompts, with room for `extra` more tokens of each, in this memory. most:
-        prefixes that there may be once."""
+        """The prompts as prefixes, with room for `extra` more tokens each, in this memory."""
         for i, layer in enumerate(cache.layers):
             if type(layer) is DynamicLayer:  # not a sliding window and the like
                 cache.layers[i] = BufferLayer(layer, extra, memory, i, most)
@@ -162,7 +157,7 @@ class Prefixes:
 
     @property
     def mask_UL(self) -> Tensor:
-        """1 where there is a token, 0 where there is padding; of the positions in use."""
+        """1 at tokens and 0 at padding, over the positions in use."""
         return (self.bias_XL[: self.count, : self.length] == 0).long()
 
     @property
@@ -171,21 +166,21 @@ class Prefixes:
         return self.bias_XL[: self.count, : span_of(self.length)]
 
     def append(self) -> None:
-        """Make room for one more token per prefix."""
+        """Begin one more position of each prefix."""
         self.bias_XL[: self.count, self.length] = 0
         self.length += 1
 
     def branch(self, parent_M: Tensor) -> Tensor:
-        """Go on with these prefixes, in ascending order, each as often as it is named.
+        """Continue with these prefixes, in ascending order and possibly repeated; drop all others.
 
-        Returns the place of each: all of the first M places, in some order.
+        Returns the place of each, a permutation of the first M places.
         """
         count = len(parent_M)
         first_M = functional.pad(parent_M.diff() > 0, (1, 0), value=True)
         stays_M = first_M & (parent_M < count)
         mover_X = (~stays_M).nonzero()[:, 0]
-        # No free place is the source of a move: a prefix that goes on either stays or stands
-        # behind the last place.
+        # No free place is the source of a move: a prefix that continues either keeps its place or
+        # is behind the last place.
         free_M = torch.ones_like(stays_M)
         free_M[parent_M[stays_M]] = False
         source_X, target_X = parent_M[mover_X], free_M.nonzero()[:, 0]
@@ -196,7 +191,7 @@ class Prefixes:
 
     def _move(self, source_X: Tensor, target_X: Tensor, count: int) -> None:
         places = len(self.position_X)
-        if count > places:  # twice as many if there may be, so that growing takes few copies
+        if count > places:  # doubling keeps the number of copies small
             places = max(count, min(2 * places, self.most))
         for layer in self.cache.layers:
             if isinstance(layer, BufferLayer):
@@ -212,7 +207,7 @@ class Prefixes:
 
 
 def _with_room(rows: Tensor, places: int) -> Tensor:
-    """The same rows, with zeros behind them where there are fewer than `places`."""
+    """The rows, padded with zeros to `places`."""
     missing = places - len(rows)
     if not missing:
         return rows

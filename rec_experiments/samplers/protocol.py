@@ -1,4 +1,4 @@
-"""What a choice of sampler offers."""
+"""The interface of a sampler choice in the configuration."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class SamplerChoice(Protocol):
     eval_temperature: float
 
     def bundle(self, model: PreTrainedModel, tokens: int) -> int:
-        """How many batches of one version it is best given at once, at least 1. tokens: the most
-        that a batch can have, prompts included."""
+        """How many batches of one version are best sampled together, at least 1. tokens: the most
+        that a batch can have, including prompts."""
 
     def build(
         self,

@@ -1,8 +1,9 @@
-"""Draws that the jobs of a sweep on this machine share: who needs them first writes them down.
+"""Responses shared by the jobs of a sweep on this machine: the first job that samples them writes
+them to a file.
 
-Runs of one seed begin with the same weights and draw the same from them. The native sampler's draws
-are a function of what names their file here, so a run that reads them is the run that would have
-drawn them, but for the time that it took.
+Runs of one seed begin with the same weights and sample the same responses from them. A file's name
+is a digest of everything that the native sampler's responses depend on, so reading them changes
+nothing but the time.
 """
 
 import contextlib
@@ -21,8 +22,8 @@ from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.samplers.native import Native
 from rec_experiments.types import Response, SampleKey, Sampler
 
-# The environment variable that names the folder. A launcher sets it in its jobs' own processes;
-# where it is not set, as in a run alone, nothing is shared.
+# The environment variable that names the folder. A launcher sets it for its jobs; a single run
+# shares nothing.
 FOLDER = "REC_SHARED_DRAWS"
 
 DIGEST_BYTES = 16
@@ -30,10 +31,8 @@ FIELDS = [field.name for field in dataclasses.fields(Response)]
 
 
 def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
-    """The sampler with draws shared, if this process is told where, and if nothing but what is
-    named here decides on them: `config` is the native sampler's own, and its model one that it
-    knows whole, on the host: what runs there is small, and so are its digest and the files.
-    """
+    """The sampler with shared responses, if FOLDER is set and it is the native sampler itself, not
+    a subclass, on a CPU, where models, digests and files are small."""
     folder = os.environ.get(FOLDER)
     if not folder or type(config) is not Native or not isinstance(sampler, NativeSampler):
         return None
@@ -43,25 +42,25 @@ def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
 
 
 class SharedDraws:
-    """Implements `rec_experiments.types.Sampler`: draws what is not in the folder yet.
+    """Implements `rec_experiments.types.Sampler`: it samples only what is not in the folder.
 
-    A file that is damaged counts as absent. A folder that cannot be written is no fault of the run.
-    Two that need the same at the same time both draw it: to wait would take as long.
+    A damaged file counts as absent, and a folder that is not writable is ignored. Jobs that need
+    the same responses at the same time all sample them: waiting would take as long.
     """
 
     def __init__(self, sampler: NativeSampler, folder: Path) -> None:
         self.sampler, self.folder = sampler, folder
-        self._weights: str | None = None  # digest of those that are loaded, once it was asked for
+        self._weights: str | None = None  # their digest, computed when needed
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """As that of the sampler."""
+        """Load weights into the sampler."""
         self._weights = None
         self.sampler.load(weights)
 
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
-        """As that of the sampler, equal bit for bit."""
+        """What the sampler returns, bit for bit."""
         file = self.folder / f"{self._name(prompts, draws, temperature)}.json"
         found = _unpack(read_whole(file), [len(named) for named in draws])
         if found is None:
@@ -73,7 +72,7 @@ class SharedDraws:
     def _name(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> str:
-        """A digest of all that the responses depend on, to the last bit."""
+        """A digest of everything that the responses depend on."""
         sampler, model = self.sampler, self.sampler.model
         if self._weights is None:
             self._weights = _digest_of(model.state_dict())
@@ -99,7 +98,7 @@ class SharedDraws:
 
 
 def _digest_of(weights: Mapping[str, Tensor]) -> str:
-    """Of names, types, shapes and bytes."""
+    """A digest of names, types, shapes and bytes."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, weight in weights.items():
         digest.update(repr((name, weight.dtype, tuple(weight.shape))).encode())
@@ -108,13 +107,13 @@ def _digest_of(weights: Mapping[str, Tensor]) -> str:
 
 
 def _pack(responses: list[list[Response]]) -> bytes:
-    """As JSON, which has numbers as Python writes them: each comes back as the float that it is."""
+    """As JSON, in which every float survives exactly."""
     rows = [[[getattr(each, name) for name in FIELDS] for each in named] for named in responses]
     return json.dumps(rows).encode()
 
 
 def _unpack(data: bytes | None, counts: list[int]) -> list[list[Response]] | None:
-    """What `_pack` made of so many responses to each prompt; None for anything else."""
+    """The inverse of `_pack`, or None if the data is not that many responses to each prompt."""
     try:
         rows = json.loads(data or b"")
         found = [

@@ -1,13 +1,12 @@
-"""The vLLM sampler: rollouts by the vLLM engine, its weights replaced in place at each version.
+"""The vLLM sampler: the engine's weights are replaced in place at each version.
 
 The engine runs inside this process (one device) or drives one worker process per device (tensor
-parallelism). It starts with dummy weights and samples from what `load` gives it; no weight goes
-through the disk.
+parallelism). It starts with dummy weights and samples from those that `load` gives it; no weight
+goes through the disk.
 
-What was run: vLLM 0.32 on CPU, with one and with two processes. Sleeping and the push to
-tensor-parallel workers on GPUs (`_push_ipc`) are written against the interface of vLLM 0.32, which
-the tests hold them to, and were not run. Nor was VLLM_BATCH_INVARIANT, which a process that only
-draws on a GPU has in its environment (`determinism.drawing_environment`).
+Tested with vLLM 0.32 on a CPU, with one and with two processes. Sleeping, the push to
+tensor-parallel workers on GPUs (`_push_ipc`) and VLLM_BATCH_INVARIANT
+(`determinism.drawing_environment`) were never run; tests check them against vLLM's interface.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16")
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
-# Read by vLLM when it is imported. The engine belongs in this process: tensors are then handed to
-# it, not copied. Its log lines would bury the run's own; VLLM_LOGGING_LEVEL brings them back.
+# vLLM reads these at import. An engine in this process takes tensors without copies. Its log lines
+# would bury the run's own; set VLLM_LOGGING_LEVEL to see them.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -55,10 +54,10 @@ ENVIRONMENT = {
 
 @dataclass(kw_only=True)
 class Vllm(Piece):
-    """Config of the vLLM sampler; the values and their meaning are in conf/sampler/vllm.yaml.
+    """The vLLM sampler; conf/sampler/vllm.yaml explains the values.
 
-    Raises ValueError for a value out of range. There is no top_p and no top_k: cutting the
-    distribution draws from another policy than the one whose probabilities the ratio compares.
+    Raises ValueError for a value out of range. There is no top_p and no top_k: with a truncated
+    distribution, samples come from another policy than the one in the importance ratio.
     """
 
     temperature: float
@@ -94,7 +93,7 @@ class Vllm(Piece):
             )
 
     def bundle(self, model: PreTrainedModel, tokens: int) -> int:
-        """One batch at a time: the engine is busy with that many responses."""
+        """One batch at a time: it is enough to keep the engine busy."""
         return 1
 
     def build(
@@ -113,10 +112,10 @@ class Vllm(Piece):
 
 
 class VllmSampler:
-    """Implements `rec_experiments.types.Sampler`. `load` comes before the first `sample`.
+    """Implements `rec_experiments.types.Sampler`. Call `load` before the first `sample`.
 
-    eos_ids: each of them ends a response. A response is cut after max_response_tokens, and where it
-    and its prompt reach max_prompt_tokens + max_response_tokens together.
+    eos_ids: each of them ends a response. A response ends after max_response_tokens, or when it and
+    its prompt together reach max_prompt_tokens + max_response_tokens.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class VllmSampler:
                     folder,
                     load_format="dummy",
                     skip_tokenizer_init=True,
-                    generation_config="vllm",  # not the sampling defaults that come with a model
+                    generation_config="vllm",  # not the model's own sampling defaults
                     logprobs_mode="processed_logprobs",  # at the sampling temperature
                     dtype=dtype_name(self.dtype),
                     max_model_len=max_prompt_tokens + max_response_tokens,
@@ -158,11 +157,11 @@ class VllmSampler:
                     kv_cache_memory_bytes=config.kv_cache_memory_bytes,
                     enforce_eager=config.enforce_eager,
                     enable_sleep_mode=config.sleep,
-                    # On a CPU a seeded request fails when its prompt is computed in chunks.
+                    # On a CPU a seeded request fails if its prompt is computed in chunks.
                     enable_chunked_prefill=False if current_platform.is_cpu() else None,
                     **({"weight_transfer_config": {"backend": "ipc"}} if self.devices > 1 else {}),
                 )
-                # What the machine's kernels cannot do shows only when they run.
+                # Unsupported kernels fail only when they run.
                 first = vllm.SamplingParams(max_tokens=1, detokenize=False)
                 self.engine.generate({"prompt_token_ids": [0]}, first, use_tqdm=False)
             except (ValueError, RuntimeError) as error:
@@ -176,8 +175,8 @@ class VllmSampler:
         self._rest()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Replace the engine's weights in place, and forget what it cached of the old ones. Weights
-        are read one after the other, so that those of a model in parts are never whole at once.
+        """Replace the engine's weights in place, and clear its prefix cache. Weights are read one
+        at a time, so a sharded model is never gathered as a whole.
 
         Raises ValueError if a parameter is missing or unknown.
         """
@@ -188,14 +187,14 @@ class VllmSampler:
         cast = ((name, weights[name].detach().to(self.dtype)) for name in weights)
         if self.devices > 1:
             self._push_ipc(cast)
-        else:  # only within a process can weights be handed over one by one
+        else:  # within one process weights can be passed one by one
             self.engine.collective_rpc("receive_weights", args=(self.in_process(cast),))
         if not self.engine.reset_prefix_cache():
-            raise RuntimeError("vLLM kept its prefix cache: it would mix two policies")
+            raise RuntimeError("vLLM kept its prefix cache, which would mix two policies")
 
     def _push_ipc(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Weights to the workers through CUDA memory of their own device, all on this machine, a
-        chunk at a time: torch keeps a chunk's memory until the workers have let go of it."""
+        """Send weights to the workers on this machine in chunks, through CUDA memory of each
+        worker's device. Torch keeps a chunk's memory until the workers release it."""
         import torch
         from torch.multiprocessing.reductions import reduce_tensor
 
@@ -209,16 +208,16 @@ class VllmSampler:
         self.engine.finish_weight_update()
 
     def _wake(self) -> None:
-        """Take back the memory that was given up."""
+        """Take the device's memory again."""
         if self.asleep:
             import torch
 
-            torch.cuda.empty_cache()  # what training no longer needs, but torch still holds
+            torch.cuda.empty_cache()  # memory that training freed, but torch still holds
             self.engine.wake_up()
             self.asleep = False
 
     def _rest(self) -> None:
-        """Give up the device's memory until the next draw: the weights go to the host."""
+        """Free the device's memory until the next call; the weights move to the host."""
         if self.sleeps:
             self.engine.sleep(level=1)
             self.asleep = True
@@ -226,10 +225,10 @@ class VllmSampler:
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
-        """For each prompt one response per draw, in the same order.
+        """For each prompt one response per key, in the same order.
 
-        temperature: log-probabilities are of softmax(logits / temperature). 0 takes the likeliest
-        token and reports log-probabilities at temperature 1.
+        temperature: log-probabilities are of softmax(logits / temperature). 0 is greedy, with
+        log-probabilities at temperature 1.
         Raises FloatingPointError if the policy's logits are not finite.
         """
         rows = [
@@ -251,7 +250,7 @@ class VllmSampler:
             seed=integer(draw),
             max_tokens=self.limit,
             stop_token_ids=self.eos_ids,
-            logprobs=0,  # of the drawn token alone
+            logprobs=0,  # of the sampled token only
             detokenize=False,
         )
 
@@ -264,15 +263,15 @@ class VllmSampler:
 
 
 class WeightReceiver:
-    """What vLLM adds to its worker class, in each worker process."""
+    """Mixed into vLLM's worker class in each worker process."""
 
     def receive_weights(self: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Load all parameters, named as in the transformers model, into the engine's tensors."""
+        """Load all parameters, by their names in transformers, into the engine's tensors."""
         self.reload_weights(weights_iterator=iter(weights))
         head: Any = getattr(self.model_runner.get_model(), "lm_head", None)
         if hasattr(head, "cpu_linear"):
-            # On some CPUs the head multiplies by a packed copy, which reloading forgets if the
-            # embeddings are tied.
+            # On some CPUs the head uses a packed copy of its weight, which reloading does not
+            # update if the embeddings are tied.
             head.quant_method.process_weights_after_loading(head)
 
 
@@ -291,7 +290,7 @@ def _import_vllm() -> ModuleType:
 
 
 def _save_config(model: PreTrainedModel, folder: str) -> None:
-    """What vLLM has to read of a model: its configuration, with the architecture's name."""
+    """Write the configuration that vLLM reads, with the architecture's name."""
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
@@ -299,7 +298,7 @@ def _save_config(model: PreTrainedModel, folder: str) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Starting vLLM reseeds python, numpy and torch and disables torch.set_num_threads; undo it."""
+    """Undo what starting vLLM does: it reseeds all generators and disables set_num_threads."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""Weights on their way into vLLM: on which devices, and a chunk at a time."""
+"""Sending weights to vLLM: devices and chunks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PUSHED_AT_ONCE = 1 << 30  # bytes of weights on their way to each device
+PUSHED_AT_ONCE = 1 << 30  # bytes of weights per chunk and device
 
 
 def check_devices(engine: int, seen: int, ranks: int) -> None:
-    """Raise UserError unless an engine of so many GPUs has them for itself. seen: GPUs that this
-    process sees. ranks: processes that train, and would each start an engine in their midst."""
+    """Raise UserError if an engine on `engine` GPUs cannot run. seen: GPUs that this process sees.
+    ranks: training processes, each of which would start an engine."""
     if ranks > 1:
         raise UserError(
             f"sampler=vllm: with ranks={ranks} every engine would start on the first GPU; "
@@ -24,13 +24,13 @@ def check_devices(engine: int, seen: int, ranks: int) -> None:
         )
     if engine > seen:
         raise UserError(
-            f"sampler.tensor_parallel_size={engine}: the process that draws sees {seen} GPU; "
-            "pipeline=overlap gives it one, pipeline=sequential all"
+            f"sampler.tensor_parallel_size={engine}: the process that samples sees {seen} GPU; it "
+            "sees one with pipeline=overlap, all with pipeline=sequential"
         )
 
 
 def chunks(weights: Iterable[tuple[str, Tensor]], most: int) -> Iterator[list[tuple[str, Tensor]]]:
-    """The weights in order, at most so many bytes together, but at least one."""
+    """The weights in order, in chunks of at most `most` bytes, but at least one weight."""
     part: list[tuple[str, Tensor]] = []
     held = 0
     for name, weight in weights:
@@ -49,8 +49,8 @@ def update_info(
     uuids: list[str],
     share: Callable[[Tensor], tuple[Any, Any]],
 ) -> dict[str, Any]:
-    """What vLLM's IPC engine is told of a chunk. copies: of each weight one on each device of
-    `uuids`. share: makes a handle of one, as torch's `reduce_tensor`."""
+    """The message to vLLM's IPC engine about a chunk. copies: of each weight, one on each device of
+    `uuids`. share: makes a handle of a tensor, as torch's `reduce_tensor` does."""
     return {
         "names": [name for name, _ in part],
         "dtype_names": [dtype_name(w.dtype) for _, w in part],

@@ -255,7 +255,7 @@ def test_a_layer_keeps_tensors_and_no_graph():
 def test_a_second_backward_pass_is_told():
     out = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT.sum()
     out.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="can be differentiated once"):
+    with pytest.raises(RuntimeError, match="can be differentiated only once"):
         out.backward()
 
 

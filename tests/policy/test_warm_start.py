@@ -45,7 +45,7 @@ def test_a_damaged_file_is_made_again_and_named(tmp_path, maker, damage):
     file.write_bytes(damage)
     assert maker(file) == b"weights"
     assert file.read_bytes() == b"weights"
-    assert maker.said[1].endswith(f"kept in {file}, anew: the file is damaged")
+    assert maker.said[1].endswith(f"kept in {file}, which was damaged")
 
 
 def test_one_without_a_digest_is_made_again(tmp_path, maker):
@@ -57,7 +57,7 @@ def test_a_cache_that_cannot_be_a_folder_stops_no_run(tmp_path, maker):
     (tmp_path / "cache").write_text("a file")
     assert maker(tmp_path / "cache" / "a.pt") == b"weights"
     assert maker.said == [
-        f"warm start: 4 supervised steps, for this run alone: {tmp_path / 'cache'}: File exists"
+        f"warm start: 4 supervised steps, not kept: {tmp_path / 'cache'}: File exists"
     ]
 
 
@@ -67,7 +67,7 @@ def test_a_lock_that_is_no_file_is_neither_followed_nor_waited_for(tmp_path, mak
     other.write_text("mine")
     lock.symlink_to(other) if kind == "link" else os.mkfifo(lock)
     assert maker(tmp_path / "a.pt") == b"weights"
-    assert "for this run alone" in maker.said[0]
+    assert "not kept" in maker.said[0]
     assert other.read_text() == "mine"
 
 

@@ -416,7 +416,7 @@ def test_between_two_turns_stands_what_the_template_puts_there(name):
 
 
 def test_a_template_without_turns_is_refused():
-    with pytest.raises(UserError, match="chat template has no place for the turns"):
+    with pytest.raises(UserError, match="chat template omits earlier turns"):
         codec_of("{{ messages[0].content }}", "<eos>").encode_reply("out")
 
 

@@ -56,5 +56,5 @@ def test_engines_that_would_share_a_gpu_are_refused():
     check_devices(4, 4, ranks=1)
     with pytest.raises(UserError, match="ranks=8 every engine would start on the first GPU"):
         check_devices(1, 8, ranks=8)
-    with pytest.raises(UserError, match="tensor_parallel_size=2: the process that draws sees 1"):
+    with pytest.raises(UserError, match="tensor_parallel_size=2: the process that samples sees 1"):
         check_devices(2, 1, ranks=1)

@@ -1,8 +1,7 @@
-"""Causal attention over rows from their first position on, with a way back for gradients.
+"""Causal attention over rows, with a written-out backward pass.
 
-Of short rows it is plain products: torch's own kernel is made for long ones. The scores' largest
-number is not looked for. Almost always their exponentials are neither too large nor too small, and
-the sums of these say so.
+Short rows use plain matrix products; torch's kernel is faster only for long ones. The softmax does
+not subtract the largest score first: the sums of exponentials tell whether it had to.
 """
 
 from collections.abc import Callable
@@ -11,22 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Positions up to which it is plain products: at 40 in .5 of the time of torch's kernel, forward and
-# backward, at 64 in .9, at 96 in 1.4.
+# The most positions for plain products. Forward and backward take .5 of the time of torch's kernel
+# at 40 positions, .9 at 64, 1.4 at 96.
 LONGEST_SHORT = 64
-# Between which each sum of exponentials must lie. One that is rounded to 0 or loses digits, below
-# 1e-38, is then none that counts, and its product with a value is no larger than float32 can hold
-# unless values are beyond 1e18.
+# Each sum of exponentials must lie between these. An exponential that underflows, below 1e-38, is
+# then negligible, and products with values overflow only if values exceed 1e18.
 SMALLEST_SUM, LARGEST_SUM = 1e-20, 1e20
 
-# From the gradient by what the positions read to that by queries, keys and values, H x B x L x E.
+# From the gradient by the output to that by queries, keys and values, H x B x L x E.
 Pull = Callable[[Tensor], Tensor]
 
 
 def attend(in_rows_HBLE: Tensor, heads: int, scaling: float) -> tuple[Tensor, Pull]:
-    """What the positions of B rows read, X x B x L x E of X heads, and the way back.
+    """The output of attention over B rows, X x B x L x E with X query heads, and its backward pass.
 
-    in_rows_HBLE: queries of these heads, then keys, then as many values.
+    in_rows_HBLE: the heads of queries, then of keys, then of values.
     """
     key_heads = (len(in_rows_HBLE) - heads) // 2
     query_XBLE, key_JBLE, value_JBLE = in_rows_HBLE.split((heads, key_heads, key_heads))
@@ -37,7 +35,7 @@ def attend(in_rows_HBLE: Tensor, heads: int, scaling: float) -> tuple[Tensor, Pu
 def _by_torch(
     query_XBLE: Tensor, key_JBLE: Tensor, value_JBLE: Tensor, scaling: float
 ) -> tuple[Tensor, Pull]:
-    with torch.enable_grad():  # a graph of its own
+    with torch.enable_grad():  # a separate graph
         leaves = [x.detach().requires_grad_() for x in (query_XBLE, key_JBLE, value_JBLE)]
         query_BXLE, key_BJLE, value_BJLE = (x.transpose(0, 1) for x in leaves)
         mixed_BXLE = functional.scaled_dot_product_attention(
@@ -77,7 +75,7 @@ def _by_products(
 
 
 def _weights(query_ZLE: Tensor, key_ZLE: Tensor) -> tuple[Tensor, Tensor]:
-    """What each position takes of those up to it, not yet divided by its total, and that."""
+    """Attention weights before normalisation, and the sums to divide by."""
     weight_ZLL = torch.bmm(query_ZLE, key_ZLE.mT).exp_().tril_()
     total_ZL1 = weight_ZLL.sum(dim=-1, keepdim=True)
     if _is_exact(total_ZL1):
@@ -93,12 +91,12 @@ def _is_exact(total_ZL1: Tensor) -> bool:
 
 
 def _repeated(x_JBLE: Tensor, times: int) -> Tensor:
-    """Each head for all the heads of queries that share it."""
+    """Repeat each key or value head for the query heads that share it."""
     return x_JBLE if times == 1 else x_JBLE.repeat_interleave(times, dim=0)
 
 
 def _product(one_ZLL: Tensor, other_ZLE: Tensor, times: int, found_JBLE: Tensor) -> None:
-    """Write the products to `found_JBLE`, summed over the heads of queries that share a head."""
+    """Write the products to `found_JBLE`, summed over the query heads that share a key head."""
     if times == 1:
         torch.bmm(one_ZLL, other_ZLE, out=found_JBLE.view(other_ZLE.shape))
     else:

@@ -1,11 +1,11 @@
-"""Forward and backward pass of a plain Llama or Qwen2 over the tree of a pass's prefixes.
+"""Forward and backward pass of a plain Llama or Qwen2 over the tree of a micro-batch's prefixes.
 
-A small model moves more bytes than it multiplies numbers, so what counts is how often each tensor
-is read and written. Here linear layers see each prefix once, nothing is padded but inside of
-attention, a norm's weight is multiplied into the layer that reads it, pairs of channels turn as one
-complex number, and the backward pass is written out.
+A small model is bound by memory traffic, so what counts is how often each tensor is read and
+written. Linear layers see each prefix once, only attention is padded, a norm's weight is multiplied
+into the layer that reads it, rotary pairs of channels are complex numbers, and the backward pass is
+written out.
 
-Suffixes are as in `types.py`: U prefixes; B rows of at most L positions.
+U: prefixes; B rows of at most L positions.
 """
 
 import functools
@@ -26,8 +26,8 @@ from rec_experiments.policy.tree.attention import Pull, attend
 from rec_experiments.policy.tree.batch import TreeBatch
 from rec_experiments.policy.tree.decoding_step import is_plain
 
-# Of the modules of a model that is computed here, the embedding and what makes angles of positions
-# are called; the others are read.
+# The modules of a supported model. The embedding and the rotary embedding are called; of the others
+# only the weights are read.
 CLASSES = {
     *(llama.LlamaForCausalLM, llama.LlamaModel, llama.LlamaDecoderLayer, llama.LlamaAttention),
     *(llama.LlamaMLP, llama.LlamaRMSNorm, llama.LlamaRotaryEmbedding),
@@ -36,21 +36,21 @@ CLASSES = {
     *(nn.Linear, nn.Embedding, nn.ModuleList, type(ACT2FN["silu"])),
 }
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# Weights of a layer's matrices. They are copied in every pass, which larger ones cost more than
-# they save.
+# The most weights in a layer's matrices. Every pass copies them, which costs more than it saves for
+# larger layers.
 LARGEST_LAYER = 2**21
 
 
 def fits(model: PreTrainedModel) -> bool:
-    """Whether the model is exactly what is computed here: small, plain, on the host, in float32 or
-    float64 throughout, without a module that computes otherwise and without anybody listening."""
+    """Whether the model is exactly what is computed here: small, plain, on the CPU, in float32 or
+    float64 throughout, with no other kind of module and no hooks."""
     if not is_plain(model) or model.device.type != "cpu":
         return False
     config = model.config
     if config._attn_implementation != "sdpa" or (model.training and config.attention_dropout):
         return False
     dtypes: set[torch.dtype] = set()
-    for module in model.modules():  # once: this is asked for in every pass
+    for module in model.modules():  # a single loop, because every pass asks
         own = vars(module)
         if type(module) not in CLASSES or "forward" in own or own.get("gradient_checkpointing"):
             return False
@@ -74,7 +74,7 @@ def _layer_fits(layer: Any) -> bool:
 
 
 def hidden_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
-    """What the head reads before each response token, N x D."""
+    """The hidden states that the head reads, one before each response token, N x D."""
     decoder, config = model.model, model.config
     cos_1UE, sin_1UE = decoder.rotary_emb(decoder.embed_tokens.weight, batch.position_ids[None])
     half = cos_1UE.shape[-1] // 2
@@ -113,12 +113,11 @@ class _Shape(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """Where queries, keys and values stand in attention: H x B x L places of E channels, the heads
-    of queries first.
+    """Indices between prefixes, U x H, and attention's places, H x B x L, query heads first.
 
-    source_X: of each place, its prefix and head, in U x H. first_X: a place of each prefix and
-    head; first_query_X: of each prefix and head of queries. again_X: all other places that are no
-    padding; again_source_X: prefix and head of these.
+    source_X: the prefix and head at each place. first_X: the first place of each prefix and head;
+    first_query_X: the same for query heads. again_X: the places of repeats; again_source_X: their
+    prefixes and heads.
     """
 
     rows: tuple[int, int]  # B and L
@@ -144,7 +143,7 @@ class _Places(NamedTuple):
 
 
 class _Parameters(NamedTuple):
-    """Of a layer."""
+    """The parameters of a layer."""
 
     q_XD: Tensor
     k_XD: Tensor
@@ -180,13 +179,14 @@ class _Parameters(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """The matrices of a layer as a pass reads them: queries, keys and values as one, with its bias;
-    what reads a norm holds the norm's weight, but for `plain_XD`.
+    """The matrices of a layer as a pass reads them. Queries, keys and values are one matrix with
+    one bias; matrices that read a norm include its weight, except `plain_XD`.
 
-    The channels of a head that turn together stand side by side, which no score can tell.
+    The two channels of each rotary pair are neighbours; attention scores do not depend on the order
+    of channels.
     """
 
-    plain_XD: Tensor  # queries, keys and values without it
+    plain_XD: Tensor  # queries, keys and values without the norm's weight
     qkv_XD: Tensor
     bias_X: Tensor | None
     o_DX: Tensor
@@ -221,13 +221,13 @@ def _order(heads: int, key_heads: int, width: int) -> tuple[NDArray[np.int64], N
 
 
 class _Kept(NamedTuple):
-    """Of a layer's forward pass, for the backward pass. unit: what a norm gives without its weight.
-    scale: of each token, by which it does so."""
+    """Results of a layer's forward pass for its backward pass. unit: a norm's output without its
+    weight. scale: the factor of each token in it."""
 
     weights: _Weights
     unit_UD: Tensor
     scale_U1: Tensor
-    pull: Pull  # back through attention
+    pull: Pull  # attention's backward pass
     mixed_UX: Tensor
     mlp_unit_UD: Tensor
     mlp_scale_U1: Tensor
@@ -239,7 +239,7 @@ class _Kept(NamedTuple):
 def _forward(
     x_UD: Tensor, shape: _Shape, places: _Places, turn_U1E: Tensor, weights: _Weights
 ) -> tuple[Tensor, _Kept]:
-    """A layer's output, and what its backward pass needs."""
+    """A layer's output, and the results that its backward pass needs."""
     unit_UD, scale_U1 = _unit(x_UD, shape.epsilon)
     qkv_UX = functional.linear(unit_UD, weights.qkv_XD, weights.bias_X)
     _turn(qkv_UX, turn_U1E, shape)
@@ -286,7 +286,7 @@ class _Layer(torch.autograd.Function):
         turn_U1E, *parameters = ctx.saved_tensors
         layer, shape, places, kept = _Parameters(*parameters), ctx.shape, ctx.places, ctx.kept
         if kept is None:
-            raise RuntimeError("a pass over a tree of prefixes can be differentiated once")
+            raise RuntimeError("a pass over a tree of prefixes can be differentiated only once")
         ctx.kept, weights = None, kept.weights
 
         down_grad_DF = grad_UD.mT @ (kept.opened_UF * kept.up_UF)
@@ -303,7 +303,7 @@ class _Layer(torch.autograd.Function):
             middle_grad_UD, qkv_grad_UX @ weights.qkv_XD, kept.unit_UD, kept.scale_U1
         )
 
-        # Of what reads a norm, the gradient by its weights times those of the norm.
+        # The gradients of matrices that read a norm are by their products with its weight.
         qkv_grad_XD = qkv_grad_UX.mT @ kept.unit_UD
         gate_grad_FD = gate_grad_UF.mT @ kept.mlp_unit_UD
         up_grad_FD = up_grad_UF.mT @ kept.mlp_unit_UD
@@ -336,15 +336,15 @@ class _Layer(torch.autograd.Function):
 
 
 def _turn(qkv_UX: Tensor, turn_U1E: Tensor, shape: _Shape) -> None:
-    """Turn queries and keys by the angles of their positions, in place."""
+    """Rotate queries and keys by the angles of their positions, in place."""
     turned = shape.heads + shape.key_heads
     qkv_UHE2 = qkv_UX.view(len(qkv_UX), turned + shape.key_heads, -1, 2)
     torch.view_as_complex(qkv_UHE2[:, :turned]).mul_(turn_U1E)
 
 
 def _through_attention(mixed_grad_UX: Tensor, shape: _Shape, places: _Places, pull: Pull) -> Tensor:
-    """The gradient by queries, keys and values of each prefix; that of what it reads is its first
-    place's, and keys and values gather from all places."""
+    """The gradient by queries, keys and values of each prefix. Only a prefix's first place reads
+    the output; keys and values sum over all places."""
     B, L = places.rows
     in_rows_XE = mixed_grad_UX.new_zeros(shape.heads * B * L, shape.width)
     in_rows_XE.index_copy_(0, places.first_query_X, mixed_grad_UX.view(-1, shape.width))
@@ -355,21 +355,23 @@ def _through_attention(mixed_grad_UX: Tensor, shape: _Shape, places: _Places, pu
 
 
 def _unit(x_UD: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """x / √(mean x² + ε) of each token, and the factor."""
+    """x / √(mean x² + ε) of each token, and the factor 1 / √…"""
     norm_U1 = torch.linalg.vector_norm(x_UD, dim=-1, keepdim=True)
     scale_U1 = norm_U1.square_().div_(x_UD.shape[-1]).add_(epsilon).rsqrt_()
     return x_UD * scale_U1, scale_U1
 
 
-def _through_unit(beside_UD: Tensor, grad_UD: Tensor, unit_UD: Tensor, scale_U1: Tensor) -> Tensor:
-    """The gradient by a norm's input, of one by its output, and what comes beside it:
-    scale · (g − unit · mean(g · unit)). `grad_UD` is used up."""
+def _through_unit(
+    residual_UD: Tensor, grad_UD: Tensor, unit_UD: Tensor, scale_U1: Tensor
+) -> Tensor:
+    """The gradient by a norm's input, from that by its output, plus that of the residual:
+    residual + scale · (g − unit · mean(g · unit)). `grad_UD` is overwritten."""
     mean_U1 = (grad_UD * unit_UD).mean(dim=-1, keepdim=True)
-    return torch.addcmul(beside_UD, grad_UD.addcmul_(unit_UD, mean_U1, value=-1), scale_U1)
+    return torch.addcmul(residual_UD, grad_UD.addcmul_(unit_UD, mean_U1, value=-1), scale_U1)
 
 
 class _Last(torch.autograd.Function):
-    """The norm behind all layers, before each response token."""
+    """The final norm, before each response token."""
 
     @staticmethod
     def forward(ctx: Any, x_UD: Tensor, weight_D: Tensor, keep_N: Tensor, epsilon: float) -> Tensor:
