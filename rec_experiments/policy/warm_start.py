@@ -89,7 +89,7 @@ def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str],
         if (found := read_whole(file)) is not None:
             return found
         again = ", which was damaged" if file.exists() else ""
-        note(f"warm start: {what}, once; kept in {file}{again}")
+        note(f"warm start: {what}, once, kept in {file}{again}")
         made = make()
         try:
             write_with_digest(file, made)
