@@ -207,8 +207,8 @@ def choose(
     """Tokens by inverse CDF, one for each uniform number, and their float32 log-probabilities.
 
     uniform_UX: float64 in [0, 1). scratch_XV: int64 with at least U rows, overwritten; new memory
-    of that size would cost page faults. The CDF counts probability in integers, so it is exact in any
-    order of summation: a token of probability 0 is never chosen. Tokens that are less likely than
+    of that size would cost page faults. The CDF counts probability in integers, so it is exact in
+    any order of summation: a token of probability 0 is never chosen. Tokens less likely than
     2^-44 of the likeliest have probability 0.
     """
     shifted_UV = logits_UV.float()
