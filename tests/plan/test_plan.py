@@ -17,6 +17,7 @@ from test_memory import GUARDED
 from transformers import Gemma3Config, GPT2Config, LlamaConfig
 
 from rec_experiments.cli import plan as command
+from rec_experiments.cli.main import run_command
 from rec_experiments.errors import UserError
 from rec_experiments.plan import assumptions, budget, memory
 from rec_experiments.plan.sampler import SamplerMemory
@@ -119,8 +120,8 @@ def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["gpu=a100"], "gpu=a100: is not known; allowed: h100-80, a100-80, h200-141, a100-40"),
-        (["gpus=5"], "gpus=5: is not known; allowed: 1x80gb, 2x80gb, 8x80gb"),
+        (["gpu=a100"], "gpu=a100: unknown; allowed: h100-80, a100-80, h200-141, a100-40"),
+        (["gpus=5"], "gpus=5: unknown; allowed: 1x80gb, 2x80gb, 8x80gb"),
         (["margin_gb=x"], "margin_gb=x: must be a number of at least 0, and finite"),
         (["margin_gb=-1"], "margin_gb=-1: must be a number of at least 0, and finite"),
         (["train_efficiency=0"], "train_efficiency=0: must be a number above 0, and finite"),
@@ -145,7 +146,7 @@ def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):
     ],
 )
 def test_bad_input_is_one_line(arguments, line, monkeypatch, capfd):
-    said = refused(arguments, monkeypatch, capfd, lambda: command.main(arguments))
+    said = refused(arguments, monkeypatch, capfd, lambda: run_command("plan", *arguments))
     assert line in said
 
 
@@ -158,7 +159,7 @@ def test_numbers_of_gpus_and_short_names_are_understood():
 def test_a_run_that_does_not_fit_is_refused_with_what_would(capsys):
     """7B does not fit one GPU; the plan is printed all the same."""
     with pytest.raises(SystemExit) as stopped:
-        command.main(["setting=paper/guru", "gpus=1"])
+        run_command("plan", "setting=paper/guru", "gpus=1")
     out, err = capsys.readouterr()
     assert stopped.value.code == 2
     assert "does not fit" in out
