@@ -4,7 +4,7 @@ from argparse import Namespace
 
 from rich.console import Console
 
-from rec_experiments.analysis.claims import judged, simulation, tables
+from rec_experiments.analysis.claims import CLAIMS, judged, simulation, tables
 from rec_experiments.analysis.results.figure_data import scales
 from rec_experiments.analysis.results.formatting import to_json
 from rec_experiments.cli.parser import (
@@ -36,6 +36,10 @@ def add_arguments(parser: Parser) -> None:
         "--scale", type=names_among(scales()), default=miniatures, metavar="NAME,…",
         help=f"some of {', '.join(scales())}; default: {', '.join(miniatures)}",
     )  # fmt: skip
+    parser.add_argument(
+        "--details", type=names_among([claim.id for claim in CLAIMS]), default=[],
+        metavar="CLAIM,…", help="print these claims with all their parts; default: one line each",
+    )  # fmt: skip
     parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
     parser.add_argument(
         "--out", type=file_ending(*WRITERS), metavar="FILE",
@@ -54,4 +58,4 @@ def main(args: Namespace) -> None:
             found[scale] = judged(scale, args.runs, args.overrides)
     if args.out:
         write_out(args.out, WRITERS[args.out.suffix](found))
-    tables.show(Console(), found)
+    tables.show(Console(), found, args.details)

@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -53,9 +53,11 @@ def summary(found: Verdicts) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def show(console: Console, found: Verdicts) -> None:
-    """Print the card."""
-    console.print(card(found), markup=False, highlight=False, soft_wrap=True)
+def show(console: Console, found: Verdicts, details: Container[str] = ()) -> None:
+    """Print the card, or the claims of which details are wanted."""
+    chosen = [each for of_scale in found.values() for each in of_scale if each.claim.id in details]
+    shown = text(chosen) if chosen else card(found)
+    console.print(shown, markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def card(found: Verdicts) -> str:

@@ -628,3 +628,11 @@ def test_bad_input_is_one_line(fig5_runs, capsys, arguments, message):
     assert caught.value.code == 2
     assert error.count("\n") == 1
     assert message in error
+
+
+def test_details_of_a_claim(fig5_runs, capsys):
+    run_command("claims", "details=on-policy-parity", "scale=mini")
+    printed = capsys.readouterr().out
+    assert "learns: REINFORCE, on-policy: supported" in printed
+    assert "Runs of an earlier release." in printed
+    assert "clip-sawtooth" not in printed
