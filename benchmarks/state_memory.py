@@ -58,8 +58,10 @@ def state_of(tensors: int) -> dict:
     third = tensors // 3
     return {
         "step": 1,
-        "model": dict(enumerate(parts[:third])),
-        "optimizer": {"state": dict(enumerate(parts[third:]))},
+        "weights": {
+            "model": dict(enumerate(parts[:third])),
+            "optimizer": dict(enumerate(parts[third:])),
+        },
     }
 
 
@@ -73,16 +75,14 @@ def measured(what: str, tensors: int, folder: Path) -> None:
         if what == "save":
             states.save(1, state, None)
         elif what == "save beside":
-            states.save(1, state, None, beside=True)
+            states.save(1, state, None, background=True)
             stands = time.perf_counter() - started
-            states.settle()
+            states.finish()
         else:
             found, _ = states.load(None)
             assert found
             for part in ("model", "optimizer"):
-                ours, theirs = state[part], found[part]
-                if part == "optimizer":
-                    ours, theirs = ours["state"], theirs["state"]
+                ours, theirs = state["weights"][part], found["weights"][part]
                 for key, tensor in ours.items():
                     assert torch.equal(tensor[:9], theirs[key][:9])
                     tensor.copy_(theirs[key])

@@ -1,9 +1,9 @@
-"""The processes that train one model together, and the few things they tell each other.
+"""The processes (ranks) that train one model together, and how they communicate.
 
-torchrun starts `ranks` of them. Weights, gradients and the optimizer's state are split among them
-(FSDP2); each draws its share of a batch and computes its share of the gradient. What they must
-agree on they gather, so that every rank knows the whole batch. One process alone is a world of
-size 1, in which all of this is trivial.
+torchrun starts `ranks` of them. FSDP2 splits weights, gradients and optimizer state among them.
+Each rank draws its share of a batch and computes its share of the gradient; what all must agree on
+is gathered, so every rank knows the whole batch. A single process is a world of size 1, in which
+all of this does nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from rec_experiments.errors import UserError
 
@@ -24,19 +25,17 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
     from torch.distributed.tensor import DTensor
 
-# How long a rank waits for the others before it gives up: longer than an evaluation may take.
-PATIENCE = timedelta(hours=1)
-HOST = "cpu"  # where weights wait that nothing computes with; the plan of memory counts it apart
-SHARD = "shard"  # marks a rank's part of a tensor in a packed state
+TIMEOUT = timedelta(hours=1)  # for the other ranks; an evaluation must take less
+HOST = "cpu"  # where unused weights are kept; the plan of memory counts it separately
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process as one of `size` that train together: its rank and the device it trains on.
+    """This process as one of `size` ranks, and the device it trains on.
 
-    store: what torchrun keeps for all ranks; None for a process alone.
+    store: torchrun's key-value store; None before the ranks have joined and for a single process.
     """
 
     rank: int = 0
@@ -46,36 +45,66 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the rank that writes the run's files and speaks to people."""
+        """Whether this rank writes the run's files and prints."""
         return self.rank == 0
 
     @property
     def mesh(self) -> DeviceMesh:
-        """All ranks, along one dimension."""
+        """All ranks, in one dimension."""
         import torch
 
         return _mesh(torch.device(self.device).type, self.size)
 
     def share(self, n: int) -> slice:
-        """Which of n things this rank does. The shares are consecutive and differ by at most 1."""
+        """Which of n things this rank does. Shares are consecutive and differ by at most 1."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def rows(self, n: int) -> slice:
-        """Which of the n rows of a tensor this rank has, if it is split."""
+        """Which of the n rows of a split tensor this rank has, as FSDP2 splits it."""
         most = -(-n // self.size)
         return slice(min(n, self.rank * most), min(n, (self.rank + 1) * most))
 
     def part(self, tensor: Tensor) -> Tensor:
-        """This rank's part of a tensor: of one that is split, or of one that every rank has whole,
-        the rows that would be this rank's if it were split."""
+        """This rank's rows of a tensor, which may be split among the ranks or whole on each. All of
+        it if it has no rows."""
         if is_split(tensor):
             return tensor.to_local()
-        if self.size == 1:
+        if self.size == 1 or not tensor.dim():
             return tensor
         return tensor[self.rows(len(tensor))]
 
+    def parts(self, tree: Any) -> Any:
+        """`part` of every tensor in nested dicts."""
+        from torch import Tensor
+        from torch.utils._pytree import tree_map_only
+
+        return tree_map_only(Tensor, self.part, tree)
+
+    def joined(self, trees: Sequence[Any]) -> Any:
+        """This rank's part of every tensor, given the parts of all ranks of any world.
+
+        Raises ValueError if the trees differ in their keys.
+        """
+        from torch.utils._pytree import tree_map
+
+        return tree_map(lambda *parts: self._rows_of(parts), *trees)
+
+    def _rows_of(self, parts: Sequence[Any]) -> Any:
+        import torch
+
+        if not isinstance(parts[0], torch.Tensor) or not parts[0].dim():
+            return parts[0]
+        if len(parts) == self.size:
+            return parts[self.rank]
+        mine = self.rows(sum(map(len, parts)))
+        found, start = [], 0
+        for part in parts:
+            found.append(part[max(mine.start - start, 0) : max(mine.stop - start, 0)])
+            start += len(part)
+        return torch.cat(found)
+
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, in the order of ranks, on every rank. Tensors must be on the CPU."""
+        """The values of all ranks, on every rank. Tensors must be on the CPU."""
         if self.size == 1:
             return [value]
         import torch.distributed as dist
@@ -89,21 +118,19 @@ class World:
         self.gather(None)
 
     def fails_first(self) -> bool:
-        """Whether the failure that this rank has seen is the run's first.
-
-        The others then fail for want of this rank, which is nothing to report.
+        """Whether this rank should report its failure: the first that fails does, since the others
+        may fail only because it is gone. Before they have joined, all fail alike and rank 0 does.
         """
         if self.store is None:
-            return True
+            return self.leads
         return self.store.compare_set("failed first", "", str(self.rank)) == str(self.rank).encode()
 
     def split(self, model: nn.Module, compute_dtype: torch.dtype | None = None) -> nn.Module:
-        """The model on this rank's device, its parameters split among the ranks.
+        """Move the model to this rank's device and split its parameters among the ranks.
 
-        Gradients come out as sums over the ranks: a loss is divided by the denominators of the
-        whole mini-batch on each of them, so nothing is left to average. compute_dtype: what
-        parameters are gathered in, if it is smaller than their own; gradients are summed in their
-        own. None for their own.
+        Gradients are summed over the ranks: each divides its loss by the denominators of the whole
+        mini-batch, so there is nothing to average. compute_dtype: the dtype in which parameters are
+        gathered, if it is smaller than theirs; gradients are summed in that of the parameters.
         """
         model.to(self.device)
         if self.size > 1:
@@ -119,80 +146,65 @@ class World:
         if compute_dtype is not None and compute_dtype.itemsize < own.itemsize:
             precision = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=own)
 
-        # Parameters go back to their shards after each forward pass, also those of the root: one
-        # without a backward pass would leave them whole, and the next pass would not see the
-        # optimizer's step.
+        # Parameters are split again after each forward pass, also those of the root. Otherwise a
+        # forward pass without a backward pass would leave them whole, and the next one would not
+        # see the optimizer's step.
         for module in (*decoder_layers(model), model):
             fully_shard(module, mesh=self.mesh, reshard_after_forward=True, mp_policy=precision)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)  # gloo knows no other
-
-    def unpack(self, tree: Any) -> Any:
-        """The inverse of `pack`, on this rank's device."""
-        if not isinstance(tree, dict):
-            return tree
-        if SHARD not in tree:
-            return {key: self.unpack(value) for key, value in tree.items()}
-        import torch
-        from torch.distributed.tensor import DTensor, Shard
-
-        return DTensor.from_local(
-            tree[SHARD].to(self.device),
-            self.mesh,
-            [Shard(0)],
-            run_check=False,
-            shape=torch.Size(tree["shape"]),
-            stride=tree["stride"],
-        )
+                module.set_force_sum_reduction_for_comms(True)  # the only one that gloo has
 
 
 ALONE = World()
-
-
-class _Joined:
-    """What this process is part of."""
-
-    world: ClassVar[World] = ALONE
-
-
-def join() -> World:
-    """Meet the other ranks, if torchrun started this process. Call it once, before all else.
-
-    Raises UserError if the environment is not what torchrun makes it.
-    """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size > 1:
-        import torch
-        import torch.distributed as dist
-        from torch.distributed.rendezvous import rendezvous
-
-        try:
-            store, rank, _ = next(rendezvous("env://"))
-        except ValueError as error:  # RANK, MASTER_ADDR or MASTER_PORT is not set
-            raise UserError(f"WORLD_SIZE={size}: {error}; start the ranks with torchrun") from error
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-        _Joined.world = World(rank, size, store=store)
-    return _Joined.world
+_joined: list[World] = []  # the world this process has joined, if any
 
 
 def current() -> World:
-    """The world that this process has joined, or that of a process alone."""
-    return _Joined.world
+    """The world that this process has joined; before that, what torchrun's variables say of it."""
+    if _joined:
+        return _joined[0]
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    return World(int(rank) if rank.isdecimal() else 0, int(size) if size.isdecimal() else 1)
+
+
+def started_by_torchrun() -> bool:
+    """Whether all ranks are certain to be there."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def join() -> None:
+    """Wait for the other ranks, if there are any. A second call does nothing.
+
+    Raises UserError if an environment variable of torchrun is missing.
+    """
+    size = current().size
+    if size == 1 or _joined:
+        return
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    try:
+        store, rank, _ = next(rendezvous("env://"))
+    except ValueError as error:  # RANK, MASTER_ADDR or MASTER_PORT is not set
+        raise UserError(f"WORLD_SIZE={size}: {error}; start the ranks with torchrun") from error
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    _joined[:] = [World(rank, size, store=store)]
 
 
 def leave() -> None:
-    """Part from the other ranks at the end of a run that went well."""
-    if current().size > 1:  # of a process alone, a process group is vLLM's, which ends it itself
+    """Leave the other ranks at the end of a successful run."""
+    if current().size > 1:  # in a single process, a process group is vLLM's
         import torch.distributed as dist
 
         dist.destroy_process_group()
 
 
 def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
-    """Raise UserError, with the right command, unless as many ranks run as the experiment has."""
+    """Raise UserError, with the right command, unless `ranks` processes were started."""
     if ranks == world.size:
         return
     start = "python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
@@ -203,7 +215,7 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The first list of modules; empty if there is none."""
+    """The modules of the model's first ModuleList; empty if it has none."""
     from torch import nn
 
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
@@ -215,19 +227,23 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if is_split(tensor) else tensor
 
 
-def kept(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A copy of the weights that waits: on the host, or, of weights that are split, each rank's
-    part where it is. Weights that are tied stay so."""
-    copies: dict[Any, Tensor] = {}
-    for tensor in weights.values():
-        if (memory := memory_of(tensor)) not in copies:
-            copies[memory] = _kept(tensor)
-    return {name: copies[memory_of(tensor)] for name, tensor in weights.items()}
+def split_like(live: Tensor, rows: Any) -> Any:
+    """This rank's rows of a tensor as a tensor that is split as `live` is. Anything else than rows
+    of a split tensor is returned unchanged."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    if not is_split(live) or not isinstance(rows, torch.Tensor) or not rows.dim():
+        return rows
+    mesh, placements = live.device_mesh, live.placements
+    return DTensor.from_local(
+        rows.to(live.device), mesh, placements, shape=live.shape, stride=live.stride()
+    )
 
 
 def copied_to_host(tree: Any) -> Any:
-    """A tree of dicts and lists with a copy of each tensor on the host; those that are tied stay
-    so."""
+    """A copy of all tensors in nested dicts and lists: on the host, but of a tensor that is split
+    among the ranks on its own device. Tied weights stay tied."""
     from torch import Tensor
     from torch.utils._pytree import tree_map_only
 
@@ -235,33 +251,21 @@ def copied_to_host(tree: Any) -> Any:
 
     def copied(tensor: Tensor) -> Tensor:
         if (memory := memory_of(tensor)) not in copies:
-            copies[memory] = tensor.detach().to(HOST, copy=True)
+            own = tensor.detach()
+            copies[memory] = own.clone() if is_split(own) else own.to(HOST, copy=True)
         return copies[memory]
 
     return tree_map_only(Tensor, copied, tree)
 
 
 def memory_of(tensor: Tensor) -> tuple[Any, ...]:
-    """What weights have in common that are tied."""
+    """Equal for tensors that share their memory, as tied weights do."""
     local = tensor.to_local() if is_split(tensor) else tensor
     return local.untyped_storage()._cdata, local.storage_offset(), local.shape
 
 
-def _kept(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone() if is_split(tensor) else tensor.detach().to(HOST, copy=True)
-
-
-def pack(tree: Any) -> Any:
-    """A tree of dicts with every split tensor replaced by this rank's part of it, to be saved."""
-    if is_split(tree):
-        return {SHARD: tree.to_local(), "shape": tuple(tree.shape), "stride": tree.stride()}
-    if isinstance(tree, dict):
-        return {key: pack(value) for key, value in tree.items()}
-    return tree
-
-
 def is_split(value: Any) -> TypeGuard[DTensor]:
-    from torch.distributed.tensor import DTensor  # slow to import; what reads no run needs it not
+    from torch.distributed.tensor import DTensor  # slow to import, and most commands do not need it
 
     return isinstance(value, DTensor)
 

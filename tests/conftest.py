@@ -221,5 +221,5 @@ def assert_same_result(one: RunFolder, other: RunFolder) -> None:
 def padded_rows():
     """Every model goes through the library's own modules, as one that is split over ranks does. In
     float64 its norms still round to float32, where a tree's do not."""
-    with mock.patch("rec_experiments.policy.logprobs.fits", return_value=False):
+    with mock.patch("rec_experiments.policy.tree.supports", return_value=False):
         yield

@@ -74,8 +74,8 @@ def differences(one: RunFolder, other: RunFolder) -> list[str]:
     assert other_state is not None
     return found + [
         f"weight {name}"
-        for name, tensor in state["model"].items()
-        if not torch.equal(tensor, other_state["model"][name])
+        for name, tensor in state["weights"]["model"].items()
+        if not torch.equal(tensor, other_state["weights"]["model"][name])
     ]
 
 

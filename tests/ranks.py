@@ -57,7 +57,8 @@ def _serve(pipe, environment):
     os.environ.update(environment)
     torch.set_num_threads(1)
     schema.register()
-    world = distributed.join()
+    distributed.join()
+    world = distributed.current()
     while True:
         function, arguments = pipe.recv()
         try:

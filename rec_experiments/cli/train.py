@@ -21,9 +21,10 @@ def main() -> None:
 
 @contextlib.contextmanager
 def as_rank() -> Iterator[None]:
-    """Join the other ranks, if torchrun started this process, and leave them at the end."""
-    with one_line_errors():
-        distributed.join()
+    """Join the other ranks that torchrun has started, and leave them at the end."""
+    if distributed.started_by_torchrun():  # joined ranks report a mistake once
+        with one_line_errors():
+            distributed.join()
     with _exit_of_a_rank():
         yield
         distributed.leave()
@@ -32,6 +33,8 @@ def as_rank() -> Iterator[None]:
 def start(config: DictConfig) -> None:
     """Run the experiment of a composed configuration, as one of the ranks that share it."""
     experiment = schema.build(config, Experiment)
+    distributed.check_ranks(experiment.ranks, distributed.current(), sys.argv[1:])
+    distributed.join()  # after the check: ranks that do not exist are waited for
     from rec_experiments.runs.run import run  # imports torch and transformers, which takes seconds
 
     run(experiment, distributed.current())
@@ -45,10 +48,10 @@ def _exit_of_a_rank() -> Iterator[None]:
     try:
         yield
     except SystemExit as end:
-        if distributed.current().size == 1:
+        if distributed.current().store is None:
             raise
         code = end.code or 0
-    if distributed.current().size > 1:
+    if distributed.current().store is not None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)

@@ -1,17 +1,19 @@
-"""Batches in order for the trainer, each drawn from the version that the schedule names."""
+"""Batches for the trainer, each drawn from the policy version that the schedule names."""
 
 import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
 from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World
+from rec_experiments.rollout import packed
 from rec_experiments.rollout.order import problems_of
-from rec_experiments.rollout.packed import pack, unpack
 from rec_experiments.rollout.replay import ReplayBuffer
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.rollout.worker import (
@@ -19,27 +21,28 @@ from rec_experiments.rollout.worker import (
     RolloutRequest,
     RolloutWorker,
     Snapshot,
-    given,
+    Weights,
+    ready,
 )
 from rec_experiments.types import Problem, Rollouts, SampleKey
 
 
 @dataclass(kw_only=True)
 class RolloutManager:
-    """Batches in order, made of draws, each from the version that the schedule names.
+    """Has rollouts drawn in the order of the schedule and makes batches of them.
 
-    The trainer calls `take(batch)` before its first update on a batch and `reach(batches)` after
-    its last. A draw is submitted when it is needed, or up to `worker.ahead` draws earlier, or, at
-    the latest, just before the weights it is due from are replaced. Nothing is discarded, nothing
-    is drawn twice, and at most max(ahead + bundle - 1, interval + offset - 1) draws are pending
-    after `reach`, besides the `buffer.window` last ones, which are kept for replay. Each rank draws
-    its share of a draw's groups; all ranks take the whole batch.
+    The trainer calls `get_batch(batch)` before its first update on a batch and `update_weights`
+    after its last. A draw is submitted when it is needed, or up to `worker.ahead` draws earlier,
+    and at the latest just before the weights it must come from are replaced. No draw is discarded
+    or made twice, and at most max(ahead + bundle - 1, interval + offset - 1) are pending after
+    `update_weights`. The last `buffer.window` draws are kept for replay. Each rank draws its share
+    of a draw's groups; every rank gets the whole batch.
 
-    Draws of one version are made in bundles, for speed. What is sampled beside a response reaches
-    its last bits, so which draws are bundled depends on the schedule alone. A run that goes on in
-    the midst of a bundle draws it again as a whole.
+    Draws of one version are made in bundles, for speed. The sequences sampled together affect the
+    last bits of each, so bundles depend on the schedule alone: a run that resumes in the middle of
+    a bundle draws all of it again.
 
-    batches: the most that the run may train on. bundle: most draws of one.
+    batches: the most that the run may train on. bundle: the most draws made together.
     """
 
     worker: RolloutWorker
@@ -57,40 +60,40 @@ class RolloutManager:
 
     def __post_init__(self) -> None:
         self.next_draw = 0
-        self.pending: deque[tuple[int, PendingRollouts]] = deque()
-        self.kept: dict[int, Rollouts] = {}  # drawn, and still good for a batch to come
-        self.behavior: Snapshot | None = None  # what draws are submitted from
-        self.reached = 0  # batches that its policy had been trained on
+        self.pending: deque[tuple[int, PendingRollouts]] = deque()  # of all ranks
+        self.drawn: dict[int, Rollouts] = {}  # the draws that this or a later batch may use
+        self.behavior: Snapshot | None = None  # the weights that draws are submitted from
+        self.trained = 0  # batches that these weights had been trained on
         self.waited = 0.0
 
-    def reach(self, batches: int, version: int, model: torch.nn.Module) -> None:
-        """The policy has been trained on so many batches. version: in so many gradient steps."""
+    def update_weights(self, batches: int, version: int, model: torch.nn.Module) -> None:
+        """The policy has now been trained on `batches` batches, in `version` gradient steps."""
         if not self.schedule.draws_from(batches):
             return
-        with self._standing_still():
+        with self._timed_wait():
             while self.next_draw < self.batches and self.schedule.version(self.next_draw) < batches:
                 self._submit()
-            self.behavior = self.worker.hold(Snapshot.of(model, version))
-            self.reached = batches
+            self.behavior = self.worker.update_weights(Snapshot.of(model, version))
+            self.trained = batches
             self._submit_ahead()
 
-    def take(self, batch: int) -> Rollouts:
+    def get_batch(self, batch: int) -> Rollouts:
         """Batch number `batch`.
 
-        Its seconds, `redrawn` and `drawn` are those of its fresh draw; seconds["wait"] is how long
-        training stood still for rollouts since the last batch.
+        Its seconds, `redrawn` and `drawn` are those of the fresh draw in it. seconds["wait"] is how
+        long training has waited for rollouts since the last batch.
         """
-        with self._standing_still():
+        with self._timed_wait():
             while self.next_draw <= batch:
                 self._submit()
             while self.pending and self.pending[0][0] <= batch:
-                draw, waiting = self.pending.popleft()
-                self.kept[draw] = Rollouts.joined(self.world.gather(waiting()), draw)
+                draw, result = self.pending.popleft()
+                self.drawn[draw] = result()
             self._submit_ahead()
         portions = self.buffer.portions(batch, self.batch_size, self.seed)
-        parts = [self.kept[portion.draw].of_groups(portion.groups) for portion in portions]
-        fresh = self.kept[batch]
-        self.kept = {d: r for d, r in self.kept.items() if d > batch - self.buffer.window}
+        parts = [self.drawn[portion.draw].of_groups(portion.groups) for portion in portions]
+        fresh = self.drawn[batch]
+        self.drawn = {d: r for d, r in self.drawn.items() if d > batch - self.buffer.window}
         seconds, self.waited = {**fresh.seconds, "wait": self.waited}, 0.0
         rollouts = Rollouts.joined(parts, batch)
         return replace(rollouts, seconds=seconds, redrawn=fresh.redrawn, drawn=fresh.drawn)
@@ -99,25 +102,28 @@ class RolloutManager:
         assert self.behavior is not None
         while (
             self.next_draw < self.batches
-            and self.schedule.version(self.next_draw) == self.reached
+            and self.schedule.version(self.next_draw) == self.trained
             and (self.worker.ahead is None or len(self.pending) < self.worker.ahead)
         ):
             self._submit()
 
     def _submit(self) -> None:
-        """The bundle of the next draw, without those that have been taken from it."""
+        """Submit the bundle of the next draw; draws of it that were taken earlier are ignored."""
         assert self.behavior is not None
-        assert self.reached == self.schedule.version(self.next_draw)
-        draws = self.schedule.draws(self.reached, self.batches)
+        assert self.trained == self.schedule.version(self.next_draw)
+        draws = self.schedule.draws(self.trained, self.batches)
         start = self.next_draw - (self.next_draw - draws.start) % self.bundle
         bundle = range(start, min(start + self.bundle, draws.stop))
-        waiting = self.worker.submit(self.behavior, [self._request(draw) for draw in bundle])
+        results = self.worker.submit(self.behavior, [self._request(draw) for draw in bundle])
         self.pending += [
-            (draw, of_draw)
-            for draw, of_draw in zip(bundle, waiting, strict=True)
+            (draw, partial(self._of_all_ranks, draw, result))
+            for draw, result in zip(bundle, results, strict=True)
             if draw >= self.next_draw
         ]
         self.next_draw = bundle.stop
+
+    def _of_all_ranks(self, draw: int, result: PendingRollouts) -> Rollouts:
+        return Rollouts.joined(self.world.gather(result()), draw)
 
     def _request(self, draw: int) -> RolloutRequest:
         """This rank's share of a draw."""
@@ -133,7 +139,7 @@ class RolloutManager:
         return RolloutRequest(problems, keys[mine], self.temperature, spare[mine])
 
     def _spare(self, draw: int, group: int) -> list[Problem]:
-        """What a group is drawn from where its rewards are all equal, one for each attempt."""
+        """The problems that replace a group's while its rewards are all equal."""
         if not self.buffer.redraws:
             return []
         named = rng.generator(self.seed, rng.REDRAW, draw, group)
@@ -141,38 +147,39 @@ class RolloutManager:
         return [self.problems[number] for number in numbers]
 
     @contextlib.contextmanager
-    def _standing_still(self) -> Iterator[None]:
+    def _timed_wait(self) -> Iterator[None]:
         started = time.perf_counter()
         yield
         self.waited += time.perf_counter() - started
 
-    def state(self) -> dict:
-        """Everything a resumed run needs, in plain types, and the same wherever batches are drawn.
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs besides `behavior.weights`; equal on all ranks and in every
+        pipeline. Every rank must call it.
 
-        Draws from weights that are gone are part of it, and those kept for replay. Those submitted
-        ahead from the weights still held are not: they are drawn again, and come out the same. The
-        weights are the held ones, not a copy: save them before the next `reach`.
+        It holds pending draws only if the weights they come from are no longer kept. The others are
+        drawn again, with the same result.
         """
         assert self.behavior is not None
-        with self._standing_still():
-            gone = [
-                pack(waiting())
-                for draw, waiting in self.pending
-                if self.schedule.version(draw) < self.reached
+        with self._timed_wait():
+            pending = [
+                packed.pack(result())
+                for draw, result in self.pending
+                if self.schedule.version(draw) < self.trained
             ]
         return {
-            "next_draw": self.next_draw - len(self.pending) + len(gone),
-            "pending": gone,
-            "kept": [pack(rollouts) for rollouts in self.kept.values()],
-            "behavior": {"version": self.behavior.version, "weights": self.behavior.weights},
-            "reached": self.reached,
+            "next_draw": self.next_draw - len(self.pending) + len(pending),
+            "pending": pending,
+            "drawn": [packed.pack(rollouts) for rollouts in self.drawn.values()],
+            "version": self.behavior.version,
+            "trained": self.trained,
         }
 
-    def restore(self, state: dict) -> None:
-        self.next_draw, self.reached = state["next_draw"], state["reached"]
-        rollouts = [unpack(fields) for fields in state["pending"]]
-        self.pending = deque((drawn.index, given(drawn)) for drawn in rollouts)
-        kept = [unpack(fields) for fields in state["kept"]]
-        self.kept = {drawn.index: drawn for drawn in kept}
-        self.behavior = self.worker.hold(Snapshot(**state["behavior"]))
+    def restore(self, state: dict[str, Any], weights: Weights) -> None:
+        """The inverse of `state`. weights: those of `behavior`."""
+        self.next_draw, self.trained = state["next_draw"], state["trained"]
+        pending = [packed.unpack(fields) for fields in state["pending"]]
+        self.pending = deque((rollouts.index, ready(rollouts)) for rollouts in pending)
+        drawn = [packed.unpack(fields) for fields in state["drawn"]]
+        self.drawn = {rollouts.index: rollouts for rollouts in drawn}
+        self.behavior = self.worker.update_weights(Snapshot(state["version"], weights))
         self._submit_ahead()

@@ -1,4 +1,4 @@
-"""Drawing batches: prompts in, judged responses out, each batch from the version it is due from."""
+"""Rollout workers: they sample responses to problems and have them verified."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier, VerifierPool
-from rec_experiments.distributed import kept, whole
+from rec_experiments.distributed import copied_to_host, whole
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.rollout.reward import RewardAdjustment
@@ -26,7 +26,7 @@ from rec_experiments.types import (
 )
 
 Weights = dict[str, Tensor]
-PendingRollouts = Callable[[], Rollouts]  # waits until the batch is there
+PendingRollouts = Callable[[], Rollouts]  # waits for the rollouts and returns them
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,16 @@ class Snapshot:
 
     @classmethod
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
-        """Not a copy: the next gradient step changes it. `RolloutWorker.hold` copies."""
-        return cls(version, model.state_dict())
+        """The live weights, which the next gradient step changes."""
+        return cls(version, dict(model.state_dict()))
 
-    def kept(self) -> "Snapshot":
-        """A copy, which training does not change."""
-        return Snapshot(self.version, kept(self.weights))
-
-    def full(self) -> Mapping[str, Tensor]:
-        """All weights as plain tensors, each made whole when it is read. Every rank must read the
-        same ones in the same order."""
-        return WholeWeights(self.weights)
+    def copy(self) -> "Snapshot":
+        return Snapshot(self.version, copied_to_host(self.weights))
 
 
 class WholeWeights(Mapping[str, Tensor]):
-    """Weights that may be split among the ranks, whole one at a time."""
+    """Weights that may be split among the ranks, each gathered when it is read. Every rank must
+    read the same ones in the same order."""
 
     def __init__(self, weights: Weights):
         self._weights = weights
@@ -69,10 +64,10 @@ class WholeWeights(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """What to draw: one response for each key of each problem.
+    """Problems, and the keys of the responses to sample for each.
 
-    spare: of each problem's group, the problems that it is drawn from instead, one after the other,
-    while its rewards are all equal.
+    spare: for each problem, those that replace it, one after the other, while the rewards of its
+    group are all equal.
     """
 
     problems: list[Problem]
@@ -82,7 +77,7 @@ class RolloutRequest:
 
     @classmethod
     def joined(cls, parts: "list[RolloutRequest]") -> "RolloutRequest":
-        """All that these ask for at one temperature, in order. Spare problems are left out."""
+        """All of them as one, without spare problems. They have the same temperature."""
         return cls(
             [problem for part in parts for problem in part.problems],
             [keys for part in parts for keys in part.keys],
@@ -90,7 +85,7 @@ class RolloutRequest:
         )
 
     def redrawn(self, groups: list[int], attempt: int) -> "RolloutRequest":
-        """The request for these groups at their attempt number `attempt`, from 1."""
+        """These groups with their spare problem of attempt number `attempt`, from 1."""
         return RolloutRequest(
             [self.spare[group][attempt - 1] for group in groups],
             [[replace(key, attempt=attempt) for key in self.keys[group]] for group in groups],
@@ -99,32 +94,30 @@ class RolloutRequest:
 
 
 class RolloutWorker(Protocol):
-    """Where batches are drawn: here (`LocalWorker`) or in another process (`RemoteWorker`)."""
+    """Implemented by `LocalWorker` in this process and by `RemoteWorker` in another one."""
 
     @property
     def ahead(self) -> int | None:
-        """Batches to submit before they are needed; None for as many as the schedule allows."""
+        """Draws to submit before they are needed; None for as many as the schedule allows."""
 
-    def hold(self, snapshot: Snapshot) -> Snapshot:
-        """A copy of the weights to submit batches from. It stays good until the next `hold`."""
+    def update_weights(self, snapshot: Snapshot) -> Snapshot:
+        """A copy of the weights to submit draws from. It is valid until the next call."""
 
     def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
-        """Have batches drawn together from the snapshot that `hold` returned last."""
+        """Draw rollouts to train on, all together, from the last result of `update_weights`."""
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
-        """Draw a batch from any snapshot now, and wait for it."""
+        """Draw rollouts from any weights now, as for an evaluation."""
 
     def close(self) -> None:
-        """Stop what was started for drawing."""
+        """Stop the processes it has started."""
 
 
 class LocalWorker:
-    """Sampler, chat, verifier and environment: answers problems with the weights it is given.
+    """Draws rollouts in this process, at the moment they are submitted.
 
-    Implements `RolloutWorker`: batches are drawn at the moment they are submitted.
     adjust: changes the rewards of training batches. recomputer: computes their log-probabilities
-    again, where that is asked for. initial: draws in the place of the sampler from version 0; None
-    for no other.
+    again, if a piece needs that. initial: the sampler of version 0, if it is another one.
     """
 
     ahead = 0
@@ -146,19 +139,18 @@ class LocalWorker:
         self.conversation = task if isinstance(task, MultiTurnDataset) else None
         self._loaded: int | None = None
 
-    def hold(self, snapshot: Snapshot) -> Snapshot:
-        return snapshot.kept()
+    def update_weights(self, snapshot: Snapshot) -> Snapshot:
+        return snapshot.copy()
 
     def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
-        return [given(rollouts) for rollouts in self.draw(snapshot, requests)]
+        return [ready(rollouts) for rollouts in self.draw(snapshot, requests)]
 
     def close(self) -> None:
-        """Stop the verifier's processes, if it has any."""
         if isinstance(self.verifier, VerifierPool):
             self.verifier.close()
 
     def draw(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
-        """Batches to train on: rewards adjusted, groups of equal rewards drawn anew."""
+        """Rollouts to train on: rewards are adjusted, groups of equal rewards are drawn again."""
         batches = self._adjusted(snapshot, requests)
         attempts = max((len(spare) for request in requests for spare in request.spare), default=0)
         for attempt in range(1, 1 + attempts):
@@ -166,19 +158,19 @@ class LocalWorker:
             if not stuck:
                 break
             again = [requests[n].redrawn(groups, attempt) for n, groups in stuck.items()]
-            anew = self._adjusted(snapshot, again)
-            for (n, groups), drawn in zip(stuck.items(), anew, strict=True):
+            redrawn = self._adjusted(snapshot, again)
+            for (n, groups), drawn in zip(stuck.items(), redrawn, strict=True):
                 batches[n] = _with_groups(batches[n], groups, drawn)
         return [self.recomputer(batch) for batch in batches] if self.recomputer else batches
 
     def _adjusted(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
-        """The answers, with the rewards that training gets."""
+        """The answers with adjusted rewards."""
         return [
-            replace(rollouts, results=self._adjusted_verdicts(rollouts, request))
+            replace(rollouts, results=self._adjusted_results(rollouts, request))
             for rollouts, request in zip(self._answers(snapshot, requests), requests, strict=True)
         ]
 
-    def _adjusted_verdicts(
+    def _adjusted_results(
         self, rollouts: Rollouts, request: RolloutRequest
     ) -> list[VerifierResult]:
         keys = [key for of_problem in request.keys for key in of_problem]
@@ -192,14 +184,14 @@ class LocalWorker:
         ]
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
-        """One response per key, judged. Row order: problem by problem, key by key."""
+        """One verified response per key, ordered by problem and key."""
         return self._answers(snapshot, [request])[0]
 
     def _answers(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
-        """One batch for each request, all sampled together; the time is shared by responses."""
+        """Rollouts for each request, sampled together; each gets its share of the time."""
         sampler = (None if snapshot.version else self.initial) or self.sampler
         if self._loaded != snapshot.version:
-            weights = snapshot.full()
+            weights = WholeWeights(snapshot.weights)
             sampler.load(weights)
             if self.recomputer:
                 self.recomputer.load(weights)
@@ -234,11 +226,11 @@ class LocalWorker:
     def _respond(
         self, sampler: Sampler, request: RolloutRequest, prompts: list[list[int]]
     ) -> list[list[Response]]:
-        """One response per key, of one turn, or of several where the task replies to them.
+        """One response per key; of several turns if the data set replies to them.
 
-        Every turn is prompted with the tokens before it as they are: text is never tokenised
-        twice, so what is trained on is what was sampled. A later turn is sampled to the full length
-        and then cut to what the trajectory has left.
+        The prompt of a turn is the tokens before it, unchanged: text is never tokenised twice, so
+        training sees what was sampled. A later turn is sampled to the full length and then cut to
+        what the trajectory has left.
         """
         keys, temperature = request.keys, request.temperature
         responses = sampler.sample(prompts, keys, temperature)
@@ -271,7 +263,7 @@ class LocalWorker:
     def _reply(
         self, task: MultiTurnDataset, problem: Problem, response: Response
     ) -> Response | None:
-        """The environment's turn after a response, or None where the trajectory ends."""
+        """The data set's reply to a response, or None if the trajectory ends."""
         if not response.finished:
             return None
         text = task.reply(problem, self.chat.turns(response))
@@ -281,19 +273,18 @@ class LocalWorker:
         return Response(tokens, [0.0] * len(tokens), False, [False] * len(tokens))
 
     def _outcome(self, response: Response) -> str:
-        """The text that the verifier judges."""
+        """The text to verify."""
         if self.conversation is None:
             return self.chat.decode(response.tokens)
         return self.conversation.outcome(self.chat.turns(response))
 
 
-def given(rollouts: Rollouts) -> PendingRollouts:
-    """The answer that is there already."""
+def ready(rollouts: Rollouts) -> PendingRollouts:
     return lambda: rollouts
 
 
 def _equal_rewards(rollouts: Rollouts) -> list[int]:
-    """The groups whose judged rewards are all equal, or that have none."""
+    """Groups whose rewards are all equal, or that have none."""
     rewards: dict[int, set[float]] = {group: set() for group in rollouts.groups}
     for group, result in zip(rollouts.groups, rollouts.results, strict=True):
         if result.judged:
@@ -302,7 +293,7 @@ def _equal_rewards(rollouts: Rollouts) -> list[int]:
 
 
 def _part(whole: Rollouts, groups: range, index: int) -> Rollouts:
-    """One batch of those that were drawn together, with its share of the time."""
+    """The rollouts of one request among those drawn together."""
     part = whole.of_groups(groups)
     share = len(part.responses) / len(whole.responses)
     return replace(
@@ -313,12 +304,12 @@ def _part(whole: Rollouts, groups: range, index: int) -> Rollouts:
     )
 
 
-def _with_groups(rollouts: Rollouts, groups: list[int], anew: Rollouts) -> Rollouts:
-    """With these groups replaced by those of `anew`, in order. `redrawn` counts the groups of the
-    first attempt: later ones are at some of these."""
+def _with_groups(rollouts: Rollouts, groups: list[int], redrawn: Rollouts) -> Rollouts:
+    """Replace these groups by those of `redrawn`, in order. The count of redrawn groups is that of
+    the first attempt: later attempts are at some of these."""
     start = rollouts.groups[-1] + 1
-    both = Rollouts.joined([rollouts, anew], rollouts.index)
+    both = Rollouts.joined([rollouts, redrawn], rollouts.index)
     place = {group: start + n for n, group in enumerate(groups)}
     mixed = both.of_groups([place.get(group, group) for group in range(start)])
-    seconds = {name: rollouts.seconds[name] + anew.seconds[name] for name in rollouts.seconds}
+    seconds = {name: rollouts.seconds[name] + redrawn.seconds[name] for name in rollouts.seconds}
     return replace(mixed, seconds=seconds, redrawn=rollouts.redrawn or len(groups))

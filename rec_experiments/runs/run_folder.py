@@ -42,9 +42,10 @@ from rec_experiments.files import (
     write_atomic,
 )
 from rec_experiments.runs import provenance
-from rec_experiments.runs.checkpoints import Checkpoints, Resplit
+from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.reading import last_row, read_object, read_rows, unreadable
 from rec_experiments.tracking.trackers import ID_FILE
+from rec_experiments.training.protocol import State
 
 LOCK_PATIENCE = 2.0  # seconds; a reader or an ending process may hold the lock briefly
 ROWS = ("metrics.jsonl", "samples.jsonl")
@@ -64,7 +65,7 @@ class RunFolder:
     def __init__(self, path: Path, world: World = ALONE):
         self.path, self.world = path, world
         self.checkpoints = path / STATES
-        self._states = Checkpoints(self.checkpoints, world)
+        self._checkpoints = Checkpoints(self.checkpoints, world)
         self._identity: dict[str, Any] | None = None  # set by `start`
         self._lock: IO[Any] | None = None
 
@@ -144,7 +145,7 @@ class RunFolder:
                 remove(left)
         if remake and self.other_releases():
             self._clear()
-        origin = provenance.after(self.provenance(), now, max([0, *self._states.steps()]))
+        origin = provenance.after(self.provenance(), now, max([0, *self._checkpoints.steps()]))
         write_atomic(
             self.path / CONFIG,
             yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
@@ -165,7 +166,7 @@ class RunFolder:
         from the beginning and drops the remaining rows.
         """
         self.set_status("running")
-        self._states.clear()
+        self._checkpoints.clear()
         for name in (*ROWS, "curves.png", ID_FILE):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / "wandb", ignore_errors=True)
@@ -207,38 +208,38 @@ class RunFolder:
         row = last_row(self.path / "metrics.jsonl", TAIL)
         return row["step"] if row else 0
 
-    def save_checkpoint(self, step: int, state: dict[str, Any], beside: bool = False) -> None:
-        """Sync the rows to disk, then save each rank's state. Every rank must call it.
+    def save_checkpoint(self, step: int, state: State, background: bool = False) -> None:
+        """Save the state once all rows are on disk. Every rank must call it.
 
-        beside: write in a thread while training continues (inside `writing`).
+        background: in a thread, inside `writing`.
         """
         if self.world.leads:
             for name in ROWS:
                 with open(self.path / name, "ab") as rows:
                     os.fsync(rows.fileno())
-        self._states.save(step, state, self._identity, beside)
+        self._checkpoints.save(step, state, self._identity, background)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Callable[[], None]]:
-        """Allow states to be written in a thread. The end of the block waits for the last write; an
-        error cancels it. Every rank calls the yielded function between steps: it completes finished
-        writes and raises their errors."""
+        """Inside, threads may write checkpoints; an error cancels the one that is being written.
+
+        It yields a function that every rank calls now and then: it completes a checkpoint that is
+        on disk, and raises what went wrong in the thread.
+        """
         try:
-            yield lambda: self._states.settle(wait=False)
-            self._states.settle()
+            yield lambda: self._checkpoints.finish(wait=False)
+            self._checkpoints.finish()
         except BaseException:
-            self._states.give_up()
+            self._checkpoints.cancel()
             raise
 
-    def load_checkpoint(
-        self, resplit: Resplit | None = None
-    ) -> tuple[dict[str, Any] | None, list[str]]:
-        """`Checkpoints.load` of this run."""
-        return self._states.load(self._identity, resplit)
+    def load_checkpoint(self, resplit: bool = False) -> tuple[State | None, list[str]]:
+        """As `Checkpoints.load`, for the run that was started here."""
+        return self._checkpoints.load(self._identity, resplit)
 
     def step_folder(self, step: int) -> Path:
-        """The folder of the state after `step` gradient steps."""
-        return self._states.of(step)
+        """The folder of the checkpoint after `step` gradient steps."""
+        return self._checkpoints.of(step)
 
 
 def _lock(file: IO[Any], kind: int, patience: float) -> bool:

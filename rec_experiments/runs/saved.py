@@ -12,10 +12,12 @@ from rec_experiments.analysis.results.runs import read_config
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.config.experiment import Experiment
+from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.policy.models import Pretrained
-from rec_experiments.runs.joining import read_joined
+from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.run_folder import CONFIG, STATES
+from rec_experiments.training.protocol import State
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,20 +64,40 @@ def _restored(run: Path) -> DictConfig:
 
 
 def model_of(run: Path, experiment: Experiment, step: int | None) -> tuple["PreTrainedModel", int]:
-    """The model of a run at its newest checkpoint that is whole, or at the one after `step` steps,
-    on the host; and that number of steps. Newer ones that are damaged are named on stderr. Raises
-    UserError if there is none, or the configuration describes another model."""
-    state, damaged = read_joined(run / STATES, step)
-    for name in damaged:
-        print(f"checkpoint {name} is damaged and was passed over", file=sys.stderr)
+    """The model of a run after `step` gradient steps, or at its newest intact checkpoint, on the
+    host; and that number of steps. Damaged checkpoints that are newer are named on stderr.
+
+    Raises UserError if there is no such checkpoint, or if it is of another model than that of the
+    configuration.
+    """
+    state = read_state(run / STATES, step)
     source = experiment.model
     try:
         model = source.skeleton() if isinstance(source, Pretrained) else source.model()
-        model.load_state_dict(state["model"], assign=True)
-    except (RuntimeError, TypeError, AttributeError) as error:  # other shapes, beyond memory, none
+        model.load_state_dict(state["weights"]["model"], assign=True)
+    except (RuntimeError, KeyError, TypeError, AttributeError) as error:  # also: too little memory
         raise UserError(
             f"run folder {run}: the state after step {state['step']} does not fit the model of the "
             f"configuration, {source.describe()} ({first_line(error)})"
         ) from error
     model.tie_weights()
     return model, state["step"]
+
+
+def read_state(folder: Path, step: int | None) -> State:
+    """The state after `step` gradient steps, or the newest intact one. folder: the checkpoints."""
+    checkpoints = Checkpoints(folder, ALONE)
+    steps = checkpoints.steps()
+    if not steps:
+        raise UserError(f"{folder}: holds no checkpoint")
+    if step is not None and step not in steps:
+        raise UserError(f"step={step}: has no checkpoint; allowed: {', '.join(map(str, steps))}")
+    damaged: list[str] = []
+    for each in steps if step is None else [step]:
+        if (state := checkpoints.read(each)) is not None:
+            for name in damaged:
+                print(f"checkpoint {name} is damaged and was passed over", file=sys.stderr)
+            return state
+        damaged.append(checkpoints.of(each).name)
+    other = "there is no other one" if step is None else "was asked for"
+    raise UserError(f"{folder}: {', '.join(damaged)}: damaged, and {other}")

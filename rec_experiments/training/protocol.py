@@ -61,10 +61,9 @@ class RunStore(Protocol):
     Every rank calls every method.
     """
 
-    def load_checkpoint(
-        self, resplit: Callable[[list[State]], State] | None = None
-    ) -> tuple[State | None, list[str]]:
-        """The newest intact state, or None, and the names of damaged ones."""
+    def load_checkpoint(self, resplit: bool = False) -> tuple[State | None, list[str]]:
+        """The newest intact state, or None, and the names of damaged ones. resplit: accept a state
+        of another number of ranks."""
 
     def step_folder(self, step: int) -> Path:
         """Where the state after `step` gradient steps is."""
@@ -74,8 +73,8 @@ class RunStore(Protocol):
 
     def append(self, name: str, rows: list[Row]) -> None: ...
 
-    def save_checkpoint(self, step: int, state: State, beside: bool = False) -> None:
-        """beside: write in a thread, within `writing`."""
+    def save_checkpoint(self, step: int, state: State, background: bool = False) -> None:
+        """background: write in a thread, inside `writing`."""
 
     def writing(self) -> AbstractContextManager[Callable[[], None]]:
         """Inside, a thread may write states. The function it gives finishes those on disk."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rec_experiments.distributed import kept
+from rec_experiments.distributed import copied_to_host
 from rec_experiments.training.protocol import Row, State
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import StepIndex
@@ -104,7 +104,7 @@ class SlowFastHook:
         if self.stopped is not None:
             return {"train/alpha": 0.0}
         if index.epoch == index.mini_batch == 0:
-            self.start = kept(dict(model.named_parameters()))
+            self.start = copied_to_host(dict(model.named_parameters()))
         elif index.epoch == self.updates.epochs - 1 and index.mini_batch == 0:
             move_back(model, self.start, self.updates.alpha)
             self.start = {}
@@ -121,7 +121,7 @@ class SlowFastHook:
         return {"start": self.start, "entropies": self.entropies, "stopped": self.stopped}
 
     def restore(self, state: State) -> None:
-        self.start = kept(state["start"])  # those of a checkpoint are mapped from its file
+        self.start = copied_to_host(state["start"])  # of a checkpoint's mapped file
         self.entropies, self.stopped = state["entropies"], state["stopped"]
 
 

@@ -1,4 +1,4 @@
-"""All that a run needs to go on, as a tree of plain values and tensors, and how it is put back."""
+"""Everything a run needs to continue: from live objects to a state, and back."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,71 +7,91 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.distributed import World, is_split, pack
-from rec_experiments.errors import first_line
+from rec_experiments.distributed import World, split_like
+from rec_experiments.errors import UserError, first_line
 from rec_experiments.rollout import packed
 from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.runs.checkpoints import State, foreign
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
-from rec_experiments.training.protocol import UpdateHook
-from rec_experiments.training.resplit import resplit
+from rec_experiments.training.protocol import State, UpdateHook
 from rec_experiments.types import Rollouts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
-    """What training changes, each rank's part of it."""
+class TrainingState:
+    """The objects that training changes."""
 
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
     policies: Policies
     hook: UpdateHook | None
-    feed: RolloutManager
+    rollouts: RolloutManager
     world: World
 
     def state(self, step: int, batch: Rollouts | None) -> State:
-        """After `step` gradient steps; batch: what the next one trains on, if it has begun. Not a
-        copy: save it before the next step."""
-        state = {
+        """The state after `step` gradient steps; batch: the one in use, if any. It holds references
+        to the live weights: save it before the next step.
+
+        state["weights"] holds all tensors that may be split among the ranks; all else is the same
+        on every rank.
+        """
+        assert self.rollouts.behavior is not None
+        optimizer, hook = self.optimizer.state_dict(), self.hook.state() if self.hook else {}
+        return {
             "step": step,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "policies": self.policies.state(),
-            "hook": self.hook.state() if self.hook else {},
-            "feed": self.feed.state(),
+            "weights": {
+                "model": self.model.state_dict(),
+                "optimizer": optimizer["state"],
+                "policies": self.policies.state(),
+                "hook": hook.pop("start", {}),
+                "behavior": self.rollouts.behavior.weights,
+            },
+            "param_groups": optimizer["param_groups"],
+            "hook": hook,
+            "rollouts": self.rollouts.state(),
             "batch": packed.pack(batch) if batch else None,
         }
-        return pack(state)
 
     def restore(self, state: State) -> tuple[int, Rollouts | None]:
-        """The inverse of `state`."""
-        state = self.world.unpack(state)
-        self.model.load_state_dict(state["model"])
-        restore(self.optimizer, state["optimizer"])
-        self.policies.restore(state["policies"])
-        if self.hook:
-            self.hook.restore(state["hook"])
-        self.feed.restore(state["feed"])
-        return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
+        """The inverse of `state`, with this rank's rows of each weight."""
+        weights, live = state["weights"], self.model.state_dict()
 
-    def resplit(self, parts: list[State]) -> State:
-        """This rank's part of a state that another number of ranks wrote."""
-        split = {name for name, weight in self.model.state_dict().items() if is_split(weight)}
-        return resplit(parts, self.world, split)
+        def split(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: split_like(live[name], tensor) for name, tensor in rows.items()}
+
+        self.model.load_state_dict(split(weights["model"]))
+        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        moments = {
+            number: {key: split_like(parameters[number], value) for key, value in of_one.items()}
+            for number, of_one in weights["optimizer"].items()
+        }
+        restore(self.optimizer, {"state": moments, "param_groups": state["param_groups"]})
+        self.policies.restore({role: split(rows) for role, rows in weights["policies"].items()})
+        if self.hook:
+            self.hook.restore({**state["hook"], "start": split(weights["hook"])})
+        self.rollouts.restore(state["rollouts"], split(weights["behavior"]))
+        return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
 
 
 @contextlib.contextmanager
 def fitting(folder: Path, state: dict[str, Any], steps: int) -> Iterator[None]:
-    """Within, a state that is not one of this run's is a UserError that names its folder."""
-    step = state.get("step", 0)
+    """Restore inside: a state that does not fit the run is a UserError that names its folder."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise foreign(folder, first_line(error)) from error
-    if step > steps:
+    if state["step"] > steps:
         raise foreign(folder, f"the run ends after step {steps}")
+
+
+def foreign(folder: Path, reason: str) -> UserError:
+    """For a checkpoint that is intact but cannot be used."""
+    return UserError(
+        f"checkpoint {folder}: does not fit this run or this code ({reason}); remove it, or choose "
+        "another run_dir"
+    )

@@ -20,8 +20,8 @@ from rec_experiments.training.metrics import (
     throughput_metrics,
 )
 from rec_experiments.training.policies import Policies
-from rec_experiments.training.protocol import Optimizer, Row, RunStore, State
-from rec_experiments.training.state import Trained, fitting
+from rec_experiments.training.protocol import Optimizer, Row, RunStore
+from rec_experiments.training.state import TrainingState, fitting
 from rec_experiments.training.updates import Updates
 from rec_experiments.training.weights import copied, on_device, relative_distance
 from rec_experiments.types import Rollouts, StepIndex
@@ -55,12 +55,12 @@ class Trainer:
         self.torch_optimizer = self.optimizer.build(self.model)
         self.hook = self.updates.hook()
         self.index_of = (self.hook or self.updates).index_of
-        self.trained = Trained(
+        self.state = TrainingState(
             model=self.model,
             optimizer=self.torch_optimizer,
             policies=self.policies,
             hook=self.hook,
-            feed=self.rollouts,
+            rollouts=self.rollouts,
             world=self.world,
         )
 
@@ -83,18 +83,18 @@ class Trainer:
             on_row(row)
 
         def save() -> None:
-            store.save_checkpoint(step, self.trained.state(step, batch), self.async_checkpoints)
+            store.save_checkpoint(step, self.state.state(step, batch), self.async_checkpoints)
 
         step, batch = self.resume(store, note)  # batch: the one in use, None between two
         if step == 0:
             record({"step": 0, **self.evaluate(store, 0)})
-            self.rollouts.reach(0, 0, self.model)
+            self.rollouts.update_weights(0, 0, self.model)
         saved = step
         with store.writing() as finish_written:
             while step < self.steps and not any(self.world.gather(stop())):
                 index = self.index_of(step)
                 if batch is None:
-                    batch = self.begin_batch(self.rollouts.take(index.batch), index)
+                    batch = self.begin_batch(self.rollouts.get_batch(index.batch), index)
                 row = self.update(batch, index)
                 step += 1
                 if self.index_of(step).batch != index.batch:
@@ -103,7 +103,7 @@ class Trainer:
                     row |= self.evaluate(store, step)
                 record({"step": step, **row})
                 if batch is None:
-                    self.rollouts.reach(index.batch + 1, step, self.model)
+                    self.rollouts.update_weights(index.batch + 1, step, self.model)
                 finish_written()
                 if step % self.checkpoint_every == 0 or step == self.steps:
                     save()
@@ -115,22 +115,19 @@ class Trainer:
     def resume(self, store: RunStore, note: Callable[[str], None]) -> tuple[int, Rollouts | None]:
         """Restore the newest intact checkpoint, and remove rows written after it. Returns the
         gradient steps taken and the batch in use; (0, None) without a checkpoint."""
-
-        def resplit(parts: list[State]) -> State:
-            note(
-                f"a checkpoint of {len(parts)} ranks is split among {self.world.size}: from here "
-                "on, results are not bit-equal to those of the original number of ranks"
-            )
-            return self.trained.resplit(parts)
-
-        state, damaged = store.load_checkpoint(resplit if self.resplit else None)
+        state, damaged = store.load_checkpoint(self.resplit)
         for name in damaged:
             note(f"checkpoint {name} is damaged and was passed over")
         if state is None:
             store.rewind(-1)
             return 0, None
-        with fitting(store.step_folder(state.get("step", 0)), state, self.steps):
-            step, batch = self.trained.restore(state)
+        if state["ranks"] != self.world.size:
+            note(
+                f"a checkpoint of {state['ranks']} ranks is split among {self.world.size}: from "
+                "here on, results are not bit-equal to those of the original number of ranks"
+            )
+        with fitting(store.step_folder(state["step"]), state, self.steps):
+            step, batch = self.state.restore(state)
         note(f"resumed after gradient step {step}")
         store.rewind(step)
         return step, batch

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rec_experiments.distributed import World, kept, memory_of
+from rec_experiments.distributed import World, copied_to_host, memory_of
 
 Weights = dict[str, Tensor]
 
 
 def copied(model: nn.Module) -> Weights:
     """A copy of the parameters, of each rank's part of them."""
-    return kept(dict(model.named_parameters()))
+    return copied_to_host(dict(model.named_parameters()))
 
 
 @torch.no_grad()

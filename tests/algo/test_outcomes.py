@@ -152,8 +152,8 @@ def test_unjudged_responses_reach_the_training_as_such():
 
     trainer.rollouts.worker.verifier = slow
     feed = trainer.rollouts
-    feed.reach(0, 0, trainer.model)
-    rollouts = feed.take(0)
+    feed.update_weights(0, 0, trainer.model)
+    rollouts = feed.get_batch(0)
     from rec_experiments.training.gradient import MiniBatch
 
     index = exp.updates.index_of(0)

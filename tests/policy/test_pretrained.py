@@ -140,8 +140,10 @@ def test_a_run_trains_on_a_local_model(family, folders, tmp_path, monkeypatch):
         tmp_path / "run" / "checkpoints" / "step_00000002" / "rank_0.pt", weights_only=True
     )
     own = AutoModelForCausalLM.from_pretrained(folders[family]).state_dict()
-    assert state["model"].keys() == own.keys()
-    assert any(not torch.equal(own[name], weight) for name, weight in state["model"].items())
+    assert state["weights"]["model"].keys() == own.keys()
+    assert any(
+        not torch.equal(own[name], weight) for name, weight in state["weights"]["model"].items()
+    )
 
 
 def test_a_llama_has_several_end_tokens_and_no_pad_token(folders):

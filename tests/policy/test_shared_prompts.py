@@ -152,7 +152,7 @@ def rows_and_names(world, path, overrides):
     folder.check(config)
     folder.start(config, {})
     prepare(exp, world=world).train(folder)
-    return [*map(timeless, folder.metrics())], list(folder.load_checkpoint()[0]["model"])
+    return [*map(timeless, folder.metrics())], list(folder.load_checkpoint()[0]["weights"]["model"])
 
 
 def assert_close(rows, others):

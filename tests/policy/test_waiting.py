@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.distributed import kept
+from rec_experiments.distributed import copied_to_host
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.training.weights import copied, on_device
@@ -28,7 +28,7 @@ def model(tied=True):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_copy_is_independent_and_tied_as_the_model(tied):
     policy = model(tied)
-    held = kept(policy.state_dict())
+    held = copied_to_host(policy.state_dict())
     before = {name: weight.clone() for name, weight in held.items()}
     for parameter in policy.parameters():
         parameter.mul_(2)

@@ -34,7 +34,7 @@ def feed_of(exp, trainer):
         problems=trainer.rollouts.problems, batches=4, bundle=1, batch_size=4,
         group_size=4, temperature=exp.sampler.temperature, shuffle=True,
     )  # fmt: skip
-    feed.reach(0, 0, trainer.model)
+    feed.update_weights(0, 0, trainer.model)
     return feed
 
 
@@ -43,7 +43,7 @@ def drawn():
     """A float64 model off the policy that drew a batch, that batch, and known gaps in it."""
     exp = experiment(*SMALL)
     trainer = prepare(exp)
-    rollouts = feed_of(exp, trainer).take(0)
+    rollouts = feed_of(exp, trainer).get_batch(0)
     g = torch.Generator().manual_seed(0)
     own = [[x + 0.1 for x in response.logp] for response in rollouts.responses]
     gaps = [(2 * torch.randn(len(row), generator=g)).tolist() for row in own]
@@ -180,8 +180,8 @@ def test_the_metric_is_there_where_it_can_be_known(correction, seen):
     feed = feed_of(exp, trainer)
     rows = []
     for step in range(3):
-        rows.append(trainer.update(feed.take(step), exp.updates.index_of(step)))
-        feed.reach(step + 1, step + 1, trainer.model)
+        rows.append(trainer.update(feed.get_batch(step), exp.updates.index_of(step)))
+        feed.update_weights(step + 1, step + 1, trainer.model)
     assert ["train/mismatch" in row for row in rows] == seen
     assert all(row["train/mismatch_max"] < 1e-4 for row in rows if "train/mismatch" in row)
     assert rows[2]["train/ratio_max"] > 1.01  # the weights did move on
@@ -194,9 +194,9 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
     feed, versions = feed_of(exp, trainer), []
     for step in range(3):
         versions.append(copy.deepcopy(trainer.model))
-        trainer.update(feed.take(step), exp.updates.index_of(step))
-        feed.reach(step + 1, step + 1, trainer.model)
-    stale = feed.take(3)
+        trainer.update(feed.get_batch(step), exp.updates.index_of(step))
+        feed.update_weights(step + 1, step + 1, trainer.model)
+    stale = feed.get_batch(3)
     assert (stale.index, set(stale.versions)) == (3, {2})
     pad_id = trainer.evaluator.chat.pad_id
     rows = collate(stale.prompts, [r.tokens for r in stale.responses], pad_id)
@@ -213,12 +213,12 @@ def test_a_checkpoint_keeps_them():
     exp = experiment(*SMALL, "sync.interval=1", "sync.offset=2", *CAPPED)
     trainer = prepare(exp)
     feed = feed_of(exp, trainer)
-    feed.take(0)
-    feed.reach(1, 1, trainer.model)  # draws the batches that are due from version 0
+    feed.get_batch(0)
+    feed.update_weights(1, 1, trainer.model)  # draws the batches that are due from version 0
     state = feed.state()
     assert state["pending"]
     other = feed_of(exp, trainer)
-    other.restore(state)
-    kept = other.take(1).logps
-    assert kept == feed.take(1).logps
+    other.restore(state, feed.behavior.weights)
+    kept = other.get_batch(1).logps
+    assert kept == feed.get_batch(1).logps
     assert kept["behavior"]

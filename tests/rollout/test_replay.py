@@ -71,9 +71,9 @@ def test_what_is_replayed_is_what_was_drawn():
         return batches
 
     trainer.rollouts.worker.draw = spy
-    feed.reach(0, 0, trainer.model)
+    feed.update_weights(0, 0, trainer.model)
     for number in range(8):
-        batch = feed.take(number)
+        batch = feed.get_batch(number)
         rows = []
         for portion in exp.buffer.portions(number, exp.batch_size, exp.seed):
             source = drawn[portion.draw]
@@ -86,8 +86,8 @@ def test_what_is_replayed_is_what_was_drawn():
         found = zip(map(tuple, batch.prompts), batch.responses, batch.versions, strict=True)
         assert list(found) == rows
         assert batch.groups == [row // exp.group_size for row in range(len(rows))]
-        assert len(feed.kept) <= 3
-        feed.reach(number + 1, number + 1, trainer.model)
+        assert len(feed.drawn) <= 3
+        feed.update_weights(number + 1, number + 1, trainer.model)
     assert sorted(drawn) == list(range(8))
 
 
@@ -101,8 +101,8 @@ def test_a_group_of_equal_rewards_is_drawn_anew():
         for result, (text, _) in zip(verify(items), items, strict=True)
     ]
     feed = trainer.rollouts
-    feed.reach(0, 0, trainer.model)
-    batch = feed.take(0)
+    feed.update_weights(0, 0, trainer.model)
+    batch = feed.get_batch(0)
     snapshot = Snapshot.of(trainer.model, 0)
     kinds = set()
     for group in range(exp.batch_size):

@@ -2,10 +2,9 @@
 
 1. The exported folder, loaded by transformers, has the checkpoint's weights and scores as the run
    said, at the newest checkpoint and at an earlier one.
-2. Ranks' parts become whole tensors.
-3. A damaged state is passed over for the one before, as a run that resumes does, and is named.
-4. Intervals are those of the books.
-5. What cannot be exported is one line, and leaves nothing behind.
+2. A damaged state is passed over for the one before, as a run that resumes does, and is named.
+3. Intervals are those of the books.
+4. What cannot be exported is one line, and leaves nothing behind.
 """
 
 import json
@@ -17,17 +16,14 @@ import pytest
 import torch
 import yaml
 from conftest import SMALL, experiment, refused, resolve, run
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from rec_experiments.cli.main import run_command
-from rec_experiments.distributed import ALONE, SHARD
+from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs import evaluation, export, saved
 from rec_experiments.runs.checkpoints import Checkpoints
-from rec_experiments.runs.joining import joined
 
 DATA = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
 
@@ -123,23 +119,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(done, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@given(st.integers(1, 5), st.integers(1, 17))
-def test_ranks_parts_become_whole(ranks, rows):
-    whole = torch.arange(3.0 * rows).view(rows, 3)
-    size = -(-rows // ranks)
-    parts = [
-        {"w": {SHARD: whole[r * size : (r + 1) * size], "shape": (rows, 3), "stride": (3, 1)},
-         "plain": torch.ones(2)}
-        for r in range(ranks)
-    ]  # fmt: skip
-    found = joined(parts)
-    assert torch.equal(found["w"], whole)
-    assert torch.equal(found["plain"], torch.ones(2))
-    if size < rows:
-        with pytest.raises(UserError, match="a rank is missing"):
-            joined(parts[:1])
-
-
 def test_intervals():
     """Wilson's of 8 of 10 (Wilson 1927); Student's of four means by hand: t = 3.1824."""
     assert evaluation.interval([1.0] * 8 + [0.0] * 2) == pytest.approx((0.4902, 0.9433), abs=1e-4)
@@ -197,15 +176,16 @@ def test_a_configuration_that_is_none_is_told_with_its_folder(tmp_path, change, 
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        ({}, "does not fit this run or this code ('model')"),
-        ({"model": {"w": {SHARD: 3, "shape": (1,), "stride": (1,)}}}, "does not fit this run"),
+        ({}, "the state after step 3 does not fit the model"),
         ({"model": [1]}, "the state after step 3 does not fit the model"),
         ({"model": {"model.norm.weight": "a word"}}, "the state after step 3 does not fit the mo"),
     ],
 )
 def test_a_state_of_something_else_is_told_with_its_folder(done, tmp_path, state, told):
     shutil.copytree(done.path, tmp_path / "run")
-    Checkpoints(tmp_path / "run" / "checkpoints", ALONE).save(3, {"step": 3, **state}, None)
+    Checkpoints(tmp_path / "run" / "checkpoints", ALONE).save(
+        3, {"step": 3, "weights": state}, None
+    )
     with pytest.raises(UserError, match=re.escape(told)) as error:
         export.export(tmp_path / "run", tmp_path / "out", None)
     assert str(tmp_path / "run") in str(error.value)

@@ -44,6 +44,14 @@ def again(folder: RunFolder, config: dict) -> RunFolder:
     return found
 
 
+def state(step: int) -> dict:
+    return {"step": step, "weights": {}}
+
+
+def loaded(step: int) -> dict:
+    return {**state(step), "ranks": 1}
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
@@ -76,14 +84,14 @@ def test_what_stands_in_a_folder_before_its_run_is_no_strangers(tmp_path, config
 
 
 def test_a_lost_configuration_lets_no_other_run_go_on(folder, config):
-    folder.save_checkpoint(2, {"step": 2})
+    folder.save_checkpoint(2, state(2))
     (folder.path / "config.yaml").unlink()
     with pytest.raises(UserError, match=r"holds checkpoints, .* no config\.yaml; .* restore"):
         RunFolder(folder.path).check(config)
 
 
 def test_a_state_is_refused_under_another_seed(folder, config):
-    folder.save_checkpoint(2, {"step": 2})
+    folder.save_checkpoint(2, state(2))
     other = {**config, "seed": 5}
     (folder.path / "config.yaml").write_text(yaml.safe_dump(other))
     found = again(folder, other)
@@ -92,9 +100,9 @@ def test_a_state_is_refused_under_another_seed(folder, config):
 
 
 def test_a_state_carries_nothing_but_what_was_saved(folder, config):
-    folder.save_checkpoint(2, {"step": 2})
-    assert again(folder, config).load_checkpoint() == ({"step": 2}, [])
-    assert RunFolder(folder.path).load_checkpoint() == ({"step": 2}, [])  # of one that only looks
+    folder.save_checkpoint(2, state(2))
+    assert again(folder, config).load_checkpoint() == (loaded(2), [])
+    assert RunFolder(folder.path).load_checkpoint() == (loaded(2), [])  # of one that only looks
 
 
 def test_names_of_a_user_are_neither_states_nor_removed(folder, config):
@@ -102,22 +110,22 @@ def test_names_of_a_user_are_neither_states_nor_removed(folder, config):
         (folder.checkpoints / name).mkdir()
     (folder.checkpoints / "step_99999999").symlink_to(folder.path)
     for step in (1, 2, 3):
-        folder.save_checkpoint(step, {"step": step})
+        folder.save_checkpoint(step, state(step))
     assert sorted(each.name for each in folder.checkpoints.iterdir()) == [
         "step_00000002", "step_00000002_copy", "step_00000003", "step_12", "step_99999999",
         "step_best",
     ]  # fmt: skip
     found = again(folder, config)
-    assert found.load_checkpoint() == ({"step": 3}, [])
+    assert found.load_checkpoint() == (loaded(3), [])
     assert found.provenance()["starts"][-1]["from_step"] == 3
 
 
 def test_a_damaged_state_of_a_later_step_does_not_cost_the_others(folder):
     for step in (1, 2, 9):
-        folder.save_checkpoint(step, {"step": step})
+        folder.save_checkpoint(step, state(step))
     (folder.step_folder(9) / "rank_0.pt").write_bytes(b"")
-    folder.save_checkpoint(3, {"step": 3})
-    assert folder.load_checkpoint() == ({"step": 3}, ["step_00000009"])
+    folder.save_checkpoint(3, state(3))
+    assert folder.load_checkpoint() == (loaded(3), ["step_00000009"])
     assert folder.step_folder(2).is_dir()
 
 
@@ -126,23 +134,23 @@ class Foreign:
 
 
 def test_a_whole_state_of_other_code_is_one_line(folder):
-    folder.save_checkpoint(1, {"step": 1, "piece": Foreign()})
+    folder.save_checkpoint(1, {**state(1), "piece": Foreign()})
     with pytest.raises(UserError, match=r"step_00000001: does not fit .* remove it"):
         folder.load_checkpoint()
 
 
 def test_a_state_that_does_not_fit_is_one_line(folder):
     model = torch.nn.Linear(2, 2)
-    for state in ({"step": 1}, {"step": 1, "model": torch.nn.Linear(3, 3).state_dict()}):
+    for found in (state(1), {**state(1), "model": torch.nn.Linear(3, 3).state_dict()}):
         with (
             pytest.raises(UserError, match="step_00000001: does not fit this run or this code"),
-            fitting(folder.step_folder(1), state, steps=3),
+            fitting(folder.step_folder(1), found, steps=3),
         ):
-            model.load_state_dict(state["model"])
+            model.load_state_dict(found["model"])
 
 
 def test_a_state_of_another_step_than_its_folder_is_refused(folder):
-    folder.save_checkpoint(9, {"step": 1})
+    folder.save_checkpoint(9, state(1))
     with pytest.raises(UserError, match=r"step_00000009: .*it is of step 1\)"):
         folder.load_checkpoint()
 

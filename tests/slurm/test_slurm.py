@@ -124,8 +124,8 @@ def assert_same_runs(folder, reference):
         texts = [(each.path / "samples.jsonl").read_text() for each in (one, other)]
         assert texts[0] == texts[1], name
         (state, _), (expected, _) = one.load_checkpoint(), other.load_checkpoint()
-        for key, weight in expected["model"].items():
-            assert torch.equal(state["model"][key], weight), (name, key)
+        for key, weight in expected["weights"]["model"].items():
+            assert torch.equal(state["weights"]["model"][key], weight), (name, key)
 
 
 def line_of(report, name):

@@ -39,7 +39,7 @@ PATIENCE = 60  # seconds until a thread counts as hung
 def states(folder):
     """The two that are kept, by step."""
     found = Checkpoints(folder.checkpoints, ALONE)
-    return {step: found.parts(step)[0] for step in found.steps()}
+    return {step: found.read(step) for step in found.steps()}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_state_counts_as_soon_as_training_sees_that_it_is_written(tmp_path):
 
     def on_row(row):
         if row["step"] == 5:
-            folder._states._writing.done.result(PATIENCE)
+            folder._checkpoints._writing[1].result(PATIENCE)
         seen.append(folder.step_folder(4).exists())
 
     prepare(exp).train(folder, on_row)

@@ -13,16 +13,17 @@ import re
 import pytest
 import torch
 from conftest import assert_equal, experiment, refused, resolve, timeless
+from hypothesis import given
+from hypothesis import strategies as st
 from ranks import Ranks
 from test_distributed import MOVING, PATIENCE, SHAPES, run_on, torchrun
 
-from rec_experiments.distributed import ALONE, whole
+from rec_experiments.distributed import ALONE, World, whole
 from rec_experiments.errors import UserError
 from rec_experiments.rollout import packed
 from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Rollouts
 
 MORE, FEWER, ODD = (1, 2), (2, 1), (2, 3)
 
@@ -73,9 +74,8 @@ def gathered(world, path, overrides):
     """The newest state, as the ranks would go on from it, put together."""
     folder, trainer = prepared(world, path, overrides)
     optimizer, feed, hook = trainer.torch_optimizer, trainer.rollouts, trainer.hook
-    state, _ = folder.load_checkpoint(trainer.trained.resplit)
-    gone = len(state["feed"]["pending"])
-    step, batch = trainer.trained.restore(state)
+    state, _ = folder.load_checkpoint(resplit=True)
+    step, batch = trainer.state.restore(state)
     if world.leads:
         folder._lock.close()
 
@@ -92,14 +92,7 @@ def gathered(world, path, overrides):
         },
         "hook": {**hook.state(), "start": of(hook.start)} if hook else None,
         "behavior": of(feed.behavior.weights),
-        "version": feed.behavior.version,
-        "pending": [
-            packed.pack(Rollouts.joined(world.gather(waiting()), draw))
-            for draw, waiting in [*feed.pending][:gone]
-        ],
-        "kept": [packed.pack(rollouts) for rollouts in feed.kept.values()],
-        "reached": feed.reached,
-        "next": feed.next_draw,
+        "rollouts": feed.state(),
     }
 
 
@@ -117,30 +110,25 @@ def test_all_parts_put_together_are_the_same(on, tmp_path, before, after, kind):
     for of_rank in found:
         assert_equal(of_rank, expected)
     assert expected["step"] == step
-    assert expected["pending"]
+    assert expected["rollouts"]["pending"]
     assert (expected["batch"] is not None) == (kind in ("a moving average", "replay", "sfpo"))
     assert bool(expected["hook"] and expected["hook"]["start"]) == (kind == "sfpo")
-    assert bool(expected["kept"]) == (kind == "replay")
+    assert bool(expected["rollouts"]["drawn"]) == (kind == "replay")
     assert expected["moments"][0]["exp_avg"].any()
 
 
-def test_each_rank_takes_its_own_rows_and_groups(on, tmp_path):
-    """Of what is split no rank holds the whole."""
-    on(1, run_on, tmp_path / "run", RUN, 4)
-    shares = on(2, parts_of, tmp_path / "run", (*RUN, "resplit=true"))
-    for name, tensor in shares[0]["model"].items():
-        rows = [len(share["model"][name]["shard"]) for share in shares]
-        assert rows == [-(-tensor["shape"][0] // 2), tensor["shape"][0] // 2]
-    groups = [share["feed"]["pending"][0]["groups"].unique().tolist() for share in shares]
-    assert groups == [[0, 1], [0, 1]]
-
-
-def parts_of(world, path, overrides):
-    folder, trainer = prepared(world, path, overrides)
-    state, _ = folder.load_checkpoint(trainer.trained.resplit)
-    if world.leads:
-        folder._lock.close()
-    return state
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(1, 5), st.booleans())
+def test_rows_are_split_again(sizes, ranks, matrix):
+    """The parts of all ranks are the tensor, whatever parts it is made of."""
+    parts = [*torch.randn(sum(sizes), *[3] * matrix).split(sizes)]
+    worlds = [World(rank, ranks) for rank in range(ranks)]
+    trees = [{"w": part, "count": torch.tensor(2.0), "n": 3} for part in parts]
+    found = [world.joined(trees) for world in worlds]
+    assert torch.equal(torch.cat([each["w"] for each in found]), torch.cat(parts))
+    assert all((each["count"], each["n"]) == (2.0, 3) for each in found)
+    if len(sizes) != ranks:
+        expected = [world.part(torch.cat(parts)) for world in worlds]
+        assert all(torch.equal(each["w"], own) for each, own in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(("before", "after"), ways(MORE))

@@ -13,10 +13,10 @@ def test_restored_optimizer_owns_its_tensors(tmp_path):
     model(torch.ones(3, 300)).sum().backward()
     optimizer.step()
     checkpoints = Checkpoints(tmp_path, World())
-    checkpoints.save(1, {"step": 1, "optimizer": optimizer.state_dict()}, None)
+    checkpoints.save(1, {"step": 1, "weights": {"optimizer": optimizer.state_dict()}}, None)
     state, _ = checkpoints.load(None)
     restored = torch.optim.AdamW(model.parameters())
-    restore(restored, state["optimizer"])
+    restore(restored, state["weights"]["optimizer"])
     del state
     file = checkpoints.of(1) / "rank_0.pt"
     size = file.stat().st_size

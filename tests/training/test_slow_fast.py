@@ -19,7 +19,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_distributed import assert_same, run_on
 
-from rec_experiments.distributed import ALONE
 from rec_experiments.training.sfpo import SlowFast, move_back
 
 # PPO's loss, but a baseline that gives every group a gradient.
@@ -115,15 +114,15 @@ def test_alpha_0_steps_from_the_start(tmp_path):
     shape = (*SMALL, *MOVING, "sync=on_policy", "kl_every=0")
     once = conftest.run(tmp_path / "once", *shape, "updates=once", "steps=1")
     back = conftest.run(tmp_path / "back", *shape, "updates.epochs=2", "updates.alpha=0", "steps=2")
-    one, two = (ALONE.unpack(folder.load_checkpoint()[0]) for folder in (once, back))
+    one, two = (folder.load_checkpoint()[0] for folder in (once, back))
     norms = [row["train/grad_norm"] for row in (*once.metrics()[1:], *back.metrics()[1:])]
     assert norms == [norms[0]] * 3
     assert norms[0] > 0
-    for name, weight in two["model"].items():
-        torch.testing.assert_close(weight, one["model"][name], rtol=1e-6, atol=1e-8)
+    for name, weight in two["weights"]["model"].items():
+        torch.testing.assert_close(weight, one["weights"]["model"][name], rtol=1e-6, atol=1e-8)
     for state, taken in ((one, 1), (two, 2)):
-        assert {int(each["step"]) for each in state["optimizer"]["state"].values()} == {taken}
-    assert two["hook"]["start"] == {}
+        assert {int(each["step"]) for each in state["weights"]["optimizer"].values()} == {taken}
+    assert two["weights"]["hook"] == {}
 
 
 SHAPE = (

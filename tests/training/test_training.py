@@ -44,8 +44,8 @@ def mini_batch():
         problems=trainer.rollouts.problems, batches=3, bundle=1, batch_size=4,
         group_size=4, temperature=1.0, shuffle=True,
     )  # fmt: skip
-    feed.reach(0, 0, model.float())
-    rollouts = feed.take(0)
+    feed.update_weights(0, 0, model.float())
+    rollouts = feed.get_batch(0)
     results = [
         dataclasses.replace(result, reward=float(i % 3))
         for i, result in enumerate(rollouts.results)
@@ -301,7 +301,7 @@ def test_evaluation_of_step(tmp_path):
             saved = torch.load(
                 folder.checkpoints / f"step_{step:08d}" / "rank_0.pt", weights_only=True
             )
-            trainer.model.load_state_dict(saved["model"])
+            trainer.model.load_state_dict(saved["weights"]["model"])
         again = trainer.evaluate(other, step)
         lengths[step] = again["eval/response_length"]
         assert again["eval/accuracy"] == rows[step]["eval/accuracy"]

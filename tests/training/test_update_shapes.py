@@ -87,8 +87,8 @@ def drawn():
     exp = experiment(*SMALL, "sync.interval=8")
     trainer = prepare(exp)
     feed = trainer.rollouts
-    feed.reach(0, 0, trainer.model)
-    rollouts = feed.take(0)
+    feed.update_weights(0, 0, trainer.model)
+    rollouts = feed.get_batch(0)
     results = [dataclasses.replace(v, reward=i % 3 / 2) for i, v in enumerate(rollouts.results)]
     model = trainer.model.double()
     torch.manual_seed(0)
@@ -574,5 +574,5 @@ def test_staged_reference_resets_optimizer(tmp_path):
         overrides = (*SMALL, f"reference={choice}", "reference.swap_every=2")
         folder = conftest.run(tmp_path / choice, *overrides)
         state, _ = folder.load_checkpoint()
-        moments = ALONE.unpack(state)["optimizer"]["state"]
+        moments = state["weights"]["optimizer"]
         assert {int(each["step"]) for each in moments.values()} == {taken}
