@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from rec_experiments.distributed import kept
+from rec_experiments.distributed import copied_to_host
 from rec_experiments.plan import memory, passes
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.runs.api import Experiment
@@ -69,7 +69,7 @@ def take_steps(experiment, model) -> None:
     others = {}
     if experiment.kl_every:
         others["reference"] = copy.deepcopy(model).eval().requires_grad_(False)
-    held = kept(model.state_dict())
+    held = copied_to_host(model.state_dict())
     optimizer = experiment.optimizer.build(model)
     for step in range(2):
         begin_gradient(model)
