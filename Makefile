@@ -99,7 +99,7 @@ test-vllm:
 endif
 
 docs: $(STAMP) ## the pages of docs/ as a site in site/; fails at a dead link
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html; its search needs a server: python -m http.server --directory site"
 
 check: $(STAMP) ## style, types and import rules
