@@ -264,3 +264,13 @@ def _is_before_config(path: Path) -> bool:
 
 def _json(value: dict[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The resolved configuration of a run. Raises UserError if the folder has none."""
+    config = read_object(path / CONFIG)
+    if not config:
+        raise UserError(f"run folder {path}: has no {CONFIG}")
+    if not config.keys() >= OF_EVERY_RUN:
+        raise UserError(f"run folder {path}: its {CONFIG} is not that of a run")
+    return config

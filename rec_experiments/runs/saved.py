@@ -8,7 +8,6 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rec_experiments.analysis.results.runs import read_config
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.config.experiment import Experiment
@@ -16,7 +15,7 @@ from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.runs.checkpoints import Checkpoints
-from rec_experiments.runs.run_folder import CONFIG, STATES
+from rec_experiments.runs.run_folder import CONFIG, STATES, read_config
 from rec_experiments.training.protocol import State
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from rec_experiments.analysis.results.runs import (
     Run,
     leave_out,
     points,
-    read_config,
     read_or_leave_out,
     releases_text,
 )
@@ -30,7 +29,7 @@ from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.config.identity import flat, identity
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
-from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.run_folder import RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
 
 DPI = 130  # sharp on a phone, small in the page

@@ -7,9 +7,9 @@ from typing import Any
 import pandas
 
 from rec_experiments.analysis.results.figure_data import run_folders
-from rec_experiments.analysis.results.runs import leave_out, read_config, read_run
+from rec_experiments.analysis.results.runs import leave_out, read_run
 from rec_experiments.errors import UserError, printable
-from rec_experiments.runs.run_folder import CONFIG
+from rec_experiments.runs.run_folder import CONFIG, read_config
 from rec_experiments.tracking.trackers import schedule_name
 
 ABOUT = ("run", "path", "state", "algo", "schedule", "dataset", "seed")  # columns of each run

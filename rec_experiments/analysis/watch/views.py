@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from rec_experiments.analysis.regime.alarms import ActiveAlarm, Alarm, active_alarms
-from rec_experiments.analysis.results.runs import Row, points, read_config, read_run
+from rec_experiments.analysis.results.runs import Row, points, read_run
 from rec_experiments.analysis.results.statistics import seconds
 from rec_experiments.config.identity import flat
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.run_folder import RunFolder, read_config
 
 RECENT = 10  # steps to average over for current values
 STALLED = 600.0  # seconds without a row until a run that no local process owns counts as stalled
