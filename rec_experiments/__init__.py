@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rec_experiments.analysis.results.frames import load_runs
+    from rec_experiments.config.identity import RELEASE
     from rec_experiments.config.standalone import algorithm
     from rec_experiments.runs.api import Experiment
 
 __all__ = ["RELEASE", "Experiment", "algorithm", "load_runs"]
 
-RELEASE = 12  # raised whenever the numbers of runs change
-
 _PLACES = {
+    "RELEASE": "config.identity",
     "Experiment": "runs.api",
     "algorithm": "config.standalone",
     "load_runs": "analysis.results.frames",
@@ -20,7 +20,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is used: it loads torch or pandas."""
+    """Import a public name when it is used: some load torch or pandas."""
     if name in _PLACES:
         return getattr(import_module(f"rec_experiments.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'rec_experiments' has no attribute {name!r}")

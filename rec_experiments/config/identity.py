@@ -7,6 +7,8 @@ from typing import Any
 
 from rec_experiments.errors import UserError
 
+RELEASE = 12  # raised whenever the numbers of runs change
+
 # Keys that do not affect results: names, places, and how a run is executed.
 NOT_IDENTITY = (
     "algo", "pipeline", "tracking", "async_checkpoints", "output_dir", "run_dir", "resplit",

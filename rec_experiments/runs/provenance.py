@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import RELEASE
 from rec_experiments.config import plugins
+from rec_experiments.config.identity import RELEASE
 from rec_experiments.runs import checkout
 
 PACKAGES = (

@@ -10,9 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from rec_experiments import RELEASE
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.config.identity import on_policy_path, run_path
+from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
 from rec_experiments.determinism import explained
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import RESUMES, Diverged, UserError
