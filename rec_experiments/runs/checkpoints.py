@@ -24,8 +24,7 @@ from rec_experiments.config.identity import refuse_other
 from rec_experiments.distributed import World, copied_to_host
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import is_whole, remove, stream_with_digest, sync_folder
-from rec_experiments.training.protocol import State
-from rec_experiments.training.state import foreign
+from rec_experiments.training.protocol import State, foreign
 
 KEPT = 2
 NAME = re.compile(r"step_(\d{8,})")

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rec_experiments.errors import UserError
 from rec_experiments.types import StepIndex
 
 if TYPE_CHECKING:
@@ -78,3 +79,11 @@ class RunStore(Protocol):
 
     def writing(self) -> AbstractContextManager[Callable[[], None]]:
         """Inside, a thread may write states. The function it gives finishes those on disk."""
+
+
+def foreign(folder: Path, reason: str) -> UserError:
+    """For a checkpoint that is intact but cannot be used."""
+    return UserError(
+        f"checkpoint {folder}: does not fit this run or this code ({reason}); remove it, or choose "
+        "another run_dir"
+    )

@@ -11,12 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rec_experiments.distributed import World, split_like
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.errors import first_line
 from rec_experiments.rollout import packed
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
-from rec_experiments.training.protocol import State, UpdateHook
+from rec_experiments.training.protocol import State, UpdateHook, foreign
 from rec_experiments.types import Rollouts
 
 
@@ -87,11 +87,3 @@ def fitting(folder: Path, state: dict[str, Any], steps: int) -> Iterator[None]:
         raise foreign(folder, first_line(error)) from error
     if state["step"] > steps:
         raise foreign(folder, f"the run ends after step {steps}")
-
-
-def foreign(folder: Path, reason: str) -> UserError:
-    """For a checkpoint that is intact but cannot be used."""
-    return UserError(
-        f"checkpoint {folder}: does not fit this run or this code ({reason}); remove it, or choose "
-        "another run_dir"
-    )

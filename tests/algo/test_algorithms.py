@@ -7,6 +7,7 @@
 5. The identities of Sections 2 to 4: Eq. 6 to 7, Eq. 9 to 10, AsymRE, RED-Weight.
 """
 
+import functools
 import itertools
 import math
 
@@ -25,6 +26,7 @@ from rec_experiments.algo.surrogate import tokens
 from rec_experiments.errors import UserError
 from rec_experiments.types import Advantages, LossInput, Outcomes, StepIndex
 
+algorithm_of = functools.cache(rec_experiments.algorithm)
 PRESETS = [
     "reinforce", "grpo", "rec_oneside_is", "rec_oneside_nois", "rec_twoside_is",
     "rec_twoside_nois", "rec_ring_is", "rec_ring", "opmd", "asymre", "pairwise", "red_drop",
@@ -108,13 +110,13 @@ def coefficient_by_hand(preset: str, inputs) -> torch.Tensor:
 def test_coefficients_match_the_papers_table(preset):
     for seed in range(3):
         inputs = batch(seed)
-        ours = gradient(rec_experiments.algorithm(preset), inputs)
+        ours = gradient(algorithm_of(preset), inputs)
         torch.testing.assert_close(ours, coefficient_by_hand(preset, inputs), rtol=1e-6, atol=1e-9)
 
 
 def test_red_drop_is_eq_10_on_a_balanced_subset():
     inputs = batch(3)
-    credit = advantages_of(rec_experiments.algorithm("red_drop"), inputs)
+    credit = advantages_of(algorithm_of("red_drop"), inputs)
     kept = credit.mask_BT.any(1)
     r = inputs["rewards"]
     dropped_somewhere = False
@@ -134,7 +136,7 @@ def test_red_drop_is_eq_10_on_a_balanced_subset():
 
 
 def test_red_drop_repeats_with_its_seed_and_ignores_the_global_generator():
-    algorithm, inputs = rec_experiments.algorithm("red_drop"), batch(1)
+    algorithm, inputs = algorithm_of("red_drop"), batch(1)
     np.random.seed(1)
     first = algorithm(**inputs, seed=5, step=2).loss
     np.random.seed(2)
@@ -146,8 +148,8 @@ def test_red_drop_repeats_with_its_seed_and_ignores_the_global_generator():
 
 def test_dropped_samples_leave_the_denominator_unless_counted():
     inputs = batch(3)
-    kept = rec_experiments.algorithm("red_drop")
-    counted = rec_experiments.algorithm("red_drop", "data_weighting.count_dropped=true")
+    kept = algorithm_of("red_drop")
+    counted = algorithm_of("red_drop", "data_weighting.count_dropped=true")
     credits = [advantages_of(algorithm, inputs) for algorithm in (kept, counted)]
     assert torch.equal(credits[0].advantage_B, credits[1].advantage_B)
     assert credits[0].totals.tokens < credits[1].totals.tokens == int(inputs["mask"].sum())
@@ -163,7 +165,7 @@ def test_ppo_clip_has_the_gradient_of_the_one_side_mask(preset, advantage):
     surrogate = torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
     loss = -(surrogate * inputs["mask"]).sum()
     (expected,) = torch.autograd.grad(loss, inputs["logp"])
-    torch.testing.assert_close(gradient(rec_experiments.algorithm(preset), inputs), -expected)
+    torch.testing.assert_close(gradient(algorithm_of(preset), inputs), -expected)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +173,8 @@ def test_ppo_clip_has_the_gradient_of_the_one_side_mask(preset, advantage):
 )
 def test_at_ratio_one_everything_is_reinforce(preset):
     inputs = batch(4, spread=0.0)
-    expected = gradient(rec_experiments.algorithm("reinforce"), inputs)
-    assert torch.equal(gradient(rec_experiments.algorithm(preset), inputs), expected)
+    expected = gradient(algorithm_of("reinforce"), inputs)
+    assert torch.equal(gradient(algorithm_of(preset), inputs), expected)
 
 
 @settings(max_examples=50, deadline=None)
@@ -204,7 +206,7 @@ def test_bounds_are_inclusive_and_null_is_unbounded():
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e30])
 def test_masked_positions_may_hold_anything(preset, garbage):
-    algorithm, inputs = rec_experiments.algorithm(preset), batch(5)
+    algorithm, inputs = algorithm_of(preset), batch(5)
     expected_loss, expected = algorithm(**inputs).loss, gradient(algorithm, inputs)
     dirty = dict(inputs)
     for name in ("logp", "behavior_logp"):
@@ -223,7 +225,7 @@ def test_degenerate_groups_are_finite(preset):
     inputs["mask"][7] = False
     inputs["logp"] = (inputs["logp"].detach().float() + 200.0).requires_grad_()
     inputs["behavior_logp"] = inputs["behavior_logp"].float()
-    out = rec_experiments.algorithm(preset)(**inputs)
+    out = algorithm_of(preset)(**inputs)
     (grad,) = torch.autograd.grad(out.loss, inputs["logp"])
     assert torch.isfinite(out.loss)
     assert torch.isfinite(grad).all()
@@ -243,7 +245,7 @@ def test_fully_masked_rows_do_not_count_in_a_sequence_mean():
     """Nor does a group without any other: rows 3 to 8 are group 1 and a row of each beside it."""
     inputs = batch(6)
     inputs["mask"][3:9] = False
-    loss = rec_experiments.algorithm("reinforce", "aggregation=sequence_mean")(**inputs).loss
+    loss = algorithm_of("reinforce", "aggregation=sequence_mean")(**inputs).loss
     of_row = -(centered(inputs)[:, None] * inputs["logp"] * inputs["mask"]).sum(1)
     of_group = of_row.reshape(-1, K).sum(1)
     others = [group for group in range(B // K) if group != 1]
@@ -254,14 +256,14 @@ def test_fully_masked_rows_do_not_count_in_a_sequence_mean():
 def test_no_live_token_at_all_gives_no_gradient():
     inputs = batch(7)
     inputs["mask"] = torch.zeros(B, T, dtype=torch.bool)
-    out = rec_experiments.algorithm("grpo")(**inputs)
+    out = algorithm_of("grpo")(**inputs)
     assert out.loss.item() == 0.0
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(["grpo", "rec_ring", "opmd", "pairwise"]))
 def test_order_of_rows_does_not_matter(seed, preset):
-    algorithm, inputs = rec_experiments.algorithm(preset), batch(seed)
+    algorithm, inputs = algorithm_of(preset), batch(seed)
     order = torch.randperm(B, generator=torch.Generator().manual_seed(seed))
     shuffled = {name: tensor.detach()[order] for name, tensor in inputs.items()}
     shuffled["logp"].requires_grad_()
@@ -287,7 +289,7 @@ def test_a_gradient_step_of_the_pairwise_loss_is_reinforce():
         a = rewards - tau * (logp - logp.detach())
         pairs = sum((a[i] - a[j]) ** 2 for i, j in itertools.combinations(range(5), 2))
         (eq6,) = torch.autograd.grad(pairs / 25 / (1 + tau) ** 2, logits)
-        reinforce = rec_experiments.algorithm("reinforce")(
+        reinforce = algorithm_of("reinforce")(
             logp=torch.log_softmax(logits, 0)[:, None],
             behavior_logp=logp.detach()[:, None],
             rewards=rewards,
@@ -311,9 +313,9 @@ def test_product_weights_on_a_subset_give_red_drop():
 
 def test_asymre_is_reinforce_plus_imitation():
     inputs = batch(8)
-    reinforce = rec_experiments.algorithm("reinforce")(**inputs).loss
+    reinforce = algorithm_of("reinforce")(**inputs).loss
     imitation = -0.1 * (inputs["logp"] * inputs["mask"]).sum() / inputs["mask"].sum()
-    asymre = rec_experiments.algorithm("asymre")(**inputs).loss
+    asymre = algorithm_of("asymre")(**inputs).loss
     torch.testing.assert_close(asymre, reinforce + imitation)
 
 
@@ -328,14 +330,14 @@ def test_red_weight_is_pairwise_plus_weighted_imitation():
     )
     assert (drift >= -1e-12).all()
     expected = (eq9 + w * drift)[:, None] * inputs["mask"]
-    torch.testing.assert_close(gradient(rec_experiments.algorithm("red_weight"), inputs), expected)
+    torch.testing.assert_close(gradient(algorithm_of("red_weight"), inputs), expected)
 
 
 def test_an_infinite_temperature_makes_pairwise_reinforce():
     inputs = batch(10)
     torch.testing.assert_close(
-        gradient(rec_experiments.algorithm("pairwise", "data_weighting.temperature=inf"), inputs),
-        gradient(rec_experiments.algorithm("reinforce"), inputs),
+        gradient(algorithm_of("pairwise", "data_weighting.temperature=inf"), inputs),
+        gradient(algorithm_of("reinforce"), inputs),
     )
 
 
@@ -344,13 +346,13 @@ def test_multi_turn_masks_only_the_models_tokens():
     inputs = batch(11)
     inputs["mask"] = torch.tensor([True, True, False, False, True, True, False]).expand(B, T)
     expected = centered(inputs)[:, None] * inputs["mask"]
-    torch.testing.assert_close(gradient(rec_experiments.algorithm("reinforce"), inputs), expected)
+    torch.testing.assert_close(gradient(algorithm_of("reinforce"), inputs), expected)
 
 
 def test_no_per_token_synchronisation_inside_the_loss():
     """A loss works on the meta device, where any .item() would raise."""
     for preset in PRESETS:
-        algorithm, inputs = rec_experiments.algorithm(preset), batch()
+        algorithm, inputs = algorithm_of(preset), batch()
         credit = advantages_of(algorithm, inputs)
         meta = Advantages(
             credit.advantage_B.to("meta"),
@@ -371,7 +373,7 @@ def test_no_per_token_synchronisation_inside_the_loss():
 
 def test_wrong_shapes_are_refused():
     inputs = batch()
-    algorithm = rec_experiments.algorithm("grpo")
+    algorithm = algorithm_of("grpo")
     with pytest.raises(ValueError, match="one shape B x T"):
         algorithm(**{**inputs, "mask": inputs["mask"][:, :-1]})
     with pytest.raises(ValueError, match="must have 24 rows"):
@@ -382,7 +384,7 @@ def test_other_policies_are_constants_whatever_their_graph():
     """A behavior policy that was not detached changes no gradient, and gets none."""
     inputs = batch()
     sampler = inputs["behavior_logp"] - 0.1
-    algorithm = rec_experiments.algorithm("opmd", "correction=truncated", "correction.cap=1000")
+    algorithm = algorithm_of("opmd", "correction=truncated", "correction.cap=1000")
     expected = gradient(algorithm, {**inputs, "sampler_logp": sampler})
     behavior = inputs["behavior_logp"] + (inputs["logp"] - inputs["logp"].detach())
     inputs = {**inputs, "behavior_logp": behavior, "sampler_logp": sampler}
@@ -396,22 +398,22 @@ def test_a_policy_that_is_missing_is_named():
         (["correction=truncated"], "sampler_logp"),
     ):
         with pytest.raises(ValueError, match=f"{missing} is missing"):
-            rec_experiments.algorithm("grpo", *overrides)(**inputs)
+            algorithm_of("grpo", *overrides)(**inputs)
     versions = torch.zeros(B, dtype=torch.long)
-    interpolated = rec_experiments.algorithm("grpo", "ratio=proximal", "proximal=interpolated")
+    interpolated = algorithm_of("grpo", "ratio=proximal", "proximal=interpolated")
     assert torch.isfinite(interpolated(**inputs, versions=versions, step=3).loss)
 
 
 @pytest.mark.parametrize("override", ["updates=ppo", "buffer.redraws=1", "reward=clipped"])
 def test_configuration_of_a_run_is_refused(override):
     with pytest.raises(UserError, match=f"{override}: configures a run"):
-        rec_experiments.algorithm("grpo", override)
+        algorithm_of("grpo", override)
 
 
 def test_a_reward_that_is_none_is_refused_where_it_counts():
     inputs = batch()
     inputs["rewards"][3] = math.nan
     with pytest.raises(ValueError, match="rewards must be finite where judged is true"):
-        rec_experiments.algorithm("grpo")(**inputs)
+        algorithm_of("grpo")(**inputs)
     judged = torch.arange(B) != 3
-    assert torch.isfinite(rec_experiments.algorithm("grpo")(**inputs, judged=judged).loss)
+    assert torch.isfinite(algorithm_of("grpo")(**inputs, judged=judged).loss)

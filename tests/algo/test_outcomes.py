@@ -8,6 +8,7 @@
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -27,6 +28,7 @@ from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.metrics import quantiles, response_metrics
 from rec_experiments.types import Response, SampleKey, VerifierResult
 
+algorithm_of = functools.cache(rec_experiments.algorithm)
 FORMAT_REWARDS = [1.1, 0.9, 0.1, -0.1]  # accuracy and format bonus, as the paper's runs had them
 
 
@@ -108,7 +110,7 @@ def batch(**changes) -> dict:
 
 
 def gradient(inputs, preset="grpo", *overrides):
-    loss = rec_experiments.algorithm(preset, *overrides)(**inputs).loss
+    loss = algorithm_of(preset, *overrides)(**inputs).loss
     return torch.autograd.grad(loss, inputs["logp"])[0]
 
 
@@ -186,7 +188,7 @@ def test_truncated_responses_as_chosen():
 def test_sequence_mean_is_per_group():
     """Eq. 10: 1/|S| of each group, then the mean over groups, by hand."""
     inputs = batch(rewards=torch.tensor([1.0, 0, 0, 0, 0, 1, 1, 1]))
-    algorithm = rec_experiments.algorithm("red_drop", "aggregation=sequence_mean")
+    algorithm = algorithm_of("red_drop", "aggregation=sequence_mean")
     out = algorithm(**inputs, seed=3)
     (found,) = torch.autograd.grad(out.loss, inputs["logp"])
     kept = keep_balanced(
