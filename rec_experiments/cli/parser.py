@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     def add_overrides(self, meaning: str = OVERRIDES) -> None:
         """Accept KEY=VALUE with any other key. Call it after all words are declared."""
         self.has_overrides = True
-        self.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=meaning)
+        self.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=meaning)
 
     def parse(self, arguments: list[str]) -> Namespace:
         """The last value of an option counts. Raises UserError for an argument that is not allowed.

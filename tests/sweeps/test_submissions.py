@@ -227,21 +227,6 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 1 done, 1 failed"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ([], "sweeps: names no figure; allowed: list|status|wait|resubmit FIGURE, of fig3"),
-        (["status"], "status: names no figure"),
-        (["stat", "fig3"], "stat: is not understood; allowed: list, status, wait, resubmit"),
-    ],
-)
-def test_a_wrong_command_is_told(arguments, reason, capsys):
-    with pytest.raises(SystemExit) as stop:
-        run_command("sweeps", *arguments)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {reason}")
-
-
 # Submissions -------------------------------------------------------------------------------------
 
 
