@@ -133,7 +133,7 @@ print(sent.folder, sent.code, sent.jobs[0].path)
     later = tmp_path / "later"  # installed after the submission: not the job's
     write_package(later, "broken", "raise RuntimeError")
     alone = {"PYTHONPATH": os.pathsep.join([code, str(later)])}
-    python("-m", "rec_experiments.sweeps.run_job", folder, "0", cwd=tmp_path, **alone)
+    python("-m", "rec_experiments.cli.run_job", folder, "0", cwd=tmp_path, **alone)
     assert json.loads((Path(run) / "status.json").read_text())["state"] == "done"
     provenance = json.loads((Path(run) / "provenance.json").read_text())
     assert (provenance["copy"], provenance["versions"]["outside_example"]) == (code, "1.2.3")

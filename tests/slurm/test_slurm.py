@@ -236,9 +236,7 @@ def test_the_staleness_sweep_runs_unchanged(user):
     assert "submitted 4 jobs" in user.submit(*arguments)
     assert "4 runs: 4 done" in user.sweeps("wait", "staleness", *some, *SMALL)
     assert_same_runs(user.folder / "runs", user.folder / "local")
-    assert "staleness.png" in user.python(
-        "rec_experiments.analysis.figures", "staleness", *some, *SMALL
-    )
+    assert "staleness.png" in user.python("rec_experiments", "figures", "staleness", *some, *SMALL)
 
 
 def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
@@ -273,7 +271,7 @@ def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
     report = user.sweeps("wait", "fig3", *arguments, code=1)
     assert "5 runs: 3 done, 2 failed" in report
     assert "Is a directory" in line_of(report, failing.path.name)
-    assert "no new checkpoint since it went back" in line_of(report, hanging.path.name)
+    assert "no new checkpoint since it was last requeued" in line_of(report, hanging.path.name)
     assert (
         user.sweeps("status", "fig3", *arguments, code=1).splitlines()[-6:]
         == report.splitlines()[-6:]
@@ -341,7 +339,7 @@ def test_editing_the_checkout_does_not_change_queued_jobs(cluster, tmp_path):
 
     config = checkout / "conf/optimizer/adamw.yaml"
     config.write_text(config.read_text().replace("learning_rate: 5", "learning_rate: 7"))
-    (checkout / "rec_experiments/train.py").write_text("raise RuntimeError('edited')\n")
+    (checkout / "rec_experiments/cli/train.py").write_text("raise RuntimeError('edited')\n")
     [(name, _, folder)] = user.jobs()
     cluster.run("scontrol", "release", name)
     until(lambda: under_way(folder))
@@ -372,4 +370,4 @@ def test_what_slurm_refuses_is_one_line(user):
     assert [each.name for each in (user.folder / "runs/submissions").iterdir()] == ["code"]
     user.environment["PATH"] = "/nowhere"
     said = user.submit("seed=0", *RUNS, code=2)
-    assert said.splitlines()[-1].endswith("no sbatch here; use a login node")
+    assert said.splitlines()[-1].endswith("sbatch not found; use a login node")
