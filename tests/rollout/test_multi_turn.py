@@ -547,7 +547,7 @@ def test_demonstrations_are_trajectories_of_the_task():
         ("dataset.max_turns=null", ["dataset.max_turns"]),
         ("dataset.max_response_tokens=2041",
          ["max_prompt_tokens=16", "twice dataset.max_response_tokens=2041", "context of 4096"]),
-        ("+dataset.turns=3", ["dataset.turns: is no key", "max_turns"]),
+        ("+dataset.turns=3", ["dataset.turns: is not a key", "max_turns"]),
     ],
 )  # fmt: skip
 def test_bad_input(override, expected, tmp_path, monkeypatch, capfd):
