@@ -122,7 +122,7 @@ def test_values_out_of_range(parser, word, told):
         (["claims", "simulated"], "simulate: invalid choice: 'simulated'"),
         (["plan", "=3"], "unrecognized arguments: =3"),
         (["plan", "padding=1"], "padding=1: must be a number of at least 0, and below 1"),
-        (["plan", "gpus=8"], "gpus=8: not a layout; did you mean gpus=8x80gb?"),
+        (["plan", "gpus=7"], "gpus=7: unknown; allowed: "),
         (["sweeps", "list", "fig3", "sync=3"], "sync=3: not the name of a choice; allowed: "),
         (["sweeps", "lst", "fig3"], "ACTION: invalid choice: 'lst'"),
         (["sweeps", "list", "fig3", "--all"], "unrecognized arguments: --all"),
