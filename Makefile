@@ -138,7 +138,7 @@ bench-memory: $(STAMP) ## the plan's memory against that of real steps, and the 
 	$(BIN)/python benchmarks/plan_reality.py $(ARGS)
 	$(BIN)/python benchmarks/state_memory.py
 
-bench-report: $(STAMP) ## claims and report over 1,000 made-up runs, the first time and the second
+bench-report: $(STAMP) ## time claims and report over 1,000 made-up runs
 	$(BIN)/python benchmarks/many_runs.py $(ARGS)
 
 gpu-day: $(STAMP) ## on a machine with GPUs: run every path that no CPU can prove
