@@ -15,6 +15,7 @@ from rec_experiments.cli.parser import (
     names_among,
     run_folders,
 )
+from rec_experiments.errors import UserError
 from rec_experiments.files import write_out
 
 WRITERS = {
@@ -50,6 +51,8 @@ def add_arguments(parser: Parser) -> None:
 
 def main(args: Namespace) -> None:
     if args.simulate:
+        if args.details or args.runs or args.out or args.overrides:
+            raise UserError("simulate: takes no other arguments")
         simulation.show(Console())
         return
     found = {}

@@ -613,9 +613,9 @@ def test_every_miniature_is_judged_where_no_scale_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig5"], "fig5: is not understood; allowed: simulate alone, or scale=NAME,…, runs="),
-        (["simulate", "seed=0"], "simulate: is not understood"),
-        (["scale=tiny"], "scale=tiny: no such scale; allowed, with commas: mini"),
+        (["fig5"], "invalid choice: 'fig5'"),
+        (["simulate", "seed=0"], "simulate: takes no other arguments"),
+        (["scale=tiny"], "scale=tiny: does not exist; allowed, separated by commas: mini"),
         (["out=claims.txt"], "out=claims.txt: the name must end in .json or .md"),
         (["runs=/nowhere"], "runs=/nowhere: no such folder"),
         (["scale=mini", "out=/nowhere/claims.md"], "out=/nowhere/claims.md: cannot be written"),
