@@ -7,6 +7,7 @@ its arguments, `main` runs it. A module is imported only when its command is cal
 import difflib
 import io
 import os
+import signal
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -43,6 +44,9 @@ def main() -> None:
             dispatch(sys.argv[1:])
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # as in Python's documentation, "Note on SIGPIPE"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

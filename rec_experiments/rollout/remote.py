@@ -222,6 +222,8 @@ class RemoteWorker:
                 error, result = self._connection.recv()
             except (EOFError, OSError):
                 error, result = self._lost(), None
+            except Exception as unsent:  # as of an order that cannot be pickled
+                error, result = unsent, None
             if error:
                 answer.set_exception(error)
             else:

@@ -23,7 +23,7 @@ from typing import Any
 from rec_experiments.config.identity import refuse_other
 from rec_experiments.distributed import World, copied_to_host
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import is_whole, remove, stream_with_digest, sync_folder
+from rec_experiments.files import is_whole, open_regular, remove, stream_with_digest, sync_folder
 from rec_experiments.training.protocol import State, foreign
 
 KEPT = 2
@@ -191,5 +191,6 @@ def _file(folder: Path, rank: int) -> Path:
 def _load(file: Path) -> State:
     import torch
 
+    open_regular(file).close()  # torch would wait for ever for the writer of a pipe
     state: State = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     return state
