@@ -159,7 +159,7 @@ def _number_for_a_choice(overrides: Sequence[str]) -> str:
         override = OverridesParser.create().parse_override(line)
         choices = _choices_within(override.key_or_group)
         if choices and not isinstance(override.value(), str | list | None):
-            return f"{line}: not the name of a choice; allowed: {', '.join(choices)}"
+            return f"{line}: no such choice; allowed: {', '.join(choices)}"
     return ""
 
 

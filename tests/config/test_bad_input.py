@@ -32,7 +32,7 @@ CASES = {
     "key of another choice": (["clip.outer_low=0.6"], ["clip.outer_low", "allowed: high, "]),
     "appended key": (["+foo=3"], ["foo: is not a key"]),
     "appended key of a piece": (["+clip.foo=3"], ["clip.foo: is not a key", "high, kind, low"]),
-    "number for a choice": (["sync=3"], ["sync=3: not the name of a choice"]),
+    "number for a choice": (["sync=3"], ["sync=3: no such choice"]),
     "no equals sign": (["seed"], ["seed"]),
     "unbalanced brackets": (["optimizer.betas=[0.9"], ["optimizer.betas=[0.9: cannot be read"]),
     "missing mandatory value": (["model=pretrained"], ["model.path"]),
