@@ -94,7 +94,8 @@ def test_weights_that_vllm_copies_do_not_go_to_its_device(monkeypatch, sampler, 
     exp = experiment(*DATA, f"sampler={sampler}", "model.warm_start.steps=0")
     monkeypatch.setattr(evaluation, "pick_device", lambda name, world: torch.device("meta"))
     monkeypatch.setattr(evaluation, "make_worker", lambda *arguments: None)
-    model = evaluation.context_of(exp, exp.model.model()).model
+    model = exp.model.model()
+    evaluation.evaluator_of(exp, model)
     assert next(model.parameters()).device.type == place
 
 
