@@ -139,9 +139,10 @@ class _TensorBoardRun:
 
 
 def rows_before(row: Row, folder: Path) -> list[Row]:
-    """The rows of a run's metrics.jsonl before this one."""
-    rows = [each for _, each in read_rows(folder / "metrics.jsonl")]
-    return [each for each in rows if each["step"] < row["step"]]
+    """The rows of a run's metrics.jsonl before this one, if the file exists."""
+    file = folder / "metrics.jsonl"
+    rows = read_rows(file) if file.exists() else []
+    return [each for _, each in rows if each["step"] < row["step"]]
 
 
 def needed(module: str, package: str) -> Any:
