@@ -294,7 +294,7 @@ def test_an_attention_that_is_not_installed_is_a_clear_line(folders):
     chosen = pretrained(
         folders["qwen2"], "model.attention=flash_attention_2", "model.compute_dtype=bfloat16"
     )
-    with pytest.raises(UserError, match=r"^model\.attention=flash_attention_2: [^\n]*sdpa needs"):
+    with pytest.raises(UserError, match=r"^model\.attention=flash_attention_2: [^\n]*use sdpa"):
         chosen.model()
 
 
