@@ -1,17 +1,15 @@
-"""What it costs to be asked for a page of help, beside a bare start of Python.
+"""The cost of a help page, compared with a bare start of Python.
 
 python benchmarks/start_up.py [rounds=20]
 
 Processor seconds (user and system) of whole processes that take turns; the medians, and the median
-of the ratios within a round. The pages are kept in a cache folder of their own, by a round before.
+of the ratios within a round.
 """
 
-import os
 import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 
 BARE = ("-c", "pass")
 ASKED = {
@@ -31,18 +29,12 @@ def seconds(arguments: tuple[str, ...]) -> float:
 
 
 def main(rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["REC_EXPERIMENTS_CACHE"] = cache
-        composed = {name: seconds(arguments) for name, arguments in ASKED.items()}
-        found = [
-            {name: seconds(arguments) for name, arguments in ASKED.items()} for _ in range(rounds)
-        ]
+    found = [{name: seconds(arguments) for name, arguments in ASKED.items()} for _ in range(rounds)]
     bare = next(iter(ASKED))
-    print(f"{'':42}{'composed':>10}{'kept':>10}{'ratio':>8}")
     for name in ASKED:
-        kept = statistics.median(each[name] for each in found)
+        median = statistics.median(each[name] for each in found)
         ratio = statistics.median(each[name] / each[bare] for each in found)
-        print(f"{name:42}{composed[name]:>8.3f} s{kept:>8.3f} s{ratio:>8.2f}")
+        print(f"{name:42}{median:>8.3f} s{ratio:>8.2f}")
 
 
 if __name__ == "__main__":
