@@ -394,9 +394,9 @@ def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["fig99"], "figure fig99: no such figure; allowed: fig3, fig4, fig8"),
-        (["out=there"], "one figure is wanted, not 0"),
-        (["fig3", "fig4"], "one figure is wanted, not 2"),
-        (["fig3", "smooth=0"], "smooth=0: must be a whole number of steps, at least 1"),
+        (["out=there"], "the following arguments are required: NAME"),
+        (["fig3", "fig4"], "unrecognized arguments: fig4"),
+        (["fig3", "smooth=0"], "smooth=0: must be a whole number, at least 1"),
         (["fig3", "smooth=1.5"], "smooth=1.5: must be a whole number"),
         (["fig3", "runs=/nowhere"], "runs=/nowhere: no such folder"),
         (["fig8", "seed=0"], "seed: fig8 is computed"),
