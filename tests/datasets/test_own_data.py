@@ -184,7 +184,7 @@ def test_own_data_and_own_model(place):
     assert checked.stdout == "16 of 16 gold answers accepted\n", checked.stderr
     done = command(*FEW, "model=pretrained", "model.path=model", cwd=place)
     assert done.returncode == 0, done.stderr
-    assert "data        data, judged by my_verifier.judge: 8 problems" in done.stdout
+    assert "data        data, judged by my_verifier.judge: 8 training problems" in done.stdout
     [folder] = (place / "runs").iterdir()
     assert json.loads((folder / "status.json").read_text())["state"] == "done"
     config = yaml.safe_load((folder / "config.yaml").read_text())
