@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from rec_experiments.errors import UserError, printable
-from rec_experiments.runs.reading import Stamp, read_object, stamp, unreadable
-from rec_experiments.runs.run_folder import CONFIG, OF_EVERY_RUN, RunFolder
+from rec_experiments.runs.reading import Stamp, stamp, unreadable
+from rec_experiments.runs.run_folder import RunFolder
 
 Row = dict[str, Any]
 NUMBER = (int, float)
@@ -130,16 +130,6 @@ def _check_steps(run: Run, steps: int) -> None:
 def leave_out(reason: str) -> None:
     """Print on stderr why a run is left out."""
     print(f"left out: {printable(reason)}", file=sys.stderr)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The resolved configuration of a run. Raises UserError if the folder has none."""
-    config = read_object(path / CONFIG)
-    if not config:
-        raise UserError(f"run folder {path}: has no {CONFIG}")
-    if not config.keys() >= OF_EVERY_RUN:
-        raise UserError(f"run folder {path}: its {CONFIG} is not that of a run")
-    return config
 
 
 def points(rows: list[Row], metric: str) -> tuple[list[int], list[float]]:
