@@ -120,8 +120,7 @@ def test_seeds_of_a_sweep_share_their_compositions(monkeypatch, tmp_path):
         return original(*arguments, **options)
 
     def count(seeds: str) -> tuple[int, int]:
-        compositions._values.cache_clear()
-        jobs._composed.cache_clear()
+        compositions._read.cache_clear()
         composed.clear()
         (tmp_path / seeds).mkdir()
         monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / seeds))
@@ -131,8 +130,7 @@ def test_seeds_of_a_sweep_share_their_compositions(monkeypatch, tmp_path):
 
     monkeypatch.setattr(jobs, "compose", compose)
     one, ten = count("0"), count("0,1,2,3,4,5,6,7,8,9")
-    compositions._values.cache_clear()
-    jobs._composed.cache_clear()
+    compositions._read.cache_clear()
     assert ten == (10 * one[0], one[1])
 
 

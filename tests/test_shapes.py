@@ -124,9 +124,9 @@ def test_a_letter_twice_and_a_one():
 def test_a_run_is_not_checked():
     """The package, imported outside the tests, has its functions as they are written."""
     code = (
-        "from rec_experiments.training import update as u;"
+        "from rec_experiments.training import gradient as g;"
         "from rec_experiments.algo import data_weighting as d;"
-        "found = [d.group_sum, u.LossInput.__init__, u.Logprobs.rows, u.GradientPass._score];"
+        "found = [d.group_sum, g.LossInput.__init__, g.Logprobs.rows, g.GradientPass._score];"
         "print([hasattr(f, '__wrapped__') for f in found])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

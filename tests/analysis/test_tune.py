@@ -139,7 +139,7 @@ def test_only_a_whole_budget_tunes(damage, tuned, runs, capsys):
 def test_without_a_budget_nothing_is_written(tuned, runs, tmp_path):
     for paths in runs.values():
         unfinished(paths[0])
-    with pytest.raises(UserError, match="no runs that spend a whole budget; make them with"):
+    with pytest.raises(UserError, match="no method has all of its tuning runs; make them with"):
         tuned()
     assert not (tmp_path / "tuned.yaml").exists()
 
@@ -165,7 +165,7 @@ def test_other_scales_stay_in_the_file(tuned, tmp_path, capsys):
     node = tuned()
     assert arms_at(node, "mini_chain") == chain
     assert list(arms_at(node, "mini")) == ["RLOO, lr 0.00015", "GRPO, lr 6e-05"]
-    assert "kept from" in capsys.readouterr().err
+    assert "unchanged in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_the_sweep_has_tuned_arms_alone_and_the_rates_of_their_labels(as_sweep):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([*FEW, "hydra.sweeper.only=[GRPO]"], "only=GRPO: fits no arm; .*: GRPO, lr 6e-05"),
+        ([*FEW, "hydra.sweeper.only=[GRPO]"], "only=GRPO: matches no arm; .*: GRPO, lr 6e-05"),
         ([*FEW, f"{tuning.KEY}=1e-3"], f"{tuning.KEY}=1e-3: the arms of this sweep set it"),
         ([*FEW, f"++{tuning.KEY}=1e-3,2e-3"], "the arms of this sweep set it"),
         (["scale=small", *FEW[1:]], "scale=small: this sweep has no arms there; allowed: mini$"),

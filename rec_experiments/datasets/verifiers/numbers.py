@@ -17,7 +17,8 @@ _NUMBER = re.compile(
 )
 _SUFFIXES = {"k": 3, "K": 3, "M": 6, "B": 9, "bn": 9}
 _WORDS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_TUPLE = re.compile(r"[(\[{⟨]\s*-?\d+(?:,\s*-?\d+)+\s*\\?[)\]}⟩]")  # (2,125) is a pair
+# (2,125) is a pair; \(2,125\) is a number as a formula
+_TUPLE = re.compile(r"(?:(?<!\\)[(\[]|[{⟨])\s*-?\d+(?:,\s*-?\d+)+\s*\\?[)\]}⟩]")
 _BEFORE = re.compile(r"(?:[^\W\d_]|[\s.,:;=+'’\"“”()|-])*")
 _AFTER = re.compile(r"(?:[^\W\d_]|[\s.,:;'’\"“”()/%°¢-])*")
 _NOT_BEFORE = re.compile(

@@ -385,14 +385,14 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fig3"], ["fig3", "figures="]),
+        (["fig3"], ["fig3", "report --help"]),
         (["figures=fig3,fig77"], ["figures=fig77", "fig3"]),
         (["runs=/nowhere"], ["runs=/nowhere", "no such folder"]),
         (["out=page.pdf"], ["out=page.pdf", ".html"]),
         (["out=/dev/null/page.html", "figures=fig8"], ["out=/dev/null/page.html", "written"]),
         (["wandb="], ["wandb=:", "ENTITY/PROJECT"]),
         (["wandb=project"], ["wandb=project", "ENTITY/PROJECT"]),
-        (["wandb=a/b", "out=x.html"], ["out=x.html", "wandb="]),
+        (["wandb=a/b", "out=x.html"], ["out:", "wandb="]),
         (["wandb=a/b", "figures=fig8"], ["figures=fig8", "fig3"]),
         (["figures=fig3", "sed=0"], ["sed"]),
     ],

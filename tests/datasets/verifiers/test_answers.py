@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import experiment
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.datasets.math_problems import Answers
@@ -82,7 +82,9 @@ FORMS = st.sampled_from(["{}", "{:,}"])
 AFFIXES = st.sampled_from(
     ["{}", "${}", "\\${}", "{}%", "{}\\%", "{} dollars", "{} km/h", "{}kg", "{}\\text{{ cm}}^2"]
 )
-WRAPPINGS = st.sampled_from(["{}", "${}$", "\\({}\\)", "**{}**", "\\text{{{}}}", "\\boxed{{{}}}"])
+WRAPPINGS = st.sampled_from(
+    ["{}", "${}$", "\\({}\\)", "\\[{}\\]", "**{}**", "\\text{{{}}}", "\\boxed{{{}}}"]
+)
 PHRASES = st.sampled_from(
     [
         "{}",
@@ -98,6 +100,7 @@ PHRASES = st.sampled_from(
 
 
 @settings(deadline=None)
+@example(Decimal(1000), "{:,}", "{}", "\\({}\\)", "{}", "number")
 @given(NUMBERS, FORMS, AFFIXES, WRAPPINGS, PHRASES, st.sampled_from(list(SAME)))
 def test_a_spelled_number_is_itself_and_no_neighbour(
     value: Decimal, form: str, affix: str, wrapping: str, phrase: str, answers: str
