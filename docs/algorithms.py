@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from rec_experiments.algo import words
 from rec_experiments.analysis.results import staleness
 from rec_experiments.cli.algorithms import changes
 from rec_experiments.config import schema
@@ -124,7 +125,7 @@ def section(name: str, config: Any, base: Any, note: dict[str, Any]) -> str:
     effect = note["effect"][:1].upper() + note["effect"][1:]
     changed = changes(config, base)
     lines = [f"## {name}", "", f"{pieces.algo.name} ({pieces.algo.source}). {effect}.", ""]
-    lines += ["```", *pieces.algorithm().describe(), "```", ""]
+    lines += ["```", *words.describe(pieces.algorithm()), "```", ""]
     if changed:
         lines.append(f"Other than REINFORCE's: {', '.join(changed)}.")
     if roles := sorted(pieces.algorithm().needs.logps):

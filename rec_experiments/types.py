@@ -28,10 +28,13 @@ one function a letter is one size; the tests check it at every call.
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -96,6 +99,39 @@ class Piece:
     def describe(self, *_: Any, **__: Any) -> str:
         """What the piece does, for people. A class may define its own."""
         return (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
+
+
+def check_range(
+    piece: object,
+    *names: str,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+    hint: str = "",
+) -> None:
+    """Raise ValueError unless these fields are finite and in this range; None passes.
+
+    names: of fields, "a.b" for a field of a field. The range includes `least` and `most`, but
+    neither `above` nor `below`. hint: ends the message.
+    """
+    bounds = {"at least": least, "greater than": above, "at most": most, "below": below}
+    words = " and ".join(f"{word} {x:g}" for word, x in bounds.items() if math.isfinite(x))
+    words = re.sub(r"at least (\S+) and at most", r"between \1 and", words)
+    for name in names:
+        value = attrgetter(name)(piece)
+        if value is not None and not math.isfinite(value):
+            words = ", ".join(filter(None, [words, "finite"]))
+        elif value is None or (least <= value <= most and above < value < below):
+            continue
+        raise ValueError(f"{name}={value}: must be {words}{hint}")
+
+
+def check_choice(piece: object, name: str, allowed: Sequence[str], hint: str = "") -> None:
+    """Raise ValueError unless this field is one of the allowed words; None passes."""
+    value = getattr(piece, name)
+    if value is not None and value not in allowed:
+        raise ValueError(f"{name}={value}: must be one of {', '.join(allowed)}{hint}")
 
 
 class StepIndex(NamedTuple):

@@ -1,4 +1,4 @@
-"""Advantage of each response within its group. Inputs and outputs are float64, B rows."""
+"""The advantage of each response within its group. Inputs and outputs are float64, B rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
-from rec_experiments.algo.ranges import check_at_least, check_greater
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +24,7 @@ class Advantage(Protocol):
 
 @dataclass(kw_only=True)
 class AsGiven(Piece):
-    """What stands for the rewards is the advantage already, of an estimator from elsewhere."""
+    """The rewards, unchanged: they are advantages that the caller has computed."""
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return rewards_B
@@ -38,8 +37,7 @@ class GroupMean(Piece):
     shift: float
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.shift):
-            raise ValueError(f"shift={self.shift}: must be finite")
+        check_range(self, "shift")
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return center(rewards_B, groups_B) - self.shift
@@ -59,7 +57,7 @@ class GroupStandard(Piece):
     def __post_init__(self) -> None:
         if self.ddof not in (0, 1):
             raise ValueError(f"ddof={self.ddof}: must be 0 (population) or 1 (sample)")
-        check_at_least(0, self, "epsilon")
+        check_range(self, "epsilon", least=0)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -78,7 +76,7 @@ class GroupWhitened(Piece):
     epsilon: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "epsilon")
+        check_range(self, "epsilon", least=0)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -88,8 +86,8 @@ class GroupWhitened(Piece):
 
 @dataclass(kw_only=True)
 class LeaveOneOut(Piece):
-    """r_i minus the mean reward of the others of its group (RLOO, arXiv 2402.14740). It is
-    K/(K − 1) · (r_i − r̄); a group of one has advantage 0."""
+    """r_i minus the mean reward of the group's other responses (RLOO, arXiv 2402.14740), which is
+    K/(K − 1) · (r_i − r̄). A group of one has advantage 0."""
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         size_B = group_size(groups_B)
@@ -98,16 +96,17 @@ class LeaveOneOut(Piece):
 
 @dataclass(kw_only=True)
 class RelativeToMean(Piece):
-    """(r_i − r̄) / (r̄ + epsilon): REINFORCE weighted by the inverse success rate, whose limit for
-    many responses is maximum likelihood (MaxRL, arXiv 2602.02710).
+    """(r_i − r̄) / (r̄ + epsilon): REINFORCE weighted by the inverse success rate. For many
+    responses it tends to maximum likelihood (MaxRL, arXiv 2602.02710).
 
-    Raises ValueError unless epsilon ≥ 0; UserError for a negative reward, whose mean is no rate.
+    Raises ValueError unless epsilon ≥ 0, and UserError for a negative reward: the mean of such
+    rewards is not a success rate.
     """
 
     epsilon: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "epsilon")
+        check_range(self, "epsilon", least=0)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         if (rewards_B < 0).any():
@@ -121,8 +120,8 @@ class RelativeToMean(Piece):
 
 @dataclass(kw_only=True)
 class FixedBaseline(Piece):
-    """scale · (r_i − baseline), whatever the others earned. With scale 2 and baseline ½ a reward of
-    0 or 1 becomes −1 or 1.
+    """scale · (r_i − baseline), independent of the other responses. With scale 2 and baseline ½
+    rewards of 0 and 1 become −1 and 1.
 
     Raises ValueError unless baseline is finite and scale greater than 0.
     """
@@ -131,9 +130,8 @@ class FixedBaseline(Piece):
     scale: float
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.baseline):
-            raise ValueError(f"baseline={self.baseline}: must be finite")
-        check_greater(0, self, "scale")
+        check_range(self, "baseline")
+        check_range(self, "scale", above=0)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return self.scale * (rewards_B - self.baseline)
@@ -141,16 +139,17 @@ class FixedBaseline(Piece):
 
 @dataclass(kw_only=True)
 class OptimalValue(Piece):
-    """r_i − V*, V* = β log mean_j exp(r_j/β) over the group: the value of the policy that is best
-    under a KL penalty β to the one that drew the group (arXiv 2505.20686, 2602.19362).
+    """r_i − V*, V* = β log mean_j exp(r_j/β) over the group: the value of the optimal policy under
+    a KL penalty β to the policy that drew the group (arXiv 2505.20686, 2602.19362).
 
-    temperature: β; it goes from the mean (∞) to the maximum (0). Raises ValueError unless > 0.
+    temperature: β; V* is the mean for β → ∞ and the maximum for β → 0. Raises ValueError unless
+    it is > 0.
     """
 
     temperature: float
 
     def __post_init__(self) -> None:
-        check_greater(0, self, "temperature")
+        check_range(self, "temperature", above=0)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         below_B = rewards_B - group_max(rewards_B, groups_B)
@@ -160,12 +159,12 @@ class OptimalValue(Piece):
 
 @dataclass(kw_only=True)
 class MaxAtK(Piece):
-    """K r̃_i, r̃_i = 1/C(K, k) Σ over the sets I of k responses with i among them of max_I r: the
-    mean over the group of A_i ∇log π(y_i) is an unbiased gradient of the best of k (Eq. 9 of
-    arXiv 2510.23393; Walder and Karkhanis, arXiv 2505.15201). A group of fewer than k is one set.
+    """K r̃_i with r̃_i = 1/C(K, k) Σ_I max_I r over the sets I of k responses that contain i: the
+    group's mean of A_i ∇log π(y_i) is an unbiased gradient of the best of k (Eq. 9 of arXiv
+    2510.23393; Walder and Karkhanis, arXiv 2505.15201). A group of fewer than k is one set.
 
-    without_own: take max over I without i off each, which has expectation 0 and less variance;
-    with k = 1 there is nothing to take off. Otherwise a group of one has advantage 0.
+    without_own: subtract from each term the maximum over I without i. This has expectation 0 and
+    lowers the variance; a group of one then has advantage 0. With k = 1 nothing is subtracted.
 
     Raises ValueError for k < 1.
     """
@@ -174,7 +173,7 @@ class MaxAtK(Piece):
     without_own: bool
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "k")
+        check_range(self, "k", least=1)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
@@ -185,13 +184,13 @@ class MaxAtK(Piece):
         return advantage_B
 
     def _of_group(self, ascending_K: Tensor) -> Tensor:
-        """The last of a set is its maximum. C(n, m) counts the sets that share it."""
+        """The last response of a set is its maximum; C(n, m) counts the sets with that maximum."""
         size, k = len(ascending_K), min(self.k, len(ascending_K))
         own_K = ascending_K.new_tensor([math.comb(i, k - 1) for i in range(size)])
         if self.k == 1 or not self.without_own:
-            beside = [math.comb(j - 1, k - 2) if j > 0 and k > 1 else 0 for j in range(size)]
-            found_K = own_K * ascending_K + _sum_of_later(own_K.new_tensor(beside) * ascending_K)
-        else:  # sets whose best is another one have the same best without i
+            pairs = [math.comb(j - 1, k - 2) if j > 0 and k > 1 else 0 for j in range(size)]
+            found_K = own_K * ascending_K + _sum_of_later(own_K.new_tensor(pairs) * ascending_K)
+        else:  # sets in which another response is the best have the same best without i
             above_K = ascending_K - ascending_K[0]  # exactly 0 where all rewards are equal
             others_K = own_K.new_tensor([math.comb(j, k - 2) if k > 1 else 0 for j in range(size)])
             found_K = own_K * above_K - _sum_of_earlier(others_K * above_K)

@@ -1,4 +1,4 @@
-"""Clips that look at the whole mini-batch before they drop a token: M2PO and BAPO."""
+"""Clips whose mask depends on the whole mini-batch: M2PO and BAPO."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor
-from rec_experiments.algo.ranges import check_at_least, check_between
-from rec_experiments.types import LossInput, Needs, Piece
+from rec_experiments.types import LossInput, Needs, Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +31,7 @@ class SecondMoment(OneSide):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(0, self, "threshold")
+        check_range(self, "threshold", least=0)
 
     def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         """Boolean B x T: the tokens whose second moment is bounded; only these can be dropped."""
@@ -55,8 +54,8 @@ class SecondMoment(OneSide):
 
 @dataclass(kw_only=True)
 class SecondMomentOfAll(SecondMoment):
-    """SecondMoment over all live tokens, whatever the sign of A: M2PO in AReaL, which takes the
-    moment of π_prox/π_behavior and clips as decoupled PPO besides."""
+    """SecondMoment over all live tokens, whatever the sign of A, as in AReaL's M2PO, which takes
+    the moment of π_prox/π_behavior and also clips as decoupled PPO does."""
 
     def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return batch.mask_BT
@@ -67,11 +66,11 @@ class SecondMomentBounds(Piece):
     """One pair of bounds e^±τ for the tokens that a one-side clip could drop, as in the code of
     M2PO's authors (Infini-AI-Lab/M2PO, core_algos.py). If the mean of (log ρ)² exceeds the
     threshold, τ is the largest |log ρ| for which the mean of min((log ρ)², τ²) is below it. Tokens
-    at τ are dropped too, so this drops more than Algorithm 1. That code decides within each
-    micro-batch and adds 1e-12 in its comparisons; here the mini-batch decides.
+    at τ are dropped too, so this drops more than Algorithm 1. That code computes τ for each
+    micro-batch and adds 1e-12 in its comparisons; here τ is computed for the mini-batch.
 
-    miniclip_low, miniclip_high: the bounds never close further than 1 − miniclip_low and
-    1 + miniclip_high; null for no such limit. Raises ValueError unless threshold ≥ 0.
+    miniclip_low, miniclip_high: ratios from 1 − miniclip_low to 1 + miniclip_high are never
+    dropped; null for no such range. Raises ValueError unless threshold ≥ 0.
     """
 
     needs: ClassVar[Needs] = WHOLE
@@ -80,9 +79,9 @@ class SecondMomentBounds(Piece):
     miniclip_high: float | None
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "threshold")
-        check_between(0, 1, self, "miniclip_low")
-        check_at_least(0, self, "miniclip_high")
+        check_range(self, "threshold", least=0)
+        check_range(self, "miniclip_low", least=0, most=1)
+        check_range(self, "miniclip_high", least=0)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         outward_BT = _outward(log_ratio_BT, batch)
@@ -139,8 +138,8 @@ class Balanced(Piece):
             raise ValueError(
                 f"upper_start={self.upper_start}: must be between 1 and upper_end={self.upper_end}"
             )
-        check_at_least(10.0**-DIGITS, self, "lower_step", "upper_step")
-        check_between(0, 1, self, "target")
+        check_range(self, "lower_step", "upper_step", least=10.0**-DIGITS)
+        check_range(self, "target", least=0, most=1)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return self.search(log_ratio_BT, batch)(log_ratio_BT, batch)

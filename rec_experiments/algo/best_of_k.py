@@ -1,4 +1,4 @@
-"""The gradient of the best of k from draws of another policy (arXiv 2510.23393, Section 3.3)."""
+"""The off-policy gradient of the best of k responses (arXiv 2510.23393, Section 3.3)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rec_experiments.algo.ranges import check_at_least, check_greater
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece
+from rec_experiments.types import LossInput, Needs, Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,16 +17,17 @@ WHOLE = Needs(whole_batch=True)
 
 @dataclass(kw_only=True)
 class OffPolicyBest(Piece):
-    """−c_i log π_θ(y_i), c_i = K/C(K, k) Σ (1 + Σ_{j in I} δ_j) max_I A over the sets I of k live
-    responses of a group with i among them, δ_j = Π_t ρ_t − 1 of response j: Eq. 10, whose product
-    of ratios is taken to first order, with the coefficients w'_ij of Appendix E. c_i has no
-    gradient. With δ = 0 it is what MaxAtK makes without a baseline.
+    """−c_i log π_θ(y_i) with c_i = K/C(K, k) Σ_I (1 + Σ_{j in I} δ_j) max_I A over the sets I of k
+    live responses of the group that contain i, and δ_j = Π_t ρ_t − 1 of response j. This is Eq. 10,
+    which expands the product of ratios to first order, with the coefficients w'_ij of Appendix E.
+    c_i is a constant. With δ = 0 it equals MaxAtK without a baseline.
 
-    Its A is the reward itself: `advantage=plain`, and `weight=zero` takes the usual gradient away.
-    A constant off all rewards of a group changes the estimate, to first order not its expectation.
+    A must be the reward itself (`advantage=plain`), and `weight=zero` must remove the surrogate.
+    Subtracting a constant from all rewards of a group changes the estimate, but not, to first
+    order, its expectation.
 
-    bound: |δ_j| is at most that. The authors' code bounds it too (Listing 3), and the text does not
-    say by what; null for none. A group of fewer than k is one set.
+    bound: of |δ_j|; null for none. The authors' code has one (Listing 3), but the paper does not
+    state its value. A group of fewer than k responses is one set.
 
     Raises ValueError for k < 1 or a bound that is not above 0.
     """
@@ -37,8 +37,8 @@ class OffPolicyBest(Piece):
     bound: float | None
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "k")
-        check_greater(0, self, "bound")
+        check_range(self, "k", least=1)
+        check_range(self, "bound", above=0)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         worth_B1 = self.worth(batch)[:, None].to(batch.logp_BT.dtype)
@@ -59,21 +59,21 @@ class OffPolicyBest(Piece):
         return worth_B
 
     def _of_group(self, ascending_K: Tensor, delta_K: Tensor) -> Tensor:
-        """Rewards in ascending order: the last of a set is its maximum. The sets whose last is j
-        hold j, i and others before j; each of those is in a set as often as any other."""
+        """Rewards are in ascending order, so the last response j of a set is its maximum. Every
+        other response before j is in equally many of the sets that contain i and end with j."""
         size, k = len(ascending_K), min(self.k, len(ascending_K))
         before_K = delta_K.cumsum(0) - delta_K  # Σ of δ over the responses before
         own_K = _choose(ascending_K, k, 1) * (1 + delta_K) + _choose(ascending_K, k, 2) * before_K
         pair_K, triple_K = _choose(ascending_K, k, 2), _choose(ascending_K, k, 3)
         shared_K = ascending_K * (pair_K * (1 + delta_K) + triple_K * before_K)
-        per_delta_K = ascending_K * (pair_K - triple_K)  # of i's own δ, in a set whose last is j
+        per_delta_K = ascending_K * (pair_K - triple_K)  # for i's own δ in sets that end with j
         found_K = own_K * ascending_K + _after(shared_K) + delta_K * _after(per_delta_K)
         return found_K * size / math.comb(size, k)
 
 
 def _choose(like_K: Tensor, k: int, held: int) -> Tensor:
-    """C(j − held + 1, k − held) for j = 0, 1, …: sets of k whose last is j, with `held` members
-    that are given, j among them."""
+    """C(j − held + 1, k − held) for j = 0, 1, …: the number of sets of k that end with j, given
+    `held` of their members, including j."""
     counts = [
         float(math.comb(j + 1 - held, k - held)) if j + 1 >= held and k >= held else 0.0
         for j in range(len(like_K))
@@ -82,5 +82,5 @@ def _choose(like_K: Tensor, k: int, held: int) -> Tensor:
 
 
 def _after(values_K: Tensor) -> Tensor:
-    """Σ over the later ones."""
+    """For each entry the sum of the later ones."""
     return values_K.sum() - values_K.cumsum(0)

@@ -1,4 +1,4 @@
-"""Clips on single tokens: which tokens keep their gradient (Section 4.1 and Appendix B.3).
+"""Clips that decide token by token which gradients to keep (Section 4.1 and Appendix B.3).
 
 A clip maps log-ratios to a mask, so it is exact at ρ = 0 and never overflows. Bounds are inclusive;
 null means no bound. A token whose advantage is 0 has no gradient and counts as kept.
@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from rec_experiments.algo.ranges import check_at_least, check_between, check_greater
-from rec_experiments.types import LossInput, Needs, Piece
+from rec_experiments.types import LossInput, Needs, Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,8 +43,8 @@ class RatioBounds(Piece):
     high: float | None
 
     def __post_init__(self) -> None:
-        check_between(0, 1, self, "low")
-        check_at_least(0, self, "high")
+        check_range(self, "low", least=0, most=1)
+        check_range(self, "high", least=0)
 
 
 @dataclass(kw_only=True)
@@ -107,7 +106,7 @@ class Dual(OneSide):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_greater(1, self, "ceiling")
+        check_range(self, "ceiling", above=1)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         beyond_BT = log_ratio_BT > math.log(self.ceiling)
@@ -125,7 +124,7 @@ class LogBounds(Piece):
     log_high: float | None
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "log_low", "log_high")
+        check_range(self, "log_low", "log_high", least=0)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return one_side(log_ratio_BT, batch, -_bound(self.log_low), _bound(self.log_high))
@@ -139,7 +138,7 @@ class Reciprocal(Piece):
     epsilon: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "epsilon")
+        check_range(self, "epsilon", least=0)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return two_side(log_ratio_BT, batch, -math.log1p(self.epsilon), math.log1p(self.epsilon))
@@ -163,16 +162,17 @@ class AroundProximal(RatioBounds):
 
 @dataclass(kw_only=True)
 class Divergence(Piece):
-    """Drops a token that has moved too far from the policy that drew it and would be pushed
-    further: A > 0, π_θ > π_behavior and a distance over delta_high, or A < 0, π_θ < π_behavior and
-    a distance over delta_low (DPPO, arXiv 2602.04879). The distance is between two Bernoulli
-    distributions, the token against all others. Raises ValueError for a negative bound."""
+    """Drops a token if its probability is too far from the behavior policy's and the gradient would
+    move it further: A > 0, π_θ > π_behavior and a distance above delta_high, or A < 0,
+    π_θ < π_behavior and a distance above delta_low (DPPO, arXiv 2602.04879). The distance is
+    between two Bernoulli distributions: this token or any other. Raises ValueError for a negative
+    bound."""
 
     delta_low: float | None
     delta_high: float | None
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "delta_low", "delta_high")
+        check_range(self, "delta_low", "delta_high", least=0)
 
     def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
         """Between π_behavior and π_θ, given as log-probabilities; B x T, at least 0."""

@@ -1,8 +1,7 @@
-"""Checks the pieces of an algorithm once, on a small made-up mini-batch, before it trains.
+"""Checks the pieces of an algorithm once, on a small made-up mini-batch, before training.
 
-The loss relies on what is checked here: a result of another shape would be spread over rows and
-tokens, and a weight with a gradient, or a piece that changes its input, would change the gradient
-of the others, all without an error.
+The loss relies on it. A result of the wrong shape would be broadcast, and a weight with a gradient
+or a piece that changes its input would change the gradient of other pieces, without any error.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
 def check(algorithm: Algorithm) -> None:
     """Call every piece as a run does.
 
-    Raises UserError, which names the class, for a piece that returns another shape than its
-    protocol says, a weight, ratio or correction with a gradient, a piece that changes a tensor it
-    was given, and one that reads log-probabilities or a dense quantity which its `needs` does not
-    declare.
+    Raises UserError, which names the class, if a piece returns a tensor of the wrong shape, changes
+    its input, or reads log-probabilities or a dense quantity that its `needs` does not declare, or
+    if a weight, ratio or correction has a gradient.
     """
     import numpy as np
 

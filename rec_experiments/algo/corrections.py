@@ -1,9 +1,9 @@
-"""Corrections for a sampler that differs from the trainer, token by token.
+"""Corrections for log-probabilities that differ between sampler and trainer.
 
-Two programs compute one policy and differ in rounding. κ = π_behavior/π_sampler of a token: the
-probability that the trainer's forward pass gives it under the policy that drew it, over the one
-that the sampler reported. With a correction, ρ is relative to the trainer's number, and κ corrects
-the rest.
+The two compute the same policy with different rounding. κ = π_behavior/π_sampler of a token is its
+probability in the trainer's forward pass of the policy that drew it, divided by the probability
+that the sampler reported. With a correction, ρ is relative to the trainer's probability, and κ
+accounts for the rest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from rec_experiments.algo.ranges import check_at_least, check_between, check_one_of
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece
+from rec_experiments.types import LossInput, Needs, Piece, check_choice, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,11 +40,11 @@ class NoCorrection(Piece):
 
 @dataclass(kw_only=True)
 class MismatchCorrection(Piece):
-    """A weight made of κ, 0 for a token or response whose measure of κ is outside a band.
+    """A weight computed from κ; 0 for a token or response whose measure of κ is outside a band.
 
     Special cases: truncated importance sampling (weight token), masked importance sampling (weight
     product, measure product), IcePop (weight and measure token), and verl's rollout_is and
-    rollout_rs (rollout_corr_helper.py), which takes rejected tokens out of the denominator too;
+    rollout_rs (rollout_corr_helper.py). verl also removes rejected tokens from the denominator;
     here they stay in it.
 
     weight: `one`, `token` for κ, or `product` for Π κ of the response (rollout_is null, token,
@@ -53,7 +52,7 @@ class MismatchCorrection(Piece):
     measure: `token` for κ, which rejects tokens; `product` for Π κ, `mean` for its geometric mean
     and `k3` for the mean of κ − 1 − log κ, which reject responses (rollout_rs token_k1, seq_sum_k1,
     seq_mean_k1, seq_mean_k3). verl's bounds of k1 are those of 1/κ.
-    low, high: the band, bounds included; null for no bound. k3 has no lower one.
+    low, high: the band, inclusive; null for no bound. k3 has no lower bound.
 
     Raises ValueError for another name, cap < 1, or a band without κ = 1.
     """
@@ -66,12 +65,12 @@ class MismatchCorrection(Piece):
     high: float | None
 
     def __post_init__(self) -> None:
-        check_one_of(WEIGHTS, self, "weight")
-        check_one_of(MEASURES, self, "measure")
-        check_at_least(1, self, "cap")
+        check_choice(self, "weight", WEIGHTS)
+        check_choice(self, "measure", MEASURES)
+        check_range(self, "cap", least=1)
         of_equal = 0.0 if self.measure == "k3" else 1.0  # its value at κ = 1
-        check_between(0, of_equal, self, "low")
-        check_at_least(of_equal, self, "high")
+        check_range(self, "low", least=0, most=of_equal)
+        check_range(self, "high", least=of_equal)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         log_kappa_BT = log_mismatch(batch)
@@ -97,7 +96,8 @@ class MismatchCorrection(Piece):
 
 
 def _measured(measure: str, log_kappa_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """log of κ, of Π κ or of its geometric mean; k3 itself. B x T, equal within a row unless κ."""
+    """log of κ, of Π κ or of the geometric mean of κ, or k3 itself. B x T; only κ itself varies
+    within a row."""
     if measure == "token":
         return log_kappa_BT
     if measure == "k3":

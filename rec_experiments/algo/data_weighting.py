@@ -1,4 +1,4 @@
-"""Data weighting: which responses the advantage sees, how much each one counts (Section 4.3)."""
+"""Data weighting: which responses enter the advantage, and how much each counts (Section 4.3)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Weighted(NamedTuple):
-    """advantage_B: float64. live_B: rows that take part in the loss. counted_B: rows whose tokens
-    count in the denominator; all live ones are among them."""
+    """advantage_B: float64. live_B: rows in the loss. counted_B: rows whose tokens count in the
+    denominator, which include all live rows."""
 
     advantage_B: Tensor
     live_B: Tensor
     counted_B: Tensor
 
 
-def _of_everyone(advantage_B: Tensor) -> Weighted:
-    everyone_B = advantage_B.new_ones(advantage_B.shape).bool()
-    return Weighted(advantage_B, everyone_B, everyone_B)
+def _of_all(advantage_B: Tensor) -> Weighted:
+    all_B = advantage_B.new_ones(advantage_B.shape).bool()
+    return Weighted(advantage_B, all_B, all_B)
 
 
 class DataWeighting(Protocol):
@@ -40,21 +40,21 @@ class DataWeighting(Protocol):
 
 @dataclass(kw_only=True)
 class Uniform(Piece):
-    """Every response counts alike."""
+    """Every response has the same weight."""
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
-        return _of_everyone(advantage(rewards_B, groups_B))
+        return _of_all(advantage(rewards_B, groups_B))
 
 
 @dataclass(kw_only=True)
 class DropNegatives(Piece):
     """RED-Drop (Eq. 10): drop excess negatives at random, then recompute the advantages.
 
-    A response is positive if r ≥ r̄. Where negatives outnumber positives, as many negatives stay
-    as there are positives. count_dropped: whether the dropped responses' tokens stay in the
-    denominator; Eq. 10 normalises by the kept subset, the framework of the paper counted them.
+    A response is positive if r ≥ r̄. A group keeps at most as many negatives as positives.
+    count_dropped: whether the tokens of dropped responses stay in the denominator. Eq. 10
+    normalises by the kept subset; the paper's framework counted all.
     """
 
     count_dropped: bool
@@ -66,7 +66,7 @@ class DropNegatives(Piece):
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
         advantage_B[kept_B] = advantage(rewards_B[kept_B], groups_B[kept_B])
         if self.count_dropped:
-            return _of_everyone(advantage_B)
+            return _of_all(advantage_B)
         return Weighted(advantage_B, kept_B, kept_B)
 
 
@@ -84,9 +84,9 @@ def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator)
 
 @dataclass(kw_only=True)
 class VariedGroups(Piece):
-    """Groups whose rewards are all equal are masked out, with their penalty (arXiv 2505.22257,
-    Eq. 8; DAPO draws others in their place instead: buffer=refill). count_masked: whether their
-    tokens stay in the denominator, as Eq. 8 has it, an average over all prompts."""
+    """Masks out groups whose rewards are all equal, including their penalty (arXiv 2505.22257,
+    Eq. 8). DAPO replaces them instead: buffer=refill. count_masked: whether their tokens stay in
+    the denominator, as in Eq. 8, which averages over all prompts."""
 
     count_masked: bool
 
@@ -105,7 +105,7 @@ class Exponential(Piece):
     temperature: float
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
+        if not self.temperature > 0:  # infinity is allowed
             raise ValueError(f"temperature={self.temperature}: must be greater than 0")
 
     def weight(self, advantage_B: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class ExponentialWeight(Exponential):
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
         advantage_B = advantage(rewards_B, groups_B)
-        return _of_everyone(self.weight(advantage_B) * advantage_B)
+        return _of_all(self.weight(advantage_B) * advantage_B)
 
 
 @dataclass(kw_only=True)
@@ -135,7 +135,7 @@ class PairwiseWeight(Exponential):
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
         advantage_B = advantage(rewards_B, groups_B)
-        return _of_everyone(pairwise(advantage_B, self.weight(advantage_B), groups_B))
+        return _of_all(pairwise(advantage_B, self.weight(advantage_B), groups_B))
 
 
 def pairwise(values_B: Tensor, weight_B: Tensor, groups_B: Tensor) -> Tensor:

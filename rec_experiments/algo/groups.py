@@ -38,10 +38,9 @@ def group_max(values_B: Tensor, groups_B: Tensor) -> Tensor:
 def center(values_B: Tensor, groups_B: Tensor) -> Tensor:
     """values − group mean; exactly 0 for a value that equals the mean.
 
-    Values carry the rounding of float32, in which rewards often come, and their mean at most that
-    of the largest, so a difference that small is none. Without the exact 0 the sign of that error
-    would tell positives from negatives where all rewards are equal, and dividing it by a standard
-    deviation that is itself error makes it as large as an advantage.
+    Rewards are often computed in float32, so differences below float32's rounding of the largest
+    reward count as 0. Otherwise rounding errors would split equal rewards into positives and
+    negatives, and division by their tiny standard deviation would make them as large as advantages.
     """
     difference_B = values_B - group_mean(values_B, groups_B)
     rounding_B = FLOAT32_EPSILON * group_max(values_B.abs(), groups_B)

@@ -1,4 +1,4 @@
-"""Which log-ratio the clip and the importance weight look at. B x T, without gradient."""
+"""The log-ratio that the clip and the importance weight use. B x T, without gradient."""
 
 from __future__ import annotations
 

@@ -1,182 +1,160 @@
 """Compositions that reduce to a simpler one, as far as their parameters alone prove it.
 
-Each rule keeps the gradient equal on every batch. `words.describe` prints what it finds.
+Each rule keeps the gradient equal on every batch. `words.describe` prints what they find.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from rec_experiments.algo.advantages import (
-    Advantage,
-    FixedBaseline,
-    GroupMean,
-    GroupStandard,
-    GroupWhitened,
-    LeaveOneOut,
-    MaxAtK,
-)
-from rec_experiments.algo.batch_clips import DIGITS, Balanced, SecondMoment, SecondMomentBounds
-from rec_experiments.algo.clips import (
-    AroundProximal,
-    BinaryKl,
-    Clip,
-    LogBounds,
-    NoClip,
-    OneSide,
-    Reciprocal,
-    Ring,
-    TotalVariation,
-    TwoSide,
-)
-from rec_experiments.algo.corrections import Correction, MismatchCorrection, NoCorrection
-from rec_experiments.algo.data_weighting import (
-    DataWeighting,
-    ExponentialWeight,
-    PairwiseWeight,
-    Uniform,
-)
-from rec_experiments.algo.ratios import Ratio, TokenRatio
-from rec_experiments.algo.regularizers import (
-    K1,
-    K2,
-    K3,
-    ExactKl,
-    NoRegularizer,
-    PairSquare,
-    Regularizer,
-    SequenceSquare,
-    TokenSquare,
-)
-from rec_experiments.algo.truncation import PenaliseTruncated, TrainTruncated, Truncation
-from rec_experiments.algo.weights import (
-    MAX_WEIGHT,
-    BehaviorWeight,
-    BoundedWeight,
-    CappedBehavior,
-    CappedWeight,
-    ImportanceWeight,
-    Weight,
+from rec_experiments.algo import (
+    advantages,
+    batch_clips,
+    clips,
+    corrections,
+    data_weighting,
+    ratios,
+    regularizers,
+    truncation,
+    weights,
 )
 
 if TYPE_CHECKING:
     from rec_experiments.algo.surrogate import Algorithm
 
-# Rules compare exact types: a class derived from one of ours computes something else.
+# From a piece and the algorithm it is in to a simpler piece, or to the piece itself.
+Rule = Callable[[Any, "Algorithm"], Any]
 
 
 def simplified(algorithm: Algorithm) -> Algorithm:
     """The same gradient from the simplest pieces that are known to give it."""
-    return dataclasses.replace(
-        algorithm,
-        truncation=_truncation(algorithm.truncation),
-        advantage=_advantage(algorithm.advantage),
-        data_weighting=_data_weighting(algorithm.data_weighting, algorithm.advantage),
-        clip=_clip(algorithm.clip),
-        weight=_weight(algorithm.weight, algorithm.ratio, algorithm.clip),
-        correction=_correction(algorithm.correction),
-        regularizer=_regularizer(algorithm.regularizer),
-    )
+    slots = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+    simple = {slot: _simplest(piece, algorithm) for slot, piece in slots.items()}
+    return dataclasses.replace(algorithm, **simple)
 
 
-def _truncation(piece: Truncation) -> Truncation:
-    if type(piece) is PenaliseTruncated and piece.penalty == 0:
-        return TrainTruncated()
-    return piece
+def _simplest(piece: Any, algorithm: Algorithm) -> Any:
+    rule = RULES.get(type(piece))  # of the exact class: a subclass computes something else
+    simpler = rule(piece, algorithm) if rule else piece
+    return piece if simpler is piece else _simplest(simpler, algorithm)
 
 
-def _advantage(piece: Advantage) -> Advantage:
-    if type(piece) is MaxAtK and piece.k == 1:
-        return FixedBaseline(baseline=0.0, scale=1.0)  # the best of one response is its reward
-    if type(piece) is GroupWhitened and piece.epsilon == 0:
-        return GroupStandard(ddof=0, epsilon=0.0)
-    return piece
+def _becomes(simple: Any, **values: Any) -> Rule:
+    """`simple` where the fields have these values."""
+
+    def rule(piece: Any, _: Algorithm) -> Any:
+        found = {name: getattr(piece, name) for name in values}
+        return simple if found == values else piece
+
+    return rule
 
 
-def _data_weighting(piece: DataWeighting, advantage: Advantage) -> DataWeighting:
-    """At an infinite temperature every weight is 1; pairs then subtract the group's mean."""
-    if type(piece) is ExponentialWeight and piece.temperature == math.inf:
-        return Uniform()
-    centered = type(advantage) in (GroupStandard, GroupWhitened, LeaveOneOut) or (
-        type(advantage) is GroupMean and advantage.shift == 0
-    )
-    if type(piece) is PairwiseWeight and piece.temperature == math.inf and centered:
-        return Uniform()
-    return piece
+def _ratio_bounds(clip: clips.RatioBounds, _: Algorithm) -> Any:
+    """A floor of 1 − 1 = 0 is none."""
+    return clips.NoClip() if clip.low in (None, 1) and clip.high is None else clip
 
 
-def _clip(piece: Clip) -> Clip:
-    simple = piece
-    if type(piece) is Ring:
-        if piece.outer_low is None and piece.outer_high is None:
-            simple = TwoSide(low=piece.low, high=piece.high)
-        elif (piece.outer_low, piece.outer_high) == (piece.low, piece.high):
-            simple = OneSide(low=piece.low, high=piece.high)
-    elif type(piece) is SecondMoment and piece.threshold == 0:
-        simple = OneSide(low=0.0, high=0.0)
-    elif type(piece) is SecondMomentBounds and piece.threshold == 0:
-        simple = OneSide(low=piece.miniclip_low or 0.0, high=piece.miniclip_high or 0.0)
-    elif type(piece) is Balanced:
-        stays = round(piece.lower_start + piece.lower_step, DIGITS) > piece.lower_end
-        if stays or piece.target == 0:
-            simple = OneSide(
-                low=round(1 - piece.lower_start, DIGITS), high=round(piece.upper_start - 1, DIGITS)
-            )
-    return NoClip() if _keeps_every_token(simple) else simple
+def _ring(clip: clips.Ring, algorithm: Algorithm) -> Any:
+    if (clip.outer_low, clip.outer_high) == (None, None):
+        return clips.TwoSide(low=clip.low, high=clip.high)
+    if (clip.outer_low, clip.outer_high) == (clip.low, clip.high):
+        return clips.OneSide(low=clip.low, high=clip.high)
+    return _ratio_bounds(clip, algorithm)
 
 
-def _keeps_every_token(clip: Clip) -> bool:
-    if type(clip) is OneSide or type(clip) is TwoSide or type(clip) is Ring:
-        return clip.low in (None, 1) and clip.high is None  # ρ ≥ 1 − 1 always
-    if type(clip) is AroundProximal:
-        return clip.low is None and clip.high is None
-    if type(clip) is LogBounds:
-        return clip.log_low is None and clip.log_high is None
-    if type(clip) is BinaryKl:
-        return clip.delta_low is None and clip.delta_high is None
-    if type(clip) is TotalVariation:  # probabilities differ by at most 1
-        return all(delta is None or delta >= 1 for delta in (clip.delta_low, clip.delta_high))
-    return False
+def _total_variation(clip: clips.TotalVariation, _: Algorithm) -> Any:
+    """Probabilities differ by at most 1."""
+    deltas = (clip.delta_low, clip.delta_high)
+    return clips.NoClip() if all(delta is None or delta >= 1 for delta in deltas) else clip
 
 
-def _weight(piece: Weight, ratio: Ratio, clip: Clip) -> Weight:
-    if type(piece) is BoundedWeight and piece.floor == 0:
-        piece = CappedWeight(cap=piece.cap)
-    if type(piece) is CappedBehavior and type(ratio) is TokenRatio:
-        piece = CappedWeight(cap=piece.cap)
-    if type(piece) is CappedWeight and piece.cap >= min(_largest_kept_ratio(clip), MAX_WEIGHT):
-        piece = ImportanceWeight()
-    if type(piece) is CappedBehavior and piece.cap == MAX_WEIGHT:
-        piece = BehaviorWeight()
-    if type(piece) is BehaviorWeight and type(ratio) is TokenRatio:
-        piece = ImportanceWeight()
-    return piece
+def _second_moment_bounds(clip: batch_clips.SecondMomentBounds, _: Algorithm) -> Any:
+    if clip.threshold > 0:
+        return clip
+    return clips.OneSide(low=clip.miniclip_low or 0.0, high=clip.miniclip_high or 0.0)
 
 
-def _largest_kept_ratio(clip: Clip) -> float:
+def _balanced(clip: batch_clips.Balanced, _: Algorithm) -> Any:
+    """A search that ends where it starts."""
+    digits = batch_clips.DIGITS
+    can_move = round(clip.lower_start + clip.lower_step, digits) <= clip.lower_end
+    if can_move and clip.target > 0:
+        return clip
+    low, high = round(1 - clip.lower_start, digits), round(clip.upper_start - 1, digits)
+    return clips.OneSide(low=low, high=high)
+
+
+def _capped(weight: weights.CappedWeight, algorithm: Algorithm) -> Any:
+    """A cap that no kept token reaches."""
+    reached = min(_largest_kept_ratio(algorithm.clip), weights.MAX_WEIGHT)
+    return weights.ImportanceWeight() if weight.cap >= reached else weight
+
+
+def _largest_kept_ratio(clip: clips.Clip) -> float:
     """Above it no token with an advantage keeps its gradient."""
-    if type(clip) is TwoSide and clip.high is not None:
+    if type(clip) is clips.TwoSide and clip.high is not None:
         return 1 + clip.high
-    return 1 + clip.epsilon if type(clip) is Reciprocal else math.inf
+    return 1 + clip.epsilon if type(clip) is clips.Reciprocal else math.inf
 
 
-def _correction(piece: Correction) -> Correction:
-    if (
-        type(piece) is MismatchCorrection
-        and piece.weight == "one"
-        and piece.low is None
-        and piece.high is None
-    ):
-        return NoCorrection()
-    return piece
+def _capped_behavior(weight: weights.CappedBehavior, algorithm: Algorithm) -> Any:
+    if type(algorithm.ratio) is ratios.TokenRatio:
+        return weights.CappedWeight(cap=weight.cap)
+    return weights.BehaviorWeight() if weight.cap == weights.MAX_WEIGHT else weight
 
 
-def _regularizer(piece: Regularizer) -> Regularizer:
-    coefficient = None
-    if type(piece) is SequenceSquare or type(piece) is TokenSquare:
-        coefficient = piece.tau
-    if type(piece) in (K1, K2, K3, ExactKl, PairSquare):
-        coefficient = getattr(piece, "beta", None)
-    return NoRegularizer() if coefficient == 0 else piece
+def _behavior(weight: weights.BehaviorWeight, algorithm: Algorithm) -> Any:
+    same = type(algorithm.ratio) is ratios.TokenRatio
+    return weights.ImportanceWeight() if same else weight
+
+
+def _bounded(weight: weights.BoundedWeight, _: Algorithm) -> Any:
+    return weights.CappedWeight(cap=weight.cap) if weight.floor == 0 else weight
+
+
+def _pairwise(piece: data_weighting.PairwiseWeight, algorithm: Algorithm) -> Any:
+    """With weights of 1 it subtracts the group's mean, which a centered advantage does not have."""
+    advantage = algorithm.advantage
+    centered = type(advantage) in CENTERED or (
+        type(advantage) is advantages.GroupMean and advantage.shift == 0
+    )
+    return data_weighting.Uniform() if piece.temperature == math.inf and centered else piece
+
+
+CENTERED = (advantages.GroupStandard, advantages.GroupWhitened, advantages.LeaveOneOut)
+ABSENT = regularizers.NoRegularizer()
+RULES: dict[type, Rule] = {
+    truncation.PenaliseTruncated: _becomes(truncation.TrainTruncated(), penalty=0),
+    # the best of one response is its reward
+    advantages.MaxAtK: _becomes(advantages.FixedBaseline(baseline=0.0, scale=1.0), k=1),
+    advantages.GroupWhitened: _becomes(advantages.GroupStandard(ddof=0, epsilon=0.0), epsilon=0),
+    data_weighting.ExponentialWeight: _becomes(data_weighting.Uniform(), temperature=math.inf),
+    data_weighting.PairwiseWeight: _pairwise,
+    clips.OneSide: _ratio_bounds,
+    clips.TwoSide: _ratio_bounds,
+    clips.Ring: _ring,
+    clips.AroundProximal: _becomes(clips.NoClip(), low=None, high=None),
+    clips.LogBounds: _becomes(clips.NoClip(), log_low=None, log_high=None),
+    clips.BinaryKl: _becomes(clips.NoClip(), delta_low=None, delta_high=None),
+    clips.TotalVariation: _total_variation,
+    batch_clips.SecondMoment: _becomes(clips.OneSide(low=0.0, high=0.0), threshold=0),
+    batch_clips.SecondMomentBounds: _second_moment_bounds,
+    batch_clips.Balanced: _balanced,
+    weights.CappedWeight: _capped,
+    weights.BoundedWeight: _bounded,
+    weights.CappedBehavior: _capped_behavior,
+    weights.BehaviorWeight: _behavior,
+    corrections.MismatchCorrection: _becomes(
+        corrections.NoCorrection(), weight="one", low=None, high=None
+    ),
+    regularizers.SequenceSquare: _becomes(ABSENT, tau=0),
+    regularizers.TokenSquare: _becomes(ABSENT, tau=0),
+    regularizers.K1: _becomes(ABSENT, beta=0),
+    regularizers.K2: _becomes(ABSENT, beta=0),
+    regularizers.K3: _becomes(ABSENT, beta=0),
+    regularizers.ExactKl: _becomes(ABSENT, beta=0),
+    regularizers.PairSquare: _becomes(ABSENT, beta=0),
+}

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rec_experiments.algo.groups import group_size, group_sum
-from rec_experiments.algo.ranges import check_at_least
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece
+from rec_experiments.types import LossInput, Needs, Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 class Regularizer(Protocol):
     def __call__(self, batch: LossInput) -> Tensor | None:
-        """Loss of each token, B x T, differentiable; None when there is nothing to add."""
+        """The loss of each token, B x T, differentiable; None to add nothing."""
 
     def describe(self) -> str:
         """The term in the formula, empty for none."""
@@ -25,7 +24,7 @@ class Regularizer(Protocol):
 
 @dataclass(kw_only=True)
 class NoRegularizer(Piece):
-    """Nothing to add."""
+    """No extra loss."""
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return None
@@ -42,7 +41,7 @@ class SequenceSquare(Piece):
     tau: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "tau")
+        check_range(self, "tau", least=0)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
@@ -61,7 +60,7 @@ class TokenSquare(Piece):
     tau: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "tau")
+        check_range(self, "tau", least=0)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return self.tau * _live_difference(batch) ** 2
@@ -69,14 +68,14 @@ class TokenSquare(Piece):
 
 @dataclass(kw_only=True)
 class ReferencePenalty(Piece):
-    """beta times an estimate of KL(π_θ ‖ π_ref) from each token that was drawn, as Schulman numbers
-    the estimators (joschu.net/blog/kl-approx.html). Raises ValueError for beta < 0."""
+    """beta times an estimate of KL(π_θ ‖ π_ref) at each sampled token. The estimators' numbers are
+    Schulman's (joschu.net/blog/kl-approx.html). Raises ValueError for beta < 0."""
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}))
     beta: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "beta")
+        check_range(self, "beta", least=0)
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         """Of log_ratio_BT = log π_θ − log π_ref, differentiable; 0 at 0."""
@@ -104,8 +103,8 @@ class K2(ReferencePenalty):
 
 @dataclass(kw_only=True)
 class K3(ReferencePenalty):
-    """q − 1 − log q with q = π_ref/π_θ: at least 0; GRPO's penalty (arXiv 2402.03300, Eq. 4). It
-    goes on as a straight line beyond q = e^20, so that it stays finite."""
+    """q − 1 − log q with q = π_ref/π_θ, which is at least 0: GRPO's penalty (arXiv 2402.03300,
+    Eq. 4). Beyond q = e^20 it continues as a straight line in log q, to stay finite."""
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         log_q_BT = -log_ratio_BT
@@ -123,7 +122,7 @@ class ExactKl(Piece):
     beta: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "beta")
+        check_range(self, "beta", least=0)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return (self.beta * batch.dense["kl"]).where(batch.mask_BT, 0.0)
@@ -132,20 +131,20 @@ class ExactKl(Piece):
 @dataclass(kw_only=True)
 class PairSquare(Piece):
     """beta/4 · (d_i − d_j)², d = log π_θ(y)/π_ref(y), mean over the ordered pairs of a group's
-    responses: with leave-one-out rewards it makes half the contrastive policy gradient
+    responses. With leave-one-out rewards it gives half the contrastive policy gradient
     (R_i − R_j)(∇log π(y_i) − ∇log π(y_j)), R = r − β d (CoPG, arXiv 2406.19185).
 
-    A response without a live token is in the pairs with d = 0, as it is in the others' baseline:
-    left out, nothing would hold what all d of a group have in common. The sum over pairs is
-    Σ d_i (d_i − d̄) up to a factor; a response's term is spread evenly over its live tokens, to be
-    summed by sequence_mean. Raises ValueError for beta < 0.
+    A response without a live token takes part with d = 0, as it does in the others' baseline;
+    without it, nothing would restrain a shift that all d of a group share. Up to a factor the sum
+    over pairs is Σ d_i (d_i − d̄). A response's term is spread evenly over its live tokens, so that
+    sequence_mean sums it. Raises ValueError for beta < 0.
     """
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}), whole_batch=True)
     beta: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "beta")
+        check_range(self, "beta", least=0)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT

@@ -7,7 +7,6 @@ import operator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from rec_experiments.algo import words
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.aggregation import Aggregation
 from rec_experiments.algo.clips import Clip
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
-    """One choice a slot: g = Σ keep · weight · advantage · ∇ log π_θ − ∇ regulariser, aggregated.
+    """A piece for each slot of g = Σ keep · weight · advantage · ∇ log π_θ − ∇ regulariser.
 
     `contract.check` tests once that the pieces keep to their protocols; the loss relies on it.
     """
@@ -63,8 +62,8 @@ class Algorithm:
     def advantages(self, outcomes: Outcomes, rng: np.random.Generator) -> Advantages:
         """Advantages and denominators of a whole mini-batch, before it is cut into micro-batches.
 
-        A response without a verifier's result is in no baseline, no loss and no denominator. rng:
-        the randomness of data weighting that drops samples.
+        A response without a verifier's result is left out of baselines, loss and denominators.
+        rng: for data weighting that drops responses at random.
         """
         rewards_B, counts_B = self.truncation(outcomes.rewards_B, outcomes.finished_B)
         judged_B, groups_B = outcomes.judged_B, outcomes.groups_B
@@ -110,11 +109,6 @@ class Algorithm:
         if isinstance(self.regularizer, NoRegularizer):
             return (advantages.advantage_B != 0) & live_B
         return live_B
-
-    def describe(self) -> list[str]:
-        """The formula in words: coefficient, mask, extra loss, normalisation, and what of it
-        reduces to something simpler."""
-        return words.describe(self)
 
 
 def _of_all_rows(rows_J: Tensor, judged_B: Tensor) -> Tensor:

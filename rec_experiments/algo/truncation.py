@@ -1,12 +1,11 @@
-"""What becomes of a response that was cut at the length limit."""
+"""How responses that were cut at the length limit are treated."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rec_experiments.algo.ranges import check_at_least
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 class Truncation(Protocol):
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
-        """The rewards to learn from, and which rows' tokens count for the loss."""
+        """The rewards to learn from, and the rows whose tokens enter the loss."""
 
     def describe(self) -> str:
         """What happens, for people; empty for nothing."""
@@ -22,7 +21,7 @@ class Truncation(Protocol):
 
 @dataclass(kw_only=True)
 class TrainTruncated(Piece):
-    """Trained on as if it were complete, with the reward that its text earned."""
+    """Trains on it like on any other response, with the reward of its text."""
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B, finished_B.new_ones(finished_B.shape)
@@ -30,8 +29,8 @@ class TrainTruncated(Piece):
 
 @dataclass(kw_only=True)
 class MaskTruncated(Piece):
-    """Left out of loss and denominators (DAPO, Section 3.4: overlong filtering). Its reward stays
-    in the baseline of its group: how good the others are is known from all that was tried."""
+    """Leaves it out of loss and denominators (DAPO, Section 3.4: overlong filtering). Its reward
+    still counts in the baseline of its group."""
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B, finished_B
@@ -39,12 +38,12 @@ class MaskTruncated(Piece):
 
 @dataclass(kw_only=True)
 class PenaliseTruncated(Piece):
-    """`penalty` is taken off its reward. Raises ValueError unless penalty ≥ 0."""
+    """Subtracts `penalty` from its reward. Raises ValueError unless penalty ≥ 0."""
 
     penalty: float
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "penalty")
+        check_range(self, "penalty", least=0)
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B - self.penalty * (~finished_B), finished_B.new_ones(finished_B.shape)

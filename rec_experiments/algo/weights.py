@@ -1,7 +1,6 @@
-"""Weight of each token's gradient: ρ of the IS variants, 1 (Section 4.1), or a function of ρ.
+"""The weight of each token's gradient: ρ (IS), 1 (Section 4.1), or another function of ρ.
 
-An objective J(ρ) that is differentiated through ρ has the gradient ρ J'(ρ) ∇log π_θ: that factor is
-the weight, and nothing is differentiated through it again.
+An objective J(ρ) has the gradient ρ J'(ρ) ∇log π_θ. The factor ρ J'(ρ) is the weight, a constant.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rec_experiments.algo.ranges import check_at_least, check_greater
-from rec_experiments.types import LossInput, Piece
+from rec_experiments.types import LossInput, Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# exp(20) is beyond any weight a step survives, and its products stay finite in float32.
+# No step survives a weight of exp(20), and products with it stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
 MAX_WEIGHT = math.exp(MAX_LOG_WEIGHT)
 
@@ -47,8 +45,8 @@ class ImportanceWeight(Piece):
 
 @dataclass(kw_only=True)
 class BehaviorWeight(Piece):
-    """ρ = π_θ/π_behavior of each token, whatever ratio the clip looks at: (π_prox/π_behavior) · u,
-    the weight of decoupled PPO (arXiv 2110.00641)."""
+    """ρ = π_θ/π_behavior of each token, whatever ratio the clip uses: (π_prox/π_behavior) · u, the
+    weight of decoupled PPO (arXiv 2110.00641)."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
@@ -72,7 +70,7 @@ class CappedWeight(Piece):
 @dataclass(kw_only=True)
 class BoundedWeight(CappedWeight):
     """max(floor, min(ratio, cap)): CISPO with both bounds, 1 − ε_low and 1 + ε_high in its Eq. 5,
-    as the code of verl and ROLL has it. A floor of 0 is none.
+    as in verl and ROLL. A floor of 0 is no bound.
 
     Raises ValueError unless 0 ≤ floor ≤ cap.
     """
@@ -90,7 +88,7 @@ class BoundedWeight(CappedWeight):
 
 @dataclass(kw_only=True)
 class CappedBehavior(CappedWeight):
-    """min(ρ, cap), ρ = π_θ/π_behavior of each token, whatever ratio the clip looks at: decoupled
+    """min(ρ, cap), ρ = π_θ/π_behavior of each token, whatever ratio the clip uses: decoupled
     PPO as in its authors' code (openai/ppo-ewma), which raises log π_behavior where ρ > 100."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
@@ -116,7 +114,7 @@ class TaperedWeight(Piece):
 
 @dataclass(kw_only=True)
 class TokenTaper(Piece):
-    """1 where A ≥ 0, min(ρ, 1) of each token elsewhere: what ROLL calls TOPR, which has the ratio
+    """1 where A ≥ 0, min(ρ, 1) of each token elsewhere. ROLL calls it TOPR, but TOPR uses the ratio
     of the whole response (TaperedWeight)."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
@@ -136,7 +134,7 @@ class SoftGate(Piece):
     tau_negative: float
 
     def __post_init__(self) -> None:
-        check_greater(0, self, "tau_positive", "tau_negative")
+        check_range(self, "tau_positive", "tau_negative", above=0)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ratio_BT = log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
@@ -154,7 +152,7 @@ class GeometricMean(Piece):
     log_high: float | None
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "log_low", "log_high")
+        check_range(self, "log_low", "log_high", least=0)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1, mask_BT = batch.advantage_B[:, None], batch.mask_BT
@@ -182,7 +180,7 @@ class GammaWeight(Piece):
 
     def __post_init__(self) -> None:
         names = ("power_positive", "decay_positive", "power_negative", "decay_negative")
-        check_greater(0, self, *names)
+        check_range(self, *names, above=0)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         log_w_B1 = batch.log_ratio_BT().sum(1, keepdim=True)

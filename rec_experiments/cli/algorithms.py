@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from rec_experiments.algo import words
 from rec_experiments.cli import help
 from rec_experiments.cli.parser import Parser, file_ending
 from rec_experiments.config import schema
@@ -50,7 +51,7 @@ def main(args: Namespace) -> None:
 def section(name: str, config: DictConfig, base: DictConfig) -> list[str]:
     """One preset in Markdown: name and source, formula, choices."""
     lines = [f"## {name}", "", f"{config.algo.name} ({config.algo.source}).", ""]
-    lines += ["```", *schema.build(config, Pieces).algorithm().describe(), "```"]
+    lines += ["```", *words.describe(schema.build(config, Pieces).algorithm()), "```"]
     if changed := changes(config, base):
         lines += ["", f"Differs from REINFORCE in: {', '.join(changed)}."]
     return lines

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rec_experiments import rng
-from rec_experiments.algo import contract
+from rec_experiments.algo import contract, words
 from rec_experiments.algo.advantages import AsGiven
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.truncation import PenaliseTruncated
@@ -149,7 +149,7 @@ class StandaloneAlgorithm:
 
     def describe(self) -> str:
         """The formula in words."""
-        return "\n".join(self.parts.describe())
+        return "\n".join(words.describe(self.parts))
 
     def _reads(self) -> frozenset[str]:
         return self.parts.needs.logps | {"behavior"}

@@ -1,7 +1,6 @@
 """The model choices of a configuration. Transformers is imported only when a model is built."""
 
 import contextlib
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_choice, check_range
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -36,18 +35,6 @@ class WarmStart:
     learning_rate: float
     seed: int
 
-    def __post_init__(self) -> None:
-        if (
-            self.steps < 0
-            or self.batch_size < 1
-            or not 0 < self.learning_rate < math.inf
-            or not 0 <= self.seed < 1 << 63
-        ):
-            raise ValueError(
-                f"warm_start={self}: steps and seed must be at least 0, seed below 2^63, "
-                "batch_size at least 1, learning_rate greater than 0 and finite"
-            )
-
 
 @dataclass(kw_only=True)
 class Tiny(Piece):
@@ -67,15 +54,16 @@ class Tiny(Piece):
     compute_dtype: ClassVar[str] = "float32"  # no other is of use at this size
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "layers", "heads", "intermediate_size", "context"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        sizes = ("hidden_size", "layers", "heads", "intermediate_size", "context")
+        check_range(self, *sizes, least=1)
         if self.hidden_size % (2 * self.heads):
             raise ValueError(
                 f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
             )
-        if not 0 < self.init_std < math.inf:
-            raise ValueError(f"init_std={self.init_std}: must be greater than 0, and finite")
+        check_range(self, "init_std", "warm_start.learning_rate", above=0)
+        check_range(self, "warm_start.steps", least=0)
+        check_range(self, "warm_start.batch_size", least=1)
+        check_range(self, "warm_start.seed", least=0, below=2**63)
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         return byte_tokenizer()
@@ -129,11 +117,9 @@ class Pretrained(Piece):
     compile_layers: bool
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("dtype", DTYPES), ("compute_dtype", DTYPES), ("attention", ATTENTIONS),
-        ):  # fmt: skip
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)}: must be {', '.join(allowed)}")
+        check_choice(self, "dtype", DTYPES)
+        check_choice(self, "compute_dtype", DTYPES)
+        check_choice(self, "attention", ATTENTIONS)
         if self.attention.startswith("flash") and {self.dtype, self.compute_dtype} == {"float32"}:
             raise ValueError(
                 f"attention={self.attention}: needs compute_dtype=bfloat16; in float32 use sdpa"

@@ -7,14 +7,13 @@ alone. On a GPU that takes deterministic=true and the native sampler (docs/opera
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_range
 
 if TYPE_CHECKING:
     import torch
@@ -53,10 +52,8 @@ class Overlap(Piece):
     def __post_init__(self) -> None:
         if not re.fullmatch(r"auto|cuda:\d+", self.device):
             raise ValueError(f"device={self.device}: must be auto or cuda:N")
-        if self.max_ahead is not None and self.max_ahead < 1:
-            raise ValueError(f"max_ahead={self.max_ahead}: must be at least 1, or null")
-        if not 0 < self.timeout < math.inf:
-            raise ValueError(f"timeout={self.timeout}: must be above 0 seconds")
+        check_range(self, "max_ahead", least=1, hint=", or null")
+        check_range(self, "timeout", above=0)
 
     def check(self, device: torch.device, ranks: int) -> None:
         """Raise UserError if `device` of this object does not go with the run's."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from rec_experiments import rng
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_range
 
 
 class Portion(NamedTuple):
@@ -46,7 +46,7 @@ class NoReplay(Piece):
     redraws: int
 
     def __post_init__(self) -> None:
-        _check_redraws(self.redraws)
+        check_range(self, "redraws", least=0)
 
     @property
     def window(self) -> int:
@@ -77,10 +77,8 @@ class Replay(Piece):
     window: int
 
     def __post_init__(self) -> None:
-        _check_redraws(self.redraws)
-        for name in ("reuse", "window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        check_range(self, "redraws", least=0)
+        check_range(self, "reuse", "window", least=1)
 
     def fresh(self, batch_size: int) -> int:
         if self.reuse >= batch_size:
@@ -99,11 +97,6 @@ class Replay(Piece):
     def describe(self) -> str:
         again = f"{self.reuse} groups of each batch from the last {self.window} draws"
         return ", ".join(filter(None, [again, _redrawn(self.redraws)]))
-
-
-def _check_redraws(redraws: int) -> None:
-    if redraws < 0:
-        raise ValueError(f"redraws={redraws}: must be at least 0")
 
 
 def _redrawn(redraws: int) -> str:

@@ -1,11 +1,10 @@
 """What may change a reward between the verifier and the algorithm. Pure, response by response."""
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, Response, SampleKey
+from rec_experiments.types import Piece, Response, SampleKey, check_range
 
 
 class RewardAdjustment(Protocol):
@@ -37,8 +36,7 @@ class OverlongPenalty(Piece):
     buffer: int
 
     def __post_init__(self) -> None:
-        if self.buffer < 1:
-            raise ValueError(f"buffer={self.buffer}: must be at least 1 token")
+        check_range(self, "buffer", least=1)
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         over = len(response.tokens) - (limit - self.buffer)
@@ -60,9 +58,9 @@ class FlipNoise(Piece):
     high: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share={self.share}: must be between 0 and 1")
-        _check_ends(self.low, self.high)
+        check_range(self, "share", least=0, most=1)
+        check_range(self, "low", most=self.high)
+        check_range(self, "high")
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         words = key.response, key.group | key.attempt << 32, key.batch
@@ -81,15 +79,11 @@ class ClippedReward(Piece):
     high: float
 
     def __post_init__(self) -> None:
-        _check_ends(self.low, self.high)
+        check_range(self, "low", most=self.high)
+        check_range(self, "high")
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         return min(self.high, max(self.low, reward))
 
     def describe(self) -> str:
         return f"clipped to {self.low:g} … {self.high:g}"
-
-
-def _check_ends(low: float, high: float) -> None:
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise ValueError(f"low={low}, high={high}: must be finite, low at most high")

@@ -9,6 +9,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import Enum
 
+from rec_experiments.types import check_range
+
 
 class Phase(Enum):
     """How interval and offset combine when interval > 1 and offset > 0; elsewhere they agree."""
@@ -29,12 +31,10 @@ class Schedule:
     phase: Phase
 
     def __post_init__(self) -> None:
-        if self.interval is not None and self.interval < 1:
-            raise ValueError(f"interval={self.interval}: must be at least 1, or null for offline")
-        if self.offset < 0:
-            raise ValueError(f"offset={self.offset}: must be at least 0")
+        check_range(self, "interval", least=1, hint=", or null for offline")
+        check_range(self, "offset", least=0)
         if self.interval is None and self.offset:
-            raise ValueError(f"offset={self.offset}: offline data has no offset, only 0")
+            raise ValueError(f"offset={self.offset}: must be 0 for offline data")
 
     def version(self, batch: int) -> int:
         """Policy version that draws `batch`."""

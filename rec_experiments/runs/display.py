@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rec_experiments.algo import words
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.errors import printable
 from rec_experiments.files import write_atomic
@@ -35,7 +36,7 @@ def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> 
     responses = experiment.batch_size * experiment.group_size
     return [
         f"algorithm   {experiment.algo.name} ({experiment.algo.source})",
-        *(f"            {line}" for line in experiment.algorithm().describe()),
+        *(f"            {line}" for line in words.describe(experiment.algorithm())),
         f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
         f"model       {experiment.model.describe()}",
         f"data        {experiment.dataset.describe()}: {problems[0]} training problems, "

@@ -1,11 +1,10 @@
 """Configuration of the native sampler, which needs only torch and transformers (`decoding`)."""
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_range
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -27,16 +26,10 @@ class Native(Piece):
     bundle_bytes: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature={self.temperature}: must be above 0")
-        if not 0 <= self.eval_temperature < math.inf:
-            raise ValueError(f"eval_temperature={self.eval_temperature}: must be at least 0")
-        if self.max_rows is not None and self.max_rows < 1:
-            raise ValueError(f"max_rows={self.max_rows}: must be at least 1, or null for all")
-        if self.bundle_bytes < 0:
-            raise ValueError(
-                f"bundle_bytes={self.bundle_bytes}: must be at least 0, for one batch at a time"
-            )
+        check_range(self, "temperature", above=0)
+        check_range(self, "eval_temperature", least=0)
+        check_range(self, "max_rows", least=1, hint=", or null for all")
+        check_range(self, "bundle_bytes", least=0)
 
     def bundle(self, model: "PreTrainedModel", tokens: int) -> int:
         """As many batches of `tokens` tokens as fit their keys and values into bundle_bytes, but at

@@ -33,7 +33,7 @@ from rec_experiments.samplers.weight_push import (
     dtype_name,
     update_info,
 )
-from rec_experiments.types import Piece, Response, SampleKey
+from rec_experiments.types import Piece, Response, SampleKey, check_choice, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,26 +71,18 @@ class Vllm(Piece):
     sleep: bool
 
     def __post_init__(self) -> None:
-        if not LEAST_TEMPERATURE <= self.temperature < math.inf:
-            raise ValueError(f"temperature={self.temperature}: must be at least 0.01")
-        if self.eval_temperature and not LEAST_TEMPERATURE <= self.eval_temperature < math.inf:
-            raise ValueError(
-                f"eval_temperature={self.eval_temperature}: must be 0 (greedy) or at least 0.01"
-            )
-        if self.dtype not in (None, *DTYPES):
-            raise ValueError(f"dtype={self.dtype}: must be {', '.join(DTYPES)}, or null")
-        for name in ("tensor_parallel_size", "max_num_seqs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise ValueError(
-                f"gpu_memory_utilization={self.gpu_memory_utilization}: must be above 0, at most 1"
-            )
-        if self.kv_cache_memory_bytes is not None and self.kv_cache_memory_bytes < 1:
-            raise ValueError(
-                f"kv_cache_memory_bytes={self.kv_cache_memory_bytes}: must be at least 1, or null "
-                "for what gpu_memory_utilization leaves"
-            )
+        check_range(self, "temperature", least=LEAST_TEMPERATURE)
+        if self.eval_temperature:
+            check_range(self, "eval_temperature", least=LEAST_TEMPERATURE, hint=", or 0 for greedy")
+        check_choice(self, "dtype", DTYPES, hint=", or null")
+        check_range(self, "tensor_parallel_size", "max_num_seqs", least=1)
+        check_range(self, "gpu_memory_utilization", above=0, most=1)
+        check_range(
+            self,
+            "kv_cache_memory_bytes",
+            least=1,
+            hint=", or null for what gpu_memory_utilization leaves",
+        )
 
     def bundle(self, model: PreTrainedModel, tokens: int) -> int:
         """One batch at a time: it is enough to keep the engine busy."""

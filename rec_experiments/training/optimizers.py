@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rec_experiments.distributed import whole
 from rec_experiments.training.protocol import State
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_range
 
 if TYPE_CHECKING:
     import torch
@@ -30,16 +29,10 @@ class AdamW(Piece):
     max_grad_norm: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(
-                f"learning_rate={self.learning_rate}: must be greater than 0, and finite"
-            )
+        check_range(self, "learning_rate", above=0)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={self.betas}: must be two numbers in [0, 1)")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay={self.weight_decay}: must be at least 0, and finite")
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps={self.warmup_steps}: must be at least 0")
+        check_range(self, "weight_decay", "warmup_steps", least=0)
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be greater than 0")
 

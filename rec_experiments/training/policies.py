@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from rec_experiments.training.protocol import State
-from rec_experiments.types import LossInput, Piece
+from rec_experiments.types import LossInput, Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,8 +65,7 @@ class Interpolated(Proximal):
     lag: int
 
     def __post_init__(self) -> None:
-        if self.lag < 1:
-            raise ValueError(f"lag={self.lag}: must be at least 1")
+        check_range(self, "lag", least=1)
 
     def logp(self, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"]
@@ -89,8 +88,7 @@ class MovingAverage(Proximal):
     decay: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"decay={self.decay}: must be at least 0 and below 1")
+        check_range(self, "decay", least=0, below=1)
 
     def move(self, proximal: nn.Module, policy: nn.Module) -> None:
         for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
@@ -112,8 +110,7 @@ class Reference(Piece):
     swap_every: int | None
 
     def __post_init__(self) -> None:
-        if self.swap_every is not None and self.swap_every < 1:
-            raise ValueError(f"swap_every={self.swap_every}: must be at least 1, or null for never")
+        check_range(self, "swap_every", least=1, hint=", or null for never")
 
     def is_due(self, batch: int) -> bool:
         """Whether the policy becomes the reference before this batch."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rec_experiments.distributed import copied_to_host
 from rec_experiments.training.protocol import Row, State
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import StepIndex
+from rec_experiments.types import StepIndex, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -40,16 +40,10 @@ class SlowFast(Updates):
 
     def __post_init__(self) -> None:
         Updates.__post_init__(self)
-        if self.epochs < 2:
-            raise ValueError(f"epochs={self.epochs}: must be at least 2, one fast and one slow")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha={self.alpha}: must be between 0 and 1")
-        if self.window < 2:
-            raise ValueError(f"window={self.window}: must be at least 2")
-        if self.threshold is not None and not self.threshold > 0:
-            raise ValueError(
-                f"threshold={self.threshold}: must be greater than 0, or null for never"
-            )
+        check_range(self, "epochs", least=2, hint=", one fast and one slow")
+        check_range(self, "alpha", least=0, most=1)
+        check_range(self, "window", least=2)
+        check_range(self, "threshold", above=0, hint=", or null for never")
 
     def batches(self, updates: int) -> int:
         first = self.window * self.per_batch  # the fast steps cannot stop earlier

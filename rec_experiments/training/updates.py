@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rec_experiments import rng
 from rec_experiments.training.protocol import UpdateHook
-from rec_experiments.types import Piece, StepIndex
+from rec_experiments.types import Piece, StepIndex, check_range
 
 
 @dataclass(kw_only=True)
@@ -20,9 +20,7 @@ class Updates(Piece):
     shuffle: bool
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "mini_batches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        check_range(self, "epochs", "mini_batches", least=1)
 
     @property
     def per_batch(self) -> int:

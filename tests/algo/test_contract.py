@@ -1,7 +1,8 @@
-"""What an algorithm's pieces owe to the loss, and what their parameters reduce to.
+"""The protocols of an algorithm's pieces, the ranges of their parameters, and reductions.
 
-1. Every preset and every choice keeps to its protocols; what does not is refused by name.
-2. A composition that reduces to a simpler one says so, and both have the same gradient.
+1. Every choice keeps to its protocol; a piece that does not is refused by name.
+2. A parameter outside its range is refused.
+3. A composition that reduces to a simpler one prints it, and both have the same gradient.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import torch
 from pieces import compose
 from test_field import composed, drawn, worth
 
-from rec_experiments.algo import contract
+from rec_experiments.algo import contract, words
 from rec_experiments.algo.aggregation import TokenMean
 from rec_experiments.algo.reductions import simplified
 from rec_experiments.config.composition import choices_by_group
@@ -24,7 +25,7 @@ CHOICES = [f"{slot}={name}" for slot in SLOTS for name in choices_by_group()[slo
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_our_own_pieces_keep_to_their_protocols(choice):
+def test_own_pieces(choice):
     contract.check(composed("grpo", choice).parts)
     assert composed("grpo", choice).describe()
 
@@ -60,12 +61,12 @@ LEAF = torch.zeros(6, 4, requires_grad=True)
         ("aggregation", LEAF, r"must be a tensor of shape \(\)"),
     ],
 )
-def test_a_wrong_result_is_refused(slot, result, message):
+def test_wrong_result(slot, result, message):
     with pytest.raises(UserError, match=f"^Wrong: .*{message}"):
         contract.check(compose(**{slot: Wrong(result=result)}))
 
 
-def test_a_dense_quantity_must_be_declared():
+def test_undeclared_dense():
     @dataclasses.dataclass(kw_only=True)
     class Entropy(Piece):
         def __call__(self, batch):
@@ -77,7 +78,29 @@ def test_a_dense_quantity_must_be_declared():
     contract.check(compose(regularizer=Entropy()))
 
 
-# A composition, what it reduces to, and what it says.
+OUT_OF_RANGE = {
+    "weight=bounded weight.floor=-0.1": r"weight.floor=-0.1: must be at least 0",
+    "weight=bounded weight.floor=1.3": r"weight.floor=1.3: .* at most cap=1.2",
+    "weight=capped weight.cap=0": r"weight.cap=0.0: must be greater than 0",
+    "weight=soft_gate weight.tau_negative=inf": r"weight.tau_negative=inf: must be greater than 0",
+    "clip=ring clip.outer_low=0.1": r"clip.outer_low=0.1: must be at least low=0.2",
+    "clip=one_side clip.low=1.5": r"clip.low=1.5: must be between 0 and 1",
+    "clip=balanced clip.lower_start=0.95": r"clip.lower_start=0.95: must be between 0 and lo",
+    "clip=balanced clip.upper_step=0": r"clip.upper_step=0.0: must be at least 1e-09",
+    "correction=k3 correction.high=-1": r"correction.high=-1.0: must be at least 0",
+    "correction=geometric correction.measure=sum": r"correction.measure=sum: must be one of token",
+    "advantage=max_at_k advantage.k=0": r"advantage.k=0: must be at least 1",
+    "advantage=mean advantage.shift=nan": r"advantage.shift=nan: must be finite",
+}
+
+
+@pytest.mark.parametrize("overrides", OUT_OF_RANGE)
+def test_out_of_range(overrides):
+    with pytest.raises(UserError, match=f"^{OUT_OF_RANGE[overrides]}"):
+        composed("grpo", *overrides.split())
+
+
+# A composition, the composition that it reduces to, and the words for that.
 REDUCTIONS = {
     "rec_ring clip.outer_low=0.2 clip.outer_high=0.2": (
         "rec_oneside_nois",
@@ -154,7 +177,7 @@ REDUCTIONS = {
 
 
 @pytest.mark.parametrize("composition", REDUCTIONS)
-def test_a_reduction_says_so_and_has_the_same_gradient(composition):
+def test_reduction(composition):
     algorithm = composed(*composition.split())
     simple = dataclasses.replace(algorithm, parts=simplified(algorithm.parts))
     assert simple.parts != algorithm.parts
@@ -172,12 +195,12 @@ def test_a_reduction_says_so_and_has_the_same_gradient(composition):
 
 
 @pytest.mark.parametrize("preset", choices_by_group()["algo"])
-def test_no_preset_reduces_to_another(preset):
+def test_no_preset_reduces(preset):
     parts = composed(preset).parts
     assert simplified(parts) == parts
 
 
-def test_a_class_derived_from_ours_is_not_reduced():
+def test_subclass_is_not_reduced():
     @dataclasses.dataclass(kw_only=True)
     class Scaled(TokenMean):
         """Twice the mean."""
@@ -189,5 +212,5 @@ def test_a_class_derived_from_ours_is_not_reduced():
 
     parts = compose(clip=Other(low=None, high=None), aggregation=Scaled())
     assert simplified(parts) == parts
-    assert "normalised: Twice the mean" in parts.describe()
-    assert "mask M: Something else" in parts.describe()
+    assert "normalised: Twice the mean" in words.describe(parts)
+    assert "mask M: Something else" in words.describe(parts)

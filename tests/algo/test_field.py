@@ -1,12 +1,12 @@
-"""Every preset against its paper's objective, written by another hand.
+"""Every preset against an independent float64 reference of its paper's objective.
 
-1. What a token is worth is the float64 reference's gradient to 1e-10, on random batches, at the
-   bounds, beside them and far off; with empty and single-token responses, equal rewards, a group
-   of one.
-2. The references are gradients: finite differences of their objectives, what stands under a
-   stop-gradient held fixed.
-3. Bounds are inclusive, on whatever they are; penalties are finite far off.
-4. No advantage, no gradient; padding, and the order of rows, change nothing.
+1. Each token's coefficient equals the reference's gradient to 1e-10, on random batches, at the
+   bounds, next to them and far from them, with empty and single-token responses, equal rewards and
+   a group of one.
+2. The references are gradients: they agree with finite differences of their objectives, with
+   everything under a stop-gradient held fixed.
+3. Bounds are inclusive; penalties are finite for any ratio.
+4. Without an advantage there is no gradient; padding and the order of rows change nothing.
 """
 
 import dataclasses
@@ -315,7 +315,7 @@ def cases(names) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("preset", "kind"), cases(GRADIENTS))
-def test_a_preset_is_its_papers_objective(preset, kind):
+def test_preset(preset, kind):
     algorithm = composed(preset)
     for seed in range(4):
         for sizes in SIZES:
@@ -325,7 +325,7 @@ def test_a_preset_is_its_papers_objective(preset, kind):
 
 
 @pytest.mark.parametrize(("choice", "kind"), cases(CHOICES))
-def test_a_choice_is_its_papers_objective(choice, kind):
+def test_choice(choice, kind):
     words = choice.split()
     algorithm = composed(*words) if "=" not in words[0] else composed("grpo", *words)
     for seed in range(4):
@@ -337,7 +337,7 @@ def test_a_choice_is_its_papers_objective(choice, kind):
 
 @pytest.mark.parametrize("distance", ["tv", "kl"])
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (0.1, 0.3), (0.3, 0.1)])
-def test_a_divergence_of_likely_tokens_which_can_be_large_either_way(distance, low, high):
+def test_divergence_of_likely_tokens(distance, low, high):
     algorithm = composed(f"dppo_{distance}", f"clip.delta_low={low}", f"clip.delta_high={high}")
     for seed in range(8):
         batch, rng = drawn(seed, "near"), np.random.default_rng(seed)
@@ -348,7 +348,7 @@ def test_a_divergence_of_likely_tokens_which_can_be_large_either_way(distance, l
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_red_drop_keeps_is_balanced(seed):
+def test_red_drop_is_balanced(seed):
     """Every positive (r ≥ r̄), and of the negatives as many as there are positives."""
     batch = drawn(seed, "near")
     batch.rewards = np.random.default_rng(seed).choice([0.0, 0.0, 0.0, 1.0], len(batch.rewards))
@@ -379,14 +379,14 @@ def around(bound: float) -> list[float]:
     return [math.nextafter(bound, -math.inf), bound, math.nextafter(bound, math.inf)]
 
 
-def test_a_dual_clip_keeps_its_ceiling():
+def test_dual_at_its_ceiling():
     piece = clips.Dual(low=0.2, high=0.2, ceiling=3.0)
     column, batch = piece_input(around(math.log(3.0)), advantage=-1.0)
     assert piece(column, batch).flatten().tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_clip_around_the_proximal_policy_keeps_its_bounds(sign):
+def test_around_proximal_at_its_bounds(sign):
     piece = clips.AroundProximal(low=0.2, high=0.3)
     edge = 0.3 if sign > 0 else -0.2
     bound = float(torch.full((3, 1), edge, dtype=torch.float64).log1p()[0])
@@ -396,7 +396,7 @@ def test_a_clip_around_the_proximal_policy_keeps_its_bounds(sign):
 
 @pytest.mark.parametrize("kind", [clips.TotalVariation, clips.BinaryKl])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_divergence_keeps_its_bound(kind, sign):
+def test_divergence_at_its_bound(kind, sign):
     column, batch = piece_input([math.log(0.5)], advantage=sign)
     behavior = torch.full_like(column, math.log(0.5 - sign * 0.2))
     batch = dataclasses.replace(batch, logps={"behavior": behavior})
@@ -408,7 +408,7 @@ def test_a_divergence_keeps_its_bound(kind, sign):
 
 @pytest.mark.parametrize("measure", ["token", "product", "mean"])
 @pytest.mark.parametrize("weight", ["one", "token", "product"])
-def test_a_correction_keeps_both_bounds(measure, weight):
+def test_correction_at_both_bounds(measure, weight):
     log_kappa = [*around(math.log(0.5)), *around(math.log(3.0))]
     _, batch = piece_input([0.0] * 6, sampler=[-x for x in log_kappa])
     piece = corrections.MismatchCorrection(
@@ -417,7 +417,7 @@ def test_a_correction_keeps_both_bounds(measure, weight):
     assert (piece(batch) > 0).flatten().tolist() == [False, True, True, True, True, False]
 
 
-def test_k3_goes_on_as_the_line_that_touches_it():
+def test_k3_continues_as_its_tangent():
     """Beyond q = e^20: e^20 + (e^20)(x − 20) − 1 − x at q = e^x, whose slope is e^20 − 1."""
     x = torch.tensor([[19.5, 20.0, 20.5, 25.0, 300.0]], dtype=torch.float64, requires_grad=True)
     value = regularizers.K3(beta=1.0).estimate(-x)
@@ -429,7 +429,7 @@ def test_k3_goes_on_as_the_line_that_touches_it():
     assert slope[0].tolist() == pytest.approx([s for _, s in curve + line], rel=1e-12)
 
 
-def test_an_exact_kl_is_a_loss():
+def test_exact_kl():
     """More divergence, more loss; nothing outside the mask."""
     _, batch = piece_input([0.1, 0.2, 0.3])
     kl = torch.tensor([[0.5], [2.0], [math.nan]], dtype=torch.float64)
@@ -440,14 +440,14 @@ def test_an_exact_kl_is_a_loss():
     assert regularizers.ExactKl(beta=0.3)(batch).flatten().tolist() == pytest.approx([0.15, 0.6, 0])
 
 
-def test_a_token_square_is_not_halved():
+def test_token_square():
     _, batch = piece_input([0.5, -2.0])
     assert regularizers.TokenSquare(tau=0.3)(batch).flatten().tolist() == [0.075, 1.2]
 
 
 @pytest.mark.parametrize("without_own", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
-def test_the_best_of_k_over_all_sets(k, without_own):
+def test_max_at_k(k, without_own):
     rng = np.random.default_rng(k)
     rewards, groups = rng.integers(0, 4, 17) / 3, rng.integers(0, 3, 17)
     expected = references.max_at_k_advantage(rewards, groups, k, without_own)
@@ -524,7 +524,7 @@ OBJECTIVES = {
 
 
 @pytest.mark.parametrize("name", sorted(OBJECTIVES))
-def test_a_reference_is_the_gradient_of_its_objective(name):
+def test_reference_is_a_gradient(name):
     """Central differences; at random ratios no token is at a bound.
 
     A weight or a mask under a stop-gradient is no function that the gradient is the derivative of:
@@ -542,7 +542,7 @@ def test_a_reference_is_the_gradient_of_its_objective(name):
         assert gradient[i, t] == pytest.approx((above - below) / (2 * step), rel=1e-6, abs=1e-8)
 
 
-def test_every_preset_has_an_objective():
+def test_every_preset_has_a_reference():
     """But for the off-policy max@k, whose gradient is no derivative: Eq. 10 of its paper drops all
     but the first order in δ. test_variants.py holds it to the expectation instead."""
     presets = {file.stem for file in (CONF / "algo").glob("*.yaml")}
@@ -556,7 +556,7 @@ PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre"}
 
 
 @pytest.mark.parametrize("preset", sorted(set(GRADIENTS) - PENALISED))
-def test_no_advantage_is_no_gradient(preset):
+def test_no_advantage(preset):
     batch = drawn(1, "far")
     batch.rewards[:] = 0.5 if preset in NO_BASELINE else 0.9
     found = worth(composed(preset), batch)
@@ -564,7 +564,7 @@ def test_no_advantage_is_no_gradient(preset):
 
 
 @pytest.mark.parametrize("preset", sorted(set(GRADIENTS) - {"red_drop"}))  # drawn row by row
-def test_padding_and_the_order_of_rows_change_nothing(preset):
+def test_padding_and_order_of_rows(preset):
     algorithm = composed(preset)
     batch = drawn(2, "far")
     expected = worth(algorithm, batch)
@@ -583,7 +583,7 @@ def test_padding_and_the_order_of_rows_change_nothing(preset):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(GRADIENTS)))
-def test_the_gradient_is_finite_whatever_the_ratios(seed, preset):
+def test_finite_gradient(seed, preset):
     batch = drawn(seed, "extreme")
     for name in ("logp", "proximal", "reference", "sampler"):
         array = getattr(batch, name)
@@ -591,7 +591,7 @@ def test_the_gradient_is_finite_whatever_the_ratios(seed, preset):
     assert np.isfinite(worth(composed(preset), batch)).all()
 
 
-def test_a_negative_reward_is_no_success_rate():
+def test_negative_reward_of_maxrl():
     batch = drawn(0, "near")
     batch.rewards[0] = -0.1
     message = r"advantage.kind=relative_to_mean: a reward is -0.1; must be at least 0"

@@ -38,20 +38,11 @@ ALWAYS = {  # two methods, on any batch
         ("rec_oneside_is", "aggregation=sequence_mean"),
     ),
     "GMPO without a clip is GSPO without one": (("gmpo", "clip=none"), ("gspo", "clip=none")),
-    "CoPG without its penalty is RLOO": (("copg", "regularizer.beta=0"), ("rloo",)),
     "PPO-EWMA is decoupled PPO around that policy": (("ppo_ewma",), ("decoupled_ppo",)),
     "SFPO has the loss of GRPO": (("sfpo",), ("grpo",)),
     "M2PO without a bound on the moment is unclipped": (
         ("m2po", "clip.threshold=1e9"),
         ("grpo", "clip=none"),
-    ),
-    "M2PO with no room drops all that PPO could": (
-        ("m2po", "clip.threshold=0"),
-        ("grpo", "clip.low=0", "clip.high=0"),
-    ),
-    "BAPO with nothing to reach is PPO at its first bounds": (
-        ("bapo", "clip.target=0"),
-        ("grpo", "clip.low=0.4", "clip.high=0.2"),
     ),
     "A total variation of 1 is no bound": (
         ("dppo_tv", "clip.delta_low=1", "clip.delta_high=1", "weight.cap=1e8"),
@@ -69,17 +60,9 @@ ALWAYS = {  # two methods, on any batch
         ("sapo", "weight.tau_positive=1e-13", "weight.tau_negative=1e-13"),
         ("grpo", "clip=none", "aggregation=sequence_token_mean"),
     ),
-    "A whitened advantage without ε is the population's": (
-        ("grpo", "advantage=whitened", "advantage.epsilon=0"),
-        ("grpo", "advantage.ddof=0", "advantage.epsilon=0"),
-    ),
     "The penalty of grpo_kl apart, it is GRPO": (
         ("grpo_kl", "regularizer.beta=0", "advantage.epsilon=0"),
         ("grpo", "advantage.ddof=0", "advantage.epsilon=0"),
-    ),
-    "The best of one is the reward": (
-        ("max_at_k", "advantage.k=1"),
-        ("rloo", "advantage=fixed", "advantage.baseline=0", "advantage.scale=1"),
     ),
     "A response that no set leaves out counts by what it adds": (
         ("max_at_k", "advantage.k=99"),
@@ -89,34 +72,34 @@ ALWAYS = {  # two methods, on any batch
 
 
 @pytest.mark.parametrize("identity", sorted(ALWAYS))
-def test_two_names_of_one_method(identity):
+def test_identity(identity):
     same(*ALWAYS[identity], far(), rtol=1e-10)
 
 
 @pytest.mark.parametrize("other", ["gspo", "gmpo"])
-def test_at_one_token_a_sequence_is_a_token(other):
+def test_one_token_per_sequence(other):
     alike = ("clip=log_bounds", "aggregation=sequence_token_mean")
     same((other, *alike), ("grpo", *alike), one_token_each())
 
 
 @pytest.mark.parametrize("preset", ["decoupled_ppo", "ppo_ewma", "mix_ppg"])
-def test_around_the_behavior_policy_it_is_ppo(preset):
+def test_proximal_is_behavior(preset):
     batch = far()
     same((preset,), ("grpo",), dataclasses.replace(batch, proximal=batch.behavior))
 
 
-def test_what_is_younger_than_its_lag_has_the_behavior_policy_as_proximal():
+def test_younger_than_the_lag():
     same(("a3po", f"proximal.lag={STEP}"), ("grpo",), far())
     same(("a3po",), ("grpo",), far(versions=np.full(13, STEP)))
 
 
 @pytest.mark.parametrize("preset", ["tis", "mis", "icepop"])
-def test_a_sampler_that_is_the_trainer_needs_no_correction(preset):
+def test_sampler_is_trainer(preset):
     batch = far()
     same((preset,), ("grpo",), dataclasses.replace(batch, sampler=batch.behavior))
 
 
-def test_both_corrections_together_are_the_ratio_to_the_sampler():
+def test_ratio_to_the_sampler():
     batch = far()
     to_sampler = dataclasses.replace(batch, behavior=batch.sampler)
     found = worth(composed("tis", "clip=none", "correction.cap=1e8"), batch)
@@ -124,12 +107,12 @@ def test_both_corrections_together_are_the_ratio_to_the_sampler():
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_topr_on_positives_is_reinforce():
+def test_topr_on_positives():
     batch = far(rewards=np.ones(13))
     same(("topr",), ("reinforce", "advantage=fixed", "aggregation=sequence_mean"), batch)
 
 
-def test_rloo_is_reinforce_of_a_smaller_group():
+def test_rloo():
     """K/(K − 1) of it, in every group."""
     batch = far()
     size = np.array([(batch.groups == g).sum() for g in batch.groups])[:, None]
@@ -138,7 +121,7 @@ def test_rloo_is_reinforce_of_a_smaller_group():
     np.testing.assert_allclose(worth(composed("rloo"), batch), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_maxrl_is_reinforce_over_the_success_rate():
+def test_maxrl():
     batch = far()
     rate = np.array([batch.rewards[batch.groups == g].mean() for g in batch.groups])[:, None]
     found = worth(composed("maxrl", "advantage.epsilon=0"), batch)
@@ -146,7 +129,7 @@ def test_maxrl_is_reinforce_over_the_success_rate():
     np.testing.assert_allclose(found * rate, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_oapl_at_infinite_temperature_is_opmd():
+def test_oapl():
     """V* tends to r̄; to first order it is r̄ + Var(r)/(2β)."""
     batch = far()
     hot = ("oapl", "advantage.temperature=1e8", "regularizer.tau=0.1")
@@ -155,7 +138,7 @@ def test_oapl_at_infinite_temperature_is_opmd():
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
 
 
-def test_no_group_without_spread_is_nothing_to_mask():
+def test_zero_variance_without_such_groups():
     same(
         ("grpo_zero_variance",),
         ("grpo_kl",),
@@ -163,7 +146,7 @@ def test_no_group_without_spread_is_nothing_to_mask():
     )
 
 
-def test_the_estimators_of_the_kl_agree_near_the_reference():
+def test_kl_estimators_near_the_reference():
     """k2 and k3 have the gradient β·log π/π_ref there; that of k1 is β whatever the policy."""
     batch = far(rewards=np.zeros(13))
     near = dataclasses.replace(batch, reference=batch.logp + 1e-5)
@@ -185,7 +168,7 @@ BASES = {
 @pytest.mark.parametrize(
     ("aggregation", "preset"), [(mean, preset) for mean in BASES for preset in BASES[mean]]
 )
-def test_where_all_policies_are_one_it_is_reinforce_with_its_advantage(aggregation, preset):
+def test_on_policy_is_reinforce(aggregation, preset):
     batch = far()
     names = ("logp", "behavior", "proximal", "reference", "sampler")
     on_policy = dataclasses.replace(batch, **dict.fromkeys(names, batch.behavior))

@@ -441,8 +441,8 @@ def test_too_little_shared_memory_is_one_line():
     ("override", "message"),
     [
         ("pipeline.max_ahead=0", r"pipeline\.max_ahead=0: must be at least 1"),
-        ("pipeline.timeout=0", r"pipeline\.timeout=0\.0: must be above 0"),
-        ("pipeline.timeout=inf", r"pipeline\.timeout=inf: must be above 0"),
+        ("pipeline.timeout=0", r"pipeline\.timeout=0\.0: must be greater than 0"),
+        ("pipeline.timeout=inf", r"pipeline\.timeout=inf: must be greater than 0, finite"),
         ("pipeline.device=cpu", r"pipeline\.device=cpu: must be auto or cuda:N"),
     ],
 )
