@@ -12,8 +12,12 @@ from rec_experiments.errors import UserError
 
 PROGRAM = "python -m rec_experiments"
 WIDTH = 100  # columns of a help page
+ARCHIVE = ".csv.xz"  # suffix of an archive of runs
 # What several commands say about the same option.
-RUNS = "folders that contain the run folders; default: where the sweeps put them"
+RUNS = (
+    "folders that contain the run folders, or archives of runs (.csv.xz); default: where the "
+    "sweeps put them"
+)
 OVERRIDES = "selects runs as on the command line of the sweep: scale=paper, seed=0,1, …"
 
 
@@ -78,9 +82,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_folders(text: str) -> list[Path]:
-    """The type of an option FOLDER,…: folders that exist."""
+    """The type of an option FOLDER,…: folders, or archives of runs, that exist."""
     for name in text.split(","):
-        if not name or not Path(name).is_dir():
+        path = Path(name)
+        if not name or not (path.is_file() if path.name.endswith(ARCHIVE) else path.is_dir()):
             raise ArgumentTypeError(f"{name}: no such folder")
     return [Path(name) for name in text.split(",")]
 

@@ -25,7 +25,8 @@ from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.compositions import Values, keeping
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
-PICTURES = ("curves", "staleness")  # what a figure may show of its runs
+# What a figure may show of its runs.
+PICTURES = ("curves", "staleness", "map", "stability")
 STATISTICS = ("lowest", "highest", "median", "mean")  # of a run's evaluations, for a table
 
 
@@ -92,7 +93,8 @@ class Figure(Sweep):
     """A figure that is drawn from runs (sweeps/NAME.yaml).
 
     columns: the grid's key whose values are the columns. headings: those values to column titles.
-    panels: the rows. picture: one of PICTURES. statistics: those of STATISTICS to tabulate, or [].
+    panels: the rows. picture: one of PICTURES. map: what a map has as panels, across and down: the
+    word arm, or keys of a run's configuration. statistics: those of STATISTICS to tabulate, or [].
     hours: estimated duration of one run.
     """
 
@@ -104,6 +106,7 @@ class Figure(Sweep):
     headings: dict[str, str]
     panels: list[Panel]
     picture: str
+    map: dict[str, Any]
     statistics: list[str]
     hours: float
 
@@ -209,6 +212,7 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         headings=node["headings"],
         panels=[Panel(metric, **node["axes"][metric]) for metric in node["panels"]],
         picture=node["picture"],
+        map=node["map"],
         statistics=node["statistics"],
         hours=node["hours"][node["setting"]],
     )

@@ -27,6 +27,7 @@ def usual() -> list[str]:
 
 def draw(data: FigureData, window: int) -> "Drawing":
     """The figure of a sweep. window: steps in the running average of the training reward."""
-    from rec_experiments.analysis.figures import render, staleness  # matplotlib is slow to import
+    from rec_experiments.analysis.figures import maps, render, staleness  # matplotlib is slow
 
-    return staleness.draw(data) if data.picture == "staleness" else render.draw(data, window)
+    others = {"staleness": staleness.draw, "map": maps.draw, "stability": maps.draw_stability}
+    return others[data.picture](data) if data.picture in others else render.draw(data, window)

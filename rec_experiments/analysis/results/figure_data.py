@@ -5,10 +5,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from rec_experiments import sweeps
+from rec_experiments.analysis.results import archive
 from rec_experiments.analysis.results.runs import Run, read_or_leave_out
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
@@ -24,8 +26,8 @@ class FigureData:
 
     scale: a choice of conf/scale. claim_seeds: number of seeds that claims need at that scale, None
     if they take the figure's own. shown: the seeds that the figure draws. picture: kind of picture.
-    statistics: names of the evaluation statistics that get a table. schedules: (interval, offset)
-    by column, if the columns are schedules.
+    map: as in sweeps.Figure. statistics: names of the evaluation statistics that get a table.
+    schedules: (interval, offset) by column, if the columns are schedules.
     """
 
     name: str
@@ -39,6 +41,7 @@ class FigureData:
     panels: list[sweeps.Panel]
     runs: list[Run]
     picture: str = "curves"
+    map: Mapping[str, Any] = field(default_factory=dict)
     statistics: list[str] = field(default_factory=list)
     schedules: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
 
@@ -83,6 +86,7 @@ def collect(
         panels=figure.panels,
         runs=[_read(job, folders) for job in jobs],
         picture=figure.picture,
+        map=figure.map,
         statistics=figure.statistics,
         schedules=_schedules(jobs) if figure.columns == "sync" else {},
     )
@@ -97,13 +101,15 @@ def collect(
 
 
 def _read(job: sweeps.Job, folders: list[Path] | None) -> Run:
-    seed, steps = job.config["seed"], job.config["steps"]
-    return best_of(
-        [
-            read_or_leave_out(job.label, job.heading, seed, path, steps)
-            for path in places(job.path, folders)
-        ]
-    )
+    found = best_of([_read_at(job, path) for path in places(job.path, folders)])
+    return replace(found, config=job.config)
+
+
+def _read_at(job: sweeps.Job, path: Path) -> Run:
+    about = (job.label, job.heading, job.config["seed"], path)
+    if archive.is_archive(path.parent):
+        return archive.read_run(*about)
+    return read_or_leave_out(*about, job.config["steps"])
 
 
 def _schedules(jobs: list[sweeps.Job]) -> dict[str, tuple[int | None, int]]:

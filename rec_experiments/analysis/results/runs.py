@@ -3,8 +3,8 @@
 import functools
 import math
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -28,6 +28,7 @@ class Run:
     copies: other folders with the same run, which are ignored. they_differ: whether one of them is
     done too and has different numbers.
     note: why the folder cannot be read.
+    config: the resolved configuration of its experiment, if the figure's sweep composed it.
     """
 
     arm: str
@@ -40,6 +41,7 @@ class Run:
     copies: tuple[Path, ...] = ()
     they_differ: bool = False
     note: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def cell(self) -> str:

@@ -111,6 +111,12 @@ def area_under_middle_third(rows: list[Row], metric: str) -> float:
     return area_under_curve(_third(rows, 1), metric)
 
 
+def second_half(rows: list[Row], metric: str) -> float:
+    """The area under the second half of the run's steps, as a mean."""
+    last_step = rows[-1]["step"] if rows else 0
+    return area_under_curve([row for row in rows if 2 * row["step"] >= last_step], metric)
+
+
 def at_first_quarter(rows: list[Row], metric: str) -> float:
     """The value at a quarter of the run's steps, interpolated linearly."""
     steps, values = measured(rows, metric)

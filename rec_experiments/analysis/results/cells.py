@@ -1,0 +1,58 @@
+"""The finished runs of a sweep as one table, for figures whose cells are not columns of curves."""
+
+from typing import Any
+
+import numpy as np
+import pandas
+
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Run, points
+from rec_experiments.analysis.results.statistics import final, initial, lowest, second_half
+
+METRIC = "eval/accuracy"
+DRIFT = "train/log_ratio_second_moment"
+STATISTICS = ["initial", "second_half", "final", "lowest", "gain", "drift"]
+NONE = "none"  # how a table writes null, as in a clip without a bound
+
+
+def table(data: FigureData, keys: list[str]) -> pandas.DataFrame:
+    """One row per finished run: arm, seed, the keys of its configuration, and statistics.
+
+    initial, final, lowest: of the evaluations. second_half: mean of the evaluations in the second
+    half of the steps. gain: second_half − initial. drift: mean over steps of E[(log ρ)²].
+    """
+    rows = [_row(run, keys) for run in data.runs if run.done]
+    columns = ["arm", *keys, "seed", *STATISTICS]
+    return pandas.DataFrame(rows, columns=columns)
+
+
+def _row(run: Run, keys: list[str]) -> dict[str, Any]:
+    start, second = initial(run.rows, METRIC), second_half(run.rows, METRIC)
+    drift = points(run.rows, DRIFT)[1]
+    return {
+        "arm": run.arm,
+        **{key: value_of(run.config, key) for key in keys},
+        "seed": run.seed,
+        "initial": start,
+        "second_half": second,
+        "final": final(run.rows, METRIC),
+        "lowest": lowest(run.rows, METRIC),
+        "gain": second - start,
+        "drift": float(np.mean(drift)) if drift else np.nan,
+    }
+
+
+def value_of(config: Any, key: str) -> Any:
+    """The value of a dotted key; of a schedule, the age of its oldest data in gradient steps."""
+    if key == "sync":
+        return oldest_age(config)
+    for part in key.split("."):
+        config = config[part]
+    return NONE if config is None else config
+
+
+def oldest_age(config: Any) -> int:
+    """The largest number of gradient steps between drawing a batch and its last update."""
+    interval, offset = config["sync"]["interval"], config["sync"]["offset"]
+    last = config["steps"] - 1
+    return last if interval is None else min(last, interval - 1 + offset)

@@ -1,0 +1,113 @@
+"""The stability map as a table: the collapse rate of each method at each age, and its law."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas
+
+from rec_experiments.analysis.results import stability
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.formatting import text_table
+
+# An edge is written as a multiple of the edge of BASE and of the best rate of BEST.
+BASE, BEST = "REINFORCE", "GRPO"
+
+
+def summary(data: FigureData, table: pandas.DataFrame) -> dict[str, Any]:
+    """Edges, the largest age survived at GRPO's best on-policy rate, and how the edge falls with
+    age, as plain values."""
+    edges = stability.edges(table)
+    arms = [arm for arm in data.arms if arm in set(table["arm"])]
+    stale = table[stability.AGE] > stability.ON_POLICY
+    has_best = bool(((table["arm"] == BEST) & ~stale).any())
+    best = stability.best_rate(table, BEST) if has_best else None
+    law = stability.law(edges, arms)
+    return {
+        "figure": data.name,
+        "title": data.title,
+        "seeds": sorted(table["seed"].unique().tolist()),
+        "runs": len(table),
+        "best_rate": best,
+        "edges": [
+            _row(edges, arm, age, best)
+            for arm in arms
+            for age in sorted(table[stability.AGE].unique().tolist())
+            if (arm, age) in edges
+        ],
+        "survives": {arm: stability.age_survived(table, arm, best) for arm in arms} if best else {},
+        "law": law and {"slope": law.slope, "interval": law.interval, "cells": law.cells},
+        "explained": stability.explained(table) if stale.any() else {},
+    }
+
+
+def _row(
+    edges: dict[tuple[str, int], stability.Edge], arm: str, age: int, best: float | None
+) -> dict[str, Any]:
+    edge, base = edges[arm, age], edges.get((BASE, age))
+    return {
+        "arm": arm,
+        "age": age,
+        "seeds": len(edge.edges),
+        "rate": 2.0**edge.mean,
+        "interval": [2.0**end for end in edge.interval] if edge.interval else None,
+        "bound": "≥" if edge.above_grid else "≤" if edge.below_grid else "",
+        "of_base": stability.multiple(edge, base) if base else None,
+        "of_best_rate": 2.0**edge.mean / best if best else None,
+    }
+
+
+def text(found: dict[str, Any]) -> str:
+    """The summary as text: a table of edges, then the sentences below it."""
+    ages = sorted({row["age"] for row in found["edges"]})
+    cells = {(row["arm"], row["age"]): row for row in found["edges"]}
+    arms = list(dict.fromkeys(row["arm"] for row in found["edges"]))
+    head = ["method", *(f"age {age}" for age in ages), f"survives at {BEST}'s best rate"]
+    body = [
+        [arm, *(_cell(cells.get((arm, age))) for age in ages), _age(found["survives"].get(arm))]
+        for arm in arms
+    ]
+    return "\n".join([found["title"], "", *text_table([head, *body]), "", *sentences(found)]) + "\n"
+
+
+def sentences(found: dict[str, Any]) -> list[str]:
+    """What the table shows beyond its cells."""
+    seeds = ", ".join(map(str, found["seeds"]))
+    lines = [
+        f"{found['runs']} runs, seeds {seeds}. Cells: collapse rate, its 95 % t interval over "
+        f"seeds, and in brackets its multiple of {BASE}'s at the same age; ≥ or ≤ if the edge of a "
+        "seed is outside the grid."
+    ]
+    if found["best_rate"]:
+        lines.append(f"{BEST} ends highest on-policy at a rate of {found['best_rate']:.2g}.")
+    if law := found["law"]:
+        ends = f" [{law['interval'][0]:.2f}, {law['interval'][1]:.2f}]" if law["interval"] else ""
+        lines.append(
+            f"Collapse rate ∝ age^{law['slope']:.2f}{ends}, over {law['cells']} cells; if it fell "
+            "as 1/age, the exponent would be −1."
+        )
+    if found["explained"]:
+        shares = ", ".join(f"{value:.2f} by {name}" for name, value in found["explained"].items())
+        lines.append(
+            "Share of the variance of the gain that one falling curve per method explains: "
+            f"{shares}."
+        )
+    return lines
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    text = f"{row['bound']}{row['rate']:.2g}"
+    if row["interval"]:
+        text += _interval(row["interval"])
+    if row["of_base"] and row["arm"] != BASE:
+        text += f" ({row['of_base'][0]:.1f}×)"
+    return text
+
+
+def _interval(ends: Sequence[float]) -> str:
+    return f" [{ends[0]:.2g}, {ends[1]:.2g}]"
+
+
+def _age(age: int | None) -> str:
+    return "none" if age is None else str(age)

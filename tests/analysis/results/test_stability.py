@@ -1,0 +1,113 @@
+"""The stability map's numbers against synthetic gains whose edges are known in closed form."""
+
+import math
+
+import numpy as np
+import pandas
+import pytest
+
+from rec_experiments.analysis.results import stability
+
+RATES = [1e-5 * 2**i for i in range(8)]
+AGES = [0, 4, 19, 49, 149]
+
+
+def synthetic(edge_of, seeds=range(5), rates=RATES, ages=AGES, arms=("GRPO", "REINFORCE")):
+    """Gains that are linear in log2 of the rate: 0 at the edge, and rising to it from low rates."""
+    rows = []
+    for arm in arms:
+        for age in ages:
+            for seed in seeds:
+                edge = math.log2(edge_of(arm, age, seed))
+                for rate in rates:
+                    gain = min(0.1, 0.1 * (edge - math.log2(rate)))
+                    rows.append((arm, age, rate, seed, gain, gain, rate * age))
+    columns = ["arm", stability.AGE, stability.RATE, "seed", "gain", "final", "drift"]
+    return pandas.DataFrame(rows, columns=columns)
+
+
+def test_crossing_interpolates_in_log2():
+    assert stability.crossing([1, 2, 4, 8], [0.1, 0.2, 0.1, -0.1]) == pytest.approx(2.5)
+
+
+def test_crossing_beyond_the_grid():
+    assert stability.crossing([1, 2, 4], [0.1, 0.2, 0.3]) == math.inf
+    assert stability.crossing([1, 2, 4], [-0.1, -0.2, -0.3]) == -math.inf
+
+
+def test_crossing_starts_at_the_best_rate():
+    """A method that learns nothing at the lowest rate has not failed there."""
+    assert stability.crossing([1, 2, 4, 8], [-0.01, 0.2, 0.1, -0.1]) == pytest.approx(2.5)
+
+
+def test_edge_is_the_mean_over_seeds():
+    factors = [0.9, 0.95, 1.0, 1.05, 1.1]
+    table = synthetic(lambda arm, age, seed: 1.3e-4 * factors[seed], arms=("GRPO",), ages=[19])
+    edge = stability.edges(table)["GRPO", 19]
+    logs = np.log2(np.array(factors) * 1.3e-4)
+    assert edge.mean == pytest.approx(logs.mean())
+    half = 2.7764451 * logs.std(ddof=1) / math.sqrt(5)
+    assert edge.interval == pytest.approx((logs.mean() - half, logs.mean() + half))
+
+
+def test_edge_outside_the_grid_has_no_interval():
+    table = synthetic(lambda arm, age, seed: 1.0 if seed == 0 else 1e-4, arms=("GRPO",), ages=[19])
+    edge = stability.edges(table)["GRPO", 19]
+    assert edge.above_grid == {0}
+    assert edge.interval is None
+
+
+def test_seed_without_all_rates_is_left_out():
+    table = synthetic(lambda arm, age, seed: 1e-4, arms=("GRPO",), ages=[19])
+    table = table.drop(table[(table["seed"] == 3) & (table[stability.RATE] == RATES[2])].index)
+    assert sorted(stability.edges(table)["GRPO", 19].edges) == [0, 1, 2, 4]
+
+
+def test_multiple_is_paired_by_seed():
+    base = [1.0, 1.5, 0.8, 1.2, 0.7]
+    table = synthetic(lambda arm, age, seed: 1e-4 * base[seed] * (2 if arm == "GRPO" else 1))
+    edges = stability.edges(table)
+    mean, interval = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
+    assert mean == pytest.approx(2)
+    assert interval == pytest.approx((2, 2))
+
+
+@pytest.mark.parametrize("slope", [-1.0, -0.5])
+def test_law_finds_the_slope(slope):
+    table = synthetic(
+        lambda arm, age, seed: (
+            (8e-4 if arm == "GRPO" else 4e-4) * (1 + age) ** slope
+            if age == 0
+            else (8e-4 if arm == "GRPO" else 4e-4) * age**slope
+        )
+    )
+    law = stability.law(stability.edges(table), ["GRPO", "REINFORCE"])
+    assert law.slope == pytest.approx(slope, abs=1e-6)
+
+
+def test_age_survived_ends_at_the_first_failure():
+    table = synthetic(lambda arm, age, seed: {0: 1, 4: 1, 19: 1e-6, 49: 1, 149: 1}[age])
+    assert stability.age_survived(table, "GRPO", RATES[3]) == 4
+
+
+def test_kept_is_a_share_of_the_on_policy_gain():
+    table = synthetic(lambda arm, age, seed: 1e-3 if age == 0 else 4e-5 * 2**0.5)
+    kept = stability.kept(table, 0.05).set_index(["arm", stability.AGE, stability.RATE])["kept"]
+    assert kept["GRPO", 0, RATES[0]] == pytest.approx(1)
+    assert kept["GRPO", 19, RATES[2]] == pytest.approx(0.5)
+    assert math.isnan(kept["GRPO", 19, RATES[7]])  # on-policy it does not learn either
+
+
+def test_on_policy_runs_are_shared():
+    table = synthetic(lambda arm, age, seed: 1e-4, arms=("REINFORCE", "REC-Ring"))
+    without = table.drop(table[(table["arm"] == "REC-Ring") & (table[stability.AGE] == 0)].index)
+    shared = stability.with_on_policy(without, {"REC-*": "REINFORCE"})
+    assert len(shared) == len(table)
+    assert set(shared[shared[stability.AGE] == 0]["arm"]) == {"REINFORCE", "REC-Ring"}
+
+
+def test_rate_times_age_explains_a_gain_that_depends_on_it():
+    table = synthetic(lambda arm, age, seed: 1e-3 / max(age, 1))
+    explained = stability.explained(table)
+    assert explained["rate × age"] == pytest.approx(1)
+    assert explained["rate × √age"] < 0.99
