@@ -27,6 +27,7 @@ COMMANDS = {
     "plan": "estimate what a run needs: memory of each phase, time of a step",
     "export": "write a run's model as a transformers folder",
     "evaluate": "score a run's model, or any other model",
+    "archive": "write the evaluations of finished runs into one compressed table",
     "tune": "choose each method's learning rate from the runs of a tuning sweep",
     "check_data": "check that a verifier accepts its data set's own answers",
     "new": "write a package of your own to start from: an algorithm or a data set",

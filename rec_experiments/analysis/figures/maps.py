@@ -180,9 +180,7 @@ def _tick(value: Any) -> str:
     """As in 1.2e-4."""
     if not isinstance(value, float):
         return str(value)
-    return re.sub(r"e([+-])0*", r"e\1", f"{value:.2e}" if value < 1e-2 else f"{value:g}").replace(
-        ".00e", "e"
-    )
+    return re.sub(r"\.?0*e-0*", "e-", f"{value:.2e}") if value < 1e-2 else f"{value:g}"
 
 
 def _write(

@@ -1,0 +1,79 @@
+"""The pictures of maps: what is drawn in which cell, from fabricated runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rec_experiments.analysis.figures import maps
+from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.runs import Run
+
+RATES = [1e-5, 2e-5, 4e-5, 8e-5]
+
+
+def run_of(arm, rate, interval, seed, gain):
+    config = {
+        "steps": 40,
+        "sync": {"interval": interval, "offset": 0},
+        "optimizer": {"learning_rate": rate},
+        "clip": {"low": None if rate == RATES[0] else 0.2},
+    }
+    rows = [{"step": step, "eval/accuracy": 0.3 + (gain if step else 0)} for step in (0, 20, 40)]
+    return Run(
+        arm=arm, column="", seed=seed, path=Path("run"), state="done", rows=rows, config=config
+    )
+
+
+def figure_of(runs, picture, keys):
+    return FigureData(
+        name="fabricated", title="Fabricated", caption="Made up.", scale="mini", claim_seeds=None,
+        shown=[0, 1], arms=["REINFORCE", "GRPO"], columns=[""], panels=[], runs=runs,
+        picture=picture, map=keys,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def stability():
+    """REINFORCE fails above 3e-5 on stale data; GRPO above 6e-5 and has no on-policy runs."""
+    edge = {"REINFORCE": 3e-5, "GRPO": 6e-5}
+    runs = [
+        run_of(arm, rate, interval, seed, 0.1 if interval == 1 or rate < edge[arm] else -0.1)
+        for arm in edge
+        for rate in RATES
+        for interval in (1, 20)
+        for seed in (0, 1)
+        if (arm, interval) != ("GRPO", 1)
+    ]
+    return figure_of(
+        runs, "stability", {"on_policy": {"GRPO": "REINFORCE"}, "marks": {"ours": 2e-5}}
+    )
+
+
+def test_stability_map_colours_the_share_kept(stability):
+    drawing = maps.draw_stability(stability)
+    panels = {axes.get_title(): axes for axes in drawing.figure.axes if axes.images}
+    assert list(panels) == ["REINFORCE", "GRPO"]
+    shares = np.asarray(panels["REINFORCE"].images[0].get_array())
+    assert shares == pytest.approx(np.array([[1, 1, 1, 1], [1, 1, -1, -1]]))
+    assert np.asarray(panels["GRPO"].images[0].get_array())[1] == pytest.approx([1, 1, 1, -1])
+
+
+def test_stability_table_has_the_edges(stability):
+    drawing = maps.draw_stability(stability)
+    edges = {(row["arm"], row["age"]): row for row in drawing.statistics["edges"]}
+    assert edges["REINFORCE", 19]["rate"] == pytest.approx(2e-5 * 2**0.5)
+    assert edges["GRPO", 19]["of_base"][0] == pytest.approx(2)
+    assert edges["GRPO", 0]["bound"] == "≥"
+    assert "2.8e-05 [2.8e-05, 2.8e-05]" in drawing.summary
+
+
+def test_map_writes_the_mean_gain(stability):
+    keys = {"panels": "arm", "across": "optimizer.learning_rate", "down": "clip.low"}
+    runs = [run for run in stability.runs if run.arm == "GRPO"]
+    drawing = maps.draw(figure_of(runs, "map", keys))
+    (axes,) = [axes for axes in drawing.figure.axes if axes.images]
+    across, down = axes.get_xticklabels(), axes.get_yticklabels()
+    assert [label.get_text() for label in down] == ["0.2", "none"]
+    assert [label.get_text() for label in across] == ["1e-5", "2e-5", "4e-5", "8e-5"]
+    assert [text.get_text() for text in axes.texts] == ["+0.10", "+0.10", "-0.10", "+0.10"]

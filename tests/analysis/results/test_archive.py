@@ -1,0 +1,104 @@
+"""An archive of runs: what it keeps of a run folder, and that commands read it like folders."""
+
+import io
+import json
+import lzma
+
+import pandas
+import pytest
+from fabricated import rows_of, write_run
+
+from rec_experiments.analysis.results import archive
+from rec_experiments.cli.main import call_command
+from rec_experiments.cli.parser import ARCHIVE
+from rec_experiments.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two finished runs, one that goes on."""
+    for seed in range(3):
+        path = write_run(
+            tmp_path / f"run{seed}", rows_of("GRPO", seed), "running" if seed == 2 else "done"
+        )
+        command = [
+            "python",
+            "-m",
+            "rec_experiments",
+            "algo=grpo",
+            f"seed={seed}",
+            "output_dir=/home/me",
+        ]
+        (path / "provenance.json").write_text(json.dumps({"command": command, "release": 12}))
+    return tmp_path
+
+
+def written(folder, *places):
+    content, runs = archive.archived(places or [folder])
+    file = folder / "all.csv.xz"
+    file.write_bytes(content)
+    return file, runs
+
+
+def test_archive_has_finished_runs_at_their_evaluations(folder):
+    file, runs = written(folder)
+    table = pandas.read_csv(file)
+    assert runs == 2
+    assert list(table["run"].unique()) == ["run0", "run1"]
+    assert set(table["step"]) == {0, 10, 20, 30, 40}
+    assert set(table["overrides"]) == {"algo=grpo seed=0", "algo=grpo seed=1"}
+    assert set(table["release"]) == {12}
+
+
+def test_archived_run_has_the_evaluations_and_means_of_its_folder(folder):
+    file, _ = written(folder)
+    run = archive.read_archived("GRPO", "offline", 1, file / "run1")
+    rows = rows_of("GRPO", 1)
+    assert run.done
+    assert run.releases == {12}
+    assert [row["step"] for row in run.rows] == [0, 10, 20, 30, 40]
+    for before, row in zip(run.rows, run.rows[1:], strict=False):
+        within = [
+            each["train/reward"] for each in rows if before["step"] < each["step"] <= row["step"]
+        ]
+        assert row["train/reward"] == pytest.approx(sum(within) / 10, rel=1e-3)
+        assert row["eval/accuracy"] == pytest.approx(rows[row["step"]]["eval/accuracy"], rel=1e-3)
+    assert "train/reward" not in run.rows[0]
+
+
+def test_absent_run_is_missing(folder):
+    file, _ = written(folder)
+    assert archive.read_archived("GRPO", "offline", 1, file / "run7").state == "missing"
+
+
+def test_archives_can_be_joined(folder):
+    file, _ = written(folder)
+    content, runs = archive.archived([file, folder])
+    assert runs == 2
+    assert content == file.read_bytes()
+
+
+def test_archive_is_the_same_bytes_each_time(folder):
+    assert archive.archived([folder])[0] == archive.archived([folder])[0]
+
+
+def test_file_of_another_kind_is_refused(folder):
+    file = folder / "other.csv.xz"
+    for content in (b"no xz", lzma.compress(b"a,b\n1,2\n")):
+        file.write_bytes(content)
+        with pytest.raises(UserError, match=r"other\.csv\.xz: is no archive of runs"):
+            archive.archived([file])
+        file.unlink()
+
+
+def test_command_writes_an_archive(folder, capsys):
+    file = folder / f"out{ARCHIVE}"
+    call_command("archive", f"runs={folder}", f"out={file}")
+    assert "2 finished runs" in capsys.readouterr().out
+    table = pandas.read_csv(io.BytesIO(lzma.decompress(file.read_bytes())))
+    assert len(table) == 10
+
+
+def test_folder_without_finished_runs_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="no finished run in"):
+        call_command("archive", f"runs={tmp_path}", f"out={tmp_path / 'out.csv.xz'}")
