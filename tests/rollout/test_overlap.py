@@ -1,9 +1,9 @@
-"""Batches drawn in another process: the same bits, and no way to hang or to leave anything behind.
+"""Rollouts drawn in another process.
 
-1. Overlapped and sequential runs are equal bit for bit under every schedule, and so are their
-   checkpoints, so a run may be resumed in the other pipeline.
+1. Overlapped and sequential runs and their checkpoints are equal bit for bit under any schedule, so
+   a run may be resumed in the other pipeline.
 2. Pending batches and copies of weights are bounded, and weights in use are never overwritten.
-3. A process that dies, hangs or raises ends the run with the reason; the same command resumes it.
+3. If the process dies, hangs or raises, the run ends with the reason; the same command resumes it.
 4. However a run ends, no process and no shared memory is left.
 """
 
@@ -42,13 +42,9 @@ TINY = (
     "eval_every=5", "checkpoint_every=3", "kl_every=0", "sampler.bundle_bytes=800000",
 )  # fmt: skip
 SCHEDULES = {
-    "on-policy": ("sync=on_policy",),
-    "interval 4": ("sync.interval=4",),
-    "interval 20": ("sync.interval=20",),
-    "offset 4": ("sync=on_policy", "sync.offset=4"),
-    "offset 10": ("sync=offset10",),
+    "on-policy": ("sync=on_policy", "steps=12"),
     "mixed": ("sync.interval=3", "sync.offset=5"),
-    "offline": ("sync=offline",),
+    "offline": ("sync=offline", "steps=12"),
 }
 OVERLAP = "pipeline=overlap"
 
@@ -90,18 +86,15 @@ def test_overlapped_is_sequential(tmp_path, name):
         assert all(row["time/wait"] >= 0 for row in folder.metrics()[1:])
 
 
-@pytest.mark.parametrize(
-    "how", ["pipeline.max_ahead=1", "pipeline.max_ahead=null", "dataset.verifier_workers=1"]
-)
-def test_how_the_other_process_works_changes_no_bit(tmp_path, how):
+def test_options_of_the_worker_change_no_bit(tmp_path):
     overrides = ("sync.interval=3", "sync.offset=2", "steps=10")
-    overlapped = run(tmp_path / "overlapped", *overrides, OVERLAP, how)
+    options = ("pipeline.max_ahead=1", "dataset.verifier_workers=1")
+    overlapped = run(tmp_path / "overlapped", *overrides, OVERLAP, *options)
     assert_same_run(overlapped, run(tmp_path / "sequential", *overrides))
 
 
-@pytest.mark.parametrize("name", ["interval 4", "offset 4", "offline"])
-def test_a_run_is_resumed_in_the_other_pipeline(tmp_path, name):
-    schedule = (*SCHEDULES[name], "steps=14")
+def test_resume_in_the_other_pipeline(tmp_path):
+    schedule = ("sync=on_policy", "sync.offset=4", "steps=14")
     whole = run(tmp_path / "whole", *schedule)
     for until, how in ((5, OVERLAP), (10, "pipeline=sequential")):
         with pytest.raises(KeyboardInterrupt):
@@ -109,11 +102,11 @@ def test_a_run_is_resumed_in_the_other_pipeline(tmp_path, name):
     assert_same_run(run(tmp_path / "cut", *schedule, OVERLAP), whole)
 
 
-# The feed alone, with a worker that draws nothing.
+# The manager alone, with a worker that draws nothing.
 
 
 class Ledger:
-    """A worker that keeps account. A batch "holds" the version whose weights it was drawn from."""
+    """A worker that records what it is asked for, and draws nothing."""
 
     def __init__(self, schedule: Schedule, ahead: int | None):
         self.schedule, self.ahead = schedule, ahead
@@ -177,8 +170,8 @@ def bundles_of(schedule: Schedule, batches: int, bundle: int) -> list[list[int]]
 
 @settings(deadline=None)
 @given(schedules, bundles, st.integers(1, 12) | st.none(), st.integers(1, 25))
-def test_each_batch_once_from_its_version_and_never_too_many(schedule, bundle, ahead, steps):
-    """And what a checkpoint holds is the same as that of a feed that never draws ahead."""
+def test_each_batch_once_from_its_version(schedule, bundle, ahead, steps):
+    """Its state is also equal to that of a manager that never draws ahead."""
     model = torch.nn.Linear(1, 1)
     feed, plain = (ledger_feed(schedule, each, steps, bundle) for each in (ahead, 0))
     demanded = (schedule.interval or 1) + schedule.offset - 1
@@ -199,8 +192,8 @@ def test_each_batch_once_from_its_version_and_never_too_many(schedule, bundle, a
 
 @settings(deadline=None, max_examples=50)
 @given(schedules, bundles, st.integers(0, 12) | st.none(), st.integers(2, 20), st.data())
-def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, bundle, ahead, steps, data):
-    """Whatever it draws again, it draws in the same bundles, and it takes nothing twice."""
+def test_restored_manager(schedule, bundle, ahead, steps, data):
+    """It draws in the same bundles as before, and uses no draw twice."""
     model = torch.nn.Linear(1, 1)
     feed = ledger_feed(schedule, ahead, steps, bundle)
     cut = data.draw(st.integers(1, steps - 1))
@@ -219,7 +212,7 @@ def test_a_restored_feed_goes_on_from_any_checkpoint(schedule, bundle, ahead, st
     assert drawn == expected[len(expected) - len(drawn) :]
 
 
-# The other process alone, with an worker that does as it is told.
+# The other process alone, with a worker that follows orders.
 
 
 class Stub:
@@ -318,7 +311,7 @@ def test_weights_in_use_are_never_overwritten(stub):
         assert answer()[:2] == (expected, float(expected))
 
 
-def test_an_evaluation_goes_before_what_is_submitted_ahead(stub):
+def test_evaluations_go_first(stub):
     held = stub.update_weights(snapshot(1000))
     asked = [ask(stub, held, "look", 0.2) for _ in range(4)]
     evaluated = stub.answer(snapshot(1001), LOOK)
@@ -328,7 +321,7 @@ def test_an_evaluation_goes_before_what_is_submitted_ahead(stub):
     assert evaluated[2] < times[-1]
 
 
-def test_an_error_there_is_raised_here_with_its_traceback(stub):
+def test_errors_of_the_worker(stub):
     held = stub.update_weights(snapshot(2000))
     with pytest.raises(FloatingPointError, match="diverged") as caught:
         ask(stub, held, "fail")()
@@ -339,14 +332,14 @@ def test_an_error_there_is_raised_here_with_its_traceback(stub):
     assert ask(stub, held, "look")()[0] == 2000
 
 
-def test_signals_to_all_processes_of_a_run_are_the_trainers_business(stub):
+def test_signals_are_ignored(stub):
     held = stub.update_weights(snapshot(3000))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         os.kill(stub._process.pid, number)
         assert ask(stub, held, "look")()[0] == 3000
 
 
-def test_what_the_start_refuses_is_the_users_to_mend():
+def test_user_error_at_start():
     with pytest.raises(UserError, match=r"model\.path=nowhere"):
         start(refuse)
 
@@ -354,7 +347,7 @@ def test_what_the_start_refuses_is_the_users_to_mend():
 @pytest.mark.parametrize(
     ("order", "reason"), [(("look", 1000), "signal 9, Killed"), (("leave",), "exit code 3")]
 )
-def test_a_dead_process_is_noticed_at_once(order, reason):
+def test_dead_worker(order, reason):
     with contextlib.closing(start(timeout=10_000)) as worker:
         held = worker.update_weights(snapshot(1))
         drawn = ask(worker, held, "look")
@@ -371,7 +364,7 @@ def test_a_dead_process_is_noticed_at_once(order, reason):
 
 
 @pytest.mark.parametrize("hang", ["asleep", "stopped"])
-def test_a_hung_process_is_noticed_after_the_timeout(hang):
+def test_hung_worker(hang):
     """Even if it hangs within a message, or with the pipe to it full."""
     with contextlib.closing(start()) as worker:
         worker.timeout = 1.0
@@ -386,7 +379,7 @@ def test_a_hung_process_is_noticed_after_the_timeout(hang):
     assert gone(pid, 0.1)
 
 
-def test_closing_leaves_no_process_and_no_shared_memory():
+def test_close_leaves_nothing():
     worker = start()
     pid = worker._process.pid
     ask(worker, worker.update_weights(snapshot(1)), "look", 1000)  # within a batch: by force
@@ -397,26 +390,23 @@ def test_closing_leaves_no_process_and_no_shared_memory():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-@pytest.mark.parametrize(
-    "ending", ["os.kill(os.getpid(), 9)", pytest.param("pass", marks=pytest.mark.long)]
-)
-def test_without_its_trainer_the_process_dies_within_a_batch(ending):
-    """The trainer is killed, or ends without closing what it has started."""
+def test_worker_dies_with_its_trainer():
     script = (
         "import os, test_overlap as t\n"
         "worker = t.start()\n"
         "t.ask(worker, worker.update_weights(t.snapshot(1)), 'look', 1000)\n"
         "print(worker._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
     )
     out = subprocess.run(
-        [sys.executable, "-c", script + ending],
+        [sys.executable, "-c", script],
         cwd=Path(__file__).parent, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert gone(int(out.stdout))
 
 
-def test_tied_weights_share_their_place_and_dtypes_do_not_mix():
+def test_shared_weights():
     head = torch.randn(4, 3)
     weights = {"embed": head, "scale": torch.ones(2, dtype=torch.bfloat16), "head": head}
     shared = SharedWeights.like(weights)
@@ -429,7 +419,7 @@ def test_tied_weights_share_their_place_and_dtypes_do_not_mix():
         assert room[name].dtype == tensor.dtype
 
 
-def test_too_little_shared_memory_is_one_line():
+def test_too_little_shared_memory():
     with pytest.raises(UserError, match=r"shared memory \(/dev/shm\)"):
         SharedWeights.like({"a": torch.zeros(1).expand(1 << 50)})
 
@@ -440,13 +430,11 @@ def test_too_little_shared_memory_is_one_line():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("pipeline.max_ahead=0", r"pipeline\.max_ahead=0: must be at least 1"),
-        ("pipeline.timeout=0", r"pipeline\.timeout=0\.0: must be greater than 0"),
         ("pipeline.timeout=inf", r"pipeline\.timeout=inf: must be greater than 0, finite"),
         ("pipeline.device=cpu", r"pipeline\.device=cpu: must be auto or cuda:N"),
     ],
 )
-def test_impossible_values_are_refused(override, message):
+def test_impossible_values(override, message):
     with pytest.raises(UserError, match=message):
         experiment(OVERLAP, override)
 
@@ -456,32 +444,24 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 @pytest.mark.parametrize(
     ("name", "own", "count", "ranks", "number"),
-    [("auto", CPU, 0, 1, None), ("auto", CPU, 2, 1, None), ("auto", CUDA, 1, 1, 0),
-     ("auto", CUDA, 2, 1, 1), ("auto", torch.device("cuda", 1), 4, 2, 3),
-     ("auto", torch.device("cuda", 1), 3, 2, 1), ("cuda:0", CUDA, 2, 1, 0),
+    [("auto", CPU, 2, 1, None), ("auto", CUDA, 1, 1, 0), ("auto", CUDA, 2, 1, 1),
+     ("auto", torch.device("cuda", 1), 4, 2, 3), ("auto", torch.device("cuda", 1), 3, 2, 1),
      ("cuda:3", CUDA, 4, 1, 3)],
 )  # fmt: skip
-def test_the_device_that_draws(name, own, count, ranks, number):
+def test_device_number(name, own, count, ranks, number):
     assert pipeline.device_number(name, own, count, ranks) == number
 
 
-@pytest.mark.parametrize(
-    ("name", "own", "message"),
-    [("cuda:1", CPU, "the run is on cpu"), ("cuda:2", CUDA, "there are 2 CUDA devices")],
-)
-def test_a_device_that_cannot_draw_is_refused(name, own, message):
-    with pytest.raises(UserError, match=f"pipeline.device={name}: {message}"):
-        pipeline.device_number(name, own, 2, 1)
-
-
-def test_devices_are_counted_among_those_that_are_visible(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert pipeline.visible_device(1) == "1"
+def test_impossible_device(monkeypatch):
+    with pytest.raises(UserError, match=r"pipeline\.device=cuda:1: the run is on cpu"):
+        pipeline.device_number("cuda:1", CPU, 2, 1)
+    with pytest.raises(UserError, match=r"pipeline\.device=cuda:2: there are 2 CUDA devices"):
+        pipeline.device_number("cuda:2", CUDA, 2, 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
     assert pipeline.visible_device(1) == "GPU-5"
 
 
-def test_what_is_refused_before_starts_no_process(tmp_path, monkeypatch):
+def test_errors_before_the_start(tmp_path, monkeypatch):
     def boom(*_, **__):
         raise AssertionError("started")
 
@@ -508,10 +488,10 @@ def drawing_processes(parent: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
+def test_interrupted_and_killed_run(tmp_path):
     """Ctrl-C reaches all processes of the run; SIGKILL only the one that draws."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
-    overrides = (*TINY, "sync=on_policy", "sync.offset=4", "steps=50")
+    overrides = (*TINY, "sync=on_policy", "sync.offset=4", "steps=24")
     folder = RunFolder(tmp_path / "cut")
 
     def cut(step: int, how) -> tuple[int, str]:
@@ -530,10 +510,10 @@ def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
         assert gone(drawing)
         return process.returncode, errors
 
-    code, _ = cut(6, lambda run, drawing: os.killpg(run, signal.SIGINT))
+    code, _ = cut(3, lambda run, drawing: os.killpg(run, signal.SIGINT))
     assert code == 128 + signal.SIGINT
     assert folder.status()["state"] == "interrupted"
-    code, errors = cut(20, lambda run, drawing: os.kill(drawing, signal.SIGKILL))
+    code, errors = cut(10, lambda run, drawing: os.kill(drawing, signal.SIGKILL))
     assert code == 1
     assert "WorkerLost" in errors
     assert folder.status()["state"] == "failed"
@@ -541,11 +521,3 @@ def test_an_interrupted_and_a_killed_run_resume_exactly(tmp_path):
     again = command(*overrides, OVERLAP, f"run_dir={folder.path}", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert_same_run(folder, run(tmp_path / "whole", *overrides))
-
-
-def test_a_device_that_is_not_there_leaves_nothing_behind(tmp_path):
-    refused = command(*TINY, OVERLAP, "pipeline.device=cuda:9", "device=cpu", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("error: pipeline.device=cuda:9: the run is on cpu")
-    assert len(refused.stderr.splitlines()) == 1
-    assert not list(tmp_path.iterdir())

@@ -1,10 +1,10 @@
-"""Several processes train as one does.
+"""Training on two ranks compared with one.
 
-1. Gradient, loss and metrics of two ranks are those of one, up to rounding, however the rows fall.
-2. Ten steps of two ranks end at the weights of one, up to rounding.
-3. A resumed run of two ranks is the uninterrupted one, bit for bit, after SIGKILL of a rank too.
-4. A checkpoint damaged on one rank is passed over by all.
-5. A rank that fails ends the run; what is wrong is said once.
+1. Gradient, loss and metrics agree up to rounding, however the rows are shared out.
+2. So do the weights after ten steps.
+3. A resumed run equals the uninterrupted one bit for bit, also after SIGKILL of a rank.
+4. If a checkpoint is damaged on one rank, all ranks skip it.
+5. A failing rank ends the run; its error is printed once.
 """
 
 import copy
@@ -77,13 +77,9 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
     return alone
 
 
-@pytest.mark.parametrize("size", [3, None])
-@pytest.mark.parametrize(
-    "algorithm",
-    ["grpo", "rec_ring_is", "opmd", "red_drop", "red_weight", "asymre", "copg", "m2po", "bapo"],
-)
-def test_the_gradient_does_not_depend_on_the_number_of_ranks(ranks, mini_batch, algorithm, size):  # noqa: F811
-    gradient = assert_gradients_agree(ranks, mini_batch, algorithm, size)
+@pytest.mark.parametrize("algorithm", ["opmd", "red_drop", "copg", "m2po"])
+def test_gradient_of_two_ranks(ranks, mini_batch, algorithm):  # noqa: F811
+    gradient = assert_gradients_agree(ranks, mini_batch, algorithm, 3)
     assert gradient.abs().max() > 1e-4
 
 
@@ -97,15 +93,15 @@ def rows_of(rollouts, rows):
     )
 
 
-@pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 1, 2], 1), ([0, 5, 9, 13], 2)])
-def test_a_rank_without_rows_adds_nothing(ranks, mini_batch, rows, size):  # noqa: F811
+@pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 5, 9, 13], 2)])
+def test_rank_without_rows(ranks, mini_batch, rows, size):  # noqa: F811
     model, rollouts, pad_id = mini_batch
     batch = (model, rows_of(rollouts, rows), pad_id)
     gradient = assert_gradients_agree(ranks, batch, "asymre", size)
     assert gradient.abs().max() > 1e-4
 
 
-def test_a_batch_without_gradient_has_none_on_any_rank(ranks, mini_batch):  # noqa: F811
+def test_batch_without_gradient(ranks, mini_batch):  # noqa: F811
     model, rollouts, pad_id = mini_batch
     equal = [dataclasses.replace(result, reward=0.9) for result in rollouts.results]
     batch = (model, dataclasses.replace(rollouts, results=equal), pad_id)
@@ -129,7 +125,7 @@ def score_of(model, rows):
         return compute_logprobs(model, rows, 1.0).logp_BT
 
 
-def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):  # noqa: F811
+def test_weights_after_a_step(ranks, mini_batch):  # noqa: F811
     expected = scores_around_a_step(distributed.ALONE, *mini_batch)
     assert not torch.allclose(*expected)
     for scores in ranks(scores_around_a_step, *mini_batch):
@@ -137,7 +133,7 @@ def test_a_forward_pass_sees_the_weights_after_the_step(ranks, mini_batch):  # n
 
 
 @given(st.integers(0, 100), st.integers(1, 9))
-def test_shares_are_consecutive_and_even(n, ranks):
+def test_shares(n, ranks):
     shares = [list(range(n))[World(rank, ranks).share(n)] for rank in range(ranks)]
     assert [i for share in shares for i in share] == list(range(n))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -174,7 +170,6 @@ def run_on(world, path, overrides, until=None):
 SEVERAL = ("updates.epochs=2", "updates.mini_batches=2")
 SHAPES = {
     "one update a batch": (),
-    "several": SEVERAL,
     "a moving average": (
         *SEVERAL, "ratio=proximal", "proximal=moving_average", "clip=one_side", "weight=importance",
     ),
@@ -187,14 +182,8 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        pytest.param(shape, marks=[pytest.mark.long] if shape in ("several", "replay") else [])
-        for shape in SHAPES
-    ],
-)
-def test_ten_steps_of_two_ranks_are_those_of_one(ranks, tmp_path, shape):
+@pytest.mark.parametrize("shape", ["one update a batch", "a moving average", "sfpo"])
+def test_ten_steps_of_two_ranks(ranks, tmp_path, shape):
     """Same responses, metrics and weights, up to float32 rounding."""
     overrides = ("steps=10", "sync.interval=3", "sync.offset=1", "micro_batch_size=3",
                  "eval_every=3", "optimizer.learning_rate=0.002", *SHAPES[shape])  # fmt: skip
@@ -224,7 +213,7 @@ def assert_same(one, other):
         assert all(torch.equal(weights[name], other_weights[name]) for name in weights)
 
 
-def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
+def test_resumed_run(ranks, tmp_path):
     entire = ranks(run_on, tmp_path / "whole", OFF_POLICY)
     for until in (1, 3, 5):
         ranks(run_on, tmp_path / "cut", OFF_POLICY, until)
@@ -237,12 +226,11 @@ def test_a_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
     assert sum(map(len, parts)) == len(next(iter(entire[0][1].values())))  # each has its own rows
 
 
-@pytest.mark.parametrize("rank", range(RANKS))
-def test_a_checkpoint_damaged_on_one_rank_is_passed_over_by_all(ranks, tmp_path, rank):
+def test_checkpoint_damaged_on_one_rank(ranks, tmp_path):
     entire = ranks(run_on, tmp_path / "whole", OFF_POLICY)
     ranks(run_on, tmp_path / "cut", OFF_POLICY, 5)
     newest = sorted((tmp_path / "cut" / "checkpoints").glob("step_*"))[-1]
-    file = newest / f"rank_{rank}.pt"
+    file = newest / "rank_1.pt"
     file.write_bytes(file.read_bytes()[:-1])
     resumed = ranks(run_on, tmp_path / "cut", OFF_POLICY)
     for _, _, _, notes in resumed:
@@ -290,7 +278,7 @@ main()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.long
-def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, tmp_path):
+def test_killed_and_resumed_run(ranks, tmp_path):
     overrides = ("steps=24", "checkpoint_every=4", "eval_every=12", "sync.interval=3",
                  "sync.offset=2")  # fmt: skip
     arguments = (*MOVING, *overrides, "ranks=2", "run_dir=killed")
@@ -324,7 +312,7 @@ def test_a_killed_and_resumed_run_of_two_ranks_is_the_uninterrupted_one(ranks, t
         assert_equal(state["weights"]["model"], entire[rank][2]["weights"]["model"])
 
 
-def test_a_rank_that_fails_ends_the_run(tmp_path):
+def test_failing_rank(tmp_path):
     """Not code 0, one traceback, and the reason in status.json, though rank 0 is innocent."""
     script = tmp_path / "broken.py"
     script.write_text(
@@ -350,16 +338,12 @@ def test_a_rank_that_fails_ends_the_run(tmp_path):
     assert [row["step"] for row in rows] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["ranks=2", "sede=1"], "error: sede: "),
-        (["ranks=3"], "error: ranks=3: must be the number of processes that were started, 2; "
-                      "3 are started by: torchrun --nproc-per-node 3 -m rec_experiments "),
-    ],
-)  # fmt: skip
-def test_a_users_mistake_is_told_once(tmp_path, arguments, line):
-    code, out, err = outcome(torchrun(*SMALL, *arguments, cwd=tmp_path))
+def test_user_error_is_printed_once(tmp_path):
+    line = (
+        "error: ranks=3: must be the number of processes that were started, 2; "
+        "3 are started by: torchrun --nproc-per-node 3 -m rec_experiments "
+    )
+    code, out, err = outcome(torchrun(*SMALL, "ranks=3", cwd=tmp_path))
     assert code != 0
     assert [said.startswith(line) for said in err.splitlines() if said[:6] == "error:"] == [True]
     assert out == ""
@@ -367,13 +351,13 @@ def test_a_users_mistake_is_told_once(tmp_path, arguments, line):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_of_two_ranks_is_not_resumed_by_one(ranks, tmp_path, monkeypatch, capfd):
+def test_other_number_of_ranks(ranks, tmp_path, monkeypatch, capfd):
     ranks(run_on, tmp_path / "run", (), 2)
     line = refused([*MOVING, f"run_dir={tmp_path / 'run'}"], monkeypatch, capfd)
     assert "holds another experiment, ranks is 2 there and 1 here" in line
 
 
-def test_half_an_environment_of_torchrun_is_refused(monkeypatch, capfd):
+def test_incomplete_torchrun_environment(monkeypatch, capfd):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     line = refused([*SMALL, "ranks=2"], monkeypatch, capfd)

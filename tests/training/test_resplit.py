@@ -1,10 +1,9 @@
-"""A run that goes on with another number of ranks, by choice.
+"""Resuming with another number of ranks (resplit=true).
 
-1. What N ranks saved is what M ranks go on from, all parts put together, bit for bit: weights,
-   moments, moved policies, weights that draw, draws that wait, replay and a half-used batch.
-2. The run goes on to its end, up to rounding as N ranks would have, says so, and its provenance
-   keeps it; then it resumes as any other of M ranks.
-3. Without that choice it is refused in one line, and so is what cannot be.
+1. M ranks restore exactly what N ranks saved: weights, moments, other policies, behavior weights,
+   pending and replayed draws, and a half-used batch.
+2. The run ends as N ranks would have ended it, up to rounding; its output and provenance say so.
+3. Without resplit=true it is refused in one line.
 """
 
 import json
@@ -24,15 +23,6 @@ from rec_experiments.rollout import packed
 from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-
-MORE, FEWER, ODD = (1, 2), (2, 1), (2, 3)
-
-
-def ways(usual):
-    """Ranks before and after; one way is always tried, the others where there is time."""
-    marks = {way: [] if way == usual else [pytest.mark.long] for way in (MORE, FEWER, ODD)}
-    return [pytest.param(*way, marks=marks[way]) for way in marks]
-
 
 RUN = (
     "steps=6", "checkpoint_every=3", "micro_batch_size=3", "eval_every=6", "sync.interval=2",
@@ -96,9 +86,10 @@ def gathered(world, path, overrides):
     }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("before", "after"), ways(FEWER))
-def test_all_parts_put_together_are_the_same(on, tmp_path, before, after, kind):
+@pytest.mark.parametrize(
+    ("before", "after", "kind"), [*((2, 1, kind) for kind in KINDS), (2, 3, "a moving average")]
+)
+def test_resplit_state(on, tmp_path, before, after, kind):
     step, path = KINDS[kind], tmp_path / "run"
     overrides = (
         *RUN, "steps=12", "sync.interval=1", "sync.offset=2", f"checkpoint_every={step}",
@@ -118,7 +109,7 @@ def test_all_parts_put_together_are_the_same(on, tmp_path, before, after, kind):
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(1, 5), st.booleans())
-def test_rows_are_split_again(sizes, ranks, matrix):
+def test_rows(sizes, ranks, matrix):
     """The parts of all ranks are the tensor, whatever parts it is made of."""
     parts = [*torch.randn(sum(sizes), *[3] * matrix).split(sizes)]
     worlds = [World(rank, ranks) for rank in range(ranks)]
@@ -131,8 +122,8 @@ def test_rows_are_split_again(sizes, ranks, matrix):
         assert all(torch.equal(each["w"], own) for each, own in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize(("before", "after"), ways(MORE))
-def test_the_run_goes_on_and_says_so(on, tmp_path, before, after):
+def test_resplit_run(on, tmp_path):
+    before, after = 1, 2
     entire, path = on(before, run_on, tmp_path / "whole", RUN), tmp_path / "run"
     on(before, run_on, path, RUN, 4)
     choice = (*RUN, "resplit=true", f"run_dir={path}")
@@ -152,7 +143,7 @@ def test_the_run_goes_on_and_says_so(on, tmp_path, before, after):
     assert again[3] == ["resumed after gradient step 6"]
 
 
-def test_provenance_keeps_it():
+def test_provenance():
     starts = [{"ranks": 1, "from_step": 0}, {"ranks": 2, "from_step": 30}]
     assert provenance.remarks({"starts": starts}) == [
         "begun with ranks=1, continued with ranks=2: rounding differs, so the result "
@@ -162,7 +153,7 @@ def test_provenance_keeps_it():
     assert provenance.after({}, {"ranks": 2}, 0)["starts"] == [{"ranks": 2, "from_step": 0}]
 
 
-def test_the_command(tmp_path):
+def test_command(tmp_path):
     run_on(ALONE, tmp_path / "run", RUN, 4)
     arguments = (*MOVING, *RUN, "ranks=2", f"run_dir={tmp_path / 'run'}", "resplit=true")
     process = torchrun(*arguments, cwd=tmp_path)
@@ -177,16 +168,7 @@ def test_the_command(tmp_path):
     assert [*map(timeless, RunFolder(tmp_path / "run").metrics())][-1]["step"] == 6
 
 
-def test_a_state_that_lacks_a_rank_is_passed_over(on, tmp_path):
-    path = tmp_path / "run"
-    on(2, run_on, path, RUN)
-    (path / "checkpoints" / "step_00000006" / "rank_1.pt").unlink()
-    *_, notes = on(1, run_on, path, (*RUN, "resplit=true", f"run_dir={path}"))[0]
-    assert "checkpoint step_00000006 is damaged and was passed over" in notes
-    assert notes[-1] == "resumed after gradient step 3"
-
-
-def test_an_older_state_of_other_ranks_is_refused_without_the_choice(on, tmp_path):
+def test_older_state_without_resplit(on, tmp_path):
     path = tmp_path / "run"
     on(2, run_on, path, RUN, 4)
     on(1, run_on, path, (*RUN, "resplit=true", f"run_dir={path}"))
@@ -203,7 +185,7 @@ def test_an_older_state_of_other_ranks_is_refused_without_the_choice(on, tmp_pat
         (["resplit=true", "run_dir=null"], "resplit=true: needs run_dir, the folder of the run"),
     ],
 )
-def test_what_is_refused(on, tmp_path, arguments, line, monkeypatch, capfd):
+def test_refused(on, tmp_path, arguments, line, monkeypatch, capfd):
     on(2, run_on, tmp_path / "run", RUN, 1)
     words = [*MOVING, *RUN, f"run_dir={tmp_path / 'run'}", *arguments]
     assert line in refused(words, monkeypatch, capfd)
