@@ -1,8 +1,8 @@
-"""What makes a device compute the same bits twice: the switches, and where they are set.
+"""Switches for deterministic kernels.
 
-A kernel that adds in whatever order its threads finish rounds differently each time. torch has
-another kernel for most of these, and raises an error for the others, if it is asked to. What is
-promised with that, on which device, and what of it has been run, is in docs/operations.md.
+A kernel that sums in the order in which its threads finish rounds differently each time. torch can
+replace most of these kernels, and raises an error for the others. docs/operations.md says what is
+guaranteed on which device.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ import torch
 
 from rec_experiments.errors import UserError
 
-# cuBLAS sums in a fixed order only with a workspace of fixed size; torch refuses its products
-# otherwise. :16:8 is as good and smaller, so a user's own choice stands.
+# cuBLAS is deterministic only with a workspace of fixed size, which torch requires. A user's own
+# choice is kept: :16:8 is deterministic too, and smaller.
 CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 FLASH_ATTENTION = ("FLASH_ATTENTION_DETERMINISTIC", "1")  # transformers passes it to flash_attn
 BATCH_INVARIANT = ("VLLM_BATCH_INVARIANT", "1")
@@ -24,12 +24,12 @@ NO_KERNEL = " does not have a deterministic implementation"  # in torch's errors
 def secure(deterministic: bool) -> None:
     """Set this process's switches, before it computes anything on a GPU.
 
-    TF32 and the other choices of precision stay as they are: they change bits, but always in the
-    same way. Processes that this one starts inherit the environment alone, so they call it too.
+    TF32 and other choices of precision are unchanged: they are deterministic. Child processes
+    inherit only the environment, so each calls this function itself.
     """
     torch.use_deterministic_algorithms(deterministic)
-    # torch would also fill all memory that it hands out, for programs that read what nobody wrote.
-    # This is none, and the filling takes a tenth of a small run.
+    # Filling new memory helps programs that read uninitialised memory. This one does not, and
+    # filling takes a tenth of a small run.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = deterministic
     torch.backends.cudnn.benchmark = False  # chooses kernels by their time
@@ -39,9 +39,9 @@ def secure(deterministic: bool) -> None:
 
 
 def drawing_environment(device: int) -> dict[str, str]:
-    """For a process that only draws, on this CUDA device: vLLM computes a sequence in the same way
-    whatever else is in the batch. Its own matrix products replace torch's in that process, so it is
-    nothing for one that trains. vLLM has them for compute capability 8.0 and above.
+    """Variables for a process that only samples on this CUDA device: they make vLLM's results
+    independent of the batch. vLLM then replaces torch's matrix products in the whole process, so a
+    process that trains cannot use it. It needs compute capability 8.0 or higher.
     """
     wanted = torch.are_deterministic_algorithms_enabled()
     if not wanted or torch.cuda.get_device_capability(device) < (8, 0):
@@ -52,7 +52,7 @@ def drawing_environment(device: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Within, torch's refusal of an operation is a UserError that names the way out."""
+    """Turn torch's error about an operation without a deterministic kernel into a UserError."""
     try:
         yield
     except RuntimeError as error:

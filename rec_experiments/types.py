@@ -1,29 +1,29 @@
-"""The vocabulary: what a sample is on its way from prompt to gradient step.
+"""The types that all rooms share: a sample on its way from prompt to gradient step.
 
-A tensor's name ends in its shape, a letter for each dimension, 1 for a dimension of size 1. Within
-one function a letter is one size; the tests check it at every call.
+The name of a tensor ends in its shape: one letter per dimension, 1 for a dimension of size 1.
+Within a function each letter has one value; the tests check this at every call.
 
-    B  sequences: of a batch, a mini-batch or a micro-batch, one of each response
-    U  distinct sequences, or distinct prefixes of them: computed once for all rows that share them
-    M  distinct prefixes that go on, one token longer
-    G  groups, each the K responses to one prompt
+    B  sequences of a batch, a mini-batch or a micro-batch, one per response
+    U  distinct sequences or distinct prefixes, computed once for all rows that share them
+    M  distinct prefixes that continue, one token longer
+    G  groups: the K responses to one prompt
     T  response tokens
     P  prompt tokens
     L  positions of the cache: prompt tokens, then response tokens
-    N  tokens of all sequences in one row, without padding
-    C  of these N, the tokens of one chunk
+    N  tokens of all sequences, one after the other, without padding
+    C  tokens of one chunk of these N
     V  vocabulary entries
     D  hidden size
     F  size of a feed-forward layer
-    H  heads of attention: of queries, keys and values together
-    J  heads of keys, and as many of values
-    Q  heads of queries that share a head of keys
+    H  attention heads: queries, keys and values together
+    J  key heads; there are as many value heads
+    Q  query heads that share a key head
     Z  heads of all prefixes or rows, one after the other
     E  size of a head
     K  responses of one group
     S  seeds
     I  steps of a curve
-    X  of a size that has no other name
+    X  any size without a letter
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
 
-# sampler: what the sampling program reported. behavior: the policy that drew the tokens. proximal:
-# the one that a trust region is built around. reference: the one that a penalty pulls to.
+# sampler: log-probabilities as the sampler reported them. behavior: the policy that drew the
+# tokens. proximal: the center of the trust region. reference: the policy of a KL penalty.
 ROLES = frozenset({"sampler", "behavior", "proximal", "reference"})
-# entropy: of the policy. kl: KL(π_θ ‖ π_reference). Both exact, in nats, at each token.
+# Exact values at each token in nats: the policy's entropy, and KL(π_θ ‖ π_reference).
 DENSE = frozenset({"entropy", "kl"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Needs:
-    """What a piece of an algorithm must be given, beyond its own rows of a mini-batch.
+    """What a piece of an algorithm reads, beyond its own rows of a mini-batch.
 
-    logps: roles of policies whose log-probabilities it reads, among ROLES. `behavior` is always
-    there. Who needs `sampler` has `behavior` recomputed by the trainer's own forward pass, so that
-    the two differ by the sampler's rounding alone.
-    whole_batch: it must see all rows of the mini-batch at once, whatever its cut into micro-batches
-    and ranks.
-    dense: quantities over the whole vocabulary that it differentiates, among DENSE.
+    logps: roles of policies whose log-probabilities it reads, from ROLES. `behavior` is always
+    available. If a piece needs `sampler`, `behavior` is recomputed by the trainer's forward pass,
+    so that the two differ only in rounding.
+    whole_batch: it must see all rows of the mini-batch at once, however that is split into
+    micro-batches and ranks.
+    dense: quantities over the whole vocabulary that it differentiates, from DENSE.
 
-    Raises ValueError for a name that does not exist.
+    Raises ValueError for an unknown name.
     """
 
     logps: frozenset[str] = frozenset()
@@ -97,7 +97,7 @@ class Piece:
     needs: ClassVar[Needs] = Needs()
 
     def describe(self, *_: Any, **__: Any) -> str:
-        """What the piece does, for people. A class may define its own."""
+        """One line for people; by default the first line of the docstring."""
         return (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
 
 
@@ -135,10 +135,10 @@ def check_choice(piece: object, name: str, allowed: Sequence[str], hint: str = "
 
 
 class StepIndex(NamedTuple):
-    """Where a gradient step stands in a run. It names what is random in the step.
+    """The position of a gradient step in a run; it seeds the randomness of the step.
 
-    batch: the batch that the step trains on. epoch: pass over that batch. mini_batch: part of that
-    pass. step: gradient steps taken before this one. All count from 0.
+    batch: the batch that the step trains on. epoch: the pass over that batch. mini_batch: the part
+    of that pass. step: the number of earlier gradient steps. All count from 0.
     """
 
     batch: int
@@ -151,9 +151,8 @@ class StepIndex(NamedTuple):
 class Problem:
     """One item of a data set.
 
-    messages: the prompt. answer: what the verifier checks a response against. solution: a gold
-    response that the verifier must accept. shown_answer: the answer in a form for people, if
-    `answer` is something else.
+    messages: the prompt. answer: passed to the verifier. solution: a gold response that the
+    verifier must accept. shown_answer: the answer for people, if `answer` is not readable.
     """
 
     messages: tuple[Message, ...]
@@ -163,19 +162,19 @@ class Problem:
 
     @property
     def expected(self) -> str:
-        """The gold answer, as people read it."""
+        """The gold answer for people."""
         return self.shown_answer or self.answer
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One sampled response: a turn of the policy, or turns of policy and environment in a row.
+    """One sampled response: a turn of the policy, or alternating turns of policy and environment.
 
-    tokens: response token ids, an end token included when it was sampled.
+    tokens: token ids, including a sampled end token.
     logp: log-probability of each token under the policy that drew it, at the sampling temperature;
-    0 for a token of the environment, where it is never read.
+    0 for tokens of the environment, which is never read.
     finished: the policy ended its last turn; otherwise the response was cut at the length limit.
-    mask: True where the policy wrote the token, False where the environment did.
+    mask: True for tokens of the policy, False for those of the environment.
     """
 
     tokens: list[int]
@@ -185,16 +184,16 @@ class Response:
 
     @property
     def length(self) -> int:
-        """Tokens that the policy wrote."""
+        """Number of tokens of the policy."""
         return sum(self.mask)
 
     @property
     def turns(self) -> int:
-        """Turns of the policy, with a turn of the environment between any two."""
+        """Number of turns of the policy."""
         return sum(written for written, _ in groupby(self.mask))
 
     def then(self, after: Response, limit: int) -> Response:
-        """This with `after` behind it, as one response, cut at `limit` tokens."""
+        """This response continued by `after`, cut at `limit` tokens."""
         tokens = self.tokens + after.tokens
         return Response(
             tokens[:limit],
@@ -206,11 +205,11 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class VerifierResult:
-    """What a verifier said of one response.
+    """A verifier's result for one response.
 
-    reward: what the algorithm learns from. accuracy: 1 if the answer is right, else 0; the two
-    differ where a data set pays for more than the answer. A response that could not be judged has
-    neither: it counts as wrong in an accuracy, and is no part of training.
+    reward: what the algorithm learns from. accuracy: 1 if the answer is right, else 0; it differs
+    from the reward if a data set rewards more than the answer. A response whose verification timed
+    out or crashed counts as wrong in accuracies, and training leaves it out.
     """
 
     reward: float
@@ -225,14 +224,14 @@ class VerifierResult:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """B judged responses, group by group; group g holds the responses to one prompt.
+    """B verified responses, group by group; a group holds the responses to one prompt.
 
-    index: the batch's number.
-    versions: gradient steps that the policy which drew each response had taken.
-    logps: log-probability of each response token under other policies, by role, as the trainer's
-    forward pass gives it; only of those that were asked for.
-    redrawn: groups that were drawn anew because their rewards were all equal. drawn: tokens that
-    the policy wrote for the draw, those of groups that were given up included.
+    index: the number of the batch.
+    versions: for each response the gradient steps that its policy had taken.
+    logps: log-probabilities of the response tokens under other policies, by role, from the
+    trainer's forward pass; only the roles that some piece needs.
+    redrawn: groups that were sampled again because all their rewards were equal. drawn: tokens
+    that the policy sampled, including those of discarded groups.
     """
 
     index: int
@@ -244,11 +243,11 @@ class Rollouts:
     logps: dict[str, list[list[float]]] = field(default_factory=dict)
     redrawn: int = 0
     drawn: int = 0
-    # spent on rollout and on reward where it was drawn, and on the wait for it where it is used
+    # of rollout and reward in the worker, and of waiting in the trainer
     seconds: dict[str, float] = field(default_factory=dict)
 
     def of_groups(self, chosen: Sequence[int]) -> Rollouts:
-        """The rows of these groups, in this order, their groups numbered anew."""
+        """The rows of these groups, in this order, with groups renumbered from 0."""
         members = defaultdict(list)
         for row, group in enumerate(self.groups):
             members[group].append(row)
@@ -265,7 +264,7 @@ class Rollouts:
 
     @classmethod
     def joined(cls, parts: Sequence[Rollouts], index: int) -> Rollouts:
-        """The groups of all parts as one batch, in order. Its seconds are those of the slowest."""
+        """The groups of all parts in order; each of its seconds is the longest of the parts."""
         starts = accumulate((part.groups[-1] + 1 for part in parts), initial=0)
         return cls(
             index=index,
@@ -287,11 +286,11 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What a mini-batch brought, as an algorithm is told before any gradient. B rows.
+    """The outcomes of a mini-batch of B rows, from which advantages are computed.
 
-    rewards_B: float64. groups_B: integer ids; rows with one id answer the same prompt, and all
-    rows of a group are there. mask_BT: response tokens of the policy. finished_B: the policy ended
-    its response; otherwise it was cut at the length limit. judged_B: the verifier came to an end.
+    rewards_B: float64. groups_B: integer ids; rows of one id answer the same prompt, and groups are
+    complete. mask_BT: response tokens of the policy. finished_B: the policy ended its response;
+    otherwise it was cut at the length limit. judged_B: the verifier returned a result.
     """
 
     rewards_B: Tensor
@@ -303,12 +302,11 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """What one mini-batch owes to each sequence, before any gradient: advantage and live tokens.
+    """Advantages and live tokens of a mini-batch.
 
-    advantage_B: the factor on each sequence's log-probability gradient, float64.
-    mask_BT: response tokens that take part in the loss; a dropped sequence has none.
-    counted_B: sequences of the row's group that are in the denominators, over the whole mini-batch:
-    as a rule those that take part.
+    advantage_B: the factor of each sequence's log-probability gradient, float64.
+    mask_BT: live tokens, those in the loss; a dropped sequence has none.
+    counted_B: number of sequences of the row's group that count in denominators.
     totals: of the whole mini-batch, over all micro-batches and ranks.
     """
 
@@ -338,7 +336,7 @@ class Advantages:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Denominators of a mini-batch: its tokens, and the groups that have a sequence with one."""
+    """Denominators of a mini-batch: counted tokens, and groups with a counted sequence."""
 
     tokens: int
     groups: int
@@ -353,7 +351,7 @@ class Undeclared(KeyError):
 
 
 class _Given(dict[str, Any]):
-    """Tensors by name: those that a piece declares."""
+    """The tensors that pieces declare, by name."""
 
     def __missing__(self, name: str) -> Any:
         raise Undeclared(name)
@@ -361,13 +359,13 @@ class _Given(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class LossInput:
-    """What a loss may read: a whole mini-batch, or some rows of it. Tensors are B x T unless named
+    """The input of a loss: a whole mini-batch, or some of its rows. Tensors are B x T unless named
     otherwise; positions outside `mask_BT` may hold anything.
 
-    logp_BT: current policy, differentiable.
-    logps: other policies by role, without gradient: `behavior`, and those that a piece needs.
-    groups_B: rows with one id answer the same prompt.
-    versions_B: gradient steps that the policy which drew each row had taken.
+    logp_BT: of the current policy, differentiable.
+    logps: of other policies by role, without gradient: `behavior`, and those that a piece needs.
+    groups_B: rows of one id answer the same prompt.
+    versions_B: for each row the gradient steps that its policy had taken.
     dense: what `Needs.dense` names, differentiable.
 
     Reading a role or a dense quantity that no piece declares raises Undeclared.
@@ -396,16 +394,16 @@ class LossInput:
         return self.advantages.advantage_B.to(self.logp_BT.dtype)
 
     def log_ratio_BT(self, role: str = "behavior") -> Tensor:
-        """log π_θ/π_role of live tokens, detached; 0 elsewhere, so that garbage cannot spread."""
+        """log π_θ/π_role of live tokens, detached; 0 elsewhere."""
         difference_BT = (self.logp_BT - self.logps[role]).detach()
         return difference_BT.where(self.mask_BT, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class LossOutput:
-    """loss: a scalar to differentiate. log_ratio_BT: log ρ to the behavior policy of each live
-    token. clip_log_ratio_BT: log of the ratio that the clip looked at, which may be another one, or
-    one for the whole sequence. keep_BT: live tokens that the clip let through."""
+    """loss: a scalar to differentiate. log_ratio_BT: log ρ of each live token. clip_log_ratio_BT:
+    log of the clip's ratio, which may differ from ρ, such as one for the whole sequence. keep_BT:
+    live tokens that the clip keeps."""
 
     loss: Tensor
     log_ratio_BT: Tensor
@@ -415,7 +413,7 @@ class LossOutput:
 
 @dataclass(frozen=True, slots=True)
 class SampleKey:
-    """Names the randomness of one response, so that it comes out the same in any batching."""
+    """Names the random numbers of one response, so that it does not depend on batching."""
 
     seed: int
     stream: int  # TRAIN or EVAL of rec_experiments.rng
@@ -423,14 +421,14 @@ class SampleKey:
     group: int
     response: int
     turn: int = 0  # of the policy, within its response
-    attempt: int = 0  # of the group, where one with equal rewards is drawn anew
+    attempt: int = 0  # of the group, which is sampled again if its rewards are equal
 
 
 class Sampler(Protocol):
-    """Draws responses from a policy. The caller says which weights; the sampler never guesses."""
+    """Samples responses from a policy."""
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Sample from these weights from now on."""
+        """Use these weights from now on."""
 
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
@@ -460,7 +458,7 @@ class Dataset(Protocol):
         """Score a response. Must be a pure function: it may run in another process."""
 
     def describe(self) -> str:
-        """The data set in words."""
+        """One line for people."""
 
 
 @runtime_checkable

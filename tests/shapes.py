@@ -1,12 +1,12 @@
-"""Shapes are checked at every call while the tests run, and nowhere else.
+"""Checks the shapes of tensors at every call during the tests.
 
-The name of a tensor is its annotation: `logp_BT` has two dimensions (the letters are listed in
-`rec_experiments.types`). Within one call a letter is one size, in all arguments and in the fields
-of those that are dataclasses or named tuples; 1 is a dimension of size 1. Whatever has no suffix
-is not looked at, nor is a local variable.
+The suffix of a tensor's name declares its shape: `logp_BT` has two dimensions (the letters are
+listed in `rec_experiments.types`). Within one call each letter has one value, in all arguments and
+in the fields of dataclasses and named tuples; 1 is a dimension of size 1. Names without a suffix
+and local variables are not checked.
 
-The letters of an object are its own: `self` is no part of a call of its methods, so that some rows
-of a batch can be taken out of it. Only a method whose name has a suffix speaks of its object.
+The letters of `self` are not compared with those of a method's arguments, so that a method can
+select rows. Only a method whose name has a suffix is compared with its object.
 """
 
 import dataclasses
@@ -38,17 +38,17 @@ MODULES = (
 
 
 class ShapeError(AssertionError):
-    """A tensor is not what its name says."""
+    """A tensor does not have the shape that its name declares."""
 
 
 def suffix(name: str) -> str:
-    """The dimensions that a name tells, such as BT; empty for none and for a CONSTANT."""
+    """The dimensions in a name, such as BT; empty for none and for a CONSTANT."""
     found = re.fullmatch(r"_*[a-z]\w*_([A-Z][A-Z0-9]*)", name)
     return found[1] if found else ""
 
 
 def watch() -> None:
-    """From now on every call in MODULES is checked, whoever imported the function before."""
+    """Check every call in MODULES from now on, also of functions that were imported before."""
     modules = [importlib.import_module(name) for name in MODULES]
     replaced = {}
     for module in modules:

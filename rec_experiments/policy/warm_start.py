@@ -71,10 +71,10 @@ def _fields(problem: Problem) -> dict[str, Any]:
 
 
 def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str], None]) -> bytes:
-    """The content of the file, or what `make` returns, which is then kept there.
+    """The content of the file, or the result of `make`, which is then stored there.
 
     Runs that start together make it once. A damaged file is replaced. If the folder is not
-    writable, nothing is kept.
+    writable, the result is not stored.
     """
     if (found := read_whole(file)) is not None:
         return found

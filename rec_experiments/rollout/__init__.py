@@ -1,1 +1,1 @@
-"""Drawing batches: schedule, order of the problems, workers, and the feed of the trainer."""
+"""Rollouts: schedule, order of problems, workers, replay, and the trainer's batches."""

@@ -1,4 +1,4 @@
-"""Which problems make up which batch: a pure function of seed and batch number."""
+"""The problems of each batch: a pure function of seed and batch number."""
 
 from functools import lru_cache
 
@@ -8,9 +8,9 @@ from rec_experiments import rng
 
 
 def problems_of(batch: int, size: int, total: int, seed: int, shuffle: bool) -> list[int]:
-    """Numbers of the `size` problems of a batch: epochs follow each other without a gap.
+    """The numbers of the `size` problems of a batch.
 
-    Every problem comes once an epoch, in an order of its own each epoch, or in file order.
+    Each epoch contains every problem once, shuffled anew or in file order; a batch may span epochs.
     """
     positions = range(batch * size, (batch + 1) * size)
     return [int(_order(seed, p // total, total, shuffle)[p % total]) for p in positions]

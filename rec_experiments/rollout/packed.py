@@ -1,8 +1,7 @@
-"""Rollouts as a few flat tensors, for a checkpoint.
+"""Rollouts as a few flat tensors, for checkpoints.
 
-A list of a million numbers is a million objects: it takes seconds to save and to load, and several
-times the memory. The number of tensors here does not depend on the number of tokens, and what comes
-back is equal, bit for bit.
+Lists of numbers take seconds to save and several times the memory. Packing and unpacking preserve
+every bit.
 """
 
 from collections.abc import Sequence
@@ -12,15 +11,15 @@ import torch
 
 from rec_experiments.types import Response, Rollouts, VerifierResult
 
-Packed = dict[str, Any]  # of tensors and plain values, as torch.load takes them with weights_only
+Packed = dict[str, Any]  # tensors and plain values, for torch.load with weights_only
 
 TOKENS, NUMBERS, FLAGS = torch.int64, torch.float64, torch.bool
-OF_RESPONSES = {"tokens": TOKENS, "logp": NUMBERS, "mask": FLAGS}  # fields with a value a token
-OF_VERDICTS = {"reward": NUMBERS, "accuracy": NUMBERS, "timed_out": FLAGS, "crashed": FLAGS}
+OF_RESPONSES = {"tokens": TOKENS, "logp": NUMBERS, "mask": FLAGS}  # one value per token
+OF_RESULTS = {"reward": NUMBERS, "accuracy": NUMBERS, "timed_out": FLAGS, "crashed": FLAGS}
 
 
 def pack(rollouts: Rollouts) -> Packed:
-    """`unpack` gives the same rollouts back."""
+    """The inverse of `unpack`."""
     responses, results = rollouts.responses, rollouts.results
     return {
         "index": rollouts.index,
@@ -32,7 +31,7 @@ def pack(rollouts: Rollouts) -> Packed:
         "finished": _column([response.finished for response in responses], FLAGS),
         "results": {
             name: _column([getattr(result, name) for result in results], dtype)
-            for name, dtype in OF_VERDICTS.items()
+            for name, dtype in OF_RESULTS.items()
         },
         "groups": _column(rollouts.groups, TOKENS),
         "versions": _column(rollouts.versions, TOKENS),
@@ -44,9 +43,9 @@ def pack(rollouts: Rollouts) -> Packed:
 
 
 def unpack(packed: Packed) -> Rollouts:
-    """Raises KeyError, TypeError or ValueError for what `pack` has not made."""
+    """Raises KeyError, TypeError or ValueError for anything that `pack` did not return."""
     written = [_rows(packed["responses"][name]) for name in OF_RESPONSES]
-    columns = [packed["results"][name].tolist() for name in OF_VERDICTS]
+    columns = [packed["results"][name].tolist() for name in OF_RESULTS]
     finished = packed["finished"].tolist()
     return Rollouts(
         index=packed["index"],
@@ -66,7 +65,7 @@ def unpack(packed: Packed) -> Rollouts:
 
 
 def _flat(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Packed:
-    """Rows of different lengths: all values in a row, and the length of each."""
+    """Rows of different lengths as all their values, and the length of each row."""
     values = [value for row in rows for value in row]
     return {"values": _column(values, dtype), "lengths": _column([*map(len, rows)], TOKENS)}
 

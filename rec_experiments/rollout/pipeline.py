@@ -1,8 +1,8 @@
-"""Where batches are drawn: by the process that trains, in turn, or by another one beside it.
+"""Where rollouts are drawn: in the training process, or in another process at the same time.
 
-Overlapped and sequential runs are equal bit for bit, because a batch is a function of its number,
-the seed and the weights, and the schedule names the weights. So are the checkpoints of a process
-alone. On a GPU that takes deterministic=true and the native sampler (docs/operations.md).
+Both give the same bits, because a batch depends only on its number, the seed and the weights that
+the schedule names. On a GPU this needs deterministic=true and the native sampler
+(docs/operations.md).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Sequential(Piece):
-    """Draw in the process that trains, in turn with it."""
+    """Draws in the training process, between updates."""
 
     def check(self, device: torch.device, ranks: int) -> None:
-        """Any device of the run will do."""
+        """Any device is supported."""
 
     def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> RolloutWorker:
-        """`here` makes the worker in this process."""
+        """The worker that `here` makes, in this process."""
         return here()
 
     def describe(self) -> str:
-        return "drawn in turn with training"
+        return "in the training process, in turn with it"
 
 
 @dataclass(kw_only=True)
 class Overlap(Piece):
-    """Draw in another process while this one trains.
+    """Draws in another process while this one trains.
 
-    device: auto or cuda:N. max_ahead: batches drawn and not yet consumed, None for as many as the
-    schedule allows. timeout: seconds that the start or an awaited batch may take.
+    device: auto or cuda:N. max_ahead: the most batches drawn ahead of training; None for as many as
+    the schedule allows. timeout: seconds that the start or an awaited batch may take.
     """
 
     device: str
@@ -56,16 +56,16 @@ class Overlap(Piece):
         check_range(self, "timeout", above=0)
 
     def check(self, device: torch.device, ranks: int) -> None:
-        """Raise UserError if `device` of this object does not go with the run's."""
+        """Raise UserError if `self.device` cannot be used with the run's device."""
         import torch
 
         device_number(self.device, device, torch.cuda.device_count(), ranks)
 
     def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> RolloutWorker:
-        """`elsewhere` makes the worker in another process. `weights`: the layout of all to come.
-        ranks: how many processes train, each with a process of its own that draws.
+        """A worker that `elsewhere` makes in another process. weights: their layout. ranks: number
+        of training processes, each of which has its own worker.
 
-        Raises UserError for what the user can mend, whichever process finds it.
+        Raises UserError for what the user can fix, in either process.
         """
         import torch
 
@@ -86,21 +86,20 @@ class Overlap(Piece):
 
     def describe(self) -> str:
         ahead = "" if self.max_ahead is None else f", up to {self.max_ahead} batches"
-        return f"drawn beside training, as far ahead as the schedule allows{ahead}"
+        return f"in another process, as far ahead as the schedule allows{ahead}"
 
 
 def device_number(name: str, own: torch.device, count: int, ranks: int) -> int | None:
-    """Which of `count` CUDA devices draws for a rank on device `own`; None for a run on the CPU.
+    """The CUDA device, of `count`, on which rollouts for the rank on device `own` are drawn; None
+    on a CPU. Devices after those of the ranks are used for drawing if there are enough.
 
-    The devices that train come first, then as many that draw, if there are enough.
-
-    Raises UserError for a device that is not there, or not of the kind of the run's.
+    Raises UserError for a device that does not exist, or is of another type than the run's.
     """
     if own.type != "cuda":
         if name != "auto":
             raise UserError(
-                f"pipeline.device={name}: the run is on {own.type}, and another kind of device "
-                "draws other bits; use pipeline.device=auto"
+                f"pipeline.device={name}: the run is on {own.type}, and another type of device "
+                "would give other bits; use pipeline.device=auto"
             )
         return None
     index = own.index or 0
@@ -116,6 +115,6 @@ def device_number(name: str, own: torch.device, count: int, ranks: int) -> int |
 
 
 def visible_device(number: int) -> str:
-    """CUDA_VISIBLE_DEVICES for a process that is to see only this process's device `number`."""
+    """CUDA_VISIBLE_DEVICES for a process that sees only this process's device `number`."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     return shown.split(",")[number] if shown else str(number)

@@ -1,4 +1,4 @@
-"""What a choice of pipeline offers: where batches are drawn."""
+"""The interface of a pipeline choice in the configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class Pipeline(Protocol):
     def check(self, device: torch.device, ranks: int) -> None:
-        """Raise UserError if it does not go with the run's device."""
+        """Raise UserError if the pipeline cannot be used on the run's device."""
 
     def start(
         self,
@@ -22,8 +22,8 @@ class Pipeline(Protocol):
         weights: Weights,
         ranks: int,
     ) -> RolloutWorker:
-        """Start what draws. here, elsewhere: make a worker in this process, or in another.
-        weights: the layout of all to come. ranks: processes that train."""
+        """Start a worker. here, elsewhere: make one in this process, or in another process.
+        weights: their layout. ranks: number of training processes."""
 
     def describe(self) -> str:
-        """Where batches are drawn, for people."""
+        """One line for people."""

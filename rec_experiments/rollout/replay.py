@@ -1,8 +1,8 @@
-"""What a batch to train on is made of: which draws, and which of their groups.
+"""The replay buffer: which groups of which draws make up a training batch.
 
-A draw is a batch of rollouts as the workers made it, all from one policy version; draw d comes from
-the version that the schedule names for batch d. Draws, batches and groups count from 0. Which draws
-make a batch is a pure function, so an overlapped or resumed run finds the same ones.
+A draw is a set of rollouts from one policy version; draw d comes from the version that the schedule
+names for batch d. Draws, batches and groups count from 0. A batch's composition is a pure function,
+so overlapped and resumed runs use the same groups.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Portion(NamedTuple):
 
 
 class ReplayBuffer(Protocol):
-    """window: batches for which a draw may be used again. redraws: how often, at most, a group of
-    equal rewards is drawn anew, with another prompt."""
+    """window: number of batches for which a draw may be reused. redraws: how often a group of equal
+    rewards is replaced by one of another prompt, at most."""
 
     @property
     def window(self) -> int: ...
@@ -30,18 +30,19 @@ class ReplayBuffer(Protocol):
     def redraws(self) -> int: ...
 
     def fresh(self, batch_size: int) -> int:
-        """Prompts of each draw, for batches of `batch_size` groups. Raises ValueError for none."""
+        """Prompts of each draw, for batches of `batch_size` groups. Raises ValueError if there are
+        none."""
 
     def portions(self, batch: int, batch_size: int, seed: int) -> list[Portion]:
-        """What a batch is made of: no draw later than itself, none over `window` earlier."""
+        """The groups of a batch: of its own draw, and of the `window` draws before it."""
 
     def describe(self) -> str:
-        """Where the rollouts of a batch come from, for people; empty where all are fresh."""
+        """One line for people; empty if all rollouts are fresh."""
 
 
 @dataclass(kw_only=True)
 class NoReplay(Piece):
-    """Every batch is a draw of its own. Raises ValueError for redraws below 0."""
+    """Each batch is one fresh draw. Raises ValueError for redraws below 0."""
 
     redraws: int
 
@@ -64,10 +65,10 @@ class NoReplay(Piece):
 
 @dataclass(kw_only=True)
 class Replay(Piece):
-    """`reuse` groups of every batch come from earlier draws, the others from a fresh one.
+    """`reuse` groups of each batch come from earlier draws, the others from a fresh draw.
 
-    Each is chosen with equal chance, and without repetition in a batch, among the groups of the
-    last `window` draws. The first batches, before so many are there, are smaller.
+    They are sampled uniformly, without repetition, from the groups of the last `window` draws. The
+    first batches are smaller, because there are not enough earlier groups.
 
     Raises ValueError for a number out of range.
     """
@@ -102,4 +103,4 @@ class Replay(Piece):
 def _redrawn(redraws: int) -> str:
     if not redraws:
         return ""
-    return f"groups of equal rewards drawn anew, at most {redraws} times"
+    return f"groups of equal rewards are replaced, at most {redraws} times"

@@ -1,4 +1,4 @@
-"""What may change a reward between the verifier and the algorithm. Pure, response by response."""
+"""Changes of a reward between verifier and algorithm; pure functions of one response."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,15 +9,15 @@ from rec_experiments.types import Piece, Response, SampleKey, check_range
 
 class RewardAdjustment(Protocol):
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
-        """The reward to learn from. key: names what is random. limit: tokens of a response."""
+        """The reward to learn from. key: seeds randomness. limit: most tokens of a response."""
 
     def describe(self) -> str:
-        """The change, for people; empty for none."""
+        """One line for people; empty for no change."""
 
 
 @dataclass(kw_only=True)
 class AsVerified(Piece):
-    """The verifier's reward as it is."""
+    """The verifier's reward, unchanged."""
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         return reward
@@ -28,9 +28,9 @@ class AsVerified(Piece):
 
 @dataclass(kw_only=True)
 class OverlongPenalty(Piece):
-    """Soft overlong punishment (DAPO, arXiv 2503.14476, Eq. 13): nothing is taken off up to
-    `limit` − `buffer` tokens, then linearly more, 1 at `limit` tokens or where the response was
-    cut. Raises ValueError for a buffer below 1 token.
+    """Soft overlong punishment (DAPO, arXiv 2503.14476, Eq. 13): subtracts 0 up to `limit` −
+    `buffer` tokens, then linearly more, and 1 at `limit` tokens or if the response was cut. Raises
+    ValueError for a buffer below 1 token.
     """
 
     buffer: int
@@ -43,12 +43,12 @@ class OverlongPenalty(Piece):
         return reward - (min(1.0, max(0, over) / self.buffer) if response.finished else 1.0)
 
     def describe(self) -> str:
-        return f"less up to 1 over the last {self.buffer} tokens before the limit"
+        return f"minus up to 1 over the last {self.buffer} tokens before the limit"
 
 
 @dataclass(kw_only=True)
 class FlipNoise(Piece):
-    """A share of the rewards is mirrored: r becomes low + high − r. Which, the sample's key says.
+    """Mirrors a random share of the rewards: r becomes low + high − r.
 
     Raises ValueError unless 0 ≤ share ≤ 1 and low ≤ high.
     """
@@ -68,12 +68,12 @@ class FlipNoise(Piece):
         return self.low + self.high - reward if flipped else reward
 
     def describe(self) -> str:
-        return f"mirrored between {self.low:g} and {self.high:g} with a chance of {self.share:g}"
+        return f"mirrored between {self.low:g} and {self.high:g} with probability {self.share:g}"
 
 
 @dataclass(kw_only=True)
 class ClippedReward(Piece):
-    """No less than `low`, no more than `high`. Raises ValueError unless low ≤ high."""
+    """Clips rewards to [low, high]. Raises ValueError unless low ≤ high."""
 
     low: float
     high: float

@@ -1,16 +1,15 @@
-"""Log-probabilities, entropy, KL and their gradient, with the head applied in chunks of tokens.
+"""Log-probabilities, entropy, KL and their gradients, with the head applied in chunks of tokens.
 
-1. Chunked equals plain: numbers and gradients, any chunk, bias or none, tied weights or not.
-2. Gradients of entropy and KL, alone and together; who asks for neither gets the bits of before.
-3. No tensor of the size of all logits is made, and few of a chunk's, forward or backward.
-4. What stands in the padding changes nothing.
-5. Families that do more than a linear layer keep the library's own logits.
-6. Under autocast the products are bfloat16, log-softmax and gradients float32.
-7. It works on a model whose weights are sharded.
+1. Scores and gradients equal those of all logits at once, for any chunk, with and without a bias,
+   with tied and untied weights.
+2. No tensor has the size of all logits, forward or backward.
+3. Padding changes nothing.
+4. Families whose head is more than a linear layer keep the library's logits.
+5. Under autocast the products are bfloat16, log-softmax and gradients float32.
+6. Sharded weights give the same scores.
 """
 
 import copy
-import itertools
 from unittest import mock
 
 import pytest
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -140,7 +138,7 @@ def loss_of(scores, differentiable, weights):
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     tokens=st.integers(1, 9),
     chunk=st.integers(1, 10),
@@ -153,7 +151,7 @@ def loss_of(scores, differentiable, weights):
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 2**31),
 )
-def test_the_chunked_head_is_the_plain_one(
+def test_chunked_head(
     tokens, chunk, vocabulary, hidden, scale, temperature, bias, wanted, dtype, seed
 ):
     generator = torch.Generator().manual_seed(seed)
@@ -206,18 +204,14 @@ def leaves_of(*shapes, seed=0):
 
 
 @pytest.mark.parametrize("at_once", [2 * 7, 5 * 7])  # chunks, and few enough to be kept
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    "outputs",
-    [c for n in (1, 2, 3) for c in itertools.combinations(("logp_N", "entropy_N", "kl_N"), n)],
-)
-def test_the_gradients_pass_the_numerical_check(outputs, bias, at_once):
-    shapes = ((5, 3), (7, 3), (7,))[: 2 + bias]
+@pytest.mark.parametrize("outputs", [("logp_N",), ("logp_N", "entropy_N", "kl_N")])
+def test_gradcheck(outputs, at_once):
+    shapes = ((5, 3), (7, 3), (7,))
     target_N = torch.tensor([0, 6, 2, 2, 1])
     reference = Head(*(x.detach() for x in leaves_of((5, 3), (7, 3), (7,), seed=1)))
     differentiable = {name.removesuffix("_N") for name in outputs} - {"logp"}
 
-    def scores(hidden_ND, weight_VD, bias_V=None):
+    def scores(hidden_ND, weight_VD, bias_V):
         all_scores = token_scores(
             Head(hidden_ND, weight_VD, bias_V), {REFERENCE: reference}, target_N, 0.7,
             kl=True, differentiable=differentiable,
@@ -229,7 +223,7 @@ def test_the_gradients_pass_the_numerical_check(outputs, bias, at_once):
 
 
 @pytest.mark.parametrize(("kept", "made"), [(2**20, 1), (5 * 7 - 1, 2)])
-def test_few_logits_are_made_once_and_the_gradient_is_the_same_bit_for_bit(kept, made, monkeypatch):
+def test_kept_logits(kept, made, monkeypatch):
     leaves, target_N = leaves_of((5, 3), (7, 3), (7,)), torch.tensor([0, 6, 2, 2, 1])
 
     def gradients():
@@ -245,52 +239,10 @@ def test_few_logits_are_made_once_and_the_gradient_is_the_same_bit_for_bit(kept,
     assert all(map(torch.equal, before, after))
 
 
-def test_at_the_reference_the_gradient_of_kl_is_exactly_0():
-    leaves = leaves_of((5, 3), (7, 3))
-    reference = Head(*(x.detach() for x in leaves), None)
-    scores = token_scores(
-        Head(*leaves, None), {REFERENCE: reference}, torch.zeros(5, dtype=int), 0.7,
-        kl=True, differentiable={"kl"},
-    )  # fmt: skip
-    gradients = torch.autograd.grad(scores.kl_N.sum(), leaves)
-    assert not any(x.any() for x in (scores.kl_N, *gradients))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_who_asks_for_no_more_gradients_gets_the_bits_of_a_plain_chunk(dtype):
-    """The formulas written out: one chunk, no gradient but that of the log-probability."""
-    leaves = [x.to(dtype).detach().requires_grad_() for x in leaves_of((5, 3), (7, 3), (7,))]
-    reference = Head(*(x.to(dtype).detach() for x in leaves_of((5, 3), (7, 3), (7,), seed=1)))
-    target_N, weight_N = torch.tensor([0, 6, 2, 2, 1]), torch.arange(5.0)
-    scores = token_scores(Head(*leaves), {REFERENCE: reference}, target_N, 0.7, kl=True)
-    gradients = torch.autograd.grad((scores.logp_N * weight_N).sum(), leaves)
-
-    with torch.no_grad():
-        logp_NV, reference_NV = (
-            torch.log_softmax(functional.linear(*h).float() / 0.7, -1) for h in (leaves, reference)
-        )
-        p_NV = logp_NV.exp()
-        expected = (
-            logp_NV.gather(1, target_N[:, None])[:, 0],
-            -(p_NV * logp_NV).sum(-1),
-            (p_NV * (logp_NV - reference_NV)).sum(-1),
-        )
-        grad_N1 = (weight_N / 0.7)[:, None]
-        logits_grad_NV = (p_NV * -grad_N1).scatter_add(1, target_N[:, None], grad_N1).to(dtype)
-        expected_gradients = (
-            logits_grad_NV @ leaves[1],
-            logits_grad_NV.mT @ leaves[0],
-            logits_grad_NV.sum(0),
-        )
-    assert all(map(torch.equal, scores[:3], expected))
-    assert all(map(torch.equal, gradients, expected_gradients))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("chunk", [1, 5])
-def test_a_chunked_model_scores_as_the_plain_one(family, dtype, chunk):
-    """Every parameter's gradient too: that of tied embeddings comes from both ends."""
+def test_chunked_model(family):
+    """Scores and the gradient of every parameter, also of tied embeddings."""
+    dtype, chunk = torch.float64, 5
     model, reference = (build(FAMILIES[family](), seed, dtype) for seed in (0, 1))
     assert has_plain_head(model)
     plain, plain_gradients = scored(model, reference, rows())
@@ -305,7 +257,7 @@ def test_a_chunked_model_scores_as_the_plain_one(family, dtype, chunk):
     assert scored(model, None, rows(), chunk)[0][2] is None
 
 
-def test_a_scored_model_is_left_as_it_was():
+def test_model_is_unchanged():
     model = build(FAMILIES["llama"]())
     names, before = list(model.state_dict()), model(torch.tensor([[1, 2, 3]])).logits
     scored(model, model, rows(), tokens=2)
@@ -331,7 +283,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def test_all_logits_never_exist_at_once():
+def test_largest_tensor():
     vocabulary, tokens, chunk = 1009, 320, 40
     config = transformers.Qwen2Config(**{**SHAPE, "vocab_size": vocabulary, "hidden_size": 8})
     model, reference = build(config), build(config, seed=1)
@@ -350,52 +302,8 @@ def test_all_logits_never_exist_at_once():
     assert largest["chunked"] <= limit
 
 
-class Live(TorchDispatchMode):
-    """How many of the large tensors that operations have made were alive at once, at most."""
-
-    def __init__(self, elements):
-        super().__init__()
-        self.elements, self.storages, self.most = elements, {}, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in tree_leaves(out):
-            if isinstance(x, torch.Tensor) and x.numel() >= self.elements:
-                storage = StorageWeakRef(x.untyped_storage())
-                self.storages[storage.cdata] = storage
-        self.storages = {n: s for n, s in self.storages.items() if not s.expired()}
-        self.most = max(self.most, len(self.storages))
-        return out
-
-
-@pytest.mark.parametrize("wanted", WANTED)
-def test_few_logits_of_a_chunk_are_alive_at_once(wanted):
-    """However many chunks and policies: the forward pass of KL holds the most, the backward pass no
-    more; without KL 3 are enough, with the gradient of entropy too."""
-    names, kl, differentiable = wanted
-    tokens, chunk, vocabulary = 40, 4, 211
-    leaves = leaves_of((tokens, 3), (vocabulary, 3))
-    others = {
-        name: Head(*(x.detach() for x in leaves_of((tokens, 3), (vocabulary, 3), seed=i)), None)
-        for i, name in enumerate(names, 1)
-    }
-    target_N = torch.arange(tokens)
-    with mock.patch.object(head, "LOGITS_AT_ONCE", chunk * vocabulary):
-        with Live(chunk * vocabulary) as forward:
-            scores = token_scores(
-                Head(*leaves, None), others, target_N, 0.7,
-                kl=kl, differentiable=set(differentiable),
-            )  # fmt: skip
-            loss = loss_of(scores, differentiable, [1.0] * 3)
-        assert not {n: s for n, s in forward.storages.items() if not s.expired()}
-        with Live(chunk * vocabulary) as backward:
-            loss.backward()
-    assert forward.most <= (5 if kl else 3)
-    assert backward.most <= (4 if "kl" in differentiable else 3)
-
-
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_what_stands_in_the_padding_changes_nothing(chunk):
+def test_padding(chunk):
     model, reference = build(FAMILIES["llama"]()), build(FAMILIES["llama"](), seed=1)
     one, one_gradients = scored(model, reference, rows(pad_id=0), chunk)
     two, two_gradients = scored(model, reference, rows(pad_id=77), chunk)
@@ -405,7 +313,7 @@ def test_what_stands_in_the_padding_changes_nothing(chunk):
         assert torch.equal(gradient, two_gradients[name]), name
 
 
-def test_a_family_with_a_soft_cap_keeps_the_librarys_logits():
+def test_soft_cap():
     config = transformers.Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0)
     model = build(config)
     assert not has_plain_head(model)
@@ -421,7 +329,7 @@ def test_a_family_with_a_soft_cap_keeps_the_librarys_logits():
             torch.testing.assert_close(scores.logp_BT[i, :response], expected)
 
 
-def test_a_head_of_another_kind_is_not_taken_for_a_plain_one():
+def test_plain_heads():
     class Scaled(nn.Linear):
         def forward(self, x):
             return 2 * super().forward(x)
@@ -436,7 +344,7 @@ def test_a_head_of_another_kind_is_not_taken_for_a_plain_one():
 
 
 @pytest.mark.parametrize("chunk", [None, 4])
-def test_autocast_keeps_log_softmax_and_gradients_in_float32(chunk):
+def test_autocast(chunk):
     model, reference = build(FAMILIES["qwen2 tied"]()), build(FAMILIES["qwen2 tied"](), seed=1)
     precise, gradients = scored(model, reference, rows())
     with torch.autocast("cpu", torch.bfloat16):
@@ -461,7 +369,7 @@ def one_rank(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["qwen2 tied", "llama"])
-def test_a_sharded_model_scores_as_a_whole_one(one_rank, family):
+def test_sharded_model(one_rank, family):
     """The weights of a sharded model are whole only inside its own forward pass."""
     model, reference = (build(FAMILIES[family](), seed, torch.float64) for seed in (0, 1))
     expected, expected_gradients = scored(model, reference, rows(), tokens=4)

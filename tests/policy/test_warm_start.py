@@ -5,11 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, experiment
 
-from rec_experiments.files import cache_folder
 from rec_experiments.policy.warm_start import kept
-from rec_experiments.runs.prepare import prepare
 
 
 class Maker:
@@ -38,7 +35,7 @@ def test_it_is_made_once(tmp_path, maker):
     assert maker.said == [f"warm start: 4 supervised steps, once, kept in {file}"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"weight", b"garbage"])
+@pytest.mark.parametrize("damage", [b"", b"garbage"])
 def test_a_damaged_file_is_made_again_and_named(tmp_path, maker, damage):
     file = tmp_path / "a.pt"
     maker(file)
@@ -46,11 +43,6 @@ def test_a_damaged_file_is_made_again_and_named(tmp_path, maker, damage):
     assert maker(file) == b"weights"
     assert file.read_bytes() == b"weights"
     assert maker.said[1].endswith(f"kept in {file}, which was damaged")
-
-
-def test_one_without_a_digest_is_made_again(tmp_path, maker):
-    (tmp_path / "a.pt").write_bytes(b"of before")
-    assert maker(tmp_path / "a.pt") == b"weights"
 
 
 def test_a_cache_that_cannot_be_a_folder_stops_no_run(tmp_path, maker):
@@ -98,14 +90,3 @@ def test_a_shared_cache_is_read_where_it_cannot_be_written(tmp_path, maker, monk
     monkeypatch.setattr(Path, "mkdir", no_folder)
     assert maker(file) == b"weights"
     assert maker.times == 1
-
-
-def test_a_run_goes_on_with_a_damaged_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
-    first = prepare(experiment(*SMALL)).model.state_dict()
-    [file] = cache_folder().glob("warm_start_*.pt")
-    file.write_bytes(b"garbage")
-    notes: list[str] = []
-    second = prepare(experiment(*SMALL), notes.append).model.state_dict()
-    assert all((first[name] == second[name]).all() for name in first)
-    assert any("which was damaged" in note for note in notes)

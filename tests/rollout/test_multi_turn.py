@@ -1,11 +1,10 @@
-"""Trajectories of several turns: the policy writes, the environment replies, one result.
+"""Trajectories of several turns of policy and environment.
 
-1. The loss, its gradient and every metric see the policy's tokens alone; the environment's are
-   context.
-2. A trajectory goes on as its task says, within its limits, and no token is ever changed.
-3. Each turn has random numbers of its own; those of the first are the ones it always had.
-4. Between two turns stands exactly what the chat template puts there.
-5. The calculator: gold answers, demonstrations, a run that resumes bit for bit, bad input.
+1. Loss, gradient and metrics depend only on the policy's tokens; the environment's are context.
+2. The data set decides how a trajectory continues, within its limits; no token is changed.
+3. Each turn has its own random numbers.
+4. The tokens between two turns are those of the chat template.
+5. The calculator: demonstrations, and a run that resumes bit for bit.
 """
 
 import copy
@@ -17,13 +16,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, accumulate_gradient, assert_same_result, experiment, refused, run
+from conftest import SMALL, accumulate_gradient, assert_same_result, experiment, run
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import rec_experiments
 from rec_experiments import rng
-from rec_experiments.cli.check_data import report
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
@@ -32,7 +30,6 @@ from rec_experiments.policy.warm_start import trajectory, warm_start
 from rec_experiments.rollout.reward import AsVerified
 from rec_experiments.rollout.worker import LocalWorker, RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.training.metrics import response_metrics
 from rec_experiments.types import (
     MultiTurnDataset,
     Problem,
@@ -64,7 +61,7 @@ def codec_of(template: str, eos: str) -> ChatTemplate:
     return ChatTemplate(tokenizer, model)
 
 
-# 1. The environment's tokens are context, nothing else
+# 1. The environment's tokens are context
 
 PROMPTS = [[5, 6, 7], [8, 9]]
 
@@ -127,7 +124,7 @@ def masks(draw) -> list[bool]:
          ("red_drop",), ("grpo", "aggregation=sequence_mean")]
     ),
 )  # fmt: skip
-def test_log_probabilities_of_the_environment_are_never_read(model, masks, garbage, choices):
+def test_environment_logp_is_never_read(model, masks, garbage, choices):
     rollouts = rollouts_of(masks)
     spoilt = [
         dataclasses.replace(
@@ -146,7 +143,7 @@ def test_log_probabilities_of_the_environment_are_never_read(model, masks, garba
 
 
 @pytest.mark.parametrize("weight", ["none", "importance"])
-def test_the_gradient_is_that_of_the_policys_tokens_alone(model, weight):
+def test_gradient_of_the_policys_tokens(model, weight):
     """Against a loop over rows without padding: token-mean of A · ρ · ∇ log π, as of Eq. 17."""
     patterns = ("TTTFFTT", "TFT", "TTTTT", "TFFFTTFT", "TTF", "T")
     rollouts = rollouts_of([[c == "T" for c in pattern] for pattern in patterns])
@@ -185,14 +182,7 @@ def test_the_gradient_is_that_of_the_policys_tokens_alone(model, weight):
     assert log["train/ratio_mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
 
 
-def test_metrics_count_the_policys_tokens_and_turns():
-    responses = rollouts_of([[True, True, False, False, True], [True], [True, False, True, False]])
-    row = response_metrics("eval", responses.responses, responses.results)
-    assert row["eval/response_length"] == (3 + 1 + 2) / 3
-    assert row["eval/turns"] == (2 + 1 + 2) / 3
-
-
-def test_the_warm_start_learns_the_policys_tokens_alone():
+def test_warm_start_of_the_policys_tokens():
     """What an environment says last is no context of anything: it must not matter at all."""
     plan = WarmStart(steps=3, batch_size=2, learning_rate=1e-2, seed=0)
     starts = []
@@ -300,7 +290,7 @@ EXPECTED = [
 ]
 
 
-def test_a_trajectory_goes_on_as_its_task_says():
+def test_trajectories():
     rollouts, _, chat = play(LINES)
     found = [(chat.transcript(r), r.finished, r.turns) for r in rollouts.responses]
     assert found == [expected for group in EXPECTED for expected in group]
@@ -312,7 +302,7 @@ def test_a_trajectory_goes_on_as_its_task_says():
     assert rollouts.results[0] == VerifierResult(reward=len("a."), accuracy=0.0)
 
 
-def test_tokens_and_log_probabilities_are_the_samplers():
+def test_tokens_of_a_trajectory():
     rollouts, _, chat = play(LINES)
     response = rollouts.responses[1]
     said = [chat.encode_reply("01"), chat.encode_reply("02")]
@@ -323,7 +313,7 @@ def test_tokens_and_log_probabilities_are_the_samplers():
     assert response.logp == [-1, -2, -3, 0, 0, -2, -3, 0, 0, -3, -4, -5]
 
 
-def test_each_turn_is_prompted_with_the_tokens_before_it():
+def test_prompts_of_turns():
     rollouts, sampler, chat = play(LINES)
     assert len(sampler.calls) == MAX_TURNS
     first, *later = sampler.calls
@@ -346,20 +336,7 @@ def test_each_turn_is_prompted_with_the_tokens_before_it():
 # 3. Random numbers
 
 
-def test_the_first_turn_has_the_numbers_it_always_had():
-    """Whatever is asked for beside them."""
-
-    def numbers(seed, stream, batch, group, response):
-        key = np.array([seed, stream], dtype=np.uint64)
-        philox = np.random.Philox(key=key, counter=[0, response, group, batch])
-        return np.random.Generator(philox).random(9)
-
-    names = [(3, rng.EVAL, 2, 5, 7), (3, rng.TRAIN, 2, 5, 7), (2**63 - 1, rng.EVAL, 0, 0, 0)]
-    found = rng.uniforms([SampleKey(*name) for name in names], 9)
-    assert np.array_equal(found, np.stack([numbers(*name) for name in names], axis=1))
-
-
-def test_turns_share_no_numbers():
+def test_random_numbers_of_turns():
     names = list(product([0, 1, 2, (1 << 32) - 1], repeat=2))
     keys = [SampleKey(0, rng.TRAIN, 1, 2, *name) for name in names]
     assert len({*map(tuple, rng.uniforms(keys, 4).T)}) == len(names)
@@ -396,7 +373,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_between_two_turns_stands_what_the_template_puts_there(name):
+def test_template_between_turns(name):
     template, eos, expected = TEMPLATES[name]
     chat = codec_of(template, eos)
     reply = chat.encode_reply("out")
@@ -415,7 +392,7 @@ def test_between_two_turns_stands_what_the_template_puts_there(name):
     assert made == whole or name == "brackets"  # there blanks stand around a turn
 
 
-def test_a_template_without_turns_is_refused():
+def test_template_without_turns():
     with pytest.raises(UserError, match="chat template omits earlier turns"):
         codec_of("{{ messages[0].content }}", "<eos>").encode_reply("out")
 
@@ -443,7 +420,7 @@ def calculator():
     return exp, trainer, rollouts
 
 
-def test_every_turn_is_a_sample_of_its_own(calculator):
+def test_each_turn_drawn_alone(calculator):
     """Each turn of each trajectory, drawn again alone from the tokens before it."""
     _, trainer, rollouts = calculator
     sampler = trainer.rollouts.worker.sampler
@@ -460,31 +437,13 @@ def test_every_turn_is_a_sample_of_its_own(calculator):
     assert seen > 5
 
 
-def test_the_sampler_draws_each_turn_with_numbers_of_its_own(calculator):
-    """The same prompt as first, second, third turn, so hot that no two responses agree."""
-    _, trainer, rollouts = calculator
-    keys = [SampleKey(0, rng.TRAIN, 0, 0, k, turn) for k in range(4) for turn in range(3)]
-    [sampled] = trainer.rollouts.worker.sampler.sample(rollouts.prompts[:1], [keys], 5.0)
-    assert len({tuple(r.tokens) for r in sampled}) == len(keys)
-
-
-def test_ratios_are_one_on_policy_over_all_turns(calculator):
-    _, trainer, rollouts = calculator
-    log = accumulate_gradient(
-        trainer.model, rollouts, rec_experiments.algorithm("grpo").parts,
-        pad_id=trainer.evaluator.chat.pad_id, temperature=1.0, micro_batch_size=5, seed=0,
-    ).reduce()  # fmt: skip
-    assert log["train/ratio_max"] == pytest.approx(1, abs=1e-4)
-    assert log["train/ratio_p01"] == pytest.approx(1, abs=1e-4)
-
-
-def test_a_resumed_run_of_several_turns_is_the_uninterrupted_one(tmp_path):
+def test_resume(tmp_path):
     overrides = (
         *SMALL, "algo=asymre", *CALCULATOR, "steps=6", "checkpoint_every=2", "sync=on_policy",
         "sync.offset=2",
     )  # fmt: skip
     whole = run(tmp_path / "whole", *overrides)
-    for until in (1, 3, 4):
+    for until in (3,):
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "cut", *overrides, until=until)
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
@@ -496,28 +455,18 @@ def test_a_resumed_run_of_several_turns_is_the_uninterrupted_one(tmp_path):
     assert any("⟦" in text for text in shown)
 
 
-def test_gold_answers_score_and_others_do_not():
-    task = experiment(*SMALL, *CALCULATOR).dataset
-    assert isinstance(task, MultiTurnDataset)
-    assert not isinstance(experiment(*SMALL).dataset, MultiTurnDataset)
-    assert report(task, inline_verifier(task.verify)).accepted == 64 + 16
-    assert task.verify("#3", "#3").accuracy == 1
-    for wrong in ("3", "#3 ", "?3", "#4", ""):
-        assert task.verify(wrong, "#3").reward == 0
-
-
 @pytest.mark.parametrize(
     ("turn", "reply"),
     [("?3+4", "7"), ("?7+7", "6"), ("?7*5", "3"), ("?9*9", "1"), ("3+4", None), ("?3+4 ", None),
      ("#7", None), ("?3-4", None), ("?33+4", None), ("?3+4\n", None), ("", None), ("?٣+4", None)],
 )  # fmt: skip
-def test_the_calculator_replies_to_queries_only(turn, reply):
+def test_calculator_replies(turn, reply):
     task = experiment(*CALCULATOR).dataset
     problem = Problem((), "")
     assert task.reply(problem, [turn]) == task.reply(problem, ["?1+1", turn]) == reply
 
 
-def test_demonstrations_are_trajectories_of_the_task():
+def test_demonstrations():
     """Each is what the environment would have said; a perfect author is always right."""
     sets = ("dataset.hard_error=0", "dataset.easy_error=0"), ()
     rates = []
@@ -538,21 +487,3 @@ def test_demonstrations_are_trajectories_of_the_task():
         rates.append(np.mean(right))
     assert rates[0] == 1
     assert 0.3 < rates[1] < 0.6
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("dataset.max_turns=4", ["dataset.max_turns=4", "above max_steps=4"]),
-        ("dataset.max_turns=null", ["dataset.max_turns"]),
-        ("dataset.max_response_tokens=2041",
-         ["max_prompt_tokens=16", "twice dataset.max_response_tokens=2041", "context of 4096"]),
-        ("+dataset.turns=3", ["dataset.turns: is not a key", "max_turns"]),
-    ],
-)  # fmt: skip
-def test_bad_input(override, expected, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    line = refused([*SMALL, *CALCULATOR, override], monkeypatch, capfd)
-    for part in expected:
-        assert part in line
-    assert list(tmp_path.iterdir()) == []

