@@ -17,6 +17,7 @@ PACKAGES = {
     "PIL": "pillow", "antlr4": "antlr4-python3-runtime", "hydra": "hydra-core", "yaml": "pyyaml",
 }  # fmt: skip
 
+ELSEWHERE = "another process is running it"  # the end of the error for a locked run folder
 GOES_ON = "interrupted; finished runs are kept, the same command continues"  # of a sweep
 
 

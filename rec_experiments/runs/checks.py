@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 import torch
+from transformers import PretrainedConfig
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.text import LongPrompts, TextDataset
@@ -13,6 +14,10 @@ from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.types import Dataset, MultiTurnDataset, Problem
 
 TOKEN_BYTES = 40  # of a sampled token and its log-probability in a batch
+CHANGING_ROPE = (
+    "dynamic",
+    "longrope",
+)  # beyond the original context, rotations depend on the batch
 
 
 def pick_device(name: str, world: World) -> torch.device:
@@ -73,6 +78,22 @@ def check_context(dataset: Dataset, chat: ChatTemplate) -> None:
             f"dataset.max_response_tokens={response} it exceeds the model's context of "
             f"{chat.context} tokens"
         )
+
+
+def check_rope(dataset: Dataset, config: PretrainedConfig) -> None:
+    """Raise UserError if a sequence may be so long that the rotary embedding of all others in its
+    batch changes: results would then depend on the split into micro-batches."""
+    settings = getattr(config, "rope_parameters", None) or {}
+    for rope in [settings, *(each for each in settings.values() if isinstance(each, dict))]:
+        longest = dataset.max_prompt_tokens + dataset.max_response_tokens
+        original = rope.get("original_max_position_embeddings", config.max_position_embeddings)
+        if rope.get("rope_type") in CHANGING_ROPE and longest > original:
+            raise UserError(
+                f"dataset.max_prompt_tokens={dataset.max_prompt_tokens}: with "
+                f"dataset.max_response_tokens={dataset.max_response_tokens} a sequence may exceed "
+                f"{original} tokens, beyond which this model's {rope['rope_type']} embedding of "
+                "shorter sequences depends on the batch; choose smaller limits"
+            )
 
 
 def short_enough(

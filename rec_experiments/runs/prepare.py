@@ -30,6 +30,7 @@ from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.runs.checks import (
     check_context,
     check_memory,
+    check_rope,
     machine_memory,
     pick_device,
     short_enough,
@@ -72,6 +73,7 @@ def prepare(
     model = experiment.model.model()
     chat = ChatTemplate(experiment.model.tokenizer(), model)
     check_context(dataset, chat)
+    check_rope(dataset, model.config)
     train_problems = short_enough(dataset, chat, train_problems, "training", note)
     eval_problems = short_enough(dataset, chat, eval_problems, "evaluation", note)
     if isinstance(dataset, MultiTurnDataset):

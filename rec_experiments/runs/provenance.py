@@ -1,9 +1,11 @@
 """Where a run came from: enough to repeat it, or to see why that is not possible."""
 
+import hashlib
 import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 from rec_experiments.config import plugins
 from rec_experiments.config.identity import RELEASE
 from rec_experiments.runs import checkout
+from rec_experiments.types import Problem
 
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",
@@ -23,17 +26,17 @@ SOURCE = "source.json"  # next to a copied package: the commit and the diff of t
 # Recorded of every start of a run; provenance.json has everything else of the newest start only.
 OF_A_START = (
     "time", "command", "release", "commit", "diff", "left_out", "copy", "device", "cpu_capability",
-    "ranks", "shared_draws",
+    "ranks", "data", "shared_draws",
 )  # fmt: skip
 
 
-def collect(config: dict[str, Any]) -> dict[str, Any]:
+def collect(config: dict[str, Any], data: str) -> dict[str, Any]:
     """Release, commit, uncommitted diff, package versions, device and command of this process.
 
-    config: the run's resolved configuration. cpu_capability: torch's instruction set; results of
-    different instruction sets, or different numbers of ranks, differ by rounding. shared_draws:
-    responses from the initial weights may come from another run of the same sweep, in which case
-    time/rollout of those batches is meaningless.
+    config: the run's resolved configuration. data: of `data_digest`. cpu_capability: torch's
+    instruction set; results of different instruction sets, or different numbers of ranks, differ by
+    rounding. shared_draws: responses from the initial weights may come from another run of the same
+    sweep, in which case time/rollout of those batches is meaningless.
     """
     import torch
 
@@ -50,10 +53,27 @@ def collect(config: dict[str, Any]) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "ranks": config.get("ranks"),
+        "data": data,
         "shared_draws": bool(os.environ.get(shared.FOLDER)),
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in plugins.packages()},
     }
+
+
+def data_digest(*sets: Sequence[Problem]) -> str:
+    """A digest of the problems of a run: of their messages and answers, in order."""
+    found = hashlib.sha256()
+    for problems in sets:
+        for problem in problems:
+            found.update(f"{problem.messages!r} {problem.answer!r}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def has_other_data(origin: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether the last start of a run was on other problems than those of `now`. A start without a
+    digest, by an older release, counts as the same."""
+    known = [start["data"] for start in starts(origin) if start.get("data")]
+    return bool(known and now.get("data")) and known[-1] != now["data"]
 
 
 def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[str, Any]:

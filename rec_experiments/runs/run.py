@@ -48,7 +48,8 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         signals: list[int] = []  # signals to stop that have arrived
         stack.enter_context(on_stop(signals.append))  # before the status becomes `running`
         stack.callback(folder.unlock)
-        folder.start(config, provenance.collect(config), experiment.remake)
+        data = provenance.data_digest(trainer.rollouts.problems, trainer.evaluator.problems)
+        folder.start(config, provenance.collect(config, data), experiment.remake)
         with recording_early_end(folder, reporter.note) as cleanups:
             if world.leads:  # the messages are read from files that only the first rank writes
                 for line in start_messages(experiment, folder, trainer, replaced):

@@ -31,7 +31,7 @@ import yaml
 
 from rec_experiments.config.identity import identity, refuse_other
 from rec_experiments.distributed import ALONE, World
-from rec_experiments.errors import UserError
+from rec_experiments.errors import ELSEWHERE, UserError
 from rec_experiments.files import (
     PARTIAL,
     PRIVATE,
@@ -138,13 +138,18 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
-            raise UserError(f"run_dir={self.path}: another process is running it")
+            raise UserError(f"run_dir={self.path}: {ELSEWHERE}")
         self.check(config)  # again: another process may have run since the first check
         for folder in (self.path, self.checkpoints):
             for left in folder.glob(PARTIAL):  # by a process that was killed while writing
                 remove(left)
         if remake and self.other_releases():
             self._clear()
+        elif self._checkpoints.steps() and provenance.has_other_data(self.provenance(), now):
+            raise UserError(
+                f"run_dir={self.path}: the problems of its data set have changed since it started; "
+                "restore the data, or choose another run_dir"
+            )
         origin = provenance.after(self.provenance(), now, max([0, *self._checkpoints.steps()]))
         write_atomic(
             self.path / CONFIG,

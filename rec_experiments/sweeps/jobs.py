@@ -231,6 +231,8 @@ def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
 
     Raises UserError for a scale without arms if other scales have some.
     """
+    if isinstance(node["only"], str):  # one label, without brackets
+        node = {**node, "only": [node["only"]]}
     at, scale = node.get("at", {}), node.get("scale")
     merged = OmegaConf.to_container(OmegaConf.merge(node, at.get(scale, {})))
     with_arms = [name for name, special in at.items() if special.get("arms")]

@@ -65,7 +65,7 @@ def swept(tmp_path_factory) -> Path:
     for job in sweeps.jobs(sweeps.load_figure("fig3", overrides), overrides):
         write_run(job.path, rows_of(job.label, job.config["seed"], job.config["steps"]))
         (job.path / "config.yaml").write_text(yaml.safe_dump(job.config))
-        (job.path / "provenance.json").write_text(json.dumps(provenance.collect(job.config)))
+        (job.path / "provenance.json").write_text(json.dumps(provenance.collect(job.config, "")))
     return folder
 
 

@@ -42,13 +42,13 @@ def test_secrets_are_listed():
 
 
 def test_collected_values(monkeypatch):
-    found = provenance.after({}, provenance.collect({}), 0)
+    found = provenance.after({}, provenance.collect({}, ""), 0)
     assert found["starts"][0]["cpu_capability"]
     assert (found["release"], found["starts"][0]["release"]) == (RELEASE, RELEASE)
     assert found["shared_draws"] is False
     assert provenance.remarks(found) == []
     monkeypatch.setenv(shared.FOLDER, "/somewhere")
-    assert provenance.collect({})["shared_draws"] is True
+    assert provenance.collect({}, "")["shared_draws"] is True
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,20 @@ def again(folder: RunFolder, config: dict) -> RunFolder:
     return found
 
 
+def test_run_does_not_resume_on_other_data(tmp_path, config):
+    """Only a run that has a state is bound to its data."""
+    folder = RunFolder(tmp_path / "run")
+    folder.start(config, {"data": "first"})
+    folder.unlock()
+    folder.start(config, {"data": "second"})
+    folder.save_checkpoint(1, state(1))
+    folder.unlock()
+    folder.start(config, {"data": "second"})
+    folder.unlock()
+    with pytest.raises(UserError, match="problems of its data set have changed since it started"):
+        folder.start(config, {"data": "third"})
+
+
 def state(step: int) -> dict:
     return {"step": step, "weights": {}}
 

@@ -17,6 +17,7 @@ import time
 
 import pytest
 from conftest import SMALL, resolve
+from hydra_plugins.rec_arm_sweeper.slurm import outside_of_jobs
 from kill_and_resume import differences
 from omegaconf import OmegaConf
 
@@ -515,3 +516,12 @@ def slurm_launcher(**resources):
     launcher = SlurmLauncher(site={}, setup=[], container=None, options={}, **resources)
     launcher.choice = "test"
     return launcher
+
+
+def test_submission_hides_the_variables_of_the_job_it_comes_from(monkeypatch):
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    with outside_of_jobs():
+        assert "SLURM_MEM_PER_CPU" not in os.environ
+        assert os.environ["SLURM_CONF"] == "/etc/slurm.conf"
+    assert os.environ["SLURM_MEM_PER_CPU"] == "100"

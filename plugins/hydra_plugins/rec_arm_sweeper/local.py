@@ -22,6 +22,7 @@ from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.rec_arm_sweeper._job import failure, last_line
 from omegaconf import DictConfig
 
+from rec_experiments.errors import ELSEWHERE
 from rec_experiments.files import no_link
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class LocalLauncher(Launcher):
                     for connection in wait(list(running)):
                         index, process, started = running.pop(connection)
                         reasons[index] = reason = _result(connection, process)
-                        seconds, ended = time.monotonic() - started, "failed" if reason else "done"
+                        seconds, ended = time.monotonic() - started, _ended(reason)
                         head = f"[{len(reasons)}/{len(jobs)}] {ended} in {seconds:.0f} s:"
                         print(head, *jobs[index].overrides, flush=True)
             finally:
@@ -93,6 +94,12 @@ class LocalLauncher(Launcher):
                 for _, process, _ in running.values():
                     process.join()
         return [reasons[index] for index in range(len(jobs))]
+
+
+def _ended(reason: str | None) -> str:
+    if reason and reason.endswith(ELSEWHERE):
+        return "skipped, as another process runs it,"
+    return "failed" if reason else "done"
 
 
 def _exit(number: int) -> None:

@@ -2,11 +2,12 @@
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn
@@ -18,6 +19,20 @@ from omegaconf import DictConfig
 
 if TYPE_CHECKING:
     from rec_experiments import sweeps
+
+
+@contextlib.contextmanager
+def outside_of_jobs() -> Iterator[None]:
+    """Hide the variables of the job that this process may be in. The submitted jobs would inherit
+    them, and SLURM refuses those that contradict their own resources."""
+    inherited = {key: os.environ[key] for key in os.environ if key.startswith(("SLURM_", "SRUN_"))}
+    inherited.pop("SLURM_CONF", None)
+    for key in inherited:
+        del os.environ[key]
+    try:
+        yield
+    finally:
+        os.environ.update(inherited)
 
 
 class SlurmLauncher(Launcher):
@@ -59,6 +74,9 @@ class SlurmLauncher(Launcher):
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise UserError(f"hydra/launcher={self.choice}: sbatch not found; use a login node")
         resources = self._for_gpus(max(sweeps.gpus_of(job.config) for job in jobs))
+        output = jobs[0].config["output_dir"]
+        if "%" in output:
+            raise UserError(f"output_dir={output}: SLURM replaces % in names of its log files")
         submission = sweeps.prepare(title, jobs)
         python = shlex.join([*IGNORE_USR2, sys.executable])  # until submitit handles it
         executor = submitit.SlurmExecutor(submission.folder, python=python)
@@ -70,7 +88,8 @@ class SlurmLauncher(Launcher):
                 additional_parameters={"requeue": True, **self.options},
                 **resources,
             )
-            with contextlib.redirect_stderr(io.StringIO()):  # the error repeats it
+            quiet = contextlib.redirect_stderr(io.StringIO())  # the error repeats it
+            with quiet, outside_of_jobs():
                 executor.map_array(
                     supervise,
                     [self._command(submission, number) for number in range(len(jobs))],
@@ -81,6 +100,12 @@ class SlurmLauncher(Launcher):
         except (ValueError, submitit.core.utils.FailedJobError) as error:
             shutil.rmtree(submission.folder)
             reason = first_line(error).removeprefix("sbatch: error: ")
+            if "Invalid job array" in reason:
+                reason += (
+                    f"; this cluster may accept fewer than {len(jobs)} jobs in one array "
+                    "(MaxArraySize of `scontrol show config`): submit some at a time, with "
+                    "seed=0,1 or hydra.sweeper.only=[…]"
+                )
             raise UserError(f"hydra/launcher={self.choice}: {reason}") from error
         return submission
 

@@ -101,18 +101,26 @@ class ArmSweeper(Sweeper):
     def _run(self, waiting: list["sweeps.Job"]) -> None:
         """Run the jobs and wait for them. Exits with 1 if one failed."""
         from rec_experiments import sweeps
-        from rec_experiments.errors import printable
+        from rec_experiments.errors import ELSEWHERE, printable
 
         if isinstance(self.launcher, BasicLauncher):  # in this process
             reasons = [failure(self.task, job) for job in waiting]
         else:
             reasons = self.launcher.run(waiting)
+        unfinished = [
+            pair for pair in zip(waiting, reasons, strict=True) if not sweeps.finished(pair[0])
+        ]
         failed = [
             f"{job.path}: {reason or 'ended without an error, but its run is not done'}"
-            for job, reason in zip(waiting, reasons, strict=True)
-            if not sweeps.finished(job)
+            for job, reason in unfinished
+            if not (reason and reason.endswith(ELSEWHERE))
         ]
-        print(f"{len(waiting) - len(failed)} done, {len(failed)} failed", flush=True)
+        elsewhere = len(unfinished) - len(failed)
+        print(
+            f"{len(waiting) - len(unfinished)} done, {len(failed)} failed"
+            + (f", {elsewhere} running in another process" if elsewhere else ""),
+            flush=True,
+        )
         if failed:
             print("failed:", *map(printable, failed), sep="\n  ", file=sys.stderr)
             sys.exit(1)
