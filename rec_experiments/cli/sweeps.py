@@ -10,7 +10,16 @@ from pathlib import Path
 from rec_experiments.cli import train
 from rec_experiments.cli.parser import OVERRIDES, Parser
 from rec_experiments.errors import printable
-from rec_experiments.sweeps.jobs import Job, distinct, jobs, load_figure, names, summary
+from rec_experiments.sweeps.jobs import (
+    Job,
+    distinct,
+    gpus_of,
+    jobs,
+    load_figure,
+    names,
+    outline,
+    summary,
+)
 from rec_experiments.sweeps.state import ACTIVE, State, survey
 from rec_experiments.sweeps.submission import RECORD, read
 
@@ -38,10 +47,11 @@ def main(args: Namespace) -> None:
 
 
 def show_jobs(name: str, overrides: list[str]) -> None:
-    runs = _runs(name, overrides)
-    for job in runs:
-        print(shlex.join(job.overrides))
-    print(summary(load_figure(name, overrides), runs), file=sys.stderr)
+    figure = load_figure(name, overrides)
+    points, first = outline(figure, overrides)
+    for point in points:
+        print(shlex.join(point.overrides))
+    print(summary(figure, len(points), gpus_of(first.config)), file=sys.stderr)
 
 
 def show_states(name: str, overrides: list[str]) -> None:

@@ -23,13 +23,14 @@ from rec_experiments.config.composition import files_under
 from rec_experiments.files import cache_folder, read_regular, write_atomic
 
 Values = dict[str, Any]  # a composed configuration, resolved
+Keep = Callable[[list[str], Callable[[], Values]], Values]
 
 # In an override: the result depends on more than the digest covers.
 VOLATILE = ("${", "searchpath")
 
 
 @contextlib.contextmanager
-def keeping() -> Iterator[Callable[[list[str], Callable[[], Values]], Values]]:
+def keeping() -> Iterator[Keep]:
     """Yields `kept(overrides, compose)`, which composes unless an earlier call did.
 
     New compositions are saved at the end of the block. Without a cache folder nothing is kept.

@@ -22,7 +22,7 @@ from rec_experiments.config.experiment import Experiment, check_seed
 from rec_experiments.config.identity import identity, run_path
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps.compositions import Values, keeping
+from rec_experiments.sweeps.compositions import Keep, Values, keeping
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 # What a figure may show of its runs.
@@ -175,11 +175,27 @@ def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
     labels may share a run folder. Raises UserError for a wrong override.
     """
     with composing(), keeping() as kept:
+        return _composed(figure, expand(figure, overrides or []), kept)
 
-        def composed(lines: list[str]) -> Values:
-            return kept(lines, lambda: checked(compose("config", lines)))
 
-        return compose_jobs(expand(figure, overrides or []), composed, figure.heading)
+def outline(figure: Figure, overrides: list[str]) -> tuple[list[Point], Job]:
+    """The points of the figure, each combination of overrides once, and the first as a job.
+
+    Composes that job alone: the others are neither checked nor known by their run folders. Raises
+    UserError for an override that the first job does not accept.
+    """
+    with composing(), keeping() as kept:
+        points = {frozenset(point.overrides): point for point in expand(figure, overrides)}
+        found = list(points.values())
+        [job] = _composed(figure, found[:1], kept)
+        return found, job
+
+
+def _composed(figure: Figure, points: list[Point], kept: Keep) -> list[Job]:
+    def composed(lines: list[str]) -> Values:
+        return kept(lines, lambda: checked(compose("config", lines)))
+
+    return compose_jobs(points, composed, figure.heading)
 
 
 def sweep_of(node: dict[str, Any]) -> Sweep:
@@ -372,9 +388,8 @@ def gpus_of(config: dict[str, Any]) -> int:
     return config["ranks"] * (2 if config["pipeline"]["kind"] == "overlap" else 1)
 
 
-def summary(figure: Figure, runs: list[Job]) -> str:
-    """The resources that the figure's runs need."""
-    number, gpus = len(runs), max((gpus_of(job.config) for job in runs), default=0)
+def summary(figure: Figure, number: int, gpus: int) -> str:
+    """The resources for a number of the figure's runs, each on `gpus` GPUs."""
     if not gpus:
         return f"{number} runs, no GPU, about {number * figure.hours:.1f} hours on one core"
     return (

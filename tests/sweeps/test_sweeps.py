@@ -602,7 +602,8 @@ def test_the_local_launcher_needs_a_process(multirun, jobs):
     assert done.stderr.strip() == f"error: hydra.launcher.jobs={jobs}: must be at least 1"
 
 
-def test_list_prints_each_run_once_and_what_it_would_ask_for(capsys):
+def test_list_prints_each_run_once_and_its_resources(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
     run_command("sweeps", *["list", "fig5", "sync=offline,on_policy", "seed=0"])
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 8
@@ -617,6 +618,6 @@ def test_gpu_hours_add_up():
         figure = sweeps.load_figure("fig6", overrides)
         runs = sweeps.jobs(figure, overrides)
         assert {sweeps.gpus_of(job.config) for job in runs} == {gpus}
-        assert sweeps.summary(figure, runs).endswith(
+        assert sweeps.summary(figure, len(runs), gpus).endswith(
             f"{3 * gpus} GPUs to run all at once, {3 * gpus * figure.hours:g} GPU-hours"
         )

@@ -10,7 +10,7 @@ from rec_experiments.analysis.claims.verdict import Verdict
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
-from rec_experiments.analysis.report.curves import Column, columns
+from rec_experiments.analysis.report.columns import Column, columns
 from rec_experiments.analysis.results.figure_data import (
     FigureData,
     best_of,

@@ -20,14 +20,8 @@ from hypothesis import strategies as st
 
 from rec_experiments.analysis.regime.arms import names
 from rec_experiments.analysis.report import contents
-from rec_experiments.analysis.report.curves import (
-    EVALUATED,
-    MOST_ROWS,
-    TOTALS,
-    columns,
-    pack,
-    script_data,
-)
+from rec_experiments.analysis.report.columns import EVALUATED, MOST_ROWS, TOTALS, columns
+from rec_experiments.analysis.report.curves import pack, script_data
 
 
 def unpack(text: str) -> np.ndarray:
