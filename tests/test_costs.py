@@ -5,13 +5,11 @@
 2. Drawing: each distinct prefix of what is said is computed once, whatever K.
 3. A checkpoint: as many objects for a million tokens as for ten (tests/rollout/test_packed.py); at
    most as many pending batches as the schedule makes (tests/rollout/test_overlap.py).
-4. A sweep: as many compositions for ten seeds as for one.
-5. Claims and reports: each run is read once, however many figures show it, and not at all while
-   nothing has changed (tests/results/test_remembered.py).
+4. A sweep: as many compositions for three seeds as for one (tests/sweeps/test_sweeps.py).
+5. Claims and reports: each run is read once, however many figures show it.
 """
 
 import itertools
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -21,12 +19,10 @@ from fabricated import rows_of, write_run
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments import sweeps
 from rec_experiments.analysis.results.runs import read_run
 from rec_experiments.rng import TRAIN
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.sweeps import compositions
 from rec_experiments.types import Response, Rollouts, SampleKey, VerifierResult
 
 PROMPT = [5, 6, 7]
@@ -108,30 +104,6 @@ def test_each_distinct_prefix_is_computed_once(draws):
     said = [response.tokens for response in responses]
     unfinished = {tuple(s[:n]) for s in said for n in range(1, limit) if n < len(s)}
     assert sum(computed) == len(unfinished)
-
-
-def test_seeds_of_a_sweep_share_their_compositions(monkeypatch, tmp_path):
-    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
-    jobs, composed = import_module("rec_experiments.sweeps.jobs"), []
-    original = jobs.compose
-
-    def compose(*arguments, **options):
-        composed.append(arguments)
-        return original(*arguments, **options)
-
-    def count(seeds: str) -> tuple[int, int]:
-        compositions._read.cache_clear()
-        composed.clear()
-        (tmp_path / seeds).mkdir()
-        monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / seeds))
-        overrides = ["sync=offline", f"seed={seeds}"]
-        found = sweeps.jobs(sweeps.load_figure("fig5", overrides), overrides)
-        return len(found), len(composed)
-
-    monkeypatch.setattr(jobs, "compose", compose)
-    one, ten = count("0"), count("0,1,2,3,4,5,6,7,8,9")
-    compositions._read.cache_clear()
-    assert ten == (10 * one[0], one[1])
 
 
 def test_a_run_is_read_once_until_it_changes(tmp_path, monkeypatch):

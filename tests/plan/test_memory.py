@@ -41,7 +41,7 @@ def near(copies, rel=0.02):
     return pytest.approx(copies * WEIGHTS, rel=rel)
 
 
-@pytest.mark.parametrize("extra", [(), ("kl_every=1",), ("updates=slow_fast",)])
+@pytest.mark.parametrize("extra", [(), ("kl_every=1", "updates=slow_fast")])
 def test_a_run_takes_what_is_planned(extra, tmp_path):
     """On a CPU, which is device and host in one. One more copy of the weights would show."""
     shape = SMALL | {"hidden_size": 384, "intermediate_size": 768, "vocab_size": 258,

@@ -122,7 +122,6 @@ def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):
     [
         (["gpu=a100"], "gpu=a100: unknown; allowed: h100-80, a100-80, h200-141, a100-40"),
         (["gpus=5"], "gpus=5: unknown; allowed: 1x80gb, 2x80gb, 8x80gb"),
-        (["margin_gb=x"], "margin_gb=x: must be a number of at least 0, and finite"),
         (["margin_gb=-1"], "margin_gb=-1: must be a number of at least 0, and finite"),
         (["train_efficiency=0"], "train_efficiency=0: must be a number above 0, and finite"),
         (
@@ -130,14 +129,8 @@ def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):
             "push_gb_per_second=inf: must be a number above 0, and finite",
         ),
         (["prompt_tokens=inf"], "prompt_tokens=inf: must be a number of at least 1, and finite"),
-        (["response_tokens=0.4"], "response_tokens=0.4: must be a number of at least 1, and f"),
         (["padding=1"], "padding=1: must be a number of at least 0, and below 1"),
         (["setting=mini/gsm8k"], "model: a plan needs a model of transformers"),
-        (
-            ["setting=paper/guru", "word"],
-            "unrecognized arguments: word; see python -m rec_experiments plan --help",
-        ),
-        (["setting=paper/gruu"], "setting=paper/gruu: no such choice; did you mean paper/guru?"),
         (
             ["setting=paper/gsm8k", "dataset.max_response_tokens=1000000000"],
             "dataset.max_response_tokens=1000000000: must be below the model's context of 32768",

@@ -1,7 +1,6 @@
 """Compositions are kept in a cache file, and equal what Hydra composes.
 
-1. A job is what Hydra composes from its overrides: all values, and its folder. Every arm, schedule
-   and seed of every sweep is in one of the jobs that are compared.
+1. A job is what Hydra composes from its overrides: all values, and its folder.
 2. A later process reads them from the cache file, without Hydra; figures share compositions.
 3. What depends on more than overrides, files and code is not kept.
 """
@@ -21,7 +20,6 @@ from rec_experiments.sweeps import compositions
 
 jobs_module = import_module("rec_experiments.sweeps.jobs")  # `sweeps.jobs` is the function
 
-OTHER_SCALES = ["mini_chain", "small", "paper"]
 FEW = ["sync=offline", "seed=0,1"]
 BENCHMARK = ["sync=interval20", "seed=0", "hydra.sweeper.only=[DAPO,REC-Ring-*]"]
 
@@ -62,12 +60,17 @@ def covering(jobs):
             yield job
 
 
-@pytest.mark.parametrize("name", sweeps.names())
 @pytest.mark.parametrize(
-    "scale", ["mini", *(pytest.param(s, marks=pytest.mark.long) for s in OTHER_SCALES)]
+    ("name", "chosen"),
+    [
+        ("fig4", []),
+        ("fig10", ["scale=paper"]),
+        ("staleness", BENCHMARK),
+        ("staleness_noise", BENCHMARK[1:]),
+        ("paper2_fig2", ["scale=mini_chain", "seed=0"]),
+    ],
 )
-def test_jobs_equal_hydras_compositions(name, scale, new_process, composed):
-    chosen = [f"scale={scale}", *(BENCHMARK if name.startswith("staleness") else ())]
+def test_jobs_equal_hydras_compositions(name, chosen, new_process, composed):
     jobs = all_jobs(name, chosen)
     assert jobs
     for job in covering(jobs):

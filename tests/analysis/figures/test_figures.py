@@ -260,10 +260,6 @@ def test_unknown_methods_and_variants_of_one_are_distinct():
         assert len(set(style.looks(labels).values())) == len(labels)
 
 
-def test_known_methods_are_distinct():
-    assert len(set(style.METHODS.values())) == len(style.METHODS)
-
-
 # Schedule and masks ------------------------------------------------------------------------------
 
 
@@ -279,12 +275,6 @@ def test_timeline_obeys_the_schedule(interval, offset):
         assert one.drawn + 1 <= two.drawn
         assert one.trained + 1 <= two.trained
     assert slots[0].trained == max(1, offset)
-
-
-def test_timeline_of_the_papers_two_schedules():
-    four, lagged = fig2.SCHEDULES
-    assert [slot.drawn for slot in fig2.timeline(four, 8)] == [0, 1, 2, 3, 5, 6, 7, 8]
-    assert [slot.trained for slot in fig2.timeline(lagged, 4)] == [4, 5, 6, 7]
 
 
 def test_active_regions_are_those_of_the_equations():

@@ -1,7 +1,7 @@
 """What these tests lock: an alarm sounds where the median of the last points leaves its range.
 
 1. Values against a plain computation, row by row, whatever is missing in between.
-2. The step since which it sounds, and the first at which it did.
+2. The step since which it sounds.
 3. A run that is too short, or whose first values are 0, says nothing.
 4. The thresholds of the package: a run that collapses sounds, a level one does not.
 """
@@ -13,13 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.analysis.regime.alarms import (
-    ALARMS,
-    Alarm,
-    active_alarms,
-    first_alarm,
-    values_of,
-)
+from rec_experiments.analysis.regime.alarms import ALARMS, Alarm, active_alarms, values_of
 from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.errors import UserError
 
@@ -59,14 +53,12 @@ def test_the_course_is_the_median_of_the_last_measurements(values, last, first):
     assert found == pytest.approx(list(expected.values()))
 
 
-def test_since_when_and_the_first_time():
+def test_since_when():
     rows = rows_of([1, 1, 1, 9, 9, 9, 1, 1, 1, 9, 9, 9, 9])
     high = alarm(3, high=5.0)
-    assert first_alarm(rows, high) == 5  # the second nine makes the median
     [found] = active_alarms(rows, [high, alarm(3, low=0.5)])
     assert (found.alarm, found.value, found.since) == (high, 9.0, 11)
     assert active_alarms(rows[:10], [high]) == []
-    assert first_alarm(rows[:4], high) is None
     [whole] = active_alarms(rows_of([9, 9, 9]), [high])
     assert whole.since == 3
 

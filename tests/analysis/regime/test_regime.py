@@ -256,11 +256,6 @@ def test_a_folder_without_a_run_is_one_line(tmp_path, configs):
         arms_of([write_run(tmp_path / "other", {"a": 1}, rows_of(EVERY_20, 3))])
 
 
-@pytest.mark.parametrize("staleness", ["x", float("nan"), None])
-def test_a_lag_that_is_no_number_is_none(staleness):
-    assert quantities.lag({"step": 1, "train/staleness": staleness}) is None
-
-
 def arm(config: dict, made: Schedule, steps: int = 60, section: str = "", **metrics) -> Arm:
     run = Run(
         arm="", column="", seed=0, path=Path(), state="done", rows=rows_of(made, steps, **metrics)
@@ -274,12 +269,6 @@ def published(**changes) -> Published:
     about = {"name": "y", "source": "s", "setting": "t", "read": "text", "arms": {"algo": "GRPO"}}
     given = {"quantity": "clip_fraction", "lags": (1, 3), "low": 0.1, "high": 0.2}
     return Published(**{**first, **about, **given, **changes})
-
-
-def test_where_a_value_lies():
-    places = [published().place(value) for value in (0.05, 0.1, 0.15, 0.2, 0.3)]
-    assert places == ["below", "inside", "inside", "inside", "above"]
-    assert published(low=None).place(-1e9) == published(high=None).place(1e9) == "inside"
 
 
 def test_an_arm_is_compared_where_its_configuration_fits():
@@ -562,7 +551,6 @@ ENTRY = {
         (["check"], {}, "no runs are named"),
         (["nowhere"], {}, "nowhere: is not a run folder"),
         (["seed=0"], {}, "seed=0: selects runs of a sweep"),
-        (["runs=."], {}, "runs: selects runs of a sweep"),
         (["sweep=fig3", "here"], {}, "here: not allowed with sweep=fig3"),
         (["sweep=fig99"], {}, "sweep=fig99: no such figure"),
         (["RUN", "out=regime.txt"], {}, "out=regime.txt: the name must end in .json or .md"),
@@ -573,11 +561,7 @@ ENTRY = {
         (["check", "RUN"], {"lags": [1]}, "entry 1: lags=[1]: must be two whole numbers"),
         (["check", "RUN"], {"part": "late"}, "entry 1: part=late: must be start, middle, end"),
         (["check", "RUN"], {"wise": 1}, "entry 1: wise is not a key"),
-        (["check", "RUN"], {"quantity": 3}, "entry 1: quantity=3: must be text"),
-        (["check", "RUN"], {"arms": [1]}, "entry 1: arms=[1]: must be keys and values"),
-        (["check", "RUN"], {"optional": "no"}, "entry 1: optional=no: must be true or false"),
         (["check", "RUN"], {"low": float("nan")}, "entry 1: low=nan: must be a number"),
-        (["check", "RUN"], {"high": None}, "entry 1: low=None, high=None: must be a range"),
         (["check", "RUN"], {"low": 2}, "entry 1: low=2, high=1: must be a range"),
     ],
 )

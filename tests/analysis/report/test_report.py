@@ -390,7 +390,6 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
         (["runs=/nowhere"], ["runs=/nowhere", "no such folder"]),
         (["out=page.pdf"], ["out=page.pdf", ".html"]),
         (["out=/dev/null/page.html", "figures=fig8"], ["out=/dev/null/page.html", "written"]),
-        (["wandb="], ["wandb=:", "ENTITY/PROJECT"]),
         (["wandb=project"], ["wandb=project", "ENTITY/PROJECT"]),
         (["wandb=a/b", "out=x.html"], ["out:", "wandb="]),
         (["wandb=a/b", "figures=fig8"], ["figures=fig8", "fig3"]),

@@ -197,11 +197,6 @@ def test_points_are_the_finite_numbers_and_a_measurement_has_no_other(values):
             statistics.measured(rows, "m")
 
 
-def test_a_metric_of_some_rows_is_taken_at_their_steps_and_nan_is_left_out():
-    rows = [{"step": 0, "m": 1.0}, {"step": 1}, {"step": 2, "m": math.nan}, {"step": 3, "m": 2}]
-    assert points(rows, "m") == ([0, 3], [1.0, 2])
-
-
 # One run -----------------------------------------------------------------------------------------
 
 

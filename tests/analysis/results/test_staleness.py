@@ -296,12 +296,3 @@ def test_the_picture_has_columns_that_are_no_ages():
     assert names == list(RATES)
     drawn = {c.get_label(): list(c[0].get_ydata()) for c in axes.containers}
     assert drawn["GRPO"] == pytest.approx(list(RATES.values()))
-
-
-def test_names_keep_their_order_and_distance():
-    placed = picture._apart({"a": 0.99, "b": 0.98, "c": 0.1, "d": 0.97})
-    assert sorted(placed, key=placed.get) == ["c", "d", "b", "a"]
-    heights = sorted(placed.values())
-    assert min(np.diff(heights)) >= picture.LINE - 1e-12
-    assert heights[-1] <= 1
-    assert placed["c"] == 0.1

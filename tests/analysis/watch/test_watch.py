@@ -84,8 +84,8 @@ def test_a_run_without_an_owner_stalls(tmp_path):
 
     assert state() == "running"
     past = time.time() - STALLED - 60
-    for name in ("status.json", "metrics.jsonl"):
-        os.utime(path / name, (past, past))
+    for file in path.iterdir():
+        os.utime(file, (past, past))
     assert state() == "stalled"
     with open(path / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -120,7 +120,6 @@ def test_folders_are_found_and_strangers_named(tmp_path):
     ("name", "text"),
     [
         ("config.yaml", "{"),
-        ("config.yaml", "algo: 3"),
         ("config.yaml", "steps: many"),
         ("status.json", ""),
         ("metrics.jsonl", "x\n{}\n"),
@@ -339,13 +338,11 @@ def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
     [
         (["/nowhere"], ["/nowhere", "no such folder"]),
         (["every=soon"], ["every=soon", "0.1"]),
-        (["every=nan"], ["every=nan"]),
         (["once=yes"], ["once=yes", "true or false"]),
         (["alarms=/nowhere.yaml"], ["/nowhere.yaml"]),
         (["sweep=fig77"], ["fig77"]),
         (["sweep=fig3", "runs/a"], ["runs/a", "sweep=fig3"]),
         (["seed=0"], ["seed=0", "sweep"]),
-        (["runs=."], ["runs", "sweep"]),
     ],
 )
 def test_bad_input_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
