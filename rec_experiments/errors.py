@@ -43,6 +43,8 @@ def mistake(error: Exception) -> UserError | None:
     if isinstance(error, ModuleNotFoundError) and (module := _missing(error)):
         package = PACKAGES.get(module, module.replace("_", "-"))
         return UserError(f"{package}: is not installed here; python -m pip install {package}")
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # of os.getcwd
+        return UserError("the current folder has been removed; change to one that exists")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return UserError(f"{error.filename}: is too long for the name of a file")
     return None

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rec_experiments import distributed
+from rec_experiments.cli.parser import PROGRAM
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.errors import (
@@ -81,6 +82,7 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     words = sys.argv[1:]
     with one_line_errors():
         check_options(words)
+        check_multirun(words)
         schema.register()
         try:
             start(reporting)()
@@ -91,6 +93,16 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
         except KeyboardInterrupt:
             print(GOES_ON, file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
+
+
+def check_multirun(words: list[str]) -> None:
+    """Raise UserError for a sweep without -m: one word must not start dozens of runs."""
+    figure = next((word for word in words if word.startswith("sweep=")), None)
+    if figure and {"-m", "--multirun", "-c", "--cfg", "-i", "--info"}.isdisjoint(words):
+        raise UserError(
+            f"{figure}: starts all runs of a figure, so it needs -m; "
+            f"{PROGRAM} sweeps list {figure.removeprefix('sweep=')} lists them"
+        )
 
 
 def check_options(words: list[str]) -> None:

@@ -2,15 +2,14 @@
 
 from argparse import Namespace
 from math import inf
-from pathlib import Path
 
-from rec_experiments.cli.parser import Parser, number_between
+from rec_experiments.cli.parser import Parser, number_between, path
 from rec_experiments.config import schema
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("out", type=Path, metavar="OUT", help="the new folder; it must not exist")
+    parser.add_argument("run", type=path, metavar="RUN", help="a run folder")
+    parser.add_argument("out", type=path, metavar="OUT", help="the new folder; it must not exist")
     parser.add_argument(
         "--step", type=number_between(0, inf), metavar="N",
         help="gradient steps of the checkpoint; default: the newest",

@@ -3,7 +3,6 @@
 from argparse import Namespace
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 
 from rec_experiments.analysis import claims, regime
 from rec_experiments.analysis.claims import tables
@@ -13,7 +12,16 @@ from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.figures.render import Drawing, write
 from rec_experiments.analysis.results.figure_data import NoRuns, collect
 from rec_experiments.analysis.results.summary import remarks
-from rec_experiments.cli.parser import OVERRIDES, PROGRAM, RUNS, Parser, number_between, run_folders
+from rec_experiments.cli.parser import (
+    OVERRIDES,
+    PROGRAM,
+    RUNS,
+    Parser,
+    number_between,
+    path,
+    run_folders,
+)
+from rec_experiments.config.composition import meant
 from rec_experiments.errors import UserError
 from rec_experiments.files import writing
 
@@ -26,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
         help=f"{', '.join(catalogue.names())}; or all, without the staleness figures",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=Path, default=OUT, metavar="FOLDER",
+        "--out", type=path, default=OUT, metavar="FOLDER",
         help="where to write NAME.png, .pdf, .csv (the data), .json and .txt (statistics); "
         "default: %(default)s",
     )  # fmt: skip
@@ -43,7 +51,7 @@ def main(args: Namespace) -> None:
     unknown figure, or if none of the figures has a run."""
     if args.name not in (*catalogue.names(), "all"):
         raise UserError(
-            f"figure {args.name}: no such figure; allowed: {', '.join(catalogue.names())}"
+            f"figure {args.name}: no such figure; {meant(args.name, catalogue.names())}"
         )
     if args.overrides and args.name in COMPUTED:
         key = args.overrides[0].partition("=")[0]

@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import os
 import re
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
@@ -81,13 +82,18 @@ class Parser(argparse.ArgumentParser):
         return re.sub(r"^  --(\w+) (\S+)", r"  \1=\2  ", page, flags=re.MULTILINE)
 
 
+def path(text: str) -> Path:
+    """The type of a file or folder: a shell leaves the ~ of KEY=~/NAME as it is."""
+    return Path(os.path.expanduser(text))
+
+
 def run_folders(text: str) -> list[Path]:
     """The type of an option FOLDER,…: folders, or archives of runs, that exist."""
     for name in text.split(","):
-        path = Path(name)
-        if not name or not (path.is_file() if path.name.endswith(ARCHIVE) else path.is_dir()):
+        place = path(name)
+        if not name or not (place.is_file() if place.name.endswith(ARCHIVE) else place.is_dir()):
             raise ArgumentTypeError(f"{name}: no such folder")
-    return [Path(name) for name in text.split(",")]
+    return [*map(path, text.split(","))]
 
 
 def file_ending(*suffixes: str) -> Callable[[str], Path]:
@@ -96,7 +102,7 @@ def file_ending(*suffixes: str) -> Callable[[str], Path]:
     def file(text: str) -> Path:
         if not text.endswith(suffixes):
             raise ArgumentTypeError(f"{text}: the name must end in {' or '.join(suffixes)}")
-        return Path(text)
+        return path(text)
 
     return file
 

@@ -7,9 +7,10 @@ import math
 from argparse import Namespace
 from collections.abc import Iterable
 
+from rec_experiments.cli import help
 from rec_experiments.cli.parser import Parser
 from rec_experiments.errors import UserError
-from rec_experiments.plan import assumptions
+from rec_experiments.plan import ASSUMPTIONS, assumptions
 
 # Amounts that are set aside, which may be 0.
 RESERVES = {
@@ -20,14 +21,15 @@ LENGTHS = {"prompt_tokens", "response_tokens"}
 
 
 def add_arguments(parser: Parser) -> None:
-    given = assumptions()
+    given, meanings = assumptions(), help.comments_in(ASSUMPTIONS)
     parser.add_argument(
         "--gpu", default=next(iter(given["gpus"])), metavar="NAME",
         help=f"{', '.join(given['gpus'])}; default: %(default)s",
     )  # fmt: skip
     for key, value in given["values"].items():
         parser.add_argument(
-            f"--{key}", default=value, metavar="NUMBER", help=f"default: {value:g}",
+            f"--{key}", default=value, metavar="NUMBER",
+            help=f"{meanings[f'values.{key}']}; default: {value:g}".replace("%", "%%"),
             type=functools.partial(number, key),
         )  # fmt: skip
     parser.add_overrides("of a run: setting=paper/guru gpus=8x80gb micro_batch_tokens=8192 …")

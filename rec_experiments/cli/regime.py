@@ -5,7 +5,6 @@ target is missed."""
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 
@@ -20,7 +19,7 @@ from rec_experiments.analysis.regime.ranges import (
     load,
 )
 from rec_experiments.analysis.results.formatting import to_json
-from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, file_ending, run_folders
+from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, file_ending, path, run_folders
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_out
 
@@ -42,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
         help="FILE.json or FILE.md: also write the tables to this file; default: none",
     )  # fmt: skip
     parser.add_argument(
-        "--targets", type=Path, metavar="FILE",
+        "--targets", type=path, metavar="FILE",
         help=f"FILE.yaml with the targets of a check; default: {TARGETS.name} of this package",
     )  # fmt: skip
     parser.add_overrides(OVERRIDES)
@@ -72,7 +71,7 @@ def read(args: Namespace, folders: list[str]) -> list[Arm]:
             raise UserError(f"{key}: selects runs of a sweep; name one, as in sweep=fig3")
         if not folders:
             raise UserError("no runs are named: give run folders or a sweep, as in sweep=fig3")
-        return arms_of([Path(folder) for folder in folders])
+        return arms_of([*map(path, folders)])
     for folder in folders:
         raise UserError(f"{folder}: not allowed with sweep={args.sweep}; give folders or a sweep")
     from rec_experiments.analysis.results.figure_data import collect  # composes configurations

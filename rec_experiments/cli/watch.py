@@ -14,7 +14,7 @@ from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.analysis.results.figure_data import default_folder
 from rec_experiments.analysis.watch import live
 from rec_experiments.analysis.watch.views import folders_in
-from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, number_between, run_folders
+from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, number_between, path, run_folders
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import CONFIG
 
@@ -24,7 +24,7 @@ Folders = Callable[[], tuple[list[Path], int]]  # run folders now, and how many 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="RUN",
+        "folders", nargs="*", type=path, metavar="RUN",
         help=f"run folders, or folders that contain some; default: {default_folder()}",
     )  # fmt: skip
     parser.add_argument("--sweep", metavar="NAME", help="the runs of a figure, in place of folders")
@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
         help="print once and end; default: false, but true if the output is not a terminal",
     )  # fmt: skip
     parser.add_argument(
-        "--alarms", type=Path, default=ALARMS, metavar="FILE",
+        "--alarms", type=path, default=ALARMS, metavar="FILE",
         help=f"FILE.yaml; default: {ALARMS.name} of this package",
     )  # fmt: skip
     parser.add_overrides(OVERRIDES)
@@ -64,17 +64,23 @@ def _of_folders(args: Namespace) -> Folders:
     for key in (*(["runs"] if args.runs else []), *args.overrides):
         raise UserError(f"{key}: selects runs of a sweep; name one, as in sweep=fig3")
     named = args.folders or [default_folder()]
-    for path in named:
-        if not path.is_dir():
-            raise UserError(f"{path}: no such folder; name run folders, or a sweep=NAME")
-    return lambda: ([path for path in folders_in(named) if path not in named or _is_run(path)], 0)
+    for place in named:
+        if not place.is_dir():
+            raise UserError(f"{place}: no such folder; name run folders, or a sweep=NAME")
 
+    def found() -> tuple[list[Path], int]:
+        places = folders_in(named)
+        return [place for place in places if place not in named or (place / CONFIG).exists()], 0
 
-def _is_run(path: Path) -> bool:
-    return (path / CONFIG).exists()
+    if not found()[0]:
+        raise UserError(
+            f"{', '.join(map(str, named))}: no run there, nor in a folder directly below; a run "
+            f"folder has a {CONFIG}"
+        )
+    return found
 
 
 def _of_sweep(args: Namespace) -> Folders:
-    for path in args.folders:
-        raise UserError(f"{path}: not allowed with sweep={args.sweep}; name folders or a sweep")
+    for place in args.folders:
+        raise UserError(f"{place}: not allowed with sweep={args.sweep}; name folders or a sweep")
     return live.of_sweep(args.sweep, args.runs, args.overrides)

@@ -45,6 +45,13 @@ RENAMED = {  # what was chosen in an older version, and how to choose it now
     "clip=asymmetric": "is now clip=one_side clip.high=0.25",
     "clip=wide": "is now clip=one_side clip.low=0.6 clip.high=2.0",
 }
+# What omegaconf says of a value of the wrong type, and what is wanted.
+TYPES = {
+    r"to Integer$": "a whole number",
+    r"to Float$": "a number",
+    r"not a valid bool|to Boolean$": "true or false",
+    r"Incompatible value 'None'|not Optional": "a value, not null",
+}
 
 
 @contextlib.contextmanager
@@ -112,7 +119,9 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
         chain.append(cause)
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
-            return f"{part.override}: cannot be read ({first_line(part)}){_quoted(part.override)}"
+            return f"{part.override}: cannot be read{_quoted(part.override)}"
+        if group := re.match(r"Could not override '(scale|hydra/\S+)'", str(part)):
+            return f"{group[1]}: can be chosen only with a sweep, as in -m sweep=fig3"
         if isinstance(part, MissingConfigException) and part.missing_cfg_file:
             return _no_such_choice(part.missing_cfg_file, part.options)
         if isinstance(part, MarkedYAMLError) and part.problem_mark:
@@ -140,6 +149,9 @@ def _of_key(error: OmegaConfBaseException) -> str:
     if isinstance(error, ValidationError) and isinstance(error.child_node, DictConfig):
         keys = ", ".join(sorted(f"{error.full_key}.{key!s}" for key in error.child_node))
         return f"takes no value itself; its keys: {keys}"
+    for pattern, wanted in TYPES.items():
+        if re.search(pattern, first_line(error)):
+            return f"must be {wanted}"
     return f"{first_line(error)}{_allowed_keys(error)}"
 
 
@@ -176,7 +188,7 @@ def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
     chosen = f"{group}={choice}"
     if chosen in RENAMED:
         return f"{chosen}: {RENAMED[chosen]}"
-    return f"{chosen}: no such choice; {_meant(choice, sorted(options))}"
+    return f"{chosen}: no such choice; {meant(choice, sorted(options))}"
 
 
 def _choices_within(group: str) -> list[str]:
@@ -197,10 +209,10 @@ def _allowed_keys(error: OmegaConfBaseException) -> str:
     key = str(error.key)
     if common := COMMON_NAMES.get(key):
         return f"; did you mean {common}?"
-    return f"; {_meant(key, allowed)}"
+    return f"; {meant(key, allowed)}"
 
 
-def _meant(word: str, allowed: Sequence[str]) -> str:
+def meant(word: str, allowed: Sequence[str]) -> str:
     """The closest of the words that are allowed, or all of them."""
     close = difflib.get_close_matches(word, allowed, n=1)
     if close:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rec_experiments.algo.advantages import MaxAtK
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.rollout.schedule import Schedule
+from rec_experiments.types import check_choice, check_range
 
 if TYPE_CHECKING:
     from rec_experiments.algo.advantages import Advantage
@@ -105,25 +106,14 @@ class Experiment(Pieces):
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        for name, least in {
-            "steps": 1, "batch_size": 1, "group_size": 1, "micro_batch_size": 1,
-            "micro_batch_tokens": 1, "eval_every": 1, "eval_problems": 1, "eval_samples": 1,
-            "checkpoint_every": 1, "kl_every": 0, "ranks": 1, "threads": 1,
-        }.items():  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name}={value}: must be at least {least}")
-        for name, value, most in (
-            ("threads", self.threads, MOST_THREADS),
-            ("sync.interval", self.sync.interval, LONGEST_SCHEDULE),
-            ("sync.offset", self.sync.offset, LONGEST_SCHEDULE),
-        ):
-            if value is not None and value > most:
-                raise ValueError(f"{name}={value}: must be at most {most}")
-        if self.group_size == 1:
-            raise ValueError(
-                "group_size=1: the baseline is the mean reward of a group, so it needs at least 2"
-            )
+        check_range(self, "steps", "batch_size", "micro_batch_size", "micro_batch_tokens", least=1)
+        check_range(self, "group_size", least=2, hint=": the baseline is the mean of a group")
+        check_range(self, "eval_every", "eval_problems", "eval_samples", least=1)
+        check_range(self, "checkpoint_every", "ranks", least=1)
+        check_range(self, "kl_every", least=0)
+        check_range(self, "threads", least=1, most=MOST_THREADS)
+        for name in ("sync.interval", "sync.offset"):
+            check_range(self, name, most=LONGEST_SCHEDULE)
         if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
             raise ValueError(
                 f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
@@ -142,8 +132,7 @@ class Experiment(Pieces):
             )
         if self.resplit and not self.run_dir:
             raise ValueError("resplit=true: needs run_dir, the folder of the run to go on with")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise ValueError(f"device={self.device}: must be auto, cpu or cuda")
+        check_choice(self, "device", ("auto", "cpu", "cuda"))
 
     def _refuse_policies_that_nobody_reads(self) -> None:
         algorithm = self.algorithm()

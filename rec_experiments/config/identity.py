@@ -26,11 +26,12 @@ def identity(config: dict[str, Any]) -> dict[str, Any]:
 def run_path(config: dict[str, Any]) -> Path:
     """The run's folder: run_dir, or a name of method, schedule, seed and a digest of identity."""
     if config["run_dir"]:
-        return Path(config["run_dir"])
+        return Path(config["run_dir"]).expanduser()
     digest = hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()
     sync, name = config["sync"], config["algo"]["name"].lower().replace(" ", "-")
     schedule = "offline" if sync["interval"] is None else f"m{sync['interval']}-n{sync['offset']}"
-    return Path(config["output_dir"]) / f"{name}_{schedule}_seed{config['seed']}_{digest[:8]}"
+    folder = f"{name}_{schedule}_seed{config['seed']}_{digest[:8]}"
+    return Path(config["output_dir"]).expanduser() / folder
 
 
 def on_policy_path(config: dict[str, Any], folder: Path) -> Path | None:

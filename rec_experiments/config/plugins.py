@@ -4,6 +4,7 @@ Each declares an entry point of the group `rec_experiments` that names a Python 
 adds is that package's `SCHEMAS`, as in schema.py, and its folder `conf`, laid out as ours.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -94,7 +95,8 @@ def packages() -> list[Package]:
 
 def _imported(name: str, module: str) -> ModuleType:
     try:
-        imported = importlib.import_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to the command
+            imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:
         if moved := _moved(error):
             raise UserError(f"package {name}: imports {moved}") from error

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rec_experiments import rng
+from rec_experiments.datasets.text import MOST_WORKERS
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, Problem, VerifierResult
+from rec_experiments.types import Piece, Problem, VerifierResult, check_range
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,16 +47,13 @@ class Arithmetic(Piece):
     verifier_timeout: float
 
     def __post_init__(self) -> None:
-        if not 2 <= self.modulus <= 10:
-            raise ValueError(f"modulus={self.modulus}: must be between 2 and 10 (one digit)")
-        if not 1 <= self.min_steps <= self.max_steps:
-            raise ValueError(f"min_steps={self.min_steps}: must be between 1 and max_steps")
-        for name in ("hard_share", "hard_error", "easy_error"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be between 0 and 1")
-        for name in ("train_problems", "eval_problems", "max_prompt_tokens", "max_response_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        check_range(self, "modulus", least=2, most=10)
+        check_range(self, "min_steps", least=1, most=self.max_steps)
+        check_range(self, "hard_share", "hard_error", "easy_error", least=0, most=1)
+        check_range(self, "train_problems", "eval_problems", least=1)
+        check_range(self, "max_prompt_tokens", "max_response_tokens", least=1)
+        check_range(self, "verifier_workers", least=0, most=MOST_WORKERS)
+        check_range(self, "verifier_timeout", above=0)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         train: list[Problem] = []

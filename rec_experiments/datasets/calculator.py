@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author, operations
-from rec_experiments.types import Problem
+from rec_experiments.types import Problem, check_range
 
 QUERY = re.compile(r"\?([0-9])([+*])([0-9])")
 
@@ -26,11 +26,7 @@ class Calculator(Arithmetic):
 
     def __post_init__(self) -> None:
         Arithmetic.__post_init__(self)
-        if self.max_turns <= self.max_steps:
-            raise ValueError(
-                f"max_turns={self.max_turns}: must be above max_steps={self.max_steps}, to ask "
-                "for each step and then answer"
-            )
+        check_range(self, "max_turns", above=self.max_steps, hint=", max_steps, to answer at last")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         train, held_out = Arithmetic.load(self)

@@ -4,7 +4,6 @@ A YAML file in conf/dataset/ names the sources of the rows and the meaning of th
 `python -m rec_experiments check_data dataset=NAME` runs the verifier over every gold answer.
 """
 
-import math
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +12,7 @@ from rec_experiments.datasets.loading import Located, Source, text_of
 from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt
 from rec_experiments.datasets.verifiers.marks import last_boxed
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult
+from rec_experiments.types import Problem, VerifierResult, check_range
 
 
 class Form(Enum):
@@ -103,8 +102,7 @@ class MathProblems(SplitDataset):
         if not isinstance(self.answers, Answers):
             allowed = " or ".join(choice.value for choice in Answers)
             raise ValueError(f"answers={self.answers}: must be {allowed}")
-        if not 0 <= self.format_bonus < math.inf:
-            raise ValueError(f"format_bonus={self.format_bonus}: must be at least 0, and finite")
+        check_range(self, "format_bonus", least=0)
 
     def verify(self, response: str, answer: str) -> VerifierResult:
         from rec_experiments.datasets.verifiers import math_answer  # sympy is slow to import

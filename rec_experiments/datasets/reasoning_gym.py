@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rec_experiments.datasets.text import TextDataset, prompt, solutions
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Problem, VerifierResult
+from rec_experiments.types import Problem, VerifierResult, check_range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,8 +68,7 @@ class ReasoningGym(TextDataset):
             )
         if self.stages is not None and (self.parameters or not self.stages):
             raise ValueError("stages: must be at least one, each with its own parameters")
-        if not 0 <= self.data_seed < 1 << 31:
-            raise ValueError(f"data_seed={self.data_seed}: must be at least 0 and below 2^31")
+        check_range(self, "data_seed", least=0, below=1 << 31)
         for key in ("train_problems", "eval_problems"):
             if getattr(self, key) < len(self._stages()):
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least one of each stage")

@@ -1,6 +1,5 @@
 """Base classes of the data sets whose responses are texts, judged in worker processes."""
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from rec_experiments import rng
 from rec_experiments.datasets.loading import Located, Source
 from rec_experiments.errors import UserError
-from rec_experiments.types import Message, Piece, Problem
+from rec_experiments.types import Message, Piece, Problem, check_range
 
 MOST_WORKERS = 1024  # more than any machine has cores
 
@@ -35,17 +34,9 @@ class TextDataset(Piece):
     verifier_timeout: float
 
     def __post_init__(self) -> None:
-        for name in ("max_prompt_tokens", "max_response_tokens", "verifier_workers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        if self.verifier_workers > MOST_WORKERS:
-            raise ValueError(
-                f"verifier_workers={self.verifier_workers}: must be at most {MOST_WORKERS}"
-            )
-        if not 0 < self.verifier_timeout < math.inf:
-            raise ValueError(
-                f"verifier_timeout={self.verifier_timeout}: must be above 0 seconds, and finite"
-            )
+        check_range(self, "max_prompt_tokens", "max_response_tokens", least=1)
+        check_range(self, "verifier_workers", least=1, most=MOST_WORKERS)
+        check_range(self, "verifier_timeout", above=0)
 
 
 @dataclass(kw_only=True)

@@ -20,7 +20,7 @@ from rec_experiments.datasets.loading import Located, Row, Source, text_of
 from rec_experiments.datasets.text import TextDataset, prompt
 from rec_experiments.datasets.verifiers import tool_call
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult
+from rec_experiments.types import Problem, VerifierResult, check_range
 
 INSTRUCTION = ("instruction", "input", "output")
 LONGEST = 10_000  # characters of a reply; Python's parser can exhaust the memory on long texts
@@ -45,12 +45,8 @@ class ToolCalls(TextDataset):
     def __post_init__(self) -> None:
         TextDataset.__post_init__(self)
         self.source.check("source", self.path)
-        if self.train_problems is not None and self.train_problems < 1:
-            raise ValueError(
-                f"train_problems={self.train_problems}: must be at least 1, or null for all"
-            )
-        if self.held_out < 2:
-            raise ValueError(f"held_out={self.held_out}: must be at least 2")
+        check_range(self, "train_problems", least=1, hint=", or null for all")
+        check_range(self, "held_out", least=2)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems, in file order."""

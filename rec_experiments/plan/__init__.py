@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
+ASSUMPTIONS = Path(__file__).with_name("assumptions.yaml")
+
 
 @functools.cache
 def assumptions() -> dict[str, Any]:
     """assumptions.yaml: `gpus` by name, and `values`."""
-    file = Path(__file__).with_name("assumptions.yaml")
-    found: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(ASSUMPTIONS.read_text(encoding="utf-8"))
     return found

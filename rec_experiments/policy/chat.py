@@ -51,7 +51,13 @@ class ChatTemplate:
         # <think>, <answer> or <tool_call> as special, and verifiers read them.
         unseen = {*self.eos_ids, self.pad_id, tokenizer.bos_token_id} - {None}
         self.unseen_ids = np.array(sorted(unseen))
-        self.context = model.config.max_position_embeddings
+        context: int | None = getattr(model.config, "max_position_embeddings", None)
+        if context is None:
+            raise UserError(
+                f"model.path={tokenizer.name_or_path}: its config.json has no "
+                "max_position_embeddings, the longest context; add it to a local copy"
+            )
+        self.context = context
         # Templates of reasoning models open the reasoning themselves. The tag belongs to the
         # response, so decoding adds it.
         opened = re.search(r"<think>\s*\Z", self._render(({"role": "user", "content": "?"},)))

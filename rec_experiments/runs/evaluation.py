@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.determinism import secure
 from rec_experiments.distributed import ALONE
+from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.runs.api import Experiment as Composed
 from rec_experiments.runs.checks import check_context, pick_device, short_enough
@@ -69,21 +71,27 @@ def interval(means: list[float]) -> tuple[float, float]:
 def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
     """Evaluate a run folder, at its newest intact checkpoint or the one after `step` steps, or a
     pretrained model. Raises UserError for what the user can fix."""
-    if (Path(source) / CONFIG).is_file():
-        experiment = experiment_of(Path(source), overrides)
-        model, step = model_of(Path(source), experiment, step)
+    path = Path(os.path.expanduser(source))
+    if (path / CONFIG).is_file():
+        experiment = experiment_of(path, overrides)
+        model, step = model_of(path, experiment, step)
+    elif not path.is_dir() and (len(path.parts) > 2 or (path.parent.is_dir() and path.parent.name)):
+        raise UserError(f"{source}: no such folder; give a run folder, a model's, or a hub name")
     else:
         named = ["model=pretrained", "model.path=named below", *overrides]
         experiment = Composed.compose(*named).settings
         chosen: Any = experiment.model
         # Not by an override, in which some characters of a path are special.
-        experiment.model = dataclasses.replace(chosen, path=source)
+        experiment.model = dataclasses.replace(chosen, path=str(path))
         model, step = experiment.model.model(), step or 0
     secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)
     evaluator = evaluator_of(experiment, model)
     with contextlib.closing(evaluator.worker):
-        return score(evaluator.answer(model, step))
+        try:
+            return score(evaluator.answer(model, step))
+        except FloatingPointError as error:
+            raise UserError(f"{source}: its weights give no finite logits") from error
 
 
 def evaluator_of(experiment: Experiment, model: PreTrainedModel) -> Evaluator:

@@ -153,7 +153,7 @@ def recording_early_end(
         note(f"interrupted: {reason}")
         sys.exit(128 + number)
     except BaseException as error:
-        shown = as_user_sees(error, folder.last_step())
+        shown = as_user_sees(error, folder.last_step(), folder.path)
         with ignore_interrupts():
             if world.fails_first():
                 details = {"reason": reason_of(shown), "traceback": traceback.format_exc()}
@@ -166,13 +166,15 @@ def recording_early_end(
         raise shown from error
 
 
-def as_user_sees(error: BaseException, step: int) -> BaseException:
-    """The error to report. step: the last step in metrics.jsonl."""
+def as_user_sees(error: BaseException, step: int, path: Path) -> BaseException:
+    """The error to report. step: the last step in metrics.jsonl. path: the run folder."""
     if isinstance(error, FloatingPointError):
         return Diverged(
             f"the policy is no longer finite at step {step + 1} ({error}); a lower "
             "optimizer.learning_rate may help"
         )
+    if isinstance(error, FileNotFoundError) and not path.exists():
+        return UserError(f"run folder {path}: was removed while the run wrote to it")
     return error
 
 

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
     from rec_experiments.samplers.decoding import NativeSampler
 
+COLDEST = 1e-3  # a lower temperature overflows the logits of float32
+
 
 @dataclass(kw_only=True)
 class Native(Piece):
     """The native sampler; conf/sampler/native.yaml explains the values.
 
-    Raises ValueError for a temperature that is not above 0, a negative eval_temperature, max_rows
-    below 1, or negative bundle_bytes.
+    Raises ValueError for a value out of range.
     """
 
     temperature: float
@@ -26,8 +27,10 @@ class Native(Piece):
     bundle_bytes: int
 
     def __post_init__(self) -> None:
-        check_range(self, "temperature", above=0)
+        check_range(self, "temperature", least=COLDEST)
         check_range(self, "eval_temperature", least=0)
+        if self.eval_temperature:
+            check_range(self, "eval_temperature", least=COLDEST, hint=", or 0")
         check_range(self, "max_rows", least=1, hint=", or null for all")
         check_range(self, "bundle_bytes", least=0)
 

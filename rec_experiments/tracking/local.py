@@ -16,6 +16,7 @@ from rec_experiments.tracking.protocol import Tracker
 from rec_experiments.tracking.trackers import labels, lasting_id
 from rec_experiments.types import Piece
 
+LONGEST_NAME = 200  # bytes of a project's name; file systems allow 255, with a suffix
 FOLDER_ID = "folder_id"  # key of trackio's configuration of a run
 
 
@@ -30,6 +31,13 @@ class Trackio(Piece):
 
     project: str
     tags: list[str]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.project.encode(errors="replace")) <= LONGEST_NAME:
+            raise ValueError(
+                f"project={self.project}: must be a name of 1 to {LONGEST_NAME} bytes, as it names "
+                "a file"
+            )
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         trackio = needed("trackio", "trackio")

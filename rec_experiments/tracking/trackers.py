@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import write_atomic
 from rec_experiments.tracking.protocol import Tracker, Tracking
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, check_choice
 
 Mode = Literal["online", "offline", "disabled"]
 ID_FILE = "wandb_id"  # file of the run folder: a resumed run continues the same tracked run
@@ -73,8 +73,7 @@ class Wandb(Piece):
     tags: list[str]
 
     def __post_init__(self) -> None:
-        if self.mode not in (None, *get_args(Mode)):
-            raise ValueError(f"mode={self.mode}: must be online, offline, disabled or null")
+        check_choice(self, "mode", get_args(Mode), hint=", or null")
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         import wandb  # slow to import

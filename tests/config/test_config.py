@@ -1,27 +1,28 @@
 """The configuration: presets, choices, defaults, and what is refused.
 
 1. Three resolved configurations are on file: a changed default shows in review.
-2. Every preset runs under all schedules, and composes with every clip that makes sense.
+2. Every preset trains, and composes with a clip of another kind; every choice composes.
 3. A value stands once: dataclasses have no defaults of their own.
 4. Reading a configuration loads none of the large libraries but torch.
 """
 
 import dataclasses
-import functools
 import math
 import subprocess
 import sys
+from itertools import zip_longest
+from pathlib import Path
 
 import pytest
-from conftest import SMALL, experiment, resolve
+from conftest import SMALL, composed, experiment, resolve
 from omegaconf import OmegaConf
 from update_golden import CONFIGS, GOLDEN
 
 from rec_experiments import sweeps
 from rec_experiments.config import schema
-from rec_experiments.config.experiment import Experiment
+from rec_experiments.config.composition import choices_by_group, compose, composing
+from rec_experiments.config.experiment import Experiment, Pieces
 from rec_experiments.config.identity import run_path
-from rec_experiments.errors import UserError
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.types import Piece
@@ -38,7 +39,6 @@ FIELD = {
     "max_at_k_off_policy", "maxrl", "mis", "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo", "sfpo",
     "sppo", "tis", "topr", "vespo",
 }  # fmt: skip
-SCHEDULES = ("on_policy", "interval20", "offset10", "offline")
 # What a choice asks for that it has no value of.
 UNFINISHED = {
     "pretrained": ["model.path=x"],
@@ -62,45 +62,37 @@ def test_a_paper_setting_has_the_gpus_that_its_model_fits_on():
         assert sweeps.gpus_of(resolve(f"setting=paper/{setting}")) == gpus
 
 
-@functools.cache
-def schedule_of(sync):
-    return experiment(f"sync={sync}").sync
-
-
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_runs_under_every_schedule(preset, tmp_path):
-    """Composed once: most of so small a run is composing."""
+def test_every_preset_trains(preset, tmp_path):
     fewer = ["buffer.reuse=2"] if preset == "mix_ppg" else []  # groups of a batch of 4
-    composed = experiment(*SMALL, f"algo={preset}", *fewer)
-    for sync in SCHEDULES:
-        exp = dataclasses.replace(composed, sync=schedule_of(sync))
-        folder = RunFolder(tmp_path / sync)
-        folder.start(exp.config(), {})
-        prepare(exp).train(folder)
-        rows = folder.metrics()
-        assert [row["step"] for row in rows] == [0, 1, 2, 3], sync
-        assert all(math.isfinite(row["train/loss"]) for row in rows[1:]), sync
-        if preset in PAPER:  # one gradient step a batch
-            assert rows[-1]["train/staleness"] == (0 if sync == "on_policy" else 2), sync
+    rows = trained(experiment(*SMALL, f"algo={preset}", *fewer), tmp_path)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert all(math.isfinite(row["train/loss"]) for row in rows[1:])
 
 
-def test_a_schedule_that_is_set_afterwards_is_the_one_composed():
-    for sync in SCHEDULES:
-        later = dataclasses.replace(experiment("algo=grpo"), sync=schedule_of(sync))
-        assert later.config() == experiment("algo=grpo", f"sync={sync}").config()
+@pytest.mark.parametrize(
+    ("sync", "staleness"), [("on_policy", 0), ("interval20", 2), ("offset10", 2), ("offline", 2)]
+)
+def test_staleness_of_each_schedule(sync, staleness, tmp_path):
+    rows = trained(experiment(*SMALL, f"sync={sync}"), tmp_path)
+    assert rows[-1]["train/staleness"] == staleness
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_composes_with_other_clips(preset):
-    """Even with those that share no field with its own."""
-    for clip in ("none", "binary_kl"):
-        assert experiment(f"algo={preset}", f"clip={clip}").clip.kind == clip
+def trained(exp: Experiment, path: Path) -> list[dict]:
+    folder = RunFolder(path)
+    folder.start(exp.config(), {})
+    prepare(exp).train(folder)
+    return folder.metrics()
 
 
-def test_no_more_of_a_group_are_best_than_it_has():
-    assert experiment("algo=max_at_k", "advantage.k=8", "group_size=8").advantage.k == 8
-    with pytest.raises(UserError, match=r"^advantage\.k=9: must be at most group_size=8$"):
-        experiment("algo=max_at_k", "advantage.k=9", "group_size=8")
+def test_presets_compose_with_other_clips():
+    """Even with those that share no field with their own."""
+    with composing():
+        for preset in PRESETS[::5]:
+            pieces = schema.build(
+                compose("algorithm", [f"algo={preset}", "clip=binary_kl"]), Pieces
+            )
+            assert pieces.clip.kind == "binary_kl"
 
 
 def test_a_weight_reads_the_bounds_of_its_clip():
@@ -129,31 +121,41 @@ def test_values_stand_in_yaml_only():
                 assert field.default is field.default_factory is dataclasses.MISSING, (cls, field)
 
 
-def test_every_yaml_of_every_group_composes():
-    for folder in schema.CONF.iterdir():
-        if folder.is_dir() and folder.name not in ("hydra", "sweep", "scale", "setting"):
-            for file in folder.glob("*.yaml"):
-                extra = UNFINISHED.get(file.stem, [])
-                extra = [*extra, *(["ratio=proximal"] * (folder.name == "proximal"))]  # reads it
-                experiment(f"{folder.name}={file.stem}", *extra)
+def test_every_choice_composes():
+    """One choice of each group at a time: their numbers differ."""
+    groups = {
+        group: [[f"{group}={name}", *UNFINISHED.get(name, [])] for name in names]
+        for group, names in choices_by_group().items()
+        if group.partition("/")[0] not in ("algo", "gpus", "sweep", "scale", "setting")
+    }
+    for chosen in zip_longest(*groups.values(), fillvalue=[]):
+        overrides = [override for choice in chosen for override in choice]
+        config = composed(*overrides)
+        for override in overrides:
+            group = override.partition("=")[0]
+            if group in groups and "kind" in config[group]:
+                kind, cls = config[group].kind, OmegaConf.get_type(config[group])
+                assert schema.registry()[group][kind] is cls, override
+                OmegaConf.to_object(config[group])
 
 
-def test_run_folders_differ_exactly_when_the_experiment_does(tmp_path):
-    base = run_path(resolve())
-    assert run_path(resolve("tracking=wandb")).name == base.name
-    assert run_path(resolve(f"output_dir={tmp_path}")).name == base.name
+def test_run_folders_differ_exactly_when_the_experiment_does():
+    config = resolve()
+    for key, value in {"tracking": {"kind": "wandb"}, "output_dir": "elsewhere"}.items():
+        assert run_path({**config, key: value}).name == run_path(config).name
     different = [
-        (), ("seed=1",), ("clip.high=2.0",), ("sync=offset10",), ("weight=importance",),
-        ("clip=two_side",), ("steps=99",), ("optimizer.learning_rate=1e-4",), ("sync.offset=1",),
-        ("aggregation=sequence_mean",), ("regularizer=opmd",), ("regularizer=opmd_token",),
+        config, {**config, "seed": 1}, {**config, "steps": 99},
+        {**config, "sync": {**config["sync"], "offset": 1}},
+        {**config, "clip": {**config["clip"], "high": 2.0}},
+        {**config, "weight": {"kind": "importance"}},
     ]  # fmt: skip
-    names = {run_path(resolve(*overrides)).name for overrides in different}
-    assert len(names) == len(different)
+    assert len({run_path(each).name for each in different}) == len(different)
 
 
-def test_a_kind_cannot_be_overwritten():
-    with pytest.raises(UserError, match=r"clip\.kind=ring: is set by the group's choice"):
-        experiment("clip.kind=ring")
+def test_home_folder_is_expanded(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert run_path({**resolve(), "run_dir": "~/x"}) == Path("/home/me/x")
+    assert run_path({**resolve(), "output_dir": "~"}).parent == Path("/home/me")
 
 
 def test_whoever_only_reads_configurations_does_not_wait_for_transformers():

@@ -140,6 +140,7 @@ def test_intervals():
         ("export", ["{run}", "{tmp}/out", "steps=7"], "unrecognized arguments: steps=7"),
         ("evaluate", ["{run}", "step=x"], "step=x: must be a whole number"),
         ("evaluate", ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
+        ("evaluate", ["{run}/missing"], "no such folder"),
         ("evaluate", [], "the following arguments are required: RUN|MODEL"),
         ("evaluate", ["{run}", "seed=[1"], "seed=[1: cannot be read"),
         ("evaluate", ["{run}", "=3"], "unrecognized arguments: =3"),

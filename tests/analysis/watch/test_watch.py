@@ -337,6 +337,7 @@ def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["/nowhere"], ["/nowhere", "no such folder"]),
+        (["runs"], ["runs: no run there, nor in a folder directly below", "config.yaml"]),
         (["every=soon"], ["every=soon", "0.1"]),
         (["once=yes"], ["once=yes", "true or false"]),
         (["alarms=/nowhere.yaml"], ["/nowhere.yaml"]),
