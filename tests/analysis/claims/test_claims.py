@@ -518,7 +518,7 @@ def fig5_runs(tmp_path, monkeypatch):
         grid = {"seed": [0, 1, 2]}
         figure = SimpleNamespace(
             title=name, caption="", scale=scale, panels=[panel], grid=grid,
-            picture="curves", statistics=[], columns="",
+            picture="curves", statistics=[], columns="", map={},
         )  # fmt: skip
         if (name, scale) != ("fig5", "mini"):
             return figure, [absent]

@@ -322,6 +322,7 @@ def two_sweeps(tmp_path, monkeypatch):
             grid={},
             picture="curves",
             statistics=[],
+            map={},
             columns="",
         ),
         jobs=jobs,
