@@ -35,7 +35,7 @@ def sequences_of(lengths: list[tuple[int, int]]) -> list[TokenSequence]:
 
 @settings(deadline=None)
 @given(ROWS, LIMITS, st.integers(1, 5))
-def test_ranks_share_the_sequences_within_the_limits_and_keep_step(rows, limits, ranks):
+def test_passes_of_ranks(rows, limits, ranks):
     sequences = sequences_of([(prompt, response) for prompt, response, _ in rows])
     needs = [needed for *_, needed in rows]
     has_gradient = [*needs, *[False] * len(rows)]  # only one of its rows makes a sequence need it
@@ -60,7 +60,7 @@ def test_ranks_share_the_sequences_within_the_limits_and_keep_step(rows, limits,
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 5))
-def test_ranks_get_like_work(sizes, ranks):
+def test_balanced_ranks(sizes, ranks):
     """The tokens of two ranks differ by no more than a longest sequence has."""
     hands = deal(sequences_of([(1, size) for size in sorted(sizes, reverse=True)]), ranks)
     work = [sum(len(s.response) for s in hand) for hand in hands]
@@ -69,7 +69,7 @@ def test_ranks_get_like_work(sizes, ranks):
 
 @settings(deadline=None)
 @given(ROWS, LIMITS, st.integers(1, 3), st.integers(1, 5))
-def test_responses_stand_together_behind_a_prompt_that_they_share(rows, limits, prompts, ranks):
+def test_shared_prompts(rows, limits, prompts, ranks):
     limits = Limits(limits.sequences, limits.tokens, shared=True)
     sequences = [
         TokenSequence([i % prompts] * (1 + i % prompts), [0] * response, [i])
@@ -93,7 +93,7 @@ TOKENS = st.lists(st.integers(0, 1), max_size=2)
 
 
 @given(st.lists(st.tuples(TOKENS, TOKENS), max_size=20))
-def test_rows_are_one_sequence_where_prompt_and_response_are_the_same(rows):
+def test_distinct(rows):
     found = distinct([prompt for prompt, _ in rows], [response for _, response in rows])
     assert sorted(i for s in found for i in s.rows) == list(range(len(rows)))
     assert all(rows[i] == (s.prompt, s.response) for s in found for i in s.rows)

@@ -40,7 +40,7 @@ def loss_and_gradient(policy, rows, layout):
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_loss_and_gradient_are_those_of_layers_that_are_not(checkpointing):
+def test_loss_and_gradient(checkpointing):
     """float64, but for norms, which the model computes in float32."""
     plain = model(CONFIGS["qwen2"]).train()
     if checkpointing:
@@ -70,7 +70,7 @@ def test_two_ranks(ranks, tmp_path):
         assert_close(rows, plain)
 
 
-def test_where_nothing_can_be_compiled_is_one_line():
+def test_no_compiler():
     torch._dynamo.reset()
     without = {"cpp.cxx": ("/no/such/compiler",), "force_disable_caches": True}
     with (

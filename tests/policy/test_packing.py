@@ -75,7 +75,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7)), min_size=1, 
 @pytest.mark.parametrize("name", CONFIGS)  # in sdpa: eager takes its softmax in float32
 @settings(max_examples=8, deadline=None)
 @given(lengths=LENGTHS)
-def test_loss_and_gradient_are_those_of_padded_rows(name, lengths):
+def test_loss_and_gradient(name, lengths):
     policy, reference = (model(CONFIGS[name], seed) for seed in (0, 1))
     rows = sequences(lengths)
     one = loss_and_gradient(policy, reference, rows, is_packed=False)
@@ -85,7 +85,7 @@ def test_loss_and_gradient_are_those_of_padded_rows(name, lengths):
 
 
 @given(lengths=LENGTHS)
-def test_a_row_holds_every_token_that_is_read_and_no_other(lengths):
+def test_tokens_of_a_row(lengths):
     rows = sequences(lengths)
     batch = packed([s.prompt for s in rows], [s.response for s in rows])
     assert batch.input_ids.numel() == sum(s.length - 1 for s in rows)
@@ -100,7 +100,7 @@ def test_a_row_holds_every_token_that_is_read_and_no_other(lengths):
 
 @given(lengths=LENGTHS)
 @settings(max_examples=8, deadline=None)
-def test_the_model_computes_every_token_and_no_padding(lengths):
+def test_no_padding(lengths):
     """Counted where tokens enter it."""
     policy, rows, seen = model(CONFIGS["qwen2"]), sequences(lengths), []
     policy.model.embed_tokens.register_forward_hook(lambda _, args, out: seen.append(args[0]))
@@ -112,14 +112,14 @@ def test_the_model_computes_every_token_and_no_padding(lengths):
     assert padded.numel() == len(rows) * (width - 1)
 
 
-def test_heads_that_are_not_plain_take_the_padded_way():
+def test_other_heads_are_padded():
     config = Gemma2Config(**STYLE, head_dim=8)
     policy, rows = model(config), sequences([(3, 4), (5, 2)])
     one, other = (forward(is_packed)(policy, rows).logp_BT for is_packed in (False, True))
     assert torch.equal(one, other)
 
 
-def test_padding_that_gsm8k_would_compute(data_folder):
+def test_padding_of_gsm8k(data_folder):
     """Questions and solutions of GSM8K, four bytes a token, in an order as they are drawn."""
     lines = (data_folder / "gsm8k" / "train.jsonl").read_text().splitlines()[:768]
     texts = [json.loads(line) for line in lines]

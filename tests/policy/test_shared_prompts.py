@@ -86,13 +86,11 @@ def loss_and_gradient(policy, reference, rows, is_shared):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("checkpointing", [False, True])
 @settings(max_examples=8, deadline=None)
 @given(groups=GROUPS, order=st.randoms(use_true_random=False))
-def test_loss_and_gradient_are_those_of_padded_rows(name, checkpointing, groups, order):
+def test_loss_and_gradient(name, groups, order):
     policy, reference = (exact(name, seed) for seed in (0, 1))
-    if checkpointing:
-        policy.train().gradient_checkpointing_enable()
+    policy.train().gradient_checkpointing_enable()
     rows = sequences(groups, order)
     one = loss_and_gradient(policy, reference, rows, is_shared=False)
     other = loss_and_gradient(policy, reference, rows, is_shared=True)
@@ -102,7 +100,7 @@ def test_loss_and_gradient_are_those_of_padded_rows(name, checkpointing, groups,
 
 @settings(max_examples=8, deadline=None)
 @given(groups=GROUPS, order=st.randoms(use_true_random=False))
-def test_the_model_computes_each_prompt_once(groups, order):
+def test_each_prompt_once(groups, order):
     """Counted where tokens enter it, padding at the end of shorter rows apart."""
     policy, rows, seen = model(CONFIGS["qwen2"]), sequences(groups, order), []
     policy.model.embed_tokens.register_forward_hook(lambda _, args, out: seen.append(args[0]))
@@ -113,7 +111,7 @@ def test_the_model_computes_each_prompt_once(groups, order):
     assert int((batch.part_GL >= 0).sum()) == sum(lengths)
 
 
-def test_what_a_token_attends_to():
+def test_attention_mask():
     """A prompt of two tokens, responses of two and of three; their last tokens are not read."""
     batch = shared([[5, 6], [5, 6], [7]], [[8, 9], [3, 4, 2], [1]], 0)
     mask_GLL = batch.inputs()["attention_mask"][:, 0].int().tolist()
@@ -160,7 +158,7 @@ def assert_close(rows, others):
         assert other == pytest.approx(row, rel=1e-3, abs=1e-5)
 
 
-def test_a_run_is_that_of_padded_rows_up_to_rounding(ranks, tmp_path):
+def test_run(ranks, tmp_path):
     """On one rank and on two, with the behavior policy's numbers computed anew."""
     saved(Qwen2Config(**LARGER), tmp_path / "model")
     plain, _ = rows_and_names(ALONE, tmp_path / "plain", ())
@@ -178,7 +176,7 @@ def test_a_run_is_that_of_padded_rows_up_to_rounding(ranks, tmp_path):
         (MistralConfig(**LARGER, sliding_window=32), "a mistral with a window of 32 tokens"),
     ],
 )
-def test_a_family_that_cannot_share_is_one_line(tmp_path, config, why):
+def test_families_that_cannot_share(tmp_path, config, why):
     saved(copy.deepcopy(config), tmp_path)
     source = ("model=pretrained", f"model.path={tmp_path}", "model.shared_prompts=true")
     with pytest.raises(UserError, match=rf"model\.shared_prompts=true: {why}"):
@@ -192,6 +190,6 @@ def test_a_family_that_cannot_share_is_one_line(tmp_path, config, why):
         ("model.packed=true", "packed=true: must be false with shared_prompts=true"),
     ],
 )
-def test_layouts_that_do_not_go_together_are_one_line(override, line):
+def test_incompatible_layouts(override, line):
     with pytest.raises(UserError, match=line):
         experiment("model=pretrained", "model.path=x", "model.shared_prompts=true", override)

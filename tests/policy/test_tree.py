@@ -79,7 +79,7 @@ def in_float64(config, seed):
 @pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=10, deadline=None)
 @given(rows=ROWS)
-def test_loss_and_gradient_are_those_of_padded_rows(name, short, rows):
+def test_loss_and_gradient(name, short, rows):
     policy, reference = (in_float64(CONFIGS[name], seed) for seed in (0, 1))
     one = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
     with pytest.MonkeyPatch.context() as patched:
@@ -95,7 +95,7 @@ def test_loss_and_gradient_are_those_of_padded_rows(name, short, rows):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_models_as_they_load_go_that_way(name, monkeypatch):
+def test_supported_models(name, monkeypatch):
     """In float32, beside the library's own forward pass, in rounding."""
     policy = build(CONFIGS[name])
     rows = sequences([([5, 6, 7], [8, 9]), ([5, 6, 7], [8, 4, 3, 2]), ([1], [5])])
@@ -111,7 +111,7 @@ def test_models_as_they_load_go_that_way(name, monkeypatch):
         )
 
 
-def test_a_run_is_that_of_padded_rows_up_to_rounding(tmp_path, monkeypatch):
+def test_run(tmp_path, monkeypatch):
     """A token for padding among the responses, whose embedding has no gradient, included."""
     saved(transformers.Qwen2Config(**LARGER), tmp_path / "model")
     with_tree, _ = rows_and_names(ALONE, tmp_path / "tree", ())
@@ -119,7 +119,7 @@ def test_a_run_is_that_of_padded_rows_up_to_rounding(tmp_path, monkeypatch):
     assert_close(with_tree, rows_and_names(ALONE, tmp_path / "padded", ())[0])
 
 
-def test_the_miniature_runs_without_the_fast_path(tmp_path, monkeypatch):
+def test_miniature_without_the_fast_path(tmp_path, monkeypatch):
     def rows(name):
         return [timeless(row) for row in run(tmp_path / name, *SMALL).metrics()]
 
@@ -132,7 +132,7 @@ def test_the_miniature_runs_without_the_fast_path(tmp_path, monkeypatch):
 
 
 @given(rows=ROWS)
-def test_the_tree_holds_each_prefix_once(rows):
+def test_each_prefix_once(rows):
     prompts, responses = [list(p) for p, _ in rows], [list(r) for _, r in rows]
     batch = TreeBatch.of(prompts, responses)
     read = [(p + r)[:-1] for p, r in rows]
@@ -222,14 +222,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_not_exactly_that_goes_the_librarys_way(change):
+def test_unsupported_models(change):
     model = build(CONFIGS["qwen2"])
     assert supports(model)
     CHANGES[change](model)
     assert not supports(model)
 
 
-def test_large_layers_go_the_librarys_way(monkeypatch):
+def test_large_layers(monkeypatch):
     """Their matrices are copied in every pass."""
     model = build(CONFIGS["qwen2"])
     linears = [x for x in model.model.layers[0].modules() if isinstance(x, torch.nn.Linear)]
@@ -240,7 +240,7 @@ def test_large_layers_go_the_librarys_way(monkeypatch):
     assert not supports(model)
 
 
-def test_a_layer_keeps_tensors_and_no_graph():
+def test_layer_keeps_no_graph():
     """A graph within would hold what the written-out backward pass does without."""
     model = build(CONFIGS["qwen2"])
     hidden = forward.hidden_states(model, TreeBatch.of([[5, 6]], [[7, 8]]))
@@ -252,14 +252,14 @@ def test_a_layer_keeps_tensors_and_no_graph():
     assert not graphs
 
 
-def test_a_second_backward_pass_is_told():
+def test_second_backward_pass():
     out = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT.sum()
     out.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="can be differentiated only once"):
         out.backward()
 
 
-def test_other_families_go_the_librarys_way():
+def test_other_families():
     for config in (
         transformers.MistralConfig(**STYLE, num_key_value_heads=4),
         transformers.Qwen3Config(**STYLE, num_key_value_heads=4),

@@ -26,7 +26,7 @@ def model(tied=True):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_copy_is_independent_and_tied_as_the_model(tied):
+def test_copy(tied):
     policy = model(tied)
     held = copied_to_host(policy.state_dict())
     before = {name: weight.clone() for name, weight in held.items()}
@@ -39,7 +39,7 @@ def test_a_copy_is_independent_and_tied_as_the_model(tied):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_model_comes_to_the_device_and_goes_back(tied):
+def test_on_device(tied):
     """The device is one without values: what is on it shows by its dtype."""
     reference = model(tied)
     waiting = reference.state_dict()
@@ -53,13 +53,13 @@ def test_a_model_comes_to_the_device_and_goes_back(tied):
     assert all(back[name].data_ptr() == weight.data_ptr() for name, weight in waiting.items())
 
 
-def test_a_model_in_a_smaller_dtype_keeps_it():
+def test_smaller_dtype():
     reference = model().bfloat16()
     with on_device([reference], "meta", torch.float32):
         assert {w.dtype for w in reference.state_dict().values()} == {torch.bfloat16}
 
 
-def test_weights_in_the_dtype_of_the_products_change_no_bit():
+def test_dtype_of_products():
     reference, lower = model(), model()
     for module in lower.modules():
         if isinstance(module, torch.nn.Linear) and module is not lower.lm_head:

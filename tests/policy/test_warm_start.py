@@ -28,7 +28,7 @@ def maker() -> Maker:
     return Maker()
 
 
-def test_it_is_made_once(tmp_path, maker):
+def test_made_once(tmp_path, maker):
     file = tmp_path / "cache" / "a.pt"
     assert [maker(file), maker(file)] == [b"weights", b"weights"]
     assert maker.times == 1
@@ -36,7 +36,7 @@ def test_it_is_made_once(tmp_path, maker):
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage"])
-def test_a_damaged_file_is_made_again_and_named(tmp_path, maker, damage):
+def test_damaged_file(tmp_path, maker, damage):
     file = tmp_path / "a.pt"
     maker(file)
     file.write_bytes(damage)
@@ -45,7 +45,7 @@ def test_a_damaged_file_is_made_again_and_named(tmp_path, maker, damage):
     assert maker.said[1].endswith(f"kept in {file}, which was damaged")
 
 
-def test_a_cache_that_cannot_be_a_folder_stops_no_run(tmp_path, maker):
+def test_cache_is_no_folder(tmp_path, maker):
     (tmp_path / "cache").write_text("a file")
     assert maker(tmp_path / "cache" / "a.pt") == b"weights"
     assert maker.said == [
@@ -54,7 +54,7 @@ def test_a_cache_that_cannot_be_a_folder_stops_no_run(tmp_path, maker):
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_lock_that_is_no_file_is_neither_followed_nor_waited_for(tmp_path, maker, kind):
+def test_lock_is_no_file(tmp_path, maker, kind):
     other, lock = tmp_path / "other", tmp_path / "a.lock"
     other.write_text("mine")
     lock.symlink_to(other) if kind == "link" else os.mkfifo(lock)
@@ -63,7 +63,7 @@ def test_a_lock_that_is_no_file_is_neither_followed_nor_waited_for(tmp_path, mak
     assert other.read_text() == "mine"
 
 
-def test_a_full_disk_stops_no_run(tmp_path, maker, monkeypatch):
+def test_full_disk(tmp_path, maker, monkeypatch):
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -72,7 +72,7 @@ def test_a_full_disk_stops_no_run(tmp_path, maker, monkeypatch):
     assert maker.said[1] == f"the warm start is not kept: {tmp_path}: No space left on device"
 
 
-def test_a_shared_cache_is_read_where_it_cannot_be_written(tmp_path, maker, monkeypatch):
+def test_read_only_cache(tmp_path, maker, monkeypatch):
     file = tmp_path / "a.pt"
     maker(file)
 

@@ -193,8 +193,7 @@ def run(path, *overrides, until=None):
 
 @pytest.mark.parametrize(
     "sync",
-    [("sync=on_policy",), ("sync.interval=4",), ("sync=on_policy", "sync.offset=2"),
-     ("sync.interval=2", "sync.offset=3"), ("sync=offline",)],
+    [("sync=on_policy",), ("sync.interval=2", "sync.offset=3"), ("sync=offline",)],
 )  # fmt: skip
 def test_resume(tmp_path, sync):
     overrides = ("steps=6", "checkpoint_every=2", *sync)
