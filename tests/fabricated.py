@@ -72,7 +72,7 @@ def figure_data(folder: Path) -> FigureData:
         title="A figure",
         caption="Synthetic runs.",
         scale="mini",
-        claim_seeds=10,
+        claim_seeds=list(range(10)),
         shown=[0, 1, 2],
         arms=[COLLAPSING, STABLE, ABSENT],
         columns=COLUMNS,

@@ -4,7 +4,14 @@ from argparse import Namespace
 
 from rich.console import Console
 
-from rec_experiments.analysis.claims import CLAIMS, judged, simulation, tables
+from rec_experiments.analysis.claims import (
+    CLAIMS,
+    judged,
+    paper_curves,
+    settings,
+    simulation,
+    tables,
+)
 from rec_experiments.analysis.results.figure_data import scales
 from rec_experiments.analysis.results.formatting import to_json
 from rec_experiments.cli.parser import (
@@ -22,7 +29,9 @@ WRITERS = {
     ".json": lambda found: to_json(
         [tables.plain(verdict) for verdicts in found.values() for verdict in verdicts]
     ),
-    ".md": lambda found: tables.markdown(found).encode(),
+    ".md": lambda found: tables.markdown(
+        {paper_curves.SETTING.title: paper_curves.verdicts(), **found}
+    ).encode(),
 }
 
 
@@ -30,8 +39,8 @@ def add_arguments(parser: Parser) -> None:
     miniatures = [scale for scale in scales() if scale.startswith("mini")]
     parser.add_argument(
         "simulate", nargs="?", choices=["simulate"], metavar="simulate",
-        help="simulate runs instead, and count how often the judgement finds a difference that "
-        "does not exist, and one that does",
+        help="simulate runs instead, and count how often identical arms get a false verdict, and "
+        "how often an effect of δ is found",
     )  # fmt: skip
     parser.add_argument(
         "--scale", type=names_among(scales()), default=miniatures, metavar="NAME,…",
@@ -39,14 +48,18 @@ def add_arguments(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--details", type=names_among([claim.id for claim in CLAIMS]), default=[],
-        metavar="CLAIM,…", help="print these claims with all their parts; default: one line each",
+        metavar="CLAIM,…",
+        help="print these claims with all their endpoints, below the card; default: the card",
     )  # fmt: skip
     parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
     parser.add_argument(
         "--out", type=file_ending(*WRITERS), metavar="FILE",
-        help="FILE.json or FILE.md: also write the verdicts to this file; default: none",
+        help="FILE.json or FILE.md: also write the verdicts with all details to this file; "
+        "default: none",
     )  # fmt: skip
-    parser.add_overrides(f"{OVERRIDES}; default: the seeds of a scale (claim_seeds)")
+    parser.add_overrides(
+        f"{OVERRIDES}; default: the seeds and learning rates of a scale (claim_seeds, claim_rates)"
+    )
 
 
 def main(args: Namespace) -> None:
@@ -56,9 +69,15 @@ def main(args: Namespace) -> None:
         simulation.show(Console())
         return
     found = {}
-    for scale in args.scale:
-        with Console(stderr=True).status(f"reading the runs of scale {scale}"):
-            found[scale] = judged(scale, args.runs, args.overrides)
+    with Console(stderr=True).status("") as status:
+        for setting in [each for scale in args.scale for each in settings(scale, args.overrides)]:
+
+            def progress(figure: str, title: str = setting.title) -> None:
+                status.update(f"{title}: reading {figure}")
+
+            found[setting.title] = judged(setting, args.runs, args.overrides, progress)
     if args.out:
         write_out(args.out, WRITERS[args.out.suffix](found))
-    tables.show(Console(), found, args.details)
+    chosen = [each for of_one in found.values() for each in of_one if each.claim.id in args.details]
+    shown = tables.card(found) + ("\n" + tables.text(chosen) if chosen else "")
+    Console().print(shown, markup=False, highlight=False, soft_wrap=True, end="")

@@ -6,6 +6,7 @@ from math import inf
 
 from rec_experiments.analysis import claims, regime
 from rec_experiments.analysis.claims import tables
+from rec_experiments.analysis.claims.decision import Outcome
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
@@ -82,7 +83,7 @@ def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
     if name in COMPUTED:
         return COMPUTED[name](), []
     data = collect(name, args.runs, args.overrides)
-    found = claims.verdicts_in(data)
+    found = claims.about([name], data.scale, {}, args.runs, args.overrides)
     drawing = catalogue.draw(data, args.smooth)
     measured = regime.of_figure(data)
     with_claims = replace(
@@ -92,7 +93,9 @@ def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
             "claims": [tables.plain(each) for each in found],
             "regime": regime.tables.plain(measured),
         },
-        summary=f"{drawing.summary}\nClaims, as far as {name} shows them\n\n{tables.text(found)}"
-        f"\nRegime\n\n{regime.tables.text(measured)}",
+        summary=drawing.summary
+        + (f"\nClaims that {name} judges\n\n{tables.text(found)}" if found else "")
+        + f"\nRegime\n\n{regime.tables.text(measured)}",
     )
-    return with_claims, [*remarks(data), *(each.sentence for each in found)]
+    judged = [each.sentence for each in found if each.outcome is not Outcome.not_run]
+    return with_claims, [*remarks(data), *judged]

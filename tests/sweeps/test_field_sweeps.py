@@ -70,9 +70,7 @@ def test_a_subset_is_chosen_on_the_command_line():
 
 def test_tuning_is_on_other_seeds_than_judging_with_one_budget():
     figure, points = expanded("staleness_tuning", "mini")
-    judging = range(
-        yaml.safe_load((schema.CONF / "scale" / "mini.yaml").read_text())["claim_seeds"]
-    )
+    judging = yaml.safe_load((schema.CONF / "scale" / "mini.yaml").read_text())["claim_seeds"]
     assert not set(figure.grid["seed"]) & set(judging)
     assert len(points) == len(figure.arms) * 4 * 3
     assert figure.picture == "staleness"

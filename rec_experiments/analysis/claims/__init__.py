@@ -1,31 +1,54 @@
-"""The papers' claims, each an executable check on the runs of several seeds.
+"""The papers' claims, judged on the runs of several seeds.
 
-definitions   the claims of arXiv 2509.24203 and their thresholds; other_papers: those of others
-verdict       from the statistics of runs to a verdict
-decision      when the values of several seeds decide
-tables        verdicts as text, Markdown, terminal output and JSON
-simulation    how often the checks report a difference that does not exist, or find one that does
+definitions   the claims of arXiv 2509.24203 and 2505.22257
+verdict       from the runs to a verdict: premises, primary endpoint, control
+decision      what an interval says about an endpoint
+paper_curves  the paper's own curves as runs, to try the claims on
+tables        verdicts as a card, text, Markdown and JSON
+simulation    how often identical arms get a false verdict, and how often a real effect is found
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.claims.definitions import PAPER
-from rec_experiments.analysis.claims.other_papers import OTHERS
-from rec_experiments.analysis.claims.verdict import Verdict, judge
-from rec_experiments.analysis.results.figure_data import FigureData, NoRuns, claim_seeds, collect
+from rec_experiments.analysis.claims.definitions import CLAIMS
+from rec_experiments.analysis.claims.verdict import Claim, Setting, Verdict, judge
+from rec_experiments.analysis.results.figure_data import (
+    FigureData,
+    NoRuns,
+    chooses_seeds,
+    claim_rates,
+    claim_seeds,
+    collect,
+)
 
-CLAIMS = PAPER + OTHERS
-FIGURES = frozenset(name for claim in CLAIMS for name in claim.figures)
+__all__ = ["CLAIMS", "RATE", "about", "judged", "read", "settings"]
+
+RATE = "optimizer.learning_rate"
+
+
+def settings(scale: str, overrides: list[str]) -> list[Setting]:
+    """Where claims are judged at a scale: at each of its rates, or at the one that an override
+    names, on its seeds or those that an override names."""
+    seeds = None if chooses_seeds(overrides) else claim_seeds(scale)
+    rates = claim_rates(scale)
+    if not rates or any(override.partition("=")[0] == RATE for override in overrides):
+        return [Setting(scale=scale, seeds=seeds)]
+    return [Setting(scale=scale, rate=rate, own=rate == rates[0], seeds=seeds) for rate in rates]
 
 
 def read(
-    names: Iterable[str], folders: list[Path] | None, overrides: list[str]
+    names: Iterable[str],
+    folders: list[Path] | None,
+    overrides: list[str],
+    progress: Callable[[str], object] = lambda name: None,
 ) -> dict[str, FigureData]:
-    """Those of the figures that have runs, with all the seeds that claims need."""
+    """Those of the figures that have runs, with the seeds that claims are judged on. progress: is
+    called with the name of each figure before it is read."""
     found = {}
     for name in names:
+        progress(name)
         try:
             found[name] = collect(name, folders, overrides, for_claims=True)
         except NoRuns:
@@ -33,19 +56,44 @@ def read(
     return found
 
 
-def judged(scale: str, folders: list[Path] | None, overrides: list[str]) -> list[Verdict]:
-    """A verdict on every claim from the runs of a scale. Raises UserError for a wrong override."""
-    names = [name for name in sweeps.names() if name in FIGURES]
-    return verdicts(read(names, folders, [f"scale={scale}", *overrides]), scale)
+def judged(
+    setting: Setting,
+    folders: list[Path] | None,
+    overrides: list[str],
+    progress: Callable[[str], object] = lambda name: None,
+) -> list[Verdict]:
+    """A verdict on every claim in a setting. Raises UserError for a wrong override."""
+    lines = [f"scale={setting.scale}", *overrides, *_seeds(setting)]
+    lines += [] if setting.own else [f"{RATE}={setting.rate}"]
+    wanted = _figures(claim for claim in CLAIMS if setting.own or not claim.own_rate_only)
+    data = read(wanted, folders, lines, progress)
+    return [judge(claim, data, setting) for claim in CLAIMS]
 
 
-def verdicts(data_by_figure: Mapping[str, FigureData], scale: str) -> list[Verdict]:
-    """A verdict on every claim, from the figures given; others count as not run."""
-    return [judge(claim, data_by_figure, scale, claim_seeds(scale)) for claim in CLAIMS]
+def about(
+    names: Iterable[str],
+    scale: str,
+    data: Mapping[str, FigureData],
+    folders: list[Path] | None,
+    overrides: list[str],
+) -> list[Verdict]:
+    """Verdicts on the claims that some figures judge, at the settings' rate or an override's.
+
+    data: figures that have been read with the seeds of claims; others are read.
+    """
+    chosen = [claim for claim in CLAIMS if claim.primary.figure in set(names)]
+    setting = settings(scale, overrides)[0]
+    missing = [name for name in _figures(chosen) if name not in data]
+    found = {**data, **read(missing, folders, [*overrides, *_seeds(setting)])}
+    return [judge(claim, found, setting) for claim in chosen]
 
 
-def verdicts_in(data: FigureData) -> list[Verdict]:
-    """Verdicts on the claims that name the figure, from the parts that it shows alone. With fewer
-    parts, a part is contradicted at a lower level."""
-    parts = (claim.within(data.name) for claim in CLAIMS)
-    return [judge(part, {data.name: data}, data.scale, data.claim_seeds) for part in parts if part]
+def _seeds(setting: Setting) -> list[str]:
+    """The override that reads the seeds of a setting and no others."""
+    return [f"seed={','.join(map(str, setting.seeds))}"] if setting.seeds else []
+
+
+def _figures(claims: Iterable[Claim]) -> list[str]:
+    """The figures that some claims need, in the order of the paper."""
+    needed = {name for claim in claims for name in claim.figures}
+    return [name for name in sweeps.names() if name in needed]

@@ -1,88 +1,107 @@
-"""When the values of several seeds decide whether their mean lies in a range.
+"""What the interval over seeds says about an endpoint, given δ, the smallest effect that matters.
 
-A part of a claim is
+[l, u] is the 95 % t interval of the mean over seeds; for the direction `lower` it is mirrored.
 
-supported      if the whole 95 % t interval of the mean lies in the range;
-contradicted   if the whole interval, at the level 1 − 5 % / (number of parts), lies outside;
-undecided      if neither; the number of seeds that would decide, with the same mean and spread, is
-               then reported;
-not run        if there is no finished run.
+| | supported | contradicted | no difference above δ |
+| higher, lower | l > 0 and u > δ | u < 0 and l < −δ | −δ < l and u < δ |
+| alike | −δ < l and u < δ | u ≤ −δ or δ ≤ l | |
+| not lower | −δ < l | u ≤ −δ | |
 
-Why two levels: a claim is supported only if every part is, so false support must pass every part,
-and 95 % for each part is at least 95 % for the claim. But one contradicted part contradicts the
-claim, and of ten true parts one has its interval outside by chance in up to a fifth of all cases.
-Dividing the 5 % by the number of parts (Bonferroni) limits that to 5 %. Claims are separate
-questions, so there is no correction over claims.
+Everything else is undecided.
 
 Values that are equal for all seeds have no spread for a t interval. But n equal values bound the
 median: all lie on the same side of it with a probability of at most 2^(1−n), for any distribution.
-So they decide at 95 % from six seeds on, and fewer leave the part undecided.
+So six equal values count as an interval of width zero, and fewer leave the endpoint undecided.
 """
 
 import bisect
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from enum import Enum
 
-from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
+import numpy as np
+from scipy.special import gammaincinv
+
+from rec_experiments.analysis.results.aggregate import CONFIDENCE, interval_of_mean, t_factor
 
 MOST_SEEDS = 1000  # the largest number of seeds considered
+EQUAL_SEEDS = 6  # equal values that decide: 2^(1−6) < 5 %
 ROUNDING = 1e-9  # smaller spreads and distances count as zero
+Interval = tuple[float, float]
 
 
 class Outcome(Enum):
     supported = "supported"
     contradicted = "contradicted"
+    no_difference = "no difference above δ"
+    premise_not_met = "premise not met"
     undecided = "undecided"
     not_run = "not run"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Range:
-    """An open interval in which a number must lie, and the reason for it."""
-
-    name: str
-    reason: str
-    low: float = -math.inf
-    high: float = math.inf
-
-    def logarithm(self) -> "Range":
-        """The range of the number's logarithm."""
-        low, high = (math.log(end) if end > 0 else -math.inf for end in (self.low, self.high))
-        return replace(self, low=low, high=high)
-
-    def __str__(self) -> str:
-        if math.isinf(self.high):
-            return f"> {self.low:.3g}"
-        if math.isinf(self.low):
-            return f"< {self.high:.3g}"
-        return f"{self.low:.3g} to {self.high:.3g}"
+class Direction(Enum):
+    higher = "higher"
+    lower = "lower"
+    alike = "alike"
+    not_lower = "not lower"
 
 
-def decide(seeds: int, mean: float, spread: float, range_: Range, parts: int) -> Outcome:
-    """The outcome of one of `parts` parts, from the mean and standard deviation over seeds."""
-    low, high = range_.low + ROUNDING, range_.high - ROUNDING
-    half = _half_width(seeds, spread, CONFIDENCE)
-    if low < mean - half and mean + half < high:
-        return Outcome.supported
-    half = _half_width(seeds, spread, 1 - (1 - CONFIDENCE) / parts)
-    if mean + half <= low or high <= mean - half:
-        return Outcome.contradicted
-    return Outcome.undecided
+def interval(values: Sequence[float]) -> Interval | None:
+    """The interval that decides: the t interval, the value itself if enough seeds agree on it, or
+    None for a single seed and for too few equal values."""
+    if len(values) > 1 and np.std(values) <= ROUNDING:
+        mean = float(np.mean(values))
+        return (mean, mean) if len(values) >= EQUAL_SEEDS else None
+    return interval_of_mean(values)
 
 
-def _half_width(seeds: int, spread: float, confidence: float) -> float:
-    """Half the width of the interval. For equal values: 0, or infinite if there are too few."""
-    if spread > ROUNDING:
-        return spread * t_factor(seeds, confidence)
-    return 0.0 if 0.5 ** (seeds - 1) <= 1 - confidence else math.inf
+def decide(ends: Interval, delta: float, direction: Direction) -> Outcome:
+    """The outcome of one endpoint, by the table above. delta: δ; 0 asks for the sign alone."""
+    low, high = (-ends[1], -ends[0]) if direction is Direction.lower else ends
+    within = -delta < low and high < delta
+    if direction is Direction.alike:
+        supported, contradicted = within, high <= -delta or delta <= low
+    elif direction is Direction.not_lower:
+        supported, contradicted = -delta < low, high <= -delta
+    else:
+        supported = low > ROUNDING and high > delta
+        contradicted = high < -ROUNDING and low < -delta
+    if supported or contradicted:
+        return Outcome.supported if supported else Outcome.contradicted
+    return Outcome.no_difference if within else Outcome.undecided
 
 
-def seeds_to_decide(mean: float, spread: float, range_: Range, parts: int) -> int | None:
-    """The smallest number of seeds that would decide, by bisection; None above MOST_SEEDS."""
+def seeds_to_decide(
+    values: Sequence[float], delta: float, direction: Direction
+) -> tuple[int, int] | None:
+    """How many seeds would decide an undecided endpoint if its mean stayed the same.
+
+    The range comes from the 95 % interval of the variance. None if either end is above MOST_SEEDS,
+    or if there are fewer than three seeds or no spread.
+    """
+    seeds = len(values)
+    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if seeds > 2 else 0.0
+    if spread <= ROUNDING:
+        return None
+    fewest, most = (
+        _first_to_decide(mean, spread * math.sqrt((seeds - 1) / _chi_square(share, seeds - 1)),
+                         delta, direction)
+        for share in ((1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2)
+    )  # fmt: skip
+    return (max(fewest, seeds + 1), max(most, seeds + 1)) if fewest and most else None
+
+
+def _chi_square(share: float, freedom: int) -> float:
+    """The quantile of the chi-square distribution."""
+    return 2 * float(gammaincinv(freedom / 2, share))
+
+
+def _first_to_decide(mean: float, spread: float, delta: float, direction: Direction) -> int | None:
+    """The smallest number of seeds that decides; a decision stays one with more seeds."""
 
     def decided(seeds: int) -> bool:
-        return decide(seeds, mean, spread, range_, parts) is not Outcome.undecided
+        half = spread * t_factor(seeds, CONFIDENCE)
+        return decide((mean - half, mean + half), delta, direction) is not Outcome.undecided
 
     candidates = range(2, MOST_SEEDS + 1)
     at = bisect.bisect_left(candidates, True, key=decided)

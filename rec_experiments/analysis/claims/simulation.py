@@ -1,27 +1,30 @@
-"""How often the checks report a difference that does not exist, and find one that does.
+"""How often identical arms get a false verdict, and how often a real effect is found.
 
-The code that judges real runs judges simulated ones. Their two arms come from the same process, or
-one is higher. Accuracy follows a learning curve plus two AR(1) deviations: one that both arms of a
-seed share, and one of each run. An evaluation counts correct answers to a number of problems. A
-policy that never changes is simulated as well, to see the bias of each statistic.
+Accuracy follows a learning curve plus two AR(1) deviations: one that all arms of a seed share, and
+one of each run. An evaluation counts correct answers to a number of problems. δ is measured from a
+third arm of the same process, the on-policy run, as in a claim.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from rec_experiments.analysis.claims import CLAIMS
-from rec_experiments.analysis.claims.decision import Outcome
-from rec_experiments.analysis.claims.definitions import HIGHER
-from rec_experiments.analysis.claims.verdict import Check, Claim, Compare, judge
-from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.analysis.results.formatting import print_table
-from rec_experiments.analysis.results.runs import Row, Run
-from rec_experiments.analysis.results.statistics import DROP_AT_SYNCHRONISATION
+from rec_experiments.analysis.claims.decision import Direction, Outcome
+from rec_experiments.analysis.claims.definitions import CLAIMS, ON_POLICY_GAIN
+from rec_experiments.analysis.claims.verdict import (
+    GAIN,
+    PRIMARY,
+    SHARE,
+    Endpoint,
+    combine,
+    find,
+)
+from rec_experiments.analysis.results.aggregate import SeedValues
+from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.statistics import Statistic
 
 Array = NDArray[np.float64]
 
@@ -30,62 +33,61 @@ PROBLEMS = 256
 START, HEIGHT, MIDPOINT, EXPONENT = 0.35, 0.75, 45, 1.5  # of the learning curve
 CORRELATION = 0.8  # of a deviation with the one at the previous evaluation
 COMMON, OWN = 0.02, 0.03  # standard deviations of the shared and of a run's own deviation
-FIGURE, METRIC, FIRST, SECOND = "simulated", "accuracy", "first", "second"
-
-PAIRS = 1000
-GAINS, SEEDS = (0.01, 0.02, 0.05), (3, 5, 10)
-CLAIM_SEEDS = 10
-DECIDED = (Outcome.supported, Outcome.contradicted)
-
-
-def two_arm_checks() -> list[Check]:
-    """One check for each combination of statistic, range and comparison of two arms in a claim."""
-    found = {
-        (check.statistic, check.range, check.compare): check
-        for claim in CLAIMS
-        for check in claim.checks
-        if check.against
-    }
-    return [
-        replace(check, figures=(FIGURE,), column="", arm=FIRST, against=SECOND, metric=METRIC)
-        for check in found.values()
-    ]
+METRIC = "eval/accuracy"
+PAIRS, SEEDS = 1000, 10
+ALIKE, NOT_LOWER = Direction.alike, Direction.not_lower
+# True effects, in units of δ on the claimed side
+NONE, CLAIMED, OPPOSITE = 0, 1, -1
 
 
-def name(check: Check) -> str:
-    return f"{check.range.name}: {check.statistic.name}, {check.compare.name}"
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The shares of the outcomes of one kind of endpoint at a true effect."""
+
+    endpoint: Endpoint
+    effect: int
+    shares: dict[Outcome, float]
+
+    @property
+    def name(self) -> str:
+        ratio = ", ratio" if self.endpoint.factor else ""
+        return f"{self.endpoint.direction.value}: {self.endpoint.statistic.name}{ratio}"
+
+    @property
+    def false(self) -> float:
+        """The highest share of an outcome that is false at this effect."""
+        wrong = false_outcomes(self.endpoint.direction, self.effect)
+        return max(self.shares[outcome] for outcome in wrong)
 
 
-def wrong(check: Check) -> Outcome:
-    """The outcome that is false for two equal arms."""
-    equal = 1 if check.compare is Compare.ratio else 0
-    return Outcome.contradicted if check.range.low < equal < check.range.high else Outcome.supported
+def endpoints() -> list[Endpoint]:
+    """One primary endpoint of each kind: statistic, direction, and difference or ratio."""
+    primaries = [claim.primary for claim in CLAIMS]
+    kinds = {(each.statistic, each.direction, each.factor): each for each in primaries}
+    return list(kinds.values())
 
 
-def accuracies(rng: np.random.Generator, pairs: int, seeds: int, gain: float) -> Array:
-    """Pairs x 2 arms x seeds x evaluations; the first arm is higher by `gain` after the start."""
+def false_outcomes(direction: Direction, effect: int) -> set[Outcome]:
+    """An effect of exactly δ is neither below it nor alike."""
+    found = {Outcome.premise_not_met}
+    if effect == CLAIMED:
+        found |= {Outcome.supported} if direction is ALIKE else {Outcome.contradicted}
+        return found | ({Outcome.no_difference} if direction not in (ALIKE, NOT_LOWER) else set())
+    if effect == OPPOSITE:
+        found |= {Outcome.supported, Outcome.no_difference}
+    elif direction in (ALIKE, NOT_LOWER):
+        found |= {Outcome.contradicted}
+    else:
+        found |= {Outcome.supported, Outcome.contradicted}
+    return found
+
+
+def accuracies(rng: np.random.Generator, pairs: int, seeds: int) -> Array:
+    """Pairs x 3 arms x seeds x evaluations, all arms of the same process."""
     rise = 1 / (1 + (MIDPOINT / np.maximum(STEPS, 1e-9)) ** EXPONENT)
     level = START + (HEIGHT - START) * rise
-    level = level + COMMON * _ar1(rng, (pairs, 1, seeds)) + OWN * _ar1(rng, (pairs, 2, seeds))
-    level[:, 0, :, 1:] += gain
+    level = level + COMMON * _ar1(rng, (pairs, 1, seeds)) + OWN * _ar1(rng, (pairs, 3, seeds))
     return rng.binomial(PROBLEMS, level.clip(0, 1)) / PROBLEMS
-
-
-def of_level_curves(rng: np.random.Generator, runs: int) -> dict[str, Array]:
-    """The statistics of a single arm that claims use, for policies that stay at START."""
-    used = {check.statistic for claim in CLAIMS for check in claim.checks if not check.against}
-    curves = rng.binomial(PROBLEMS, START, (runs, len(STEPS))) / PROBLEMS
-    shown = sorted(used - {DROP_AT_SYNCHRONISATION}, key=lambda each: each.name)
-    return {
-        each.name: np.array([each.of(_rows(curve), METRIC) for curve in curves]) for each in shown
-    }
-
-
-def _rows(curve: Array) -> list[Row]:
-    return [
-        {"step": step, METRIC: value}
-        for step, value in zip(STEPS.tolist(), curve.tolist(), strict=True)
-    ]
 
 
 def _ar1(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -97,60 +99,71 @@ def _ar1(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return path
 
 
-def outcomes(
-    checks: list[Check], rng: np.random.Generator, pairs: int, seeds: int, gain: float = 0.0
-) -> dict[str, list[Outcome]]:
-    """The outcome of each check, as a claim by itself, on each pair."""
-    found: dict[str, list[Outcome]] = {name(check): [] for check in checks}
-    for pair in _figures(accuracies(rng, pairs, seeds, gain)):
-        for check in checks:
-            claim = Claim(id="", statement="", quote="", checks=(check,))
-            found[name(check)].append(judge(claim, {FIGURE: pair}, FIGURE, None).outcome)
+def _measured(curves: Array, statistic: Statistic) -> Array:
+    """The statistic of every curve; the last axis is the evaluations."""
+    steps = STEPS.tolist()
+
+    def of(curve: Array) -> float:
+        values = zip(steps, curve.tolist(), strict=True)
+        return statistic.of([{"step": step, METRIC: value} for step, value in values], METRIC)
+
+    return np.apply_along_axis(of, -1, curves)
+
+
+def simulated(
+    rng: np.random.Generator, pairs: int, seeds: int, effects: Sequence[int]
+) -> list[Simulated]:
+    """Every kind of endpoint at every true effect, added to the statistic of the first arm.
+
+    The unit of an effect is the true δ, the mean over all pairs; a pair's own δ is measured from
+    its seeds.
+    """
+    curves = accuracies(rng, pairs, seeds)
+    gains_PS = _measured(curves[:, 2], ON_POLICY_GAIN.statistic)
+    found = []
+    for endpoint in endpoints():
+        first_PS, second_PS = np.moveaxis(_measured(curves[:, :2], endpoint.statistic), 1, 0)
+        if endpoint.factor:
+            compared_PS, unit = np.log(first_PS / second_PS), float(np.log(endpoint.factor))
+        else:
+            compared_PS, unit = first_PS - second_PS, SHARE * float(gains_PS.mean())
+        side = -1 if endpoint.direction is Direction.lower else 1
+        for effect in effects:
+            outcomes = [
+                _outcome(endpoint, values, gains)
+                for values, gains in zip(compared_PS + side * effect * unit, gains_PS, strict=True)
+            ]
+            shares = {each: outcomes.count(each) / pairs for each in Outcome}
+            found.append(Simulated(endpoint, effect, shares))
     return found
 
 
-def _figures(values: Array) -> Iterator[FigureData]:
-    for pair in values:
-        runs = [
-            Run(arm=arm, column="", seed=seed, path=Path(), state="done", rows=_rows(curve))
-            for arm, curves in zip((FIRST, SECOND), pair, strict=True)
-            for seed, curve in enumerate(curves)
-        ]
-        yield FigureData(
-            name=FIGURE, title="", caption="", scale="", claim_seeds=None, shown=[],
-            arms=[FIRST, SECOND], columns=[""], panels=[], runs=runs,
-        )  # fmt: skip
+def _outcome(endpoint: Endpoint, values: Array, gains: Array) -> Outcome:
+    """The outcome of a claim with this endpoint, and no premise but the gain."""
+    delta = SHARE * float(gains.mean())
+    gain = find(GAIN, ON_POLICY_GAIN, _by_seed(gains), delta)
+    return combine(find(PRIMARY, endpoint, _by_seed(values), delta), [gain], [])[0]
+
+
+def _by_seed(values: Array) -> SeedValues[float]:
+    return SeedValues(dict(enumerate(values.tolist())), {})
 
 
 def show(console: Console) -> None:
-    """Print the rate of false outcomes of every check, the bias of every statistic, and the power
-    of one check."""
-    rng = np.random.default_rng(0)
-    checks = two_arm_checks()
-    found = outcomes(checks, rng, PAIRS, CLAIM_SEEDS)
-    console.print(f"{PAIRS} pairs of equal arms, {CLAIM_SEEDS} seeds")
-    rows = []
-    for check in checks:
-        each = found[name(check)]
-        rates = [f"{each.count(outcome) / len(each):.1%}" for outcome in DECIDED]
-        rows.append([name(check), *rates, wrong(check).value])
-    print_table(console, ["check", "supported", "contradicted", "false outcome"], rows)
-    rows = []
-    for statistic, values in of_level_curves(rng, PAIRS).items():
-        low, high = np.quantile(values, (0.05, 0.95))
-        rows.append([statistic, *(f"{each:.3f}" for each in (values.mean(), low, high))])
-    console.print(
-        f"\n{PAIRS} runs of a policy that never changes, {len(STEPS)} evaluations of {PROBLEMS} "
-        f"problems, accuracy {START}"
-    )
-    print_table(console, ["statistic", "mean", "lowest 5 %", "highest 5 %"], rows)
-    higher = [check for check in checks if check.range is HIGHER][:1]
-    rows = []
-    for gain in GAINS:
-        shares = []
-        for seeds in SEEDS:
-            [each] = outcomes(higher, rng, PAIRS, seeds, gain).values()
-            shares.append(f"{each.count(Outcome.supported) / len(each):.0%}")
-        rows.append([f"{gain:g}", *shares])
-    console.print(f"\n{PAIRS} pairs of different arms: how often `{name(higher[0])}` is supported")
-    print_table(console, ["true difference", *(f"{seeds} seeds" for seeds in SEEDS)], rows)
+    """Print the share of every outcome for identical arms and for arms that differ by δ."""
+    shown = [each for each in Outcome if each is not Outcome.not_run]
+    with Console(stderr=True).status(f"simulating {PAIRS} pairs of arms"):
+        found = simulated(np.random.default_rng(0), PAIRS, SEEDS, (NONE, CLAIMED, OPPOSITE))
+    for effect, title in (
+        (NONE, "identical arms"),
+        (CLAIMED, "a true effect of δ on the claimed side"),
+        (OPPOSITE, "a true effect of δ on the other side"),
+    ):
+        console.print(f"{PAIRS} pairs of arms, {SEEDS} seeds: {title}")
+        rows = [
+            [each.name, *(f"{each.shares[outcome]:.1%}" for outcome in shown), f"{each.false:.1%}"]
+            for each in found
+            if each.effect == effect
+        ]
+        head = ["endpoint", *(outcome.value for outcome in shown), "highest false"]
+        console.print("\n".join([*text_table([head, *rows]), ""]), soft_wrap=True, highlight=False)

@@ -1,34 +1,32 @@
-"""Verdicts as a card, text, Markdown and JSON."""
+"""Verdicts as a card, text, Markdown and JSON. `found` maps titles of settings to verdicts."""
 
-import math
 import textwrap
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Console
-
-from rec_experiments.analysis.claims.decision import Outcome, Range
-from rec_experiments.analysis.claims.verdict import Finding, Verdict
+from rec_experiments.analysis.claims.decision import Direction, Outcome
+from rec_experiments.analysis.claims.verdict import SHARE, Finding, Verdict
 from rec_experiments.analysis.results.formatting import markdown_table, text_table
-from rec_experiments.analysis.results.statistics import Statistic
 
-Verdicts = Mapping[str, list[Verdict]]  # by scale
+Verdicts = Mapping[str, list[Verdict]]
 
 WIDTH = 100  # characters in a line of text
 VERDICT_HEAD = ["claim", "verdict", "seeds", "figures"]
-HEAD = ["part", "statistic", "mean [95 %]", "IQM", "P", "should be", "seeds", "outcome"]
+HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (
-    "mean [95 %]: mean over seeds with its t interval. Two arms are compared seed by seed; for a "
-    "ratio (/) the mean is geometric",
-    "IQM: interquartile mean, without the lowest and the highest quarter of the seeds",
-    "P: probability of improvement, the share of pairs of seeds, one of each arm, in which the "
-    "first arm has the higher value; a tie counts half",
-    "supported: the whole interval lies in the range. contradicted: all of it lies outside, at the "
-    "level 1 − 5 % / (number of parts), so that a claim with many parts is not contradicted by "
-    "chance. undecided: neither. not run: there is no finished run",
-    "A claim is contradicted if any part is, otherwise not run if any part is, otherwise undecided "
-    "if any part is, otherwise supported",
+    f"δ is the smallest effect that matters: {SHARE:.0%} of what REINFORCE (for arXiv 2505.22257 "
+    "GRPO) gains on-policy at the same scale and rate, mean over seeds. For a ratio (/) it is a "
+    "fixed factor",
+    "[95 %] is the t interval of the mean over seeds. Two arms are compared seed by seed; the mean "
+    "of a ratio is geometric",
+    "supported: the interval excludes 0 and reaches beyond δ on the claimed side (alike: it lies "
+    "within ±δ; not lower: above −δ), every premise holds, and the control is on its side",
+    "contradicted: the same on the other side, or the control is on the wrong side. "
+    "no difference above δ: the interval lies within ±δ",
+    "premise not met: without the premise the claim says nothing here. undecided: the interval is "
+    "too wide; how many seeds would decide is a range, from the interval of the variance, or is "
+    "not given. not run: runs are missing",
 )
 
 
@@ -38,46 +36,24 @@ def heading(verdict: Verdict) -> list[str]:
     return [claim.id, verdict.title, verdict.seeds, ", ".join(claim.figures)]
 
 
-def summary(found: Verdicts) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a table with one line per claim and one column per scale."""
-    head = ["claim", *found, "seeds", "figures"]
-    rows = [
-        [
-            each[0].claim.id,
-            *(verdict.name for verdict in each),
-            ", ".join(dict.fromkeys(verdict.seeds for verdict in each)),
-            ", ".join(each[0].claim.figures),
-        ]
-        for each in zip(*found.values(), strict=True)
-    ]
-    return head, rows
-
-
-def show(console: Console, found: Verdicts, details: Container[str] = ()) -> None:
-    """Print the card, or the claims of which details are wanted."""
-    chosen = [each for of_scale in found.values() for each in of_scale if each.claim.id in details]
-    shown = text(chosen) if chosen else card(found)
-    console.print(shown, markup=False, highlight=False, soft_wrap=True, end="")
-
-
 def card(found: Verdicts) -> str:
-    """The outcomes counted for each scale, then one line per claim."""
+    """The outcomes counted for each setting, then one line per claim."""
     rows = [
-        [each[0].claim.id, *(verdict.outcome.value for verdict in each), each[0].seeds]
+        [each[0].claim.id, *(verdict.outcome.value for verdict in each)]
         for each in zip(*found.values(), strict=True)
     ]
-    table = text_table([["claim", *found, "seeds"], *rows])
+    table = text_table([["claim", *found], *rows])
     return "\n".join([*(_counts(*each) for each in found.items()), "", *table]) + "\n"
 
 
-def _counts(scale: str, verdicts: list[Verdict]) -> str:
-    """As in `mini: 4 of 11 claims supported, 2 contradicted, 5 not run; on 10 seeds`."""
+def _counts(title: str, verdicts: list[Verdict]) -> str:
+    """As in `mini at 3.0e-05: 4 of 19 claims supported, 2 contradicted; on 10 seeds`."""
     counts = Counter(verdict.outcome for verdict in verdicts)
     others = [f"{counts[each]} {each.value}" for each in list(Outcome)[1:] if counts[each]]
     counted = f"{counts[Outcome.supported]} of {len(verdicts)} claims supported"
     seeds = {v.fewest_seeds for v in verdicts if v.outcome is not Outcome.not_run}
     ends = " to ".join(str(end) for end in sorted({min(seeds), max(seeds)})) if seeds else ""
-    return f"{scale}: {', '.join([counted, *others])}" + (f"; on {ends} seeds" if seeds else "")
+    return f"{title}: {', '.join([counted, *others])}" + (f"; on {ends} seeds" if seeds else "")
 
 
 def remarks(verdict: Verdict) -> list[str]:
@@ -89,35 +65,31 @@ def remarks(verdict: Verdict) -> list[str]:
 
 def cells(finding: Finding) -> list[str]:
     """Cells under HEAD."""
-    check = finding.check
-    undecided = finding.outcome is Outcome.undecided
     return [
-        f"{check.name}: {finding.arms}",
-        f"{check.statistic.name} of {check.metric}",
+        finding.part,
+        finding.endpoint.name,
         number(finding),
-        _short(finding.interquartile_mean),
-        _short(finding.improvement),
-        str(check.range),
+        expected(finding),
         str(len(finding.seeds)),
-        finding.outcome.value + (f": {finding.why}" if undecided else ""),
+        finding.why or finding.outcome.value,
     ]
 
 
 def number(finding: Finding) -> str:
     """Mean and interval."""
-    interval = finding.interval
-    return _short(finding.mean) + (f" [{interval[0]:.3g}, {interval[1]:.3g}]" if interval else "")
+    if finding.mean is None:
+        return "-"
+    ends = finding.interval
+    return f"{finding.mean:.3g}" + (f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else "")
 
 
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def legend(verdicts: Iterable[Verdict]) -> tuple[list[Range], list[Statistic]]:
-    """The thresholds and statistics in use, each once."""
-    checks = [finding.check for verdict in verdicts for finding in verdict.findings]
-    ranges = list(dict.fromkeys(check.range for check in checks))
-    return ranges, list(dict.fromkeys(check.statistic for check in checks))
+def expected(finding: Finding) -> str:
+    """What the claim says of the endpoint, as in `higher, δ = 0.041`."""
+    direction = finding.endpoint.direction
+    sign = finding.part == "control" and direction is not Direction.not_lower
+    if sign or finding.delta is None:
+        return direction.value
+    return f"{direction.value}, δ = {finding.delta:.3g}" + ("×" if finding.endpoint.factor else "")
 
 
 def text(verdicts: list[Verdict]) -> str:
@@ -125,53 +97,77 @@ def text(verdicts: list[Verdict]) -> str:
     lines = []
     for verdict in verdicts:
         lines += remarks(verdict)
-        for part, statistic, mean, iqm, p, should, seeds, outcome in map(cells, verdict.findings):
+        for part, endpoint, mean, should, seeds, outcome in map(cells, verdict.findings):
             lines += [
                 f"  {part}: {outcome}",
-                f"    {statistic}: {mean}, IQM {iqm}, P {p}; should be {should}; {seeds} seeds",
+                f"    {endpoint}: {mean}; expected: {should}; {seeds} seeds",
             ]
         lines.append("")
-    ranges, statistics = legend(verdicts)
     lines += [f"{each}." for each in READING]
-    lines += [f"{each}  {each.name}: {each.reason}." for each in ranges]
-    lines += [f"{each.name}: {each.meaning}." for each in statistics]
+    lines += [f"{name}: {meaning}." for name, meaning in _statistics(verdicts)]
     wrapped = [textwrap.wrap(line, WIDTH, subsequent_indent="      ") or [""] for line in lines]
     return "\n".join(part for each in wrapped for part in each) + "\n"
 
 
+def _statistics(verdicts: Iterable[Verdict]) -> list[list[str]]:
+    """The statistics in use, each once, with their meanings."""
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    used = dict.fromkeys(finding.endpoint.statistic for finding in findings)
+    return [[each.name, each.meaning] for each in used]
+
+
 def markdown(found: Verdicts) -> str:
-    """A page with all verdicts and their details, the thresholds and the statistics."""
-    lines = ["# Claims", "", *markdown_table(*summary(found)), ""]
+    """A page: the card, how to read it, then each claim with its endpoints in every setting."""
+    everything = [verdict for verdicts in found.values() for verdict in verdicts]
+    lines = ["# Claims", "", *markdown_table(*_summary(found)), ""]
+    if all(each.outcome is Outcome.not_run for each in everything if each.setting.rate):
+        lines += ["There are no runs of these seeds yet.", ""]
     lines += [f"- {line}." for line in READING] + [""]
-    for scale, verdicts in found.items():
-        lines += [f"## Scale {scale}", ""]
+    for verdicts in zip(*found.values(), strict=True):
+        claim = verdicts[0].claim
+        lines += [f"## {claim.id}", ""]
+        for words in filter(None, (f"{claim.statement}.", claim.quote, claim.note)):
+            lines += [words, ""]
         for verdict in verdicts:
-            lines += [f"### {verdict.claim.id}", ""]
-            lines += [line for remark in remarks(verdict) for line in (remark, "")]
-            lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""]
-    ranges, statistics = legend(each for verdicts in found.values() for each in verdicts)
-    lines += ["## Thresholds", ""]
-    thresholds = ([each.name, str(each), each.reason] for each in ranges)
-    lines += markdown_table(["name", "range", "reason"], thresholds)
-    lines += ["", "## Statistics", ""]
-    lines += markdown_table(["name", "of one run"], ([s.name, s.meaning] for s in statistics))
+            lines += [f"**{verdict.setting.title}**: {_outcome(verdict)}", ""]
+            if any(finding.seeds for finding in verdict.findings):
+                lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""]
+            lines += [line for note in verdict.notes for line in (note, "")]
+    lines += ["## Statistics", "", *markdown_table(["name", "of one run"], _statistics(everything))]
     return "\n".join(lines) + "\n"
+
+
+def _outcome(verdict: Verdict) -> str:
+    return "; ".join([verdict.outcome.value, *verdict.reasons])
+
+
+def _summary(found: Verdicts) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table with one line per claim and one column per setting."""
+    rows = [
+        [
+            f"[{each[0].claim.id}](#{each[0].claim.id})",
+            *(verdict.outcome.value for verdict in each),
+            ", ".join(each[0].claim.figures),
+        ]
+        for each in zip(*found.values(), strict=True)
+    ]
+    return ["claim", *found, "figures"], rows
 
 
 def plain(verdict: Verdict) -> dict[str, Any]:
     """A verdict as plain values, for JSON."""
-    claim = verdict.claim
+    claim, setting = verdict.claim, verdict.setting
     return {
         "claim": claim.id,
-        "scale": verdict.scale,
+        "scale": setting.scale,
+        "rate": setting.rate,
         "verdict": verdict.outcome.value,
         "seeds": verdict.fewest_seeds,
-        "claim_seeds": verdict.claim_seeds,
+        "claim_seeds": None if setting.seeds is None else list(setting.seeds),
         "reasons": verdict.reasons,
         "statement": claim.statement,
         "quote": claim.quote,
         "figures": claim.figures,
-        "needs": claim.needs,
         "note": claim.note,
         "runs": verdict.notes,
         "parts": [_plain(finding) for finding in verdict.findings],
@@ -179,26 +175,19 @@ def plain(verdict: Verdict) -> dict[str, Any]:
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
-    check = finding.check
+    endpoint = finding.endpoint
     return {
-        "name": check.name,
-        "arms": finding.arms,
-        "figures": list(check.figures),
-        "metric": check.metric,
-        "statistic": check.statistic.name,
+        "part": finding.part,
+        "figure": endpoint.figure,
+        "column": endpoint.column,
+        "arms": endpoint.arms,
+        "metric": endpoint.metric,
+        "statistic": endpoint.statistic.name,
+        "direction": endpoint.direction.value,
+        "delta": finding.delta,
         "mean": finding.mean,
         "interval": finding.interval,
-        "interquartile_mean": finding.interquartile_mean,
-        "probability_of_improvement": finding.improvement,
         "seeds": finding.seeds,
-        "low": _end(check.range.low),
-        "high": _end(check.range.high),
-        "threshold": check.range.name,
-        "reason": check.range.reason,
         "outcome": finding.outcome.value,
         "why": finding.why,
     }
-
-
-def _end(value: float) -> float | None:
-    return None if math.isinf(value) else value

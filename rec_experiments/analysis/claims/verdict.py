@@ -1,179 +1,157 @@
-"""From the statistics of runs to a verdict on a claim.
+"""From the runs to a verdict on a claim.
 
-A claim is a conjunction of checks. Each check has a statistic of a run and the range in which its
-mean over seeds must lie; decision.py says when the seeds decide. Two arms are compared seed by
-seed: runs with the same seed share prompts and random numbers, so their common variation cancels.
-Ratios are compared on a logarithmic scale.
+A claim has one primary endpoint. Its premises are endpoints without which it says nothing; its
+control is an endpoint that could fail. δ is SHARE of the gain of the claim's yardstick, an
+on-policy run of the same scale and rate; that this run learns is the first premise.
+
+Two arms are compared seed by seed: runs with the same seed share prompts and random numbers, so
+their common variation cancels. Ratios are compared on a logarithmic scale.
 """
 
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
-from itertools import product
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from rec_experiments.analysis.claims.decision import (
-    MOST_SEEDS,
+    EQUAL_SEEDS,
+    Direction,
+    Interval,
     Outcome,
-    Range,
     decide,
+    interval,
     seeds_to_decide,
 )
-from rec_experiments.analysis.results.aggregate import (
-    SeedValues,
-    finished_values,
-    interquartile_mean,
-    interval_of_mean,
-    probability_of_improvement,
-)
+from rec_experiments.analysis.results.aggregate import SeedValues, finished_values
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import releases_text
 from rec_experiments.analysis.results.statistics import Statistic
 from rec_experiments.analysis.results.summary import duplicates
 
-
-class Compare(Enum):
-    """How the statistics of two arms become one number per seed."""
-
-    difference = "−"
-    ratio = "/"
+SHARE = 0.2  # of the on-policy gain; a smaller effect does not matter
+GAIN, PREMISE, PRIMARY, CONTROL = "on-policy gain", "premise", "primary endpoint", "control"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One part of a claim.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Endpoint:
+    """A statistic of one arm, or the difference between two arms.
 
-    name: what it checks, in words. figures: figures with its runs; the same arm and column in
-    several figures is the same run. column: title of the column. arm, against: legend labels, with
-    * for any text; every matching arm is checked, or compared with every arm that matches
-    `against`. compare: how two arms are compared.
+    arm, against: legend labels of the figure, with * for any text and | between alternatives, of
+    which the first that the figure has counts. against: "" for a single arm. factor: for a metric
+    other than accuracy the arms are compared as a ratio, and δ is this factor.
     """
 
-    name: str
-    figures: tuple[str, ...]
+    figure: str
     column: str
     arm: str
     statistic: Statistic
-    range: Range
+    direction: Direction
     against: str = ""
     metric: str = "eval/accuracy"
-    compare: Compare = Compare.difference
+    factor: float | None = None
+
+    @property
+    def arms(self) -> str:
+        sign = " / " if self.factor else " − "
+        return self.arm + (sign + self.against if self.against else "")
+
+    @property
+    def name(self) -> str:
+        return f"{self.statistic.name} of {self.metric}, {self.arms} ({self.figure}, {self.column})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """statement: the claim in our words. quote: in the paper's, "" if it is only drawn there.
-    needs: what its runs need beyond a CPU. note: how to interpret the verdict."""
+    """statement: the claim in our words. quote: in the paper's, with the section. yardstick: the
+    endpoint whose mean is the on-policy gain. own_rate_only: its figure sets learning rates itself.
+    note: what a reader of the verdict should know."""
 
     id: str
     statement: str
     quote: str
-    checks: tuple[Check, ...]
-    needs: str = ""
+    yardstick: Endpoint
+    primary: Endpoint
+    premises: tuple[Endpoint, ...] = ()
+    control: Endpoint | None = None
+    own_rate_only: bool = False
     note: str = ""
 
     @property
     def figures(self) -> list[str]:
-        """The figures that its checks read."""
-        found = {figure for check in self.checks for figure in check.figures}
-        return sorted(found, key=lambda name: (len(name), name))
-
-    def within(self, figure: str) -> "Claim | None":
-        """The claim with only the checks that one figure shows; None if it shows none."""
-        checks = tuple(check for check in self.checks if figure in check.figures)
-        return replace(self, checks=checks) if checks else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """The values of one arm, or pair of arms.
-
-    values: by seed, logarithms for a ratio. without: why a finished seed has none. arms: for a
-    pair, the values of either arm at the seeds of `values`.
-    """
-
-    values: dict[int, float]
-    without: dict[int, str]
-    arms: tuple[list[float], ...] = ()
+        """The figures whose runs it needs."""
+        ends = [self.yardstick, *self.premises, self.primary, *([self.control or self.primary])]
+        return sorted({each.figure for each in ends}, key=lambda name: (len(name), name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """The result of a check on one arm, or pair of arms.
+    """The result of one endpoint.
 
-    mean, interval, interquartile_mean: over seeds, geometric for a ratio; None with too few seeds.
-    improvement: probability that the first arm's value is higher; None for a single arm. why: why
-    the check is undecided or not run, otherwise empty.
+    part: its place in the claim. mean, interval: over seeds, geometric for a ratio. delta: δ in the
+    same unit, None if it is not known; 0 for a control, of which only the sign counts (unless it
+    must not be lower). why: why it is undecided or not run, otherwise empty.
     """
 
-    check: Check
-    arms: str
+    part: str
+    endpoint: Endpoint
     seeds: list[int]
     mean: float | None
-    interval: tuple[float, float] | None
-    interquartile_mean: float | None
-    improvement: float | None
+    interval: Interval | None
+    delta: float | None
     outcome: Outcome
     why: str
 
     def describe(self) -> str:
-        part = f"{self.check.name} ({self.arms})"
-        return f"{part}: {self.why}" if self.why else part
+        found = self.why or self.outcome.value
+        return f"{self.part} ({self.endpoint.arms}): {found}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Where a claim is judged. scale: a choice of conf/scale. rate: the learning rate, None if it
+    is not named. own: whether it is the rate of the scale's settings. seeds: those that count, None
+    for any."""
+
+    scale: str
+    rate: float | None = None
+    own: bool = True
+    seeds: Collection[int] | None = None
+
+    @property
+    def title(self) -> str:
+        return self.scale if self.rate is None else f"{self.scale} at {self.rate:.1e}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The findings on a claim at a scale. claim_seeds: the number of seeds that should decide, None
-    for any. notes: which releases made the runs, and which runs are in several folders."""
+    """reasons: why it is not supported. findings: the primary endpoint first; none if the claim is
+    not judged here. notes: which releases made the runs, and which lie in several folders."""
 
     claim: Claim
-    scale: str
-    claim_seeds: int | None
-    findings: list[Finding]
-    notes: list[str]
-
-    @property
-    def outcome(self) -> Outcome:
-        """Contradicted if any finding is, otherwise not run, undecided or supported, in this
-        order."""
-        outcomes = {finding.outcome for finding in self.findings}
-        order = (Outcome.contradicted, Outcome.not_run, Outcome.undecided, Outcome.supported)
-        return next(outcome for outcome in order if outcome in outcomes)
-
-    @property
-    def name(self) -> str:
-        """The outcome in words, with what the claim needs if it was not run."""
-        missing = self.outcome is Outcome.not_run and self.claim.needs
-        return self.outcome.value + (f" (needs {missing})" if missing else "")
+    setting: Setting
+    outcome: Outcome
+    reasons: list[str]
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
-        """The outcome and the scale."""
-        decided = self.outcome is not Outcome.not_run
-        return f"{self.name} at scale {self.scale}" if decided else self.name
+        return f"{self.outcome.value} at {self.setting.title}"
 
     @property
     def fewest_seeds(self) -> int:
-        """The smallest number of seeds of any finding."""
-        return min(len(finding.seeds) for finding in self.findings)
+        """The smallest number of seeds of any endpoint."""
+        return min((len(finding.seeds) for finding in self.findings), default=0)
 
     @property
     def seeds(self) -> str:
         """As in `10`, or `3 of 10` if there are fewer than there should be."""
-        fewest, needed = self.fewest_seeds, self.claim_seeds
-        return f"{fewest} of {needed}" if needed is not None and fewest < needed else str(fewest)
-
-    @property
-    def reasons(self) -> list[str]:
-        """The findings that contradict the claim, or that leave it undecided or not run."""
-        if self.outcome is Outcome.supported:
-            return []
-        if all(finding.outcome is Outcome.not_run for finding in self.findings):
-            return [] if self.claim.needs else ["no finished runs"]
-        return [each.describe() for each in self.findings if each.outcome is self.outcome]
+        needed = len(self.setting.seeds or ())
+        return f"{self.fewest_seeds} of {needed}" if self.fewest_seeds < needed else str(
+            self.fewest_seeds
+        )  # fmt: skip
 
     @property
     def sentence(self) -> str:
@@ -182,105 +160,142 @@ class Verdict:
         return ": ".join(filter(None, parts))
 
 
-def judge(
-    claim: Claim, data_by_figure: Mapping[str, FigureData], scale: str, claim_seeds: int | None
-) -> Verdict:
+def judge(claim: Claim, data: Mapping[str, FigureData], setting: Setting) -> Verdict:
     """The verdict on a claim. Figures of the claim that are not given count as not run."""
-    samples = [
-        (check, arms, sample)
-        for check in claim.checks
-        for arms, sample in _samples(check, data_by_figure)
-    ]
-    parts = sum(bool(sample.values) for _, _, sample in samples)
-    figures = [data_by_figure[name] for name in claim.figures if name in data_by_figure]
-    done = [run for data in figures for run in data.runs if run.done]
+    if claim.own_rate_only and not setting.own:
+        why = f"{claim.primary.figure} sets its learning rates itself, so only the usual one counts"
+        return Verdict(claim=claim, setting=setting, outcome=Outcome.not_run, reasons=[why])
+
+    def values(endpoint: Endpoint) -> SeedValues[float]:
+        return _values(endpoint, data.get(endpoint.figure), setting.seeds)
+
+    gains = values(claim.yardstick)
+    delta = SHARE * max(float(np.mean([*gains.values.values()])), 0.0) if gains.values else None
+    gain = find(GAIN, claim.yardstick, gains, delta)
+    premises = [gain, *(find(PREMISE, each, values(each), delta) for each in claim.premises)]
+    primary = find(PRIMARY, claim.primary, values(claim.primary), delta)
+    controls = [find(CONTROL, each, values(each), delta) for each in [claim.control] if each]
+    outcome, because = combine(primary, premises, controls)
+    figures = [data[name] for name in claim.figures if name in data]
+    done = [run for each in figures for run in each.runs if run.done and _counts(run.seed, setting)]
     return Verdict(
         claim=claim,
-        scale=scale,
-        claim_seeds=claim_seeds,
-        findings=[_finding(check, arms, sample, parts) for check, arms, sample in samples],
+        setting=setting,
+        outcome=outcome,
+        reasons=list(dict.fromkeys(each.describe() for each in because)),
+        findings=[primary, *premises, *controls],
         notes=[*filter(None, [releases_text(done)]), *duplicates(done)],
     )
 
 
-def _samples(
-    check: Check, data_by_figure: Mapping[str, FigureData]
-) -> Iterator[tuple[str, Sample]]:
-    """Name and values of each arm, or pair of arms, that matches the check."""
-    figures = [data_by_figure[name] for name in check.figures if name in data_by_figure]
-    for arm, against in product(_labels(figures, check.arm), _labels(figures, check.against)):
-        first = _seed_values(figures, arm, check)
-        if against:
-            arms = f"{arm} {check.compare.value} {against}"
-            sample = _paired(first, _seed_values(figures, against, check), check.compare)
-        else:
-            arms, sample = arm, Sample(values=first.values, without=first.without)
-        yield f"{arms}, {check.column}" if check.column else arms, sample
+def combine(
+    primary: Finding, premises: Sequence[Finding], controls: Sequence[Finding]
+) -> tuple[Outcome, list[Finding]]:
+    """The outcome of a claim, and the findings that make it other than supported.
+
+    A failed premise comes first; then endpoints without runs, undecided premises, a failed control
+    or primary endpoint, an undecided control, and last the primary endpoint.
+    """
+    failed = (Outcome.contradicted, Outcome.no_difference)
+    everything = [*premises, primary, *controls]
+    for outcome, findings, states in (
+        (Outcome.premise_not_met, premises, failed),
+        (Outcome.not_run, everything, (Outcome.not_run,)),
+        (Outcome.undecided, premises, (Outcome.undecided,)),
+        (Outcome.contradicted, [*controls, primary], (Outcome.contradicted,)),
+        (Outcome.undecided, controls, (Outcome.undecided,)),
+        (primary.outcome, [primary], (*failed, Outcome.undecided)),
+    ):
+        because = [each for each in findings if each.outcome in states]
+        if because:
+            return outcome, because
+    return Outcome.supported, []
 
 
-def _labels(figures: list[FigureData], pattern: str) -> list[str]:
-    """The arms that match; the pattern itself if none does, to name what is missing."""
-    arms = dict.fromkeys(arm for data in figures for arm in data.arms)
-    return fnmatch.filter(arms, pattern) or [pattern]
+def find(
+    part: str, endpoint: Endpoint, found: SeedValues[float], gain_delta: float | None
+) -> Finding:
+    """The result of an endpoint from its values by seed; those of a ratio are logarithms.
 
-
-def _seed_values(figures: list[FigureData], arm: str, check: Check) -> SeedValues[float]:
-    runs = [run for data in figures for run in data.select(arm, check.column)]
-    return finished_values(runs, check.statistic.of, check.metric)
-
-
-def _paired(first: SeedValues[float], second: SeedValues[float], compare: Compare) -> Sample:
-    """The comparison at each seed that both arms have finished."""
-    values, without = {}, {}
-    for seed in sorted(first.finished & second.finished):
-        one, other = first.values.get(seed), second.values.get(seed)
-        if one is None or other is None:
-            without[seed] = (first.without | second.without)[seed]
-        elif compare is Compare.difference:
-            values[seed] = one - other
-        elif one > 0 and other > 0:
-            values[seed] = math.log(one / other)
-        else:
-            without[seed] = "a ratio of numbers that are not positive"
-    numbers = tuple([each.values[seed] for seed in values] for each in (first, second))
-    return Sample(values=values, without=without, arms=numbers)
-
-
-def _finding(check: Check, arms: str, sample: Sample, parts: int) -> Finding:
-    values = list(sample.values.values())
-    is_ratio = bool(check.against) and check.compare is Compare.ratio
-    outcome, why = _outcome(sample, check.range.logarithm() if is_ratio else check.range, parts)
-    interval = interval_of_mean(values)
-    shown = math.exp if is_ratio else float
+    If any finished run has no value the endpoint is undecided: the others would be a selection.
+    """
+    values = list(found.values.values())
+    is_ratio = endpoint.factor is not None
+    delta = gain_delta if endpoint.factor is None else math.log(endpoint.factor)
+    if part == CONTROL and endpoint.direction is not Direction.not_lower:
+        delta = 0.0
+    ends = interval(values)
+    outcome, why = Outcome.undecided, ""
+    if found.without:
+        reasons = "; ".join(dict.fromkeys(found.without.values()))
+        why = f"no value at seed {', '.join(map(str, found.without))}: {reasons}"
+    elif not values:
+        outcome, why = Outcome.not_run, "no finished runs"
+    elif delta is None:
+        outcome, why = Outcome.not_run, "without an on-policy run δ is not known"
+    elif len(values) == 1:
+        why = "one seed has no spread"
+    elif ends is None:
+        why = f"{len(values)} equal values give no interval; {EQUAL_SEEDS} would decide"
+    else:
+        outcome = decide(ends, delta, endpoint.direction)
+        if outcome is Outcome.undecided:
+            why = _why_undecided(values, delta, endpoint.direction)
+    shown: Callable[[float], float] = math.exp if is_ratio else float
     return Finding(
-        check=check,
-        arms=arms,
-        seeds=sorted(sample.values),
-        mean=shown(np.mean(values)) if values else None,
-        interval=(shown(interval[0]), shown(interval[1])) if interval else None,
-        interquartile_mean=shown(interquartile_mean(values)) if values else None,
-        improvement=probability_of_improvement(*sample.arms) if values and sample.arms else None,
+        part=part,
+        endpoint=endpoint,
+        seeds=sorted(found.values),
+        mean=shown(float(np.mean(values))) if values else None,
+        interval=(shown(ends[0]), shown(ends[1])) if ends else None,
+        delta=None if delta is None else shown(delta),
         outcome=outcome,
         why=why,
     )
 
 
-def _outcome(sample: Sample, range_: Range, parts: int) -> tuple[Outcome, str]:
-    """The outcome, and why it is undecided or not run.
+def _why_undecided(values: Sequence[float], delta: float, direction: Direction) -> str:
+    needed = seeds_to_decide(values, delta, direction)
+    return "undecided" + (f", {needed[0]} to {needed[1]} seeds would decide" if needed else "")
 
-    If any finished run has no value the check is undecided: the others would be a selection.
-    """
-    values = list(sample.values.values())
-    if sample.without:
-        why = "; ".join(dict.fromkeys(sample.without.values()))
-        return Outcome.undecided, f"no value at seed {', '.join(map(str, sample.without))}: {why}"
-    if not values:
-        return Outcome.not_run, "no finished runs"
-    if len(values) == 1:
-        return Outcome.undecided, "one seed has no spread"
-    mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-    outcome = decide(len(values), mean, spread, range_, parts)
-    if outcome is not Outcome.undecided:
-        return outcome, ""
-    enough = seeds_to_decide(mean, spread, range_, parts) or f"more than {MOST_SEEDS}"
-    return outcome, f"{enough} seeds would decide"
+
+def _counts(seed: int, setting: Setting) -> bool:
+    return setting.seeds is None or seed in setting.seeds
+
+
+def _values(
+    endpoint: Endpoint, data: FigureData | None, seeds: Collection[int] | None
+) -> SeedValues[float]:
+    """The endpoint's values by seed, or the reason why a finished seed has none."""
+
+    def of(pattern: str) -> SeedValues[float]:
+        runs = data.select(_label(data.arms, pattern), endpoint.column) if data else []
+        chosen = [run for run in runs if seeds is None or run.seed in seeds]
+        return finished_values(chosen, endpoint.statistic.of, endpoint.metric)
+
+    first = of(endpoint.arm)
+    return _paired(first, of(endpoint.against), endpoint.factor) if endpoint.against else first
+
+
+def _label(arms: Sequence[str], pattern: str) -> str:
+    """The first arm that fits; the pattern itself if none does."""
+    fits = (arm for each in pattern.split("|") for arm in fnmatch.filter(arms, each))
+    return next(fits, pattern)
+
+
+def _paired(
+    first: SeedValues[float], second: SeedValues[float], factor: float | None
+) -> SeedValues[float]:
+    """The comparison at each seed that both arms have finished."""
+    found: SeedValues[float] = SeedValues({}, {})
+    for seed in sorted(first.finished & second.finished):
+        one, other = first.values.get(seed), second.values.get(seed)
+        if one is None or other is None:
+            found.without[seed] = (first.without | second.without)[seed]
+        elif factor is None:
+            found.values[seed] = one - other
+        elif one > 0 and other > 0:
+            found.values[seed] = math.log(one / other)
+        else:
+            found.without[seed] = "a ratio of numbers that are not positive"
+    return found

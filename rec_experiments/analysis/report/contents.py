@@ -159,7 +159,7 @@ def gather(
             if name in data or name in COMPUTED
         ],
         without_runs=[name for name in swept if name not in data],
-        claims=_verdicts(data, every_run),
+        claims=_verdicts(data, folders, overrides, every_run),
         runs=runs,
         left_out=list(unreadable.values()),
     )
@@ -181,16 +181,15 @@ def without(data: FigureData, left_out: Container[Path]) -> FigureData:
     return replace(data, runs=runs)
 
 
-def _verdicts(data: dict[str, FigureData], every_claim: bool) -> list[Verdict]:
-    """Verdicts on the claims that these figures bear on, or on every claim."""
+def _verdicts(
+    data: dict[str, FigureData], folders: list[Path] | None, overrides: list[str], every: bool
+) -> list[Verdict]:
+    """Verdicts on the claims that these figures judge, or on every claim."""
     if not data:
         return []
+    names = {claim.primary.figure for claim in claims.CLAIMS} if every else set(data)
     scale = next(iter(data.values())).scale
-    return [
-        verdict
-        for verdict in claims.verdicts(data, scale)
-        if every_claim or data.keys() & set(verdict.claim.figures)
-    ]
+    return claims.about(names, scale, data, folders, overrides)
 
 
 def _run_part(run: Run, where: list[Place]) -> RunPart:

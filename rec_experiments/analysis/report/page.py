@@ -44,6 +44,8 @@ SCRIPTS = ("page.js", "curves.js", "explore.js")  # concatenated in this order
 TONES = {
     Outcome.supported: "good",
     Outcome.contradicted: "bad",
+    Outcome.no_difference: "bad",
+    Outcome.premise_not_met: "quiet",
     Outcome.undecided: "open",
     Outcome.not_run: "quiet",
 }
@@ -94,7 +96,7 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
         name, title, seeds, figures = heading(verdict)
         first, *others = remarks(verdict)
         parts = table(HEAD, [[td(cell) for cell in cells(each)] for each in verdict.findings])
-        reasons = details("Parts and reasons", paragraphs(others) + scroll(parts, name))
+        reasons = details("Endpoints and reasons", paragraphs(others) + scroll(parts, name))
         rows.append(
             [
                 td(name, "key"),

@@ -23,7 +23,6 @@ Array = NDArray[np.float64]
 Value = TypeVar("Value")
 
 CONFIDENCE = 0.95
-TRIMMED = 0.25  # share of the seeds cut at either end; the interquartile mean keeps the rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +72,6 @@ def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
     """Interval of the mean of one value per seed; None for fewer than two seeds."""
     ends = t_interval(np.array(values)[:, None])
     return (float(ends[0][0]), float(ends[1][0])) if ends else None
-
-
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean without the lowest and the highest quarter of the seeds, rounded down to whole seeds."""
-    cut = int(TRIMMED * len(values))
-    return float(np.mean(sorted(values)[cut : len(values) - cut]))
-
-
-def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of all pairs (i, j) of seeds in which the first arm's value is higher; a tie counts one
-    half. As in rliable (arXiv 2108.13264)."""
-    one, other = np.array(first)[:, None], np.array(second)
-    return float(np.mean((one > other) + 0.5 * (one == other)))
 
 
 @dataclass(frozen=True, slots=True)

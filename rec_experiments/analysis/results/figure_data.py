@@ -24,17 +24,17 @@ class NoRuns(UserError):
 class FigureData:
     """A figure's description and its runs. Arms, columns and panels are in the order drawn.
 
-    scale: a choice of conf/scale. claim_seeds: number of seeds that claims need at that scale, None
-    if they take the figure's own. shown: the seeds that the figure draws. picture: kind of picture.
-    map: as in sweeps.Figure. statistics: names of the evaluation statistics that get a table.
-    schedules: (interval, offset) by column, if the columns are schedules.
+    scale: a choice of conf/scale. claim_seeds: the seeds that claims are judged on at that scale,
+    None if they take the figure's own. shown: the seeds that the figure draws. picture: kind of
+    picture. map: as in sweeps.Figure. statistics: names of the evaluation statistics that get a
+    table. schedules: (interval, offset) by column, if the columns are schedules.
     """
 
     name: str
     title: str
     caption: str
     scale: str
-    claim_seeds: int | None
+    claim_seeds: list[int] | None
     shown: list[int]
     arms: list[str]
     columns: list[str]
@@ -68,9 +68,9 @@ def collect(
     """Read the runs of a sweep's figure, finished or not.
 
     folders: where to look for run folders, instead of where the sweep writes them. overrides: as on
-    the sweep's command line. for_claims: include every seed that claims need, unless the overrides
-    choose seeds. A damaged run counts as missing and is reported on stderr. Raises NoRuns if there
-    is no run, UserError for a wrong override.
+    the sweep's command line. for_claims: include the seeds that claims are judged on, unless the
+    overrides choose seeds. A damaged run counts as missing and is reported on stderr. Raises NoRuns
+    if there is no run, UserError for a wrong override.
     """
     figure, jobs = composed(name, tuple(overrides), for_claims)
     seeds = {job.config["seed"] for job in jobs}
@@ -80,7 +80,7 @@ def collect(
         caption=figure.caption,
         scale=figure.scale,
         claim_seeds=claim_seeds(figure.scale),
-        shown=sorted(seeds if _chooses_seeds(overrides) else figure.grid.get("seed", seeds)),
+        shown=sorted(seeds if chooses_seeds(overrides) else figure.grid.get("seed", seeds)),
         arms=list(dict.fromkeys(job.label for job in jobs)),
         columns=list(dict.fromkeys(job.heading for job in jobs)),
         panels=figure.panels,
@@ -126,12 +126,13 @@ def composed(
     """A figure and all its jobs; `for_claims` as in `collect`. Raises UserError for a wrong
     override."""
     figure = sweeps.load_figure(name, list(overrides))
-    needed = claim_seeds(figure.scale) if for_claims and not _chooses_seeds(overrides) else None
-    seeds = [f"seed={','.join(map(str, range(needed)))}"] if needed else []
+    needed = claim_seeds(figure.scale) if for_claims and not chooses_seeds(overrides) else None
+    wanted = sorted({*figure.grid.get("seed", []), *(needed or [])})
+    seeds = [f"seed={','.join(map(str, wanted))}"] if needed else []
     return figure, sweeps.jobs(figure, [*overrides, *seeds])
 
 
-def _chooses_seeds(overrides: Iterable[str]) -> bool:
+def chooses_seeds(overrides: Iterable[str]) -> bool:
     return any(override.partition("=")[0] == "seed" for override in overrides)
 
 
@@ -140,13 +141,24 @@ def scales() -> list[str]:
     return sorted(_scale_files())
 
 
-def claim_seeds(scale: str) -> int | None:
-    """How many seeds claims need at a scale, counted from 0; None if they take the figures' own.
+def claim_seeds(scale: str) -> list[int] | None:
+    """The seeds that claims are judged on at a scale; None if they take the figures' own.
 
-    conf/scale fixes the number before the runs: adding seeds until a verdict appears finds a
-    difference sooner or later.
+    conf/scale fixes them before the runs: adding seeds until a verdict appears finds a difference
+    sooner or later.
     """
-    return yaml.safe_load(_scale_files()[scale].read_text(encoding="utf-8")).get("claim_seeds")
+    return _scale_file(scale).get("claim_seeds")
+
+
+def claim_rates(scale: str) -> list[float]:
+    """The learning rates that claims are judged at: first that of the scale's settings, which needs
+    no override. Empty if the scale names none."""
+    return [float(rate) for rate in _scale_file(scale).get("claim_rates", [])]
+
+
+def _scale_file(scale: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(_scale_files()[scale].read_text(encoding="utf-8"))
+    return found
 
 
 def _scale_files() -> dict[str, Path]:

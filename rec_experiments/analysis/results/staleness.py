@@ -161,7 +161,7 @@ def summary(data: FigureData) -> dict[str, Any]:
         "title": data.title,
         "scale": data.scale,
         "seeds": seeds,
-        "claim_seeds": data.claim_seeds,
+        "claim_seeds": data.claim_seeds and len(data.claim_seeds),
         "start": start(data),
         "final": LAST_POINTS,
         "finished": sum(run.done for run in data.runs),

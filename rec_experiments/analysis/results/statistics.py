@@ -5,7 +5,6 @@ Each raises NoValue with a reason if the run has no such number.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -103,10 +102,6 @@ def area_under_curve(rows: list[Row], metric: str) -> float:
     return float(np.trapezoid(values, steps)) / length if length else values[0]
 
 
-def area_under_first_third(rows: list[Row], metric: str) -> float:
-    return area_under_curve(_third(rows, 0), metric)
-
-
 def area_under_middle_third(rows: list[Row], metric: str) -> float:
     return area_under_curve(_third(rows, 1), metric)
 
@@ -115,12 +110,6 @@ def second_half(rows: list[Row], metric: str) -> float:
     """The area under the second half of the run's steps, as a mean."""
     last_step = rows[-1]["step"] if rows else 0
     return area_under_curve([row for row in rows if 2 * row["step"] >= last_step], metric)
-
-
-def at_first_quarter(rows: list[Row], metric: str) -> float:
-    """The value at a quarter of the run's steps, interpolated linearly."""
-    steps, values = measured(rows, metric)
-    return float(np.interp(rows[-1]["step"] / 4, steps, values))
 
 
 def _third(rows: list[Row], number: int) -> list[Row]:
@@ -136,60 +125,10 @@ def difference(first: Measure, second: Measure) -> Measure:
     return lambda rows, metric: first(rows, metric) - second(rows, metric)
 
 
-def ratio(first: Measure, second: Measure) -> Measure:
-    """The measure first ÷ second. Raises NoValue for a ratio to 0."""
-
-    def measure(rows: list[Row], metric: str) -> float:
-        above, below = first(rows, metric), second(rows, metric)
-        if not below:
-            raise NoValue("a ratio to 0")
-        return above / below
-
-    return measure
-
-
 def maximum_drawdown(rows: list[Row], metric: str) -> float:
     """How far a curve drops at most below its highest previous point."""
-    return _drawdown(rows, metric)[0]
-
-
-def recovery(rows: list[Row], metric: str) -> float:
-    """How far `final` lies above the point of the largest drawdown."""
-    return final(rows, metric) - _drawdown(rows, metric)[1]
-
-
-def _drawdown(rows: list[Row], metric: str) -> tuple[float, float]:
-    """The largest drawdown and the value of the curve there."""
     values = np.array(measured(rows, metric)[1])
-    depths = np.maximum.accumulate(values) - values
-    at = int(depths.argmax())
-    return float(depths[at]), float(values[at])
-
-
-def standard_deviation(rows: list[Row], metric: str) -> float:
-    """Of the points around their mean."""
-    return float(np.std(measured(rows, metric)[1]))
-
-
-def drop_at_synchronisation(rows: list[Row], metric: str) -> float:
-    """The relative drop of a curve at a synchronisation, mean over synchronisations.
-
-    The value at a synchronisation is compared with the lower of the means of the periods before and
-    after it, so neither a slope nor the height of a tooth matters: 1 if each tooth starts at 0,
-    about 0 or less for noise and slopes. A synchronisation next to a period of zeros counts as 0.
-    """
-    stale = dict(zip(*points(rows, "train/staleness"), strict=True))
-    values = zip(*measured(rows, metric), strict=True)
-    pairs = [(stale[step], value) for step, value in values if step in stale]
-    starts = [at for at in range(1, len(pairs)) if pairs[at][0] < pairs[at - 1][0]]
-    if not starts:
-        raise NoValue("the run has no synchronisation")
-    periods = np.split(np.array([value for _, value in pairs]), starts)
-    drops = []
-    for before, after in pairwise(periods):
-        level = min(before.mean(), after.mean())
-        drops.append(float(1 - after[0] / level) if level else 0.0)
-    return float(np.mean(drops))
+    return float((np.maximum.accumulate(values) - values).max())
 
 
 def seconds(rows: list[Row]) -> float:
@@ -218,46 +157,27 @@ AREA_UNDER_CURVE = Statistic(
     "area under the curve divided by its length in steps",
     area_under_curve,
 )
-AREA_UNDER_FIRST_THIRD = Statistic(
-    "area under the first third",
-    "area under the first third of the steps divided by its length in steps",
-    area_under_first_third,
+SECOND_HALF = Statistic(
+    "second half", "area under the second half of the steps divided by its length", second_half
 )
-HIGHEST_MINUS_INITIAL = Statistic(
-    "highest − initial", "highest point minus the first", difference(highest, initial)
+SECOND_HALF_MINUS_INITIAL = Statistic(
+    "second half − initial",
+    "area under the second half of the steps divided by its length, minus the first point",
+    difference(second_half, initial),
 )
 FINAL_MINUS_INITIAL = Statistic(
     "final − initial", f"{LAST_POINTS}, minus the first", difference(final, initial)
+)
+FINAL_MINUS_BEST = Statistic(
+    "final − best", f"{LAST_POINTS}, minus the {BEST_POINTS}", difference(final, best)
 )
 FINAL_MINUS_MIDDLE_THIRD = Statistic(
     "final − area under the middle third",
     f"{LAST_POINTS}, minus the area under the middle third of the steps divided by its length",
     difference(final, area_under_middle_third),
 )
-FINAL_MINUS_FIRST_QUARTER = Statistic(
-    "final − end of the first quarter",
-    f"{LAST_POINTS}, minus the curve at a quarter of the steps, the end of the first of four equal "
-    "stages",
-    difference(final, at_first_quarter),
-)
-FINAL_OVER_BEST = Statistic(
-    "final ÷ best", f"{LAST_POINTS}, divided by the {BEST_POINTS}", ratio(final, best)
-)
 MAXIMUM_DRAWDOWN = Statistic(
     "maximum drawdown",
     "how far the curve drops at most below its highest previous point",
     maximum_drawdown,
-)
-RECOVERY = Statistic(
-    "final − trough", f"{LAST_POINTS}, minus the point of the largest drawdown", recovery
-)
-STANDARD_DEVIATION = Statistic(
-    "standard deviation along the curve",
-    "standard deviation of the points around their mean",
-    standard_deviation,
-)
-DROP_AT_SYNCHRONISATION = Statistic(
-    "drop at synchronisation",
-    "relative drop of the curve at a synchronisation, mean over synchronisations",
-    drop_at_synchronisation,
 )

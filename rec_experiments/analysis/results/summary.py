@@ -199,9 +199,10 @@ def remarks(data: FigureData) -> list[str]:
     """What a reader of the figure must know: few seeds, partial, missing and duplicate runs."""
     found = []
     seeds_run = {run.seed for run in data.runs if run.rows}
-    if data.claim_seeds and len(seeds_run) < data.claim_seeds:
+    if data.claim_seeds and len(seeds_run) < len(data.claim_seeds):
         found.append(
-            f"A quick look at {count_of_seeds(len(seeds_run))}; claims need {data.claim_seeds}."
+            f"A quick look at {count_of_seeds(len(seeds_run))}; "
+            f"claims need {len(data.claim_seeds)}."
         )
     if data.partial:
         found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))

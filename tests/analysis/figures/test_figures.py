@@ -153,7 +153,7 @@ def test_one_column_lays_its_panels_in_rows_of_three(data):
         title="",
         caption="",
         scale="mini",
-        claim_seeds=10,
+        claim_seeds=list(range(10)),
         shown=[0],
         arms=[STABLE],
         columns=["interval"],

@@ -6,7 +6,6 @@
 4. Only finished runs count, each seed once, and a run without a number says why.
 """
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +18,11 @@ from rec_experiments.analysis.results.aggregate import (
     CONFIDENCE,
     band,
     finished_values,
-    interquartile_mean,
     interval_of_mean,
-    probability_of_improvement,
     t_interval,
 )
 from rec_experiments.analysis.results.runs import Run
-from rec_experiments.analysis.results.statistics import FINAL_OVER_BEST, last
+from rec_experiments.analysis.results.statistics import last
 
 numbers = st.lists(st.floats(-10, 10), min_size=2, max_size=12)
 
@@ -69,25 +66,6 @@ def test_a_band_is_the_interval_at_each_step_and_never_changes_its_seeds():
     assert band([long]).interval is None
 
 
-@settings(deadline=None)
-@given(numbers)
-def test_the_interquartile_mean_is_the_trimmed_mean(values):
-    assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25))
-
-
-def test_one_seed_that_is_far_off_does_not_move_the_interquartile_mean():
-    assert interquartile_mean([0.5] * 9 + [0.0]) == 0.5
-
-
-@settings(deadline=None)
-@given(numbers, numbers)
-def test_probability_of_improvement_is_the_share_of_all_pairs(first, second):
-    pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in itertools.product(first, second)]
-    found = probability_of_improvement(first, second)
-    assert found == pytest.approx(np.mean(pairs))
-    assert found + probability_of_improvement(second, first) == pytest.approx(1)
-
-
 def test_finished_runs_count_once_and_say_why_they_have_no_number():
     def run(seed: int, *values: float, state: str = "done") -> Run:
         rows = [{"step": step, "m": value} for step, value in enumerate(values)]
@@ -97,4 +75,3 @@ def test_finished_runs_count_once_and_say_why_they_have_no_number():
     found = finished_values(runs, last, "m")
     assert (found.values, found.without) == ({0: 1.0, 3: 0.0}, {2: "m was not measured"})
     assert found.finished == {0, 2, 3}
-    assert finished_values(runs[-1:], FINAL_OVER_BEST.of, "m").without == {3: "a ratio to 0"}

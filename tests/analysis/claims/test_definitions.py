@@ -1,0 +1,91 @@
+"""What these tests lock: the claims say something, and what their sources say.
+
+1. No claim is failed by the paper's own curves, and each can fail.
+2. Every endpoint finds its arms and columns in the sweeps; rates and seeds are fixed beforehand.
+"""
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import pytest
+import yaml
+from conftest import resolve
+
+from rec_experiments import sweeps
+from rec_experiments.analysis.claims import CLAIMS, paper_curves, settings
+from rec_experiments.analysis.claims.decision import Direction, Outcome
+from rec_experiments.analysis.claims.verdict import judge
+
+CURVES = yaml.safe_load(paper_curves.FILE.read_text(encoding="utf-8"))
+SUPPORTED = {claim.id: Outcome.supported for claim in CLAIMS}
+
+
+def matches(arm: str, patterns: str) -> bool:
+    return any(fnmatchcase(arm, pattern) for pattern in patterns.split("|"))
+
+
+def ends(claim):
+    return [claim.yardstick, *claim.premises, claim.primary, *filter(None, [claim.control])]
+
+
+def test_no_claim_is_failed_by_its_own_source():
+    found = paper_curves.verdicts()
+    assert {each.claim.id: each.outcome for each in found} == SUPPORTED
+
+
+def test_every_point_has_its_sentence_and_is_used():
+    used = {(each.figure, each.column) for claim in CLAIMS for each in ends(claim)}
+    for curve in CURVES:
+        assert len(curve["read"]) > 15
+        assert (curve["figure"], curve["column"]) in used
+        assert list(curve["points"]) == sorted(curve["points"])
+        assert min(curve["points"]) == 0
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_every_claim_can_fail(claim):
+    """Where its arms are swapped; one that says alike or not lower, where its arm stays at 0."""
+    data, end = paper_curves.figures(CURVES), claim.primary
+    figure = data[end.figure]
+    one, other = (
+        next(arm for arm in figure.arms if matches(arm, pattern))
+        for pattern in (end.arm, end.against)
+    )
+    swaps = end.direction not in (Direction.alike, Direction.not_lower)
+    arms = {one: other, other: one} if swaps else {}
+    runs = [
+        replace(run, arm=arms.get(run.arm, run.arm)) if run.column == end.column else run
+        for run in figure.runs
+    ]
+    if not swaps:
+        runs = [
+            replace(run, rows=[{**row, end.metric: 0.0} for row in run.rows])
+            if (run.arm, run.column) == (one, end.column) else run
+            for run in runs
+        ]  # fmt: skip
+    data[end.figure] = replace(figure, runs=runs)
+    found = judge(claim, data, paper_curves.SETTING).outcome
+    assert found in (Outcome.contradicted, Outcome.premise_not_met)
+
+
+def test_rates_and_seeds_are_fixed_beforehand():
+    for scale, second in (("mini", 1e-4), ("mini_chain", 4.8e-4)):
+        first, other = settings(scale, [])
+        assert (first.rate, other.rate) == (3e-5, second)
+        assert (first.own, other.own) == (True, False)
+        assert list(first.seeds) == list(other.seeds) == list(range(10, 20))
+        assert resolve(f"setting={scale}/gsm8k")["optimizer"]["learning_rate"] == first.rate
+    [typed] = settings("mini", ["optimizer.learning_rate=6e-5", "seed=0,1"])
+    assert (typed.title, typed.seeds) == ("mini", None)
+    assert [each.title for each in settings("paper", [])] == ["paper"]
+
+
+@pytest.mark.parametrize("scale", ["mini", "paper"])
+@pytest.mark.parametrize("name", sorted({each.figure for c in CLAIMS for each in ends(c)}))
+def test_every_endpoint_finds_its_cells_in_the_sweep(name, scale):
+    figure = sweeps.load_figure(name, [f"scale={scale}"])
+    cells = {(p.label, figure.heading(p)) for p in sweeps.expand(figure, [f"scale={scale}"])}
+    for each in (each for claim in CLAIMS for each in ends(claim) if each.figure == name):
+        for arm in filter(None, [each.arm, each.against]):
+            fits = {cell for cell in cells if matches(cell[0], arm) and cell[1] == each.column}
+            assert len(fits) == 1, f"{name}: {arm} under {each.column}"
