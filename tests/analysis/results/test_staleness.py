@@ -51,7 +51,8 @@ def figure(spread=SPREAD, without=()) -> FigureData:
     ]
     return FigureData(
         name="staleness", title="Staleness", caption="Made up.", scale="mini",
-        claim_seeds=list(range(10)), shown=[0, 1, 2], arms=list(ENDS), columns=list(COLUMNS), panels=[], runs=runs,
+        claim_seeds=list(range(10)), shown=[0, 1, 2], arms=list(ENDS), columns=list(COLUMNS),
+        panels=[], runs=runs,
         picture="staleness", schedules=COLUMNS,
     )  # fmt: skip
 
