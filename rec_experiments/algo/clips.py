@@ -203,11 +203,66 @@ class BinaryKl(Divergence):
     (DPPO-Binary-KL)."""
 
     def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
-        behavior_BT, logp_BT = behavior_BT.clamp(max=0.0), logp_BT.clamp(max=0.0)
-        rest_BT = -behavior_BT.expm1()
-        of_rest_BT = rest_BT * (rest_BT.log() - (-logp_BT.expm1()).log())
-        of_token_BT = behavior_BT.exp() * (behavior_BT - logp_BT)
-        return of_token_BT + of_rest_BT.where(rest_BT > 0, 0.0)
+        return binary_kl(behavior_BT, logp_BT)
+
+
+@dataclass(kw_only=True)
+class TwoSideVariation(Piece):
+    """|π_θ − π_behavior| ≤ delta of the token, whatever the sign of the advantage (IPO, prime-rl's
+    ipo_loss_fn). Raises ValueError unless delta ≥ 0."""
+
+    delta: float | None
+
+    def __post_init__(self) -> None:
+        check_range(self, "delta", least=0)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        inside_BT = total_variation(batch) <= _bound(self.delta)
+        return inside_BT | (batch.advantage_B == 0)[:, None]
+
+
+@dataclass(kw_only=True)
+class Isometric(Piece):
+    """The one-side mask with wider bounds for rarer tokens: A > 0 keeps
+    ρ ≤ min(1 + √(delta_high/π_behavior), ceiling), A < 0 keeps
+    ρ ≥ max(1 − √(delta_low/π_behavior), floor) (RIPO, arXiv 2607.10169).
+
+    Raises ValueError unless both deltas are at least 0, 0 ≤ floor ≤ 1 and ceiling ≥ 1.
+    """
+
+    delta_low: float
+    delta_high: float
+    floor: float
+    ceiling: float | None
+
+    def __post_init__(self) -> None:
+        check_range(self, "delta_low", "delta_high", least=0)
+        check_range(self, "floor", least=0, most=1)
+        check_range(self, "ceiling", least=1)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+        rarity_BT = (-behavior_BT / 2).exp()  # 1/√π_behavior
+        floor_BT = (1 - math.sqrt(self.delta_low) * rarity_BT).clamp(min=self.floor)
+        ceiling_BT = 1 + math.sqrt(self.delta_high) * rarity_BT
+        ceiling_BT = ceiling_BT.clamp(max=_bound(self.ceiling))
+        return one_side(log_ratio_BT, batch, floor_BT.log(), ceiling_BT.log())
+
+
+def total_variation(batch: LossInput) -> Tensor:
+    """|π_θ − π_behavior| of each live token, 0 elsewhere; B x T, without gradient."""
+    behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+    logp_BT = batch.logp_BT.detach().where(batch.mask_BT, 0.0)
+    return (logp_BT.exp() - behavior_BT.exp()).abs()
+
+
+def binary_kl(p_BT: Tensor, q_BT: Tensor) -> Tensor:
+    """KL(p ‖ q) of a token against all others, from its log-probabilities under p and q."""
+    p_BT, q_BT = p_BT.clamp(max=0.0), q_BT.clamp(max=0.0)
+    rest_BT = -p_BT.expm1()
+    of_rest_BT = rest_BT * (rest_BT.log() - (-q_BT.expm1()).log())
+    of_token_BT = p_BT.exp() * (p_BT - q_BT)
+    return of_token_BT + of_rest_BT.where(rest_BT > 0, 0.0)
 
 
 def one_side(

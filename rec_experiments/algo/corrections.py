@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from rec_experiments.algo.clips import binary_kl
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.types import LossInput, Needs, Piece, check_choice, check_range
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = ("one", "token", "product")
-MEASURES = ("token", "product", "mean", "k3")
+MEASURES = ("token", "product", "mean", "k3", "binary_kl")
+DIVERGENCES = ("k3", "binary_kl")  # 0 at κ = 1
 
 
 class Correction(Protocol):
@@ -51,8 +53,10 @@ class MismatchCorrection(Piece):
     sequence). cap: the largest weight; null for e^20.
     measure: `token` for κ, which rejects tokens; `product` for Π κ, `mean` for its geometric mean
     and `k3` for the mean of κ − 1 − log κ, which reject responses (rollout_rs token_k1, seq_sum_k1,
-    seq_mean_k1, seq_mean_k3). verl's bounds of k1 are those of 1/κ.
-    low, high: the band, inclusive; null for no bound. k3 has no lower bound.
+    seq_mean_k1, seq_mean_k3). verl's bounds of k1 are those of 1/κ. `binary_kl` rejects tokens by
+    the larger of KL(π_behavior ‖ π_sampler) and KL(π_sampler ‖ π_behavior) of the token against all
+    others (KPop, AReaL's rejection_sampling).
+    low, high: the band, inclusive; null for no bound. A divergence has no lower bound.
 
     Raises ValueError for another name, cap < 1, or a band without κ = 1.
     """
@@ -68,13 +72,13 @@ class MismatchCorrection(Piece):
         check_choice(self, "weight", WEIGHTS)
         check_choice(self, "measure", MEASURES)
         check_range(self, "cap", least=1)
-        of_equal = 0.0 if self.measure == "k3" else 1.0  # its value at κ = 1
+        of_equal = 0.0 if self.measure in DIVERGENCES else 1.0  # its value at κ = 1
         check_range(self, "low", least=0, most=of_equal)
         check_range(self, "high", least=of_equal)
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         log_kappa_BT = log_mismatch(batch)
-        measure_BT = _measured(self.measure, log_kappa_BT, batch.mask_BT)
+        measure_BT = _measured(self.measure, log_kappa_BT, batch)
         inside_BT = measure_BT <= (math.inf if self.high is None else self._log(self.high))
         if self.low is not None:
             inside_BT = inside_BT & (measure_BT >= self._log(self.low))
@@ -90,21 +94,26 @@ class MismatchCorrection(Piece):
 
     def _log(self, bound: float) -> float:
         """A bound on the scale of `_measured`; −∞ for 0."""
-        if self.measure == "k3":
+        if self.measure in DIVERGENCES:
             return bound
         return math.log(bound) if bound > 0 else -math.inf
 
 
-def _measured(measure: str, log_kappa_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """log of κ, of Π κ or of the geometric mean of κ, or k3 itself. B x T; only κ itself varies
-    within a row."""
+def _measured(measure: str, log_kappa_BT: Tensor, batch: LossInput) -> Tensor:
+    """log of κ, of Π κ or of the geometric mean of κ, or a divergence itself. B x T; only κ and
+    binary_kl vary within a row."""
     if measure == "token":
         return log_kappa_BT
+    if measure == "binary_kl":
+        trainer_BT, sampler_BT = (
+            batch.logps[role].where(batch.mask_BT, 0.0) for role in ("behavior", "sampler")
+        )
+        return binary_kl(trainer_BT, sampler_BT).maximum(binary_kl(sampler_BT, trainer_BT))
     if measure == "k3":
         log_kappa_BT = log_kappa_BT.expm1() - log_kappa_BT
     found_B1 = log_kappa_BT.sum(1, keepdim=True)
     if measure != "product":
-        found_B1 = found_B1 / mask_BT.sum(1, keepdim=True).clamp(min=1)
+        found_B1 = found_B1 / batch.mask_BT.sum(1, keepdim=True).clamp(min=1)
     return found_B1.expand_as(log_kappa_BT)
 
 

@@ -18,6 +18,7 @@ from rec_experiments.algo import (
     data_weighting,
     ratios,
     regularizers,
+    sequence_clips,
     truncation,
     weights,
 )
@@ -124,6 +125,28 @@ def _pairwise(piece: data_weighting.PairwiseWeight, algorithm: Algorithm) -> Any
     return data_weighting.Uniform() if piece.temperature == math.inf and centered else piece
 
 
+def _one_side_but(field: str, off: float | None) -> Rule:
+    """The one-side clip that is left of a subclass of it without its own part."""
+
+    def rule(clip: Any, _: Algorithm) -> Any:
+        if getattr(clip, field) != off:
+            return clip
+        return clips.OneSide(low=clip.low, high=clip.high)
+
+    return rule
+
+
+def _variation(clip: clips.TwoSideVariation, _: Algorithm) -> Any:
+    """Probabilities differ by at most 1."""
+    return clips.NoClip() if clip.delta is None or clip.delta >= 1 else clip
+
+
+def _power_of_positives(weight: weights.PowerOfPositives, _: Algorithm) -> Any:
+    if weight.power != 1:
+        return weight
+    return weights.CappedWeight(cap=weights.MAX_WEIGHT if weight.cap is None else weight.cap)
+
+
 CENTERED = (advantages.GroupStandard, advantages.GroupWhitened, advantages.LeaveOneOut)
 ABSENT = regularizers.NoRegularizer()
 RULES: dict[type, Rule] = {
@@ -140,10 +163,15 @@ RULES: dict[type, Rule] = {
     clips.LogBounds: _becomes(clips.NoClip(), log_low=None, log_high=None),
     clips.BinaryKl: _becomes(clips.NoClip(), delta_low=None, delta_high=None),
     clips.TotalVariation: _total_variation,
+    clips.TwoSideVariation: _variation,
+    sequence_clips.NegativesNearBehavior: _one_side_but("drift", None),
+    sequence_clips.MeanVariation: _becomes(clips.NoClip(), bound=None),
+    sequence_clips.Veto: _one_side_but("trigger", 0),
     batch_clips.SecondMoment: _becomes(clips.OneSide(low=0.0, high=0.0), threshold=0),
     batch_clips.SecondMomentBounds: _second_moment_bounds,
     batch_clips.Balanced: _balanced,
     weights.CappedWeight: _capped,
+    weights.PowerOfPositives: _power_of_positives,
     weights.BoundedWeight: _bounded,
     weights.CappedBehavior: _capped_behavior,
     weights.BehaviorWeight: _behavior,
@@ -155,6 +183,7 @@ RULES: dict[type, Rule] = {
     regularizers.K1: _becomes(ABSENT, beta=0),
     regularizers.K2: _becomes(ABSENT, beta=0),
     regularizers.K3: _becomes(ABSENT, beta=0),
+    regularizers.UnbiasedKl: _becomes(ABSENT, beta=0),
     regularizers.ExactKl: _becomes(ABSENT, beta=0),
     regularizers.PairSquare: _becomes(ABSENT, beta=0),
 }

@@ -114,6 +114,20 @@ class K3(ReferencePenalty):
 
 
 @dataclass(kw_only=True)
+class UnbiasedKl(ReferencePenalty):
+    """ρ (q − 1 − log q) with q = π_ref/π_θ, differentiated through ρ = π_θ/π_behavior too. The
+    gradient ρ log(π_θ/π_ref) ∇log π_θ is unbiased for KL(π_θ ‖ π_ref) of a token whatever policy
+    drew it, which that of K3 is not (DeepSeek-V3.2, arXiv 2512.02556)."""
+
+    def __call__(self, batch: LossInput) -> Tensor | None:
+        log_ratio_BT = _live_difference(batch).clamp(max=MAX_LOG_WEIGHT)
+        from_reference_BT = _live_difference(batch, "reference")
+        # ρ q = π_ref/π_behavior does not depend on π_θ.
+        constant_BT = (log_ratio_BT - from_reference_BT).detach().clamp(max=MAX_LOG_WEIGHT).exp()
+        return self.beta * (constant_BT + log_ratio_BT.exp() * (from_reference_BT - 1))
+
+
+@dataclass(kw_only=True)
 class ExactKl(Piece):
     """beta · KL(π_θ ‖ π_ref) of each token, exact over the vocabulary. Raises ValueError for
     beta < 0."""

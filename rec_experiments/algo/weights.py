@@ -21,7 +21,7 @@ MAX_WEIGHT = math.exp(MAX_LOG_WEIGHT)
 
 class Weight(Protocol):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        """Non-negative B x T, without gradient. log_ratio_BT: what the `ratio` piece gave."""
+        """B x T, without gradient. log_ratio_BT: what the `ratio` piece gave."""
 
     def describe(self, ratio: str) -> str:
         """The factor in the formula, empty for 1."""
@@ -189,6 +189,50 @@ class GammaWeight(Piece):
         decay_B1 = log_w_B1.new_tensor(self.decay_positive).where(positive_B1, self.decay_negative)
         log_weight_B1 = power_B1 * log_w_B1 - decay_B1 * log_w_B1.expm1()
         return log_weight_B1.exp().expand_as(log_ratio_BT)
+
+
+@dataclass(kw_only=True)
+class PowerOfPositives(Piece):
+    """min(ratio^power, cap) where A > 0, min(ratio, cap) elsewhere. Power 0 leaves positives as
+    REINFORCE has them (UP, arXiv 2607.06987, Eq. 15); power −1 weights those up that the policy
+    finds less likely than it did (ASPO, arXiv 2510.06062). Null for no cap.
+
+    Raises ValueError unless power is finite and cap ≥ 1.
+    """
+
+    power: float
+    cap: float | None
+
+    def __post_init__(self) -> None:
+        check_range(self, "power")
+        check_range(self, "cap", least=1)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        ceiling = MAX_LOG_WEIGHT if self.cap is None else math.log(self.cap)
+        powered_BT = _by_sign(self.power, 1.0, batch) * log_ratio_BT
+        return powered_BT.clamp(max=ceiling).exp()
+
+
+@dataclass(kw_only=True)
+class SoftVariation(Piece):
+    """ρ (1 − sign(A) (π_θ − π_behavior)/epsilon): the gradient of
+    ρ A − |A| π_behavior (ρ − 1)²/(2 epsilon) (DRPO, arXiv 2606.09821, Eq. 8 and 9). With an epsilon
+    below 1 it turns negative where a token's probability has moved by more than epsilon in the
+    direction of A.
+
+    Raises ValueError unless epsilon > 0.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_range(self, "epsilon", above=0)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        ratio_BT = batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
+        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+        moved_BT = behavior_BT.exp() * (ratio_BT - 1)
+        return ratio_BT * (1 - batch.advantage_B.sign()[:, None] * moved_BT / self.epsilon)
 
 
 def _by_sign(positive: float, other: float, batch: LossInput) -> Tensor:

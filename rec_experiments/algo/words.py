@@ -20,6 +20,7 @@ from rec_experiments.algo import (
     ratios,
     reductions,
     regularizers,
+    sequence_clips,
     truncation,
     weights,
 )
@@ -156,11 +157,20 @@ def _correction(piece: corrections.MismatchCorrection) -> str:
         "product": "Π κ",
         "mean": "(Π κ)^(1/|y|)",
         "k3": "mean of κ − 1 − log κ",
+        "binary_kl": "KL of the token against the rest, either way,",
     }[piece.measure]
     band = ""
     if piece.low is not None or piece.high is not None:
         band = f"1({_interval(_bound(piece.low), measure, _bound(piece.high))})"
     return " · ".join(factor for factor in (weight, band) if factor)
+
+
+def _power(ratio: str, power: float) -> str:
+    return {0.0: "1", 1.0: ratio, -1.0: f"1/{ratio}"}.get(power, f"{ratio}^{power:g}")
+
+
+def _capped(factor: str, cap: float | None) -> str:
+    return factor if cap is None or factor == "1" else f"min({factor}, {cap:g})"
 
 
 TEMPLATES: dict[type, str | Callable[..., str]] = {
@@ -207,6 +217,34 @@ TEMPLATES: dict[type, str | Callable[..., str]] = {
     clips.AroundProximal: _around_proximal,
     clips.TotalVariation: _divergence("|π_θ − π_behavior|"),
     clips.BinaryKl: _divergence("KL(π_behavior ‖ π_θ) of token against rest"),
+    clips.TwoSideVariation: lambda clip, _: (
+        f"two-side, keeps |π_θ − π_behavior| ≤ {_bound(clip.delta) or '∞'}"
+    ),
+    clips.Isometric: lambda clip, ratio: (
+        "one-side, keeps "
+        + _one_side(
+            f"max(1 − √({clip.delta_low:g}/π_behavior), {clip.floor:g})",
+            ratio,
+            f"min(1 + √({clip.delta_high:g}/π_behavior), {_bound(clip.ceiling) or '∞'})",
+        )
+    ),
+    sequence_clips.NegativesNearBehavior: lambda clip, ratio: (
+        f"one-side, keeps {_bounds(clip, ratio)}; drops responses with A < 0 and a mean "
+        f"−log ρ > {_bound(clip.drift) or '∞'}"
+    ),
+    sequence_clips.MeanVariation: lambda clip, _: (
+        f"drops {OUTWARD.format('ρ')} in responses with a mean "
+        f"|ρ − 1| > {_bound(clip.bound) or '∞'}"
+    ),
+    sequence_clips.PrefixBudget: (
+        "drops w·D > min({delta:g}, {delta:g} + δ_p Σ w − Σ w·D over the tokens before) outwards "
+        "[D = |π_θ − π_behavior|, w from 1 to {last_weight:g}, δ_p the 90th percentile of D, at "
+        "least {budget:g} and at most twice that]"
+    ),
+    sequence_clips.Veto: lambda clip, ratio: (
+        f"one-side, keeps {_bounds(clip, ratio)}; where A < 0 drops what follows the first token "
+        f"with ρ < {clip.trigger:g}"
+    ),
     batch_clips.SecondMoment: _second_moment(OUTWARD),
     batch_clips.SecondMomentOfAll: _second_moment("all tokens"),
     batch_clips.SecondMomentBounds: _second_moment_bounds,
@@ -233,6 +271,10 @@ TEMPLATES: dict[type, str | Callable[..., str]] = {
         "w^k·exp(λ(1 − w)) [w = Π ρ, (k, λ) = ({power_positive:g}, {decay_positive:g}) where "
         "A ≥ 0, ({power_negative:g}, {decay_negative:g}) where A < 0]"
     ),
+    weights.PowerOfPositives: lambda w, ratio: (
+        f"({_capped(_power(ratio, w.power), w.cap)} where A > 0, {_capped(ratio, w.cap)} elsewhere)"
+    ),
+    weights.SoftVariation: "ρ·(1 − sign(A)·(π_θ − π_behavior)/{epsilon:g})",
     corrections.NoCorrection: "",
     corrections.MismatchCorrection: _correction,
     # extra losses; empty for none
@@ -242,6 +284,7 @@ TEMPLATES: dict[type, str | Callable[..., str]] = {
     regularizers.K1: "{beta:g} · log π_θ/π_ref per token (k1)",
     regularizers.K2: "{beta:g} · ½(log π_θ/π_ref)² per token (k2)",
     regularizers.K3: "{beta:g} · (π_ref/π_θ − 1 + log π_θ/π_ref) per token (k3)",
+    regularizers.UnbiasedKl: "{beta:g} · ρ (π_ref/π_θ − 1 + log π_θ/π_ref) per token (unbiased)",
     regularizers.ExactKl: "{beta:g} · KL(π_θ ‖ π_ref) per token, exact",
     regularizers.PairSquare: (
         "{beta:g}/4 · (d_i − d_j)² over the pairs of a group, d = log π_θ(y)/π_ref(y)"

@@ -89,6 +89,13 @@ OUT_OF_RANGE = {
     "clip=balanced clip.upper_step=0": r"clip.upper_step=0.0: must be at least 1e-09",
     "correction=k3 correction.high=-1": r"correction.high=-1.0: must be at least 0",
     "correction=geometric correction.measure=sum": r"correction.measure=sum: must be one of token",
+    "correction=kpop correction.low=0.5": r"correction.low=0.5: must be between 0 and 0",
+    "clip=near_negatives clip.drift=-1": r"clip.drift=-1.0: must be at least 0",
+    "clip=prefix_budget clip.last_weight=0": r"clip.last_weight=0.0: must be at most 1",
+    "clip=veto clip.trigger=2": r"clip.trigger=2.0: must be between 0 and 1",
+    "clip=isometric clip.ceiling=0.5": r"clip.ceiling=0.5: must be at least 1",
+    "weight=flipped weight.cap=0.5": r"weight.cap=0.5: must be at least 1",
+    "weight=soft_variation weight.epsilon=0": r"weight.epsilon=0.0: must be greater than 0",
     "advantage=max_at_k advantage.k=0": r"advantage.k=0: must be at least 1",
     "advantage=mean advantage.shift=nan": r"advantage.shift=nan: must be finite",
 }
@@ -120,6 +127,9 @@ REDUCTIONS = {
             ("mix_ppg", "clip.low=null clip.high=null"),
             ("dppo_kl", "clip.delta_low=null clip.delta_high=null"),
             ("dppo_tv", "clip.delta_low=1 clip.delta_high=null"),
+            ("ipo", "clip.delta=1"),
+            ("vaco", "clip.bound=null"),
+            ("mu_grpo", "clip.trigger=0 clip.high=null"),
         )
     },
     "gmpo clip.log_low=null clip.log_high=null": (

@@ -15,8 +15,10 @@ import math
 
 import numpy as np
 import pytest
+import recent_references as recent
 import references
 import torch
+import variant_references as variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +131,7 @@ def of_versions(x: Batch, weights) -> np.ndarray:
 
 
 r = references
+GEOMETRIC = ("token", 2.0, "mean", 0.999, 1.001)
 GRADIENTS = {
     "reinforce": lambda x: r.reinforce(x.logp, x.mean, x.mask)[1],
     "grpo": lambda x: r.grpo(x.logp, x.behavior, x.rewards, x.groups, x.mask)[1],
@@ -187,6 +190,21 @@ GRADIENTS = {
     "mix_ppg": lambda x: r.around_proximal(x.logp, x.behavior, x.proximal, x.standard, x.mask)[1],
     "grpo_kl": lambda x: with_k3(x, x.logp)[1],
     "grpo_zero_variance": lambda x: with_k3(x, x.logp, varied(x))[1],
+    "opsm": lambda x: recent.opsm(*x.against_behavior)[1],
+    "ipo": lambda x: recent.ipo(x.logp, x.behavior, x.mean, x.mask)[1],
+    "geometric_tis": lambda x: of_versions(
+        x, variants.rollout_correction(x.behavior, x.sampler, x.mask, *GEOMETRIC)
+    ),
+    "dis": lambda x: recent.two_side(*x.against_behavior)[1],
+    "minirl": lambda x: recent.minirl(x.logp, x.behavior, x.mean, x.mask, x.groups, x.sampler)[1],
+    "kpop": lambda x: of_versions(x, recent.kpop_weights(x.behavior, x.sampler, x.mask)),
+    "drpo": lambda x: recent.drpo(x.logp, x.behavior, x.mean, x.mask, x.groups)[1],
+    "cppo": lambda x: recent.cppo(x.logp, x.behavior, x.mean, x.mask, x.groups)[1],
+    "vaco": lambda x: recent.vaco(*x.against_behavior)[1],
+    "aspo": lambda x: recent.by_sign(*x.against_behavior, 0.2, 0.2, power=-1, cap=3.0)[1],
+    "up": lambda x: recent.by_sign(*x.against_behavior, 0.2, math.inf, power=0)[1],
+    "ripo": lambda x: recent.ripo(*x.against_behavior)[1],
+    "mu_grpo": lambda x: recent.mu_grpo(*x.against_behavior)[1],
 }
 # Choices that are no preset of their own: overrides of grpo, or of the preset that comes first.
 CHOICES = {
@@ -196,6 +214,10 @@ CHOICES = {
     ),
     "regularizer=kl_k2": lambda x: (
         r.ppo_clip(*x.against_behavior)[1] + r.k2_kl(x.logp, x.reference, x.mask, beta=0.1)[1]
+    ),
+    "regularizer=kl_unbiased": lambda x: (
+        r.ppo_clip(*x.against_behavior)[1]
+        + recent.unbiased_kl(x.logp, x.behavior, x.reference, x.mask, beta=0.1)[1]
     ),
     "correction=masked": lambda x: of_versions(
         x, r.masked_weights(x.behavior, x.sampler, x.mask, kept="one")
@@ -302,6 +324,7 @@ AT_NO_BOUND = {  # their bounds are on what is rounded
     ("dppo_tv", "at"),
     ("dppo_kl", "at"),
     ("clip=dual", "at"),
+    *((preset, "at") for preset in ("ipo", "cppo", "ripo", "vaco", "geometric_tis", "kpop")),
 }
 
 
@@ -345,6 +368,39 @@ def test_divergence_of_likely_tokens(distance, low, high):
             array[batch.mask] = np.log(rng.uniform(0.02, 0.98, batch.mask.sum()))
         expected = references.dppo(*batch.against_behavior, distance, low, high)[1]
         np.testing.assert_allclose(worth(algorithm, batch), expected, rtol=1e-10, atol=1e-13)
+
+
+LIKELY = {  # where tokens are likely, their bounds hold some back
+    "ipo": lambda x: recent.ipo(x.logp, x.behavior, x.mean, x.mask)[1],
+    "cppo": GRADIENTS["cppo"],
+    "cppo clip.delta=0.4 clip.budget=0.1 clip.last_weight=0.5": lambda x: recent.cppo(
+        x.logp, x.behavior, x.mean, x.mask, x.groups, delta=0.4, budget=0.1, last=0.5
+    )[1],
+    "kpop correction.high=0.1": lambda x: of_versions(
+        x, recent.kpop_weights(x.behavior, x.sampler, x.mask, high=0.1)
+    ),
+    "drpo weight.epsilon=0.2": lambda x: recent.drpo(
+        x.logp, x.behavior, x.mean, x.mask, x.groups, epsilon=0.2
+    )[1],
+    "ripo": GRADIENTS["ripo"],
+    "mu_grpo clip.trigger=0.5 clip.high=1": lambda x: recent.mu_grpo(
+        *x.against_behavior, high=1.0, trigger=0.5
+    )[1],
+    "opsm clip.drift=0.3": lambda x: recent.opsm(*x.against_behavior, drift=0.3)[1],
+}
+
+
+@pytest.mark.parametrize("choice", sorted(LIKELY))
+def test_likely_tokens(choice):
+    algorithm, some = composed(*choice.split()), set()
+    for seed in range(8):
+        batch, rng = drawn(seed, "near"), np.random.default_rng(seed)
+        for array in (batch.logp, batch.behavior, batch.sampler):
+            array[batch.mask] = np.log(rng.uniform(0.02, 0.98, batch.mask.sum()))
+        found, expected = worth(algorithm, batch), LIKELY[choice](batch)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+        some |= set(np.isclose(expected, 0, atol=1e-3)[batch.mask & (batch.mean != 0)[:, None]])
+    assert some == {True, False}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -472,6 +528,11 @@ def corrected(weights):
     )
 
 
+def fixed(reference, *arguments, **named):
+    """With masks and weights as they are at the batch's policy."""
+    return lambda x, p: reference(p, x.behavior, x.standard, x.mask, *arguments, at=x.logp, **named)
+
+
 OBJECTIVES = {
     "reinforce": lambda x, p: r.reinforce(p, x.mean, x.mask),
     "rec_oneside_is": of_rec("one", True),
@@ -520,6 +581,24 @@ OBJECTIVES = {
     "k1": lambda x, p: r.k1_kl(p, x.reference, x.mask),
     "k2": lambda x, p: r.k2_kl(p, x.reference, x.mask),
     "k3": lambda x, p: r.k3_kl(p, x.reference, x.mask),
+    "opsm": fixed(recent.opsm),
+    "ipo": fixed(recent.ipo),
+    "geometric_tis": corrected(
+        lambda *x: variants.rollout_correction(*x, "token", 2.0, "mean", 0.5, 2.0)
+    ),
+    "dis": fixed(recent.two_side),
+    "minirl": lambda x, p: recent.minirl(p, x.behavior, x.mean, x.mask, x.groups, x.sampler),
+    "kpop": corrected(recent.kpop_weights),
+    "drpo": lambda x, p: recent.drpo(p, x.behavior, x.mean, x.mask, x.groups, epsilon=0.1),
+    "cppo": lambda x, p: recent.cppo(
+        p, x.behavior, x.mean, x.mask, x.groups, at=x.logp, delta=0.02, budget=0.001
+    ),
+    "vaco": fixed(recent.vaco),
+    "aspo": fixed(recent.by_sign, 0.2, 0.2, power=-1, cap=3.0),
+    "up": fixed(recent.by_sign, 0.2, math.inf, power=0),
+    "ripo": lambda x, p: recent.ripo(p, x.behavior, x.standard, x.mask),
+    "mu_grpo": fixed(recent.mu_grpo, trigger=0.5),
+    "unbiased_kl": lambda x, p: recent.unbiased_kl(p, x.behavior, x.reference, x.mask),
 }
 
 
@@ -552,7 +631,7 @@ def test_every_preset_has_a_reference():
 
 NO_BASELINE = {"topr"}  # a reward of ½ is its 0, whatever the group
 # Their penalty, or their shift, has a gradient without any advantage.
-PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre"}
+PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre", "ipo"}
 
 
 @pytest.mark.parametrize("preset", sorted(set(GRADIENTS) - PENALISED))

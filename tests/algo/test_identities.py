@@ -64,6 +64,46 @@ ALWAYS = {  # two methods, on any batch
         ("grpo_kl", "regularizer.beta=0", "advantage.epsilon=0"),
         ("grpo", "advantage.ddof=0", "advantage.epsilon=0"),
     ),
+    "OPSM without a bound on the drift is GRPO": (("opsm", "clip.drift=null"), ("grpo",)),
+    "IPO without its bound and square is the unclipped IS": (
+        ("ipo", "clip.delta=null", "regularizer.tau=0"),
+        ("rec_oneside_is", "clip=none"),
+    ),
+    "DIS is REC-TwoSide-IS": (("dis",), ("rec_twoside_is", "advantage=standard")),
+    "VACO without room keeps what has not moved outwards": (
+        ("vaco", "clip.bound=0"),
+        ("grpo", "clip.low=0", "clip.high=0"),
+    ),
+    "CPPO with equal weights and a budget beyond reach is DPPO-TV": (
+        ("cppo", "clip.delta=0.01", "clip.budget=1", "clip.last_weight=1"),
+        (
+            "dppo_tv",
+            "clip.delta_low=0.01",
+            "clip.delta_high=0.01",
+            "advantage=mean",
+            "aggregation=sequence_mean",
+        ),
+    ),
+    "DRPO with a large epsilon is the unclipped IS": (
+        ("drpo", "weight.epsilon=1e14"),
+        ("rec_oneside_is", "clip=none", "aggregation=sequence_mean"),
+    ),
+    "ASPO with its ratio the right way is GRPO": (
+        ("aspo", "weight.power=1", "weight.cap=null"),
+        ("grpo",),
+    ),
+    "UP with the ratio of positives is GRPO without an upper bound": (
+        ("up", "weight.power=1"),
+        ("grpo", "clip.high=null"),
+    ),
+    "RIPO within GRPO's bounds is GRPO": (
+        ("ripo", "clip.floor=0.8", "clip.ceiling=1.2"),
+        ("grpo",),
+    ),
+    "μ-GRPO without its veto is GRPO with those bounds": (
+        ("mu_grpo", "clip.trigger=0"),
+        ("grpo", "clip.low=1", "clip.high=4"),
+    ),
     "A response that no set leaves out counts by what it adds": (
         ("max_at_k", "advantage.k=99"),
         ("max_at_k", "advantage.k=5"),  # the largest group
@@ -93,7 +133,7 @@ def test_younger_than_the_lag():
     same(("a3po",), ("grpo",), far(versions=np.full(13, STEP)))
 
 
-@pytest.mark.parametrize("preset", ["tis", "mis", "icepop"])
+@pytest.mark.parametrize("preset", ["tis", "mis", "icepop", "geometric_tis", "kpop"])
 def test_sampler_is_trainer(preset):
     batch = far()
     same((preset,), ("grpo",), dataclasses.replace(batch, sampler=batch.behavior))
@@ -155,12 +195,24 @@ def test_kl_estimators_near_the_reference():
     np.testing.assert_allclose(k2, -1e-5 * k1, rtol=1e-6, atol=1e-15)
 
 
+def test_unbiased_kl_on_policy():
+    """Its gradient is that of k2."""
+    batch = far(rewards=np.zeros(13))
+    batch = dataclasses.replace(batch, behavior=batch.logp)
+    k2, unbiased = (("grpo", f"regularizer=kl_{kind}") for kind in ("k2", "unbiased"))
+    same(unbiased, k2, batch)
+
+
 BASES = {
-    "sequence_mean": ["dr_grpo", "vespo", "rloo", "topr", "copg", "oapl", "maxrl", "max_at_k"],
+    "sequence_mean": [
+        "dr_grpo", "vespo", "rloo", "topr", "copg", "oapl", "maxrl", "max_at_k",
+        "minirl", "drpo", "cppo",
+    ],
     "sequence_token_mean": ["gspo", "gmpo", "sapo"],
     "token_mean": [
         "dapo", "cispo", "sppo", "decoupled_ppo", "ppo_ewma", "a3po", "tis", "mis", "icepop",
-        "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo", "sfpo",
+        "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo", "sfpo", "opsm", "ipo",
+        "geometric_tis", "dis", "kpop", "vaco", "aspo", "up", "ripo", "mu_grpo",
     ],
 }  # fmt: skip
 

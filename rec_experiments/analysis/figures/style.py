@@ -43,6 +43,10 @@ METHODS = {
     "Mix-PPG": (SKY, "P"), "SFPO": (DARK_PURPLE, "v"), "GRPO + KL": (DARK_ORANGE, "s"),
     "GRPO + KL, zero": (DARK_BLUE, "s"), "CoPG": (BLUE, "D"), "OAPL": (VERMILION, "o"),
     "MaxRL": (GREEN, "v"), "max@k": (BLACK, "<"), "max@k off-policy": (DARK_PURPLE, "<"),
+    "OPSM": (BLUE, "s"), "IPO": (PURPLE, "s"), "Geometric TIS": (BLACK, "s"), "DIS": (SKY, "s"),
+    "MiniRL": (DARK_ORANGE, "D"), "KPop": (DARK_BLUE, "D"), "DRPO": (GREEN, "D"),
+    "CPPO": (SKY, "D"), "VACO": (DARK_PURPLE, "D"), "ASPO": (BLUE, "o"), "UP": (DARK_ORANGE, "o"),
+    "RIPO": (DARK_BLUE, "o"), "μ-GRPO": (ORANGE, "o"),
 }  # fmt: skip
 DARKER = {PURPLE: DARK_PURPLE, ORANGE: DARK_ORANGE, BLUE: DARK_BLUE}  # of REC with a wide clip
 WIDE = 0.5  # lowest ε_low of a wide clip

@@ -1,0 +1,134 @@
+"""Clips that decide about a token by the whole response that it is in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rec_experiments.algo.clips import OneSide, total_variation
+from rec_experiments.types import LossInput, Piece, check_range
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(kw_only=True)
+class NegativesNearBehavior(OneSide):
+    """The one-side mask without the responses that have A < 0 and a mean of log(π_behavior/π_θ)
+    above `drift`: off-policy sequence masking (DeepSeek-V3.2, arXiv 2512.02556).
+
+    Raises ValueError unless drift ≥ 0; null for no bound.
+    """
+
+    drift: float | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "drift", least=0)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        kept_BT = super().__call__(log_ratio_BT, batch)
+        if self.drift is None:
+            return kept_BT
+        far_B = _mean(-batch.log_ratio_BT(), batch) > self.drift
+        return kept_BT & ~(far_B & (batch.advantage_B < 0))[:, None]
+
+
+@dataclass(kw_only=True)
+class MeanVariation(Piece):
+    """Drops tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, in responses whose mean |ρ − 1| is
+    above `bound` (VACO, arXiv 2603.01365, as Open Instruct's rho_mask_tv_divergence has it).
+
+    Raises ValueError unless bound ≥ 0; null for no bound.
+    """
+
+    bound: float | None
+
+    def __post_init__(self) -> None:
+        check_range(self, "bound", least=0)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        bound = math.inf if self.bound is None else self.bound
+        far_B = _mean(batch.log_ratio_BT().expm1().abs(), batch) > bound
+        return ~(outward(batch) & far_B[:, None])
+
+
+@dataclass(kw_only=True)
+class PrefixBudget(Piece):
+    """Drops a token with A > 0 and ρ > 1, or A < 0 and ρ < 1, if w_t D_t > min(delta, delta +
+    δ_p Σ_{j<t} w_j − Σ_{j<t} w_j D_j): its change D = |π_θ − π_behavior| may use up what the
+    tokens before it have left of their budget (CPPO, arXiv 2606.10968, Eq. 8 to 11).
+
+    The weights w fall linearly from 1 at the first token of the response to `last_weight` at its
+    last. δ_p is the 90th percentile of the response's D, at least `budget` and at most twice that.
+
+    Raises ValueError unless delta and budget are at least 0 and 0 < last_weight ≤ 1.
+    """
+
+    delta: float
+    budget: float
+    last_weight: float
+
+    def __post_init__(self) -> None:
+        check_range(self, "delta", "budget", least=0)
+        check_range(self, "last_weight", above=0, most=1)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        mask_BT, moved_BT = batch.mask_BT, total_variation(batch)
+        place_BT = (mask_BT.cumsum(1) - 1) / (mask_BT.sum(1, keepdim=True) - 1).clamp(min=1)
+        weight_BT = (1 - (1 - self.last_weight) * place_BT) * mask_BT
+        used_BT = weight_BT * moved_BT
+        rate_B1 = _percentile_90(moved_BT, mask_BT).clamp(self.budget, 2 * self.budget)
+        left_BT = rate_B1 * _before(weight_BT) - _before(used_BT)
+        inside_BT = used_BT <= self.delta + left_BT.clamp(max=0.0)
+        return inside_BT | ~outward(batch)
+
+
+@dataclass(kw_only=True)
+class Veto(OneSide):
+    """The one-side mask without what follows a trigger: the first token of a response with A < 0
+    whose ρ is below `trigger`. After it, the response continues a text that π_θ would hardly write
+    (negative-advantage veto of μ-GRPO, arXiv 2605.17570). The trigger itself is not dropped.
+
+    Raises ValueError unless 0 ≤ trigger ≤ 1; 0 for no veto.
+    """
+
+    trigger: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "trigger", least=0, most=1)
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        kept_BT = super().__call__(log_ratio_BT, batch)
+        if self.trigger == 0:
+            return kept_BT
+        trigger_BT = batch.log_ratio_BT() < math.log(self.trigger)
+        return kept_BT & ~((_before(trigger_BT.long()) > 0) & (batch.advantage_B < 0)[:, None])
+
+
+def outward(batch: LossInput) -> Tensor:
+    """Live tokens whose gradient moves them further from the behavior policy."""
+    return (batch.log_ratio_BT() * batch.advantage_B[:, None] > 0) & batch.mask_BT
+
+
+def _mean(values_BT: Tensor, batch: LossInput) -> Tensor:
+    """Over the live tokens of each response; values are 0 elsewhere."""
+    return values_BT.sum(1) / batch.mask_BT.sum(1).clamp(min=1)
+
+
+def _before(values_BT: Tensor) -> Tensor:
+    """For each token the sum of the earlier ones of its row."""
+    return values_BT.cumsum(1) - values_BT
+
+
+def _percentile_90(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Of the live tokens of each row, interpolated; B x 1, 0 for a row without one."""
+    ascending_BT = values_BT.where(mask_BT, math.inf).sort(1).values
+    place_B1 = 0.9 * (mask_BT.sum(1, keepdim=True) - 1).clamp(min=0)
+    below_B1 = place_B1.long()
+    above_B1 = place_B1.ceil().long()
+    low_B1, high_B1 = (ascending_BT.gather(1, index) for index in (below_B1, above_B1))
+    found_B1 = low_B1 + (place_B1 - below_B1) * (high_B1 - low_B1)
+    return found_B1.where(mask_BT.any(1, keepdim=True), 0.0)

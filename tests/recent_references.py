@@ -1,0 +1,226 @@
+"""References of methods from 2026, in NumPy float64; the notation is that of references.py.
+
+Each states its objective J, to be maximised, and returns `(loss, gradient)` of -J. Masks, and
+weights under a stop-gradient, are taken at the policy `at`.
+"""
+
+import math
+
+import numpy as np
+from references import (
+    _at_least,
+    _at_most,
+    _clipped_surrogate,
+    _count,
+    _minimised,
+    _per_token,
+    _positions,
+    _row_positions,
+    _shares,
+)
+
+
+def _kept_mean(logp, behavior, advantages, mask, kept):
+    """J = (1/N) Σ kept · r A with a constant mask `kept`."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(kept):
+        value = math.exp(logp[i][t] - behavior[i][t]) * advantages[i]
+        total += value
+        slopes[i, t] = value
+    return _minimised(total, slopes, _count(mask))
+
+
+def opsm(logp, behavior, advantages, mask, low=0.2, high=0.2, drift=1e-4, at=None):
+    """GRPO without rows with A < 0 and (1/|y|) Σ_t log(π_old/π) > drift (arXiv 2512.02556)."""
+    at = logp if at is None else at
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i in range(len(advantages)):
+        positions = _row_positions(mask, i)
+        gaps = [behavior[i][t] - at[i][t] for t in positions]
+        if advantages[i] < 0 and gaps and math.fsum(gaps) / len(gaps) > drift:
+            continue
+        for t in positions:
+            value, slopes[i, t] = _clipped_surrogate(
+                logp[i][t] - behavior[i][t], advantages[i], 1.0 - low, 1.0 + high
+            )
+            total += value
+    return _minimised(total, slopes, _count(mask))
+
+
+def ipo(logp, behavior, advantages, mask, threshold=0.1, tau=1e-3, at=None):
+    """(1/N) Σ 1(|π - π_old| <= threshold) r A - tau (log r)² (prime-rl, ipo_loss_fn)."""
+    at = logp if at is None else at
+    kept = np.zeros(np.shape(mask), dtype=bool)
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        kept[i, t] = abs(math.exp(at[i][t]) - math.exp(behavior[i][t])) <= threshold
+        log_ratio = logp[i][t] - behavior[i][t]
+        total -= tau * log_ratio**2
+        slopes[i, t] = -2 * tau * log_ratio
+    squares = _minimised(total, slopes, _count(mask))
+    return tuple(
+        one + other
+        for one, other in zip(
+            _kept_mean(logp, behavior, advantages, mask, kept), squares, strict=True
+        )
+    )
+
+
+def two_side(logp, behavior, advantages, mask, low=0.2, high=0.2, at=None):
+    """(1/N) Σ sg(r 1(1-low <= r <= 1+high)) A log π (DIS, arXiv 2602.15763; SkyRL, rollout_is)."""
+    at = logp if at is None else at
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        ratio = math.exp(at[i][t] - behavior[i][t])
+        if _at_least(ratio, 1.0 - low) and _at_most(ratio, 1.0 + high):
+            total += ratio * advantages[i] * logp[i][t]
+            slopes[i, t] = ratio * advantages[i]
+    return _minimised(total, slopes, _count(mask))
+
+
+def minirl(logp, behavior, advantages, mask, groups, sampler, low=0.2, high=0.27, cap=5.0):
+    """Mean over responses of Σ_t min(κ, cap) min(rA, clip(r)A), κ = π_old/π_sampler."""
+
+    def value(i, t):
+        kappa = min(math.exp(behavior[i][t] - sampler[i][t]), cap)
+        found = _clipped_surrogate(
+            logp[i][t] - behavior[i][t], advantages[i], 1.0 - low, 1.0 + high
+        )
+        return kappa * found[0], kappa * found[1]
+
+    return _per_token(mask, _shares(mask, groups, by_length=False), value)
+
+
+def _coin_kl(p, q):
+    if p == 1.0:
+        return math.log(p / q)
+    if q == 1.0:
+        return math.inf
+    return p * math.log(p / q) + (1.0 - p) * math.log((1.0 - p) / (1.0 - q))
+
+
+def kpop_weights(behavior, sampler, mask, high=2.0):
+    """κ where both KL(π_old‖π_sampler) and KL(π_sampler‖π_old) of the coin are <= high, else 0."""
+    weights = np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        p, q = math.exp(behavior[i][t]), math.exp(sampler[i][t])
+        if max(_coin_kl(p, q), _coin_kl(q, p)) <= high:
+            weights[i, t] = p / q
+    return weights
+
+
+def drpo(logp, behavior, advantages, mask, groups, epsilon=12.5):
+    """Mean of Σ_t rA - |A| π_old (r-1)²/(2 epsilon) (DRPO, arXiv 2606.09821, Eq. 8)."""
+
+    def value(i, t):
+        ratio = math.exp(logp[i][t] - behavior[i][t])
+        size = abs(advantages[i]) * math.exp(behavior[i][t]) / epsilon
+        return (
+            ratio * advantages[i] - size / 2 * (ratio - 1.0) ** 2,
+            ratio * advantages[i] - size * (ratio - 1.0) * ratio,
+        )
+
+    return _per_token(mask, _shares(mask, groups, by_length=False), value)
+
+
+def cppo_kept(logp, behavior, advantages, mask, delta=0.15, budget=0.02, last=0.8):
+    """The tokens that CPPO keeps, one by one along each response (arXiv 2606.10968)."""
+    kept = np.zeros(np.shape(mask), dtype=bool)
+    for i in range(np.shape(mask)[0]):
+        positions = _row_positions(mask, i)
+        moved = [abs(math.exp(logp[i][t]) - math.exp(behavior[i][t])) for t in positions]
+        if not positions:
+            continue
+        rate = min(max(float(np.quantile(moved, 0.9)), budget), 2 * budget)
+        used = allowed = 0.0
+        for n, t in enumerate(positions):
+            weight = 1.0 - (1.0 - last) * n / max(len(positions) - 1, 1)
+            bound = min(delta, delta + rate * allowed - used)
+            outward = advantages[i] * (logp[i][t] - behavior[i][t]) > 0
+            kept[i, t] = not outward or weight * moved[n] <= bound
+            allowed += weight
+            used += weight * moved[n]
+    return kept
+
+
+def cppo(logp, behavior, advantages, mask, groups, cap=20.0, at=None, **bounds):
+    """Mean of Σ_t kept · sg(min(r, cap)) A log π."""
+    at = logp if at is None else at
+    kept = cppo_kept(at, behavior, advantages, mask, **bounds)
+
+    def value(i, t):
+        factor = kept[i, t] * min(math.exp(at[i][t] - behavior[i][t]), cap) * advantages[i]
+        return factor * logp[i][t], factor
+
+    return _per_token(mask, _shares(mask, groups, by_length=False), value)
+
+
+def vaco(logp, behavior, advantages, mask, bound=0.2, at=None):
+    """(1/N) Σ r A without tokens with log r · A > 0 in rows whose mean |r - 1| exceeds bound."""
+    at = logp if at is None else at
+    kept = np.array(mask, dtype=bool)
+    for i in range(len(advantages)):
+        positions = _row_positions(mask, i)
+        moved = [abs(math.exp(at[i][t] - behavior[i][t]) - 1.0) for t in positions]
+        if positions and math.fsum(moved) / len(moved) > bound:
+            for t in positions:
+                kept[i, t] = not (at[i][t] - behavior[i][t]) * advantages[i] > 0
+    return _kept_mean(logp, behavior, advantages, mask, kept)
+
+
+def by_sign(logp, behavior, advantages, mask, low, high, power, cap=math.inf, at=None):
+    """(1/N) Σ M sg(w) A log π with the one-side mask M; w = min(r^power, cap) where A > 0,
+    min(r, cap) where A < 0. ASPO (arXiv 2510.06062): power -1. UP (arXiv 2607.06987): power 0."""
+    at = logp if at is None else at
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        ratio = math.exp(at[i][t] - behavior[i][t])
+        if advantages[i] > 0 and _at_most(ratio, 1.0 + high):
+            factor = min(ratio**power, cap)
+        elif advantages[i] < 0 and _at_least(ratio, 1.0 - low):
+            factor = min(ratio, cap)
+        else:
+            continue
+        total += factor * advantages[i] * logp[i][t]
+        slopes[i, t] = factor * advantages[i]
+    return _minimised(total, slopes, _count(mask))
+
+
+def ripo(logp, behavior, advantages, mask, delta=0.05, floor=0.5, ceiling=10.0):
+    """(1/N) Σ min(rA, clip(r, 1-ε, 1+ε)A), ε = √(delta/π_old), within [floor, ceiling]."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        room = math.sqrt(delta / math.exp(behavior[i][t]))
+        value, slopes[i, t] = _clipped_surrogate(
+            logp[i][t] - behavior[i][t],
+            advantages[i],
+            max(1.0 - room, floor),
+            min(1.0 + room, ceiling),
+        )
+        total += value
+    return _minimised(total, slopes, _count(mask))
+
+
+def mu_grpo(logp, behavior, advantages, mask, low=1.0, high=4.0, trigger=1e-4, at=None):
+    """GRPO with ratio bounds 1-low to 1+high; where A < 0 nothing after the first r < trigger."""
+    at = logp if at is None else at
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i in range(len(advantages)):
+        for t in _row_positions(mask, i):
+            value, slopes[i, t] = _clipped_surrogate(
+                logp[i][t] - behavior[i][t], advantages[i], 1.0 - low, 1.0 + high
+            )
+            total += value
+            if advantages[i] < 0 and math.exp(at[i][t] - behavior[i][t]) < trigger:
+                break
+    return _minimised(total, slopes, _count(mask))
+
+
+def unbiased_kl(logp, behavior, reference, mask, beta=1.0):
+    """-beta (1/N) Σ r (q - 1 - log q), q = π_ref/π (arXiv 2512.02556); dr/dlog π = r."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        ratio, log_q = math.exp(logp[i][t] - behavior[i][t]), reference[i][t] - logp[i][t]
+        total -= beta * ratio * (math.expm1(log_q) - log_q)
+        slopes[i, t] = beta * ratio * log_q
+    return _minimised(total, slopes, _count(mask))
