@@ -91,7 +91,7 @@ OUT_OF_RANGE = {
     "correction=geometric correction.measure=sum": r"correction.measure=sum: must be one of token",
     "correction=kpop correction.low=0.5": r"correction.low=0.5: must be between 0 and 0",
     "clip=near_negatives clip.drift=-1": r"clip.drift=-1.0: must be at least 0",
-    "clip=prefix_budget clip.last_weight=0": r"clip.last_weight=0.0: must be at most 1",
+    "clip=prefix_budget clip.last_weight=0": r"clip.last_weight=0.0: must be greater than 0",
     "clip=veto clip.trigger=2": r"clip.trigger=2.0: must be between 0 and 1",
     "clip=isometric clip.ceiling=0.5": r"clip.ceiling=0.5: must be at least 1",
     "weight=flipped weight.cap=0.5": r"weight.cap=0.5: must be at least 1",
