@@ -61,6 +61,7 @@ class Needs:
     whole_batch: it must see all rows of the mini-batch at once, however that is split into
     micro-batches and ranks.
     dense: quantities over the whole vocabulary that it differentiates, from DENSE.
+    lengths: an advantage that reads the number of tokens of each response.
 
     Raises ValueError for an unknown name.
     """
@@ -68,6 +69,7 @@ class Needs:
     logps: frozenset[str] = frozenset()
     whole_batch: bool = False
     dense: frozenset[str] = frozenset()
+    lengths: bool = False
 
     def __post_init__(self) -> None:
         for field_name, allowed in (("logps", ROLES), ("dense", DENSE)):
@@ -81,6 +83,7 @@ class Needs:
             logps=self.logps | other.logps,
             whole_batch=self.whole_batch or other.whole_batch,
             dense=self.dense | other.dense,
+            lengths=self.lengths or other.lengths,
         )
 
 
@@ -307,12 +310,14 @@ class Advantages:
     advantage_B: the factor of each sequence's log-probability gradient, float64.
     mask_BT: live tokens, those in the loss; a dropped sequence has none.
     counted_B: number of sequences of the row's group that count in denominators.
+    group_tokens_B: number of their tokens.
     totals: of the whole mini-batch, over all micro-batches and ranks.
     """
 
     advantage_B: Tensor
     mask_BT: Tensor
     counted_B: Tensor
+    group_tokens_B: Tensor
     totals: Totals
 
     def to(self, device: torch.device) -> Advantages:
@@ -321,6 +326,7 @@ class Advantages:
             self.advantage_B.to(device),
             self.mask_BT.to(device),
             self.counted_B.to(device),
+            self.group_tokens_B.to(device),
             self.totals,
         )
 
@@ -330,6 +336,7 @@ class Advantages:
             self.advantage_B[index_B],
             self.mask_BT[index_B, :width],
             self.counted_B[index_B],
+            self.group_tokens_B[index_B],
             self.totals,
         )
 

@@ -17,6 +17,7 @@ from references import (
     _positions,
     _row_positions,
     _shares,
+    group_mean_advantage,
 )
 
 
@@ -224,3 +225,80 @@ def unbiased_kl(logp, behavior, reference, mask, beta=1.0):
         total -= beta * ratio * (math.expm1(log_q) - log_q)
         slopes[i, t] = beta * ratio * log_q
     return _minimised(total, slopes, _count(mask))
+
+
+def covariance(logp, advantages, mask):
+    """(A - mean A)(log π - mean log π) of each token, means over the tokens; -inf elsewhere."""
+    tokens = list(_positions(mask))
+    mean_a = math.fsum(advantages[i] for i, _ in tokens) / max(len(tokens), 1)
+    mean_p = math.fsum(logp[i][t] for i, t in tokens) / max(len(tokens), 1)
+    found = np.full(np.shape(mask), -np.inf)
+    for i, t in tokens:
+        found[i, t] = (advantages[i] - mean_a) * (logp[i][t] - mean_p)
+    return found
+
+
+def clip_cov(
+    logp, behavior, advantages, mask, order, fraction=2e-4, above=1.0, below=5.0, low=1.0,
+    high=1.0, at=None,
+):  # fmt: skip
+    """GRPO without max(1, ⌊fraction N⌋) tokens of above < covariance < below inside the clip
+    (arXiv 2505.22617); order(n) is the random order of n candidates, which are in row order."""
+    at = logp if at is None else at
+    share, kept = covariance(at, advantages, mask), np.zeros(np.shape(mask), dtype=bool)
+    for i, t in _positions(mask):
+        ratio = math.exp(at[i][t] - behavior[i][t])
+        kept[i, t] = _at_most(ratio, 1 + high) if advantages[i] > 0 else True
+        kept[i, t] &= _at_least(ratio, 1 - low) if advantages[i] < 0 else True
+    among = [p for p in _positions(kept) if above < share[p] < below]
+    count = max(1, int(fraction * _count(mask)))
+    for place in list(order(len(among)))[:count]:
+        kept[among[place]] = False
+    return _kept_mean(logp, behavior, advantages, mask, kept)
+
+
+def kl_cov(logp, behavior, advantages, mask, fraction=2e-3, beta=1.0, at=None):
+    """(1/N) Σ rA - beta |log r| on the max(1, ⌊fraction N⌋) tokens of the largest covariance."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    share = covariance(logp if at is None else at, advantages, mask)
+    tokens = sorted(_positions(mask), key=lambda p: -share[p])
+    for n, (i, t) in enumerate(tokens):
+        log_ratio = logp[i][t] - behavior[i][t]
+        value = math.exp(log_ratio) * advantages[i]
+        chosen = beta * (n < max(1, int(fraction * len(tokens))))
+        total += value - chosen * abs(log_ratio)
+        slopes[i, t] = value - chosen * np.sign(log_ratio)
+    return _minimised(total, slopes, _count(mask))
+
+
+def length_weighted_advantage(rewards, groups, mask):
+    """r_i - Σ_j l_j r_j/Σ_j l_j over the group, l the number of tokens (OPO, arXiv 2505.23585)."""
+    found = np.zeros(len(rewards))
+    for i in range(len(rewards)):
+        rows = [j for j in range(len(rewards)) if groups[j] == groups[i]]
+        lengths = [len(_row_positions(mask, j)) for j in rows]
+        if len({float(rewards[j]) for j in rows}) > 1:
+            weighted = math.fsum(n * rewards[j] for n, j in zip(lengths, rows, strict=True))
+            found[i] = rewards[i] - weighted / sum(lengths)
+    return found
+
+
+def scalerl(logp, behavior, rewards, mask, groups, cap=5.0, eps=1e-6, at=None):
+    """Mean over the groups of unequal rewards of (1/N_g) Σ_i Σ_t sg(min(r, cap)) A log π with
+    A = (r_i - r̄)/(σ + eps), σ² the mean of (r_i - r̄)² over the batch (arXiv 2510.13786)."""
+    at = logp if at is None else at
+    centred = group_mean_advantage(rewards, groups)
+    sigma = math.sqrt(math.fsum(c**2 for c in centred) / len(centred))
+    rows = {}
+    for i in range(len(rewards)):
+        if len({float(rewards[j]) for j in range(len(rewards)) if groups[j] == groups[i]}) > 1:
+            rows.setdefault(int(groups[i]), []).append(i)
+    tokens = {g: [(i, t) for i in rows[g] for t in _row_positions(mask, i)] for g in rows}
+    live = [g for g in tokens if tokens[g]]
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for g in live:
+        for i, t in tokens[g]:
+            factor = min(math.exp(at[i][t] - behavior[i][t]), cap) * centred[i] / (sigma + eps)
+            slopes[i, t] = factor / len(tokens[g]) / len(live)
+            total += slopes[i, t] * logp[i][t]
+    return -total, -slopes

@@ -34,7 +34,7 @@ def loss_input(**changed: object) -> LossInput:
     whole = {
         "logp_BT": zeros(B, T),
         "logps": {},
-        "advantages": Advantages(zeros(B), mask_BT, zeros(B), Totals(1, 1)),
+        "advantages": Advantages(zeros(B), mask_BT, zeros(B), zeros(B), Totals(1, 1)),
         "groups_B": zeros(B),
         "versions_B": zeros(B),
         "index": StepIndex(0, 0, 0, 0),
@@ -43,7 +43,7 @@ def loss_input(**changed: object) -> LossInput:
 
 
 def narrow() -> Advantages:
-    return Advantages(zeros(B), zeros(B, T - 1).bool(), zeros(B), Totals(1, 1))
+    return Advantages(zeros(B), zeros(B, T - 1).bool(), zeros(B), zeros(B), Totals(1, 1))
 
 
 @pytest.mark.parametrize(

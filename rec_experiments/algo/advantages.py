@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, check_range
+from rec_experiments.types import Needs, Piece, check_range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 class Advantage(Protocol):
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
-        """Advantage of each response; all rows of a group are present."""
+        """Advantage of each response; all rows of a group are present. A piece whose `needs` has
+        `lengths` also gets lengths_B, the number of tokens of each response, by name."""
 
     def describe(self) -> str:
         """The formula, for people."""
@@ -82,6 +84,44 @@ class GroupWhitened(Piece):
         centered_B = center(rewards_B, groups_B)
         variance_B = group_mean(centered_B**2, groups_B)
         return centered_B / (variance_B + self.epsilon).clamp(min=1e-300).sqrt()
+
+
+@dataclass(kw_only=True)
+class BatchStandard(Piece):
+    """(r_i − r̄) / (σ + epsilon) with the standard deviation σ of all r_i − r̄ of the mini-batch, not
+    of the group's (ScaleRL, arXiv 2510.13786). Raises ValueError unless epsilon ≥ 0."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_range(self, "epsilon", least=0)
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        centered_B = center(rewards_B, groups_B)
+        deviation = (centered_B**2).sum().div(max(1, len(centered_B))).sqrt()
+        return centered_B / (deviation + self.epsilon).clamp(min=1e-300)
+
+
+@dataclass(kw_only=True)
+class LengthWeighted(Piece):
+    """r_i − b with b = Σ_j l_j r_j/Σ_j l_j over the group, l_j the number of tokens of response j:
+    the baseline of least variance if a response's gradient grows with its length (OPO, arXiv
+    2505.23585). A group of one has advantage 0.
+
+    Raises UserError if a data weighting leaves out a part of a group.
+    """
+
+    needs: ClassVar[Needs] = Needs(lengths=True)
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor, lengths_B: Tensor) -> Tensor:
+        if lengths_B.shape != rewards_B.shape:
+            raise UserError(
+                "advantage.kind=length_weighted: needs all responses of a group; "
+                "data_weighting.kind=drop_negatives leaves some out"
+            )
+        centered_B = center(rewards_B, groups_B)
+        total_B = group_sum(lengths_B, groups_B).clamp(min=1)
+        return centered_B - group_sum(lengths_B * centered_B, groups_B) / total_B
 
 
 @dataclass(kw_only=True)
@@ -203,3 +243,10 @@ def _sum_of_later(values_K: Tensor) -> Tensor:
 
 def _sum_of_earlier(values_K: Tensor) -> Tensor:
     return values_K.cumsum(0) - values_K
+
+
+def with_lengths(advantage: Any, lengths_B: Tensor) -> Any:
+    """An advantage as a function of rewards and groups alone."""
+    if not advantage.needs.lengths:
+        return advantage
+    return functools.partial(advantage, lengths_B=lengths_B.double())

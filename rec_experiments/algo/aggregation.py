@@ -49,3 +49,13 @@ class SequenceTokenMean(Piece):
         length_B = advantages.mask_BT.sum(1).clamp(min=1)
         share_B = loss_BT.sum(1) / length_B / advantages.counted_B.clamp(min=1)
         return share_B.sum() / max(1, advantages.totals.groups)
+
+
+@dataclass(kw_only=True)
+class GroupTokenMean(Piece):
+    """Sum over the tokens of a group / its live tokens, mean over the groups: the prompt-level
+    average of ScaleRL (arXiv 2510.13786) and of DAPO's Eq. 8."""
+
+    def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
+        share_B = loss_BT.sum(1) / advantages.group_tokens_B.clamp(min=1)
+        return share_B.sum() / max(1, advantages.totals.groups)

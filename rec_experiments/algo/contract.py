@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rec_experiments.algo.advantages import with_lengths
 from rec_experiments.errors import UserError
 from rec_experiments.types import LossInput, Outcomes, Piece, StepIndex, Undeclared
 
@@ -30,9 +31,10 @@ def check(algorithm: Algorithm) -> None:
     outcomes = _outcomes()
     rewards_B, groups_B = outcomes.rewards_B, outcomes.groups_B
     _call(algorithm.truncation, rewards_B, outcomes.finished_B)
-    _has_shape(algorithm.advantage, _call(algorithm.advantage, rewards_B, groups_B), rewards_B)
+    advantage = with_lengths(algorithm.advantage, outcomes.mask_BT.sum(1))
+    _has_shape(algorithm.advantage, _call(advantage, rewards_B, groups_B), rewards_B)
     rng = np.random.default_rng(0)
-    weighted = _call(algorithm.data_weighting, algorithm.advantage, rewards_B, groups_B, rng)
+    weighted = _call(algorithm.data_weighting, advantage, rewards_B, groups_B, rng)
     _has_shape(algorithm.data_weighting, weighted.advantage_B, rewards_B)
     batch = _batch(algorithm, outcomes)
 
@@ -112,7 +114,7 @@ def _call(piece: Callable[..., Any], *arguments: Any) -> Any:
         if isinstance(batch, LossInput):
             given += [batch.logp_BT, batch.mask_BT, batch.advantage_B, *batch.logps.values()]
     before = [tensor._version for tensor in given]
-    name = type(piece).__name__
+    name = type(getattr(piece, "func", piece)).__name__  # of a partial, what it calls
     try:
         result = piece(*arguments)
     except Undeclared as error:

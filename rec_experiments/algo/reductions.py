@@ -15,6 +15,7 @@ from rec_experiments.algo import (
     batch_clips,
     clips,
     corrections,
+    covariance,
     data_weighting,
     ratios,
     regularizers,
@@ -141,13 +142,22 @@ def _variation(clip: clips.TwoSideVariation, _: Algorithm) -> Any:
     return clips.NoClip() if clip.delta is None or clip.delta >= 1 else clip
 
 
+def _covariance_penalty(penalty: covariance.CovariancePenalty, _: Algorithm) -> Any:
+    return ABSENT if 0 in (penalty.fraction, penalty.beta) else penalty
+
+
 def _power_of_positives(weight: weights.PowerOfPositives, _: Algorithm) -> Any:
     if weight.power != 1:
         return weight
     return weights.CappedWeight(cap=weights.MAX_WEIGHT if weight.cap is None else weight.cap)
 
 
-CENTERED = (advantages.GroupStandard, advantages.GroupWhitened, advantages.LeaveOneOut)
+CENTERED = (
+    advantages.GroupStandard,
+    advantages.GroupWhitened,
+    advantages.BatchStandard,
+    advantages.LeaveOneOut,
+)
 ABSENT = regularizers.NoRegularizer()
 RULES: dict[type, Rule] = {
     truncation.PenaliseTruncated: _becomes(truncation.TrainTruncated(), penalty=0),
@@ -166,6 +176,7 @@ RULES: dict[type, Rule] = {
     clips.TwoSideVariation: _variation,
     sequence_clips.NegativesNearBehavior: _one_side_but("drift", None),
     sequence_clips.MeanVariation: _becomes(clips.NoClip(), bound=None),
+    covariance.CovarianceClip: _one_side_but("fraction", 0),
     sequence_clips.Veto: _one_side_but("trigger", 0),
     batch_clips.SecondMoment: _becomes(clips.OneSide(low=0.0, high=0.0), threshold=0),
     batch_clips.SecondMomentBounds: _second_moment_bounds,
@@ -178,6 +189,7 @@ RULES: dict[type, Rule] = {
     corrections.MismatchCorrection: _becomes(
         corrections.NoCorrection(), weight="one", low=None, high=None
     ),
+    covariance.CovariancePenalty: _covariance_penalty,
     regularizers.SequenceSquare: _becomes(ABSENT, tau=0),
     regularizers.TokenSquare: _becomes(ABSENT, tau=0),
     regularizers.K1: _becomes(ABSENT, beta=0),

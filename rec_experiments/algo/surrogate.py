@@ -7,7 +7,7 @@ import operator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from rec_experiments.algo.advantages import Advantage
+from rec_experiments.algo.advantages import Advantage, with_lengths
 from rec_experiments.algo.aggregation import Aggregation
 from rec_experiments.algo.clips import Clip
 from rec_experiments.algo.corrections import Correction
@@ -68,7 +68,8 @@ class Algorithm:
         rewards_B, counts_B = self.truncation(outcomes.rewards_B, outcomes.finished_B)
         judged_B, groups_B = outcomes.judged_B, outcomes.groups_B
         rewards_J = rewards_B[judged_B]
-        weighted = self.data_weighting(self.advantage, rewards_J, groups_B[judged_B], rng)
+        advantage = with_lengths(self.advantage, outcomes.mask_BT[judged_B].sum(1))
+        weighted = self.data_weighting(advantage, rewards_J, groups_B[judged_B], rng)
         advantage_B = rewards_B.new_zeros(rewards_B.shape)
         advantage_B[judged_B] = weighted.advantage_B
         mask_BT, counted_BT = (
@@ -76,8 +77,13 @@ class Algorithm:
             for rows in (weighted.live_B, weighted.counted_B)
         )
         counted_B = counted_BT.any(1)
-        totals = Totals(tokens=int(counted_BT.sum()), groups=len(groups_B[counted_B].unique()))
-        return Advantages(advantage_B, mask_BT, group_sum(counted_B.long(), groups_B), totals)
+        return Advantages(
+            advantage_B=advantage_B,
+            mask_BT=mask_BT,
+            counted_B=group_sum(counted_B.long(), groups_B),
+            group_tokens_B=group_sum(counted_BT.sum(1), groups_B),
+            totals=Totals(int(counted_BT.sum()), len(groups_B[counted_B].unique())),
+        )
 
     def loss(self, batch: LossInput) -> LossOutput:
         """These rows' share of the loss, with log-ratios and kept tokens for metrics.
@@ -129,7 +135,9 @@ def tokens(log_ratio_BT: Tensor, advantage_B: Tensor) -> LossInput:
     return LossInput(
         logp_BT=log_ratio_BT,
         logps={"behavior": torch.zeros_like(log_ratio_BT)},
-        advantages=Advantages(advantage_B, mask_BT, torch.ones_like(rows_B), totals),
+        advantages=Advantages(
+            advantage_B, mask_BT, torch.ones_like(rows_B), mask_BT.sum(1), totals
+        ),
         groups_B=rows_B,
         versions_B=torch.zeros_like(rows_B),
         index=StepIndex(0, 0, 0, 0),

@@ -16,6 +16,7 @@ from rec_experiments.algo import (
     best_of_k,
     clips,
     corrections,
+    covariance,
     data_weighting,
     ratios,
     reductions,
@@ -165,6 +166,9 @@ def _correction(piece: corrections.MismatchCorrection) -> str:
     return " · ".join(factor for factor in (weight, band) if factor)
 
 
+COVARIANCE = "[cov = (A − mean A)·(log π_θ − mean log π_θ), means over all tokens]"
+
+
 def _power(ratio: str, power: float) -> str:
     return {0.0: "1", 1.0: ratio, -1.0: f"1/{ratio}"}.get(power, f"{ratio}^{power:g}")
 
@@ -182,6 +186,8 @@ TEMPLATES: dict[type, str | Callable[..., str]] = {
     advantages.GroupMean: lambda a: f"(r − (r̄ {a.shift:+g}))" if a.shift else "(r − r̄)",
     advantages.GroupStandard: "(r − r̄)/σ_r",
     advantages.GroupWhitened: "(r − r̄)/√(σ_r² + {epsilon:g})",
+    advantages.BatchStandard: "(r − r̄)/σ, σ of all r − r̄ of the mini-batch",
+    advantages.LengthWeighted: "(r − Σ l r/Σ l), l the length of a response",
     advantages.LeaveOneOut: "(r − r̄ of the others)",
     advantages.RelativeToMean: "(r − r̄)/r̄",
     advantages.FixedBaseline: "{scale:g}·(r − {baseline:g})",
@@ -245,6 +251,10 @@ TEMPLATES: dict[type, str | Callable[..., str]] = {
         f"one-side, keeps {_bounds(clip, ratio)}; where A < 0 drops what follows the first token "
         f"with ρ < {clip.trigger:g}"
     ),
+    covariance.CovarianceClip: lambda clip, ratio: (
+        f"one-side, keeps {_bounds(clip, ratio)}; drops {clip.fraction:g} of all tokens, drawn "
+        f"from those with {clip.above:g} < cov < {clip.below:g} {COVARIANCE}"
+    ),
     batch_clips.SecondMoment: _second_moment(OUTWARD),
     batch_clips.SecondMomentOfAll: _second_moment("all tokens"),
     batch_clips.SecondMomentBounds: _second_moment_bounds,
@@ -284,6 +294,10 @@ TEMPLATES: dict[type, str | Callable[..., str]] = {
     regularizers.K1: "{beta:g} · log π_θ/π_ref per token (k1)",
     regularizers.K2: "{beta:g} · ½(log π_θ/π_ref)² per token (k2)",
     regularizers.K3: "{beta:g} · (π_ref/π_θ − 1 + log π_θ/π_ref) per token (k3)",
+    covariance.CovariancePenalty: (
+        "{beta:g} · |log π_θ/π_behavior| of the {fraction:g} of all tokens with the largest cov "
+        f"{COVARIANCE}"
+    ),
     regularizers.UnbiasedKl: "{beta:g} · ρ (π_ref/π_θ − 1 + log π_θ/π_ref) per token (unbiased)",
     regularizers.ExactKl: "{beta:g} · KL(π_θ ‖ π_ref) per token, exact",
     regularizers.PairSquare: (
@@ -301,6 +315,7 @@ TEMPLATES: dict[type, str | Callable[..., str]] = {
     aggregation.SequenceMean: (
         "token sums, mean over the sequences of a group, then over the groups"
     ),
+    aggregation.GroupTokenMean: "mean over the response tokens of a group, then over the groups",
     aggregation.SequenceTokenMean: (
         "token means, mean over the sequences of a group, then over the groups"
     ),

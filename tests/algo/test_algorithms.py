@@ -226,6 +226,7 @@ def test_loss_on_the_meta_device():
             credit.advantage_B.to("meta"),
             credit.mask_BT.to("meta"),
             credit.counted_B.to("meta"),
+            credit.group_tokens_B.to("meta"),
             credit.totals,
         )
         loss_input = LossInput(

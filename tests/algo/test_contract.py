@@ -92,6 +92,11 @@ OUT_OF_RANGE = {
     "correction=kpop correction.low=0.5": r"correction.low=0.5: must be between 0 and 0",
     "clip=near_negatives clip.drift=-1": r"clip.drift=-1.0: must be at least 0",
     "clip=prefix_budget clip.last_weight=0": r"clip.last_weight=0.0: must be greater than 0",
+    "clip=covariance clip.above=6": r"clip.above=6.0: must be at most 5=below=5",
+    "regularizer=covariance regularizer.fraction=2": r"regularizer.fraction=2.0: must be between",
+    "advantage=length_weighted data_weighting=drop_negatives": (
+        r"advantage.kind=length_weighted: needs all responses of a group"
+    ),
     "clip=veto clip.trigger=2": r"clip.trigger=2.0: must be between 0 and 1",
     "clip=isometric clip.ceiling=0.5": r"clip.ceiling=0.5: must be at least 1",
     "weight=flipped weight.cap=0.5": r"weight.cap=0.5: must be at least 1",

@@ -130,6 +130,14 @@ def of_versions(x: Batch, weights) -> np.ndarray:
     return references.ppo_clip(*x.against_behavior, weights=weights)[1]
 
 
+def drawn_by_step(count: int) -> np.ndarray:
+    return rng.generator(0, rng.CLIP, STEP).permutation(count)
+
+
+def by_length(x: Batch) -> np.ndarray:
+    return recent.length_weighted_advantage(x.rewards, x.groups, x.mask)
+
+
 r = references
 GEOMETRIC = ("token", 2.0, "mean", 0.999, 1.001)
 GRADIENTS = {
@@ -205,6 +213,10 @@ GRADIENTS = {
     "up": lambda x: recent.by_sign(*x.against_behavior, 0.2, math.inf, power=0)[1],
     "ripo": lambda x: recent.ripo(*x.against_behavior)[1],
     "mu_grpo": lambda x: recent.mu_grpo(*x.against_behavior)[1],
+    "clip_cov": lambda x: recent.clip_cov(*x.against_behavior, drawn_by_step)[1],
+    "kl_cov": lambda x: recent.kl_cov(*x.against_behavior)[1],
+    "opo": lambda x: r.reinforce(x.logp, by_length(x), x.mask)[1],
+    "scalerl": lambda x: recent.scalerl(x.logp, x.behavior, x.rewards, x.mask, x.groups)[1],
 }
 # Choices that are no preset of their own: overrides of grpo, or of the preset that comes first.
 CHOICES = {
@@ -219,6 +231,14 @@ CHOICES = {
         r.ppo_clip(*x.against_behavior)[1]
         + recent.unbiased_kl(x.logp, x.behavior, x.reference, x.mask, beta=0.1)[1]
     ),
+    "clip_cov clip.fraction=0.2 clip.above=0.1 clip.low=0.2 clip.high=0.2": lambda x: (
+        recent.clip_cov(
+            *x.against_behavior, drawn_by_step, fraction=0.2, above=0.1, low=0.2, high=0.2
+        )[1]
+    ),
+    "kl_cov regularizer.fraction=0.3 regularizer.beta=0.2": lambda x: recent.kl_cov(
+        *x.against_behavior, fraction=0.3, beta=0.2
+    )[1],
     "correction=masked": lambda x: of_versions(
         x, r.masked_weights(x.behavior, x.sampler, x.mask, kept="one")
     ),
@@ -598,6 +618,10 @@ OBJECTIVES = {
     "up": fixed(recent.by_sign, 0.2, math.inf, power=0),
     "ripo": lambda x, p: recent.ripo(p, x.behavior, x.standard, x.mask),
     "mu_grpo": fixed(recent.mu_grpo, trigger=0.5),
+    "clip_cov": fixed(recent.clip_cov, drawn_by_step, fraction=0.1, above=0.1),
+    "kl_cov": fixed(recent.kl_cov, fraction=0.2),
+    "opo": lambda x, p: r.reinforce(p, by_length(x), x.mask),
+    "scalerl": lambda x, p: recent.scalerl(p, x.behavior, x.rewards, x.mask, x.groups, at=x.logp),
     "unbiased_kl": lambda x, p: recent.unbiased_kl(p, x.behavior, x.reference, x.mask),
 }
 
@@ -631,7 +655,7 @@ def test_every_preset_has_a_reference():
 
 NO_BASELINE = {"topr"}  # a reward of ½ is its 0, whatever the group
 # Their penalty, or their shift, has a gradient without any advantage.
-PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre", "ipo"}
+PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre", "ipo", "kl_cov"}
 
 
 @pytest.mark.parametrize("preset", sorted(set(GRADIENTS) - PENALISED))
@@ -642,7 +666,10 @@ def test_no_advantage(preset):
     assert (found == 0).all()
 
 
-@pytest.mark.parametrize("preset", sorted(set(GRADIENTS) - {"red_drop"}))  # drawn row by row
+DRAWN_IN_ORDER = {"red_drop", "clip_cov"}
+
+
+@pytest.mark.parametrize("preset", sorted(set(GRADIENTS) - DRAWN_IN_ORDER))
 def test_padding_and_order_of_rows(preset):
     algorithm = composed(preset)
     batch = drawn(2, "far")

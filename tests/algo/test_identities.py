@@ -104,6 +104,14 @@ ALWAYS = {  # two methods, on any batch
         ("mu_grpo", "clip.trigger=0"),
         ("grpo", "clip.low=1", "clip.high=4"),
     ),
+    "Clip-Cov that drops none is GRPO": (
+        ("clip_cov", "clip.fraction=0"),
+        ("grpo", "clip.low=1", "clip.high=1"),
+    ),
+    "KL-Cov without its penalty is GRPO without a clip": (
+        ("kl_cov", "regularizer.beta=0"),
+        ("grpo", "clip=none"),
+    ),
     "A response that no set leaves out counts by what it adds": (
         ("max_at_k", "advantage.k=99"),
         ("max_at_k", "advantage.k=5"),  # the largest group
@@ -195,6 +203,16 @@ def test_kl_estimators_near_the_reference():
     np.testing.assert_allclose(k2, -1e-5 * k1, rtol=1e-6, atol=1e-15)
 
 
+def test_opo_of_equal_lengths():
+    same(("opo",), ("reinforce",), one_token_each())
+
+
+def test_scalerl_of_one_group():
+    """Then the batch's spread and tokens are the group's."""
+    cispo = ("cispo", "advantage.ddof=0", "advantage.epsilon=0")
+    same(("scalerl", "advantage.epsilon=0"), cispo, drawn(3, "far", "one"))
+
+
 def test_unbiased_kl_on_policy():
     """Its gradient is that of k2."""
     batch = far(rewards=np.zeros(13))
@@ -213,6 +231,7 @@ BASES = {
         "dapo", "cispo", "sppo", "decoupled_ppo", "ppo_ewma", "a3po", "tis", "mis", "icepop",
         "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo", "sfpo", "opsm", "ipo",
         "geometric_tis", "dis", "kpop", "vaco", "aspo", "up", "ripo", "mu_grpo",
+        "kl_cov",
     ],
 }  # fmt: skip
 

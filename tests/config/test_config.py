@@ -39,6 +39,7 @@ FIELD = {
     "max_at_k_off_policy", "maxrl", "mis", "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo", "sfpo",
     "sppo", "tis", "topr", "vespo", "opsm", "ipo", "geometric_tis", "dis", "minirl", "kpop",
     "drpo", "cppo", "vaco", "aspo", "up", "ripo", "mu_grpo",
+    "clip_cov", "kl_cov", "opo", "scalerl",
 }  # fmt: skip
 # What a choice asks for that it has no value of.
 UNFINISHED = {

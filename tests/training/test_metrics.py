@@ -53,6 +53,7 @@ def rows_of(seed: int, spread: float) -> LossInput:
         advantage_B=torch.from_numpy(rng.choice([-1.5, 0.0, 0.5], B)),
         mask_BT=mask_BT,
         counted_B=torch.ones(B, dtype=torch.long),
+        group_tokens_B=mask_BT.sum(1),
         totals=Totals(tokens=int(mask_BT.sum()), groups=2),
     )
     return LossInput(
@@ -112,7 +113,11 @@ def test_no_live_tokens():
     batch = rows_of(0, 0.5)
     none_BT, empty = torch.zeros(B, T, dtype=torch.bool), TokenLog()
     advantages = Advantages(
-        batch.advantages.advantage_B, none_BT, none_BT[:, 0].long(), Totals(0, 0)
+        batch.advantages.advantage_B,
+        none_BT,
+        none_BT[:, 0].long(),
+        none_BT[:, 0].long(),
+        Totals(0, 0),
     )
     batch = LossInput(
         batch.logp_BT, batch.logps, advantages, batch.groups_B, batch.versions_B, INDEX
@@ -143,7 +148,8 @@ def test_group_metrics():
     )
     mask_BT = torch.tensor([[True]] * 4 + [[False], [True]])
     advantage_B = torch.tensor([1.0, -1.0, 0.0, 0.0, 2.0, 0.0])
-    advantages = Advantages(advantage_B, mask_BT, torch.ones(6, dtype=torch.long), Totals(5, 3))
+    ones_B = torch.ones(6, dtype=torch.long)
+    advantages = Advantages(advantage_B, mask_BT, ones_B, ones_B, Totals(5, 3))
     assert group_metrics(rollouts, advantages) == {
         "train/live_groups": pytest.approx(1 / 3),
         "train/distinct_responses": pytest.approx(5 / 6),  # the same text in two groups is two

@@ -193,7 +193,9 @@ def test_whole_batch_matters(name, drawn):
 # reads the whole mini-batch or the whole vocabulary.
 PRESETS = [
     "grpo", "gspo", "gmpo", "opmd", "red_drop", "copg", "m2po", "bapo", "a3po", "ppo_ewma", "tis",
-    "grpo_kl", "dppo_kl", "max_at_k_off_policy", "grpo regularizer=kl_exact",
+    "grpo_kl", "dppo_kl", "max_at_k_off_policy", "grpo regularizer=kl_exact", "scalerl", "opo",
+    "clip_cov clip.fraction=0.2 clip.above=0", "kl_cov regularizer.fraction=0.2", "kpop",
+    "cppo clip.delta=0.05", "opsm regularizer=kl_unbiased", "mu_grpo clip.trigger=0.9",
 ]  # fmt: skip
 
 

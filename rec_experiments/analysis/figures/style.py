@@ -46,7 +46,8 @@ METHODS = {
     "OPSM": (BLUE, "s"), "IPO": (PURPLE, "s"), "Geometric TIS": (BLACK, "s"), "DIS": (SKY, "s"),
     "MiniRL": (DARK_ORANGE, "D"), "KPop": (DARK_BLUE, "D"), "DRPO": (GREEN, "D"),
     "CPPO": (SKY, "D"), "VACO": (DARK_PURPLE, "D"), "ASPO": (BLUE, "o"), "UP": (DARK_ORANGE, "o"),
-    "RIPO": (DARK_BLUE, "o"), "μ-GRPO": (ORANGE, "o"),
+    "RIPO": (DARK_BLUE, "o"), "μ-GRPO": (ORANGE, "o"), "Clip-Cov": (DARK_PURPLE, "o"),
+    "KL-Cov": (DARK_ORANGE, "v"), "OPO": (VERMILION, "v"), "ScaleRL": (DARK_BLUE, "v"),
 }  # fmt: skip
 DARKER = {PURPLE: DARK_PURPLE, ORANGE: DARK_ORANGE, BLUE: DARK_BLUE}  # of REC with a wide clip
 WIDE = 0.5  # lowest ε_low of a wide clip
