@@ -106,19 +106,11 @@ class BatchStandard(Piece):
 class LengthWeighted(Piece):
     """r_i − b with b = Σ_j l_j r_j/Σ_j l_j over the group, l_j the number of tokens of response j:
     the baseline of least variance if a response's gradient grows with its length (OPO, arXiv
-    2505.23585). A group of one has advantage 0.
-
-    Raises UserError if a data weighting leaves out a part of a group.
-    """
+    2505.23585). A group of one has advantage 0."""
 
     needs: ClassVar[Needs] = Needs(lengths=True)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor, lengths_B: Tensor) -> Tensor:
-        if lengths_B.shape != rewards_B.shape:
-            raise UserError(
-                "advantage.kind=length_weighted: needs all responses of a group; "
-                "data_weighting.kind=drop_negatives leaves some out"
-            )
         centered_B = center(rewards_B, groups_B)
         total_B = group_sum(lengths_B, groups_B).clamp(min=1)
         return centered_B - group_sum(lengths_B * centered_B, groups_B) / total_B

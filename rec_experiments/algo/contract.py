@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rec_experiments.algo.advantages import with_lengths
+from rec_experiments.algo.data_weighting import DropNegatives
 from rec_experiments.errors import UserError
 from rec_experiments.types import LossInput, Outcomes, Piece, StepIndex, Undeclared
 
@@ -24,10 +25,16 @@ def check(algorithm: Algorithm) -> None:
 
     Raises UserError, which names the class, if a piece returns a tensor of the wrong shape, changes
     its input, or reads log-probabilities or a dense quantity that its `needs` does not declare, or
-    if a weight, ratio or correction has a gradient.
+    if a weight, ratio or correction has a gradient; and if an advantage of lengths meets a data
+    weighting that leaves out responses.
     """
     import numpy as np
 
+    if algorithm.advantage.needs.lengths and isinstance(algorithm.data_weighting, DropNegatives):
+        raise UserError(
+            f"{type(algorithm.advantage).__name__}: needs all responses of a group; "
+            "data_weighting=drop_negatives leaves some out"
+        )
     outcomes = _outcomes()
     rewards_B, groups_B = outcomes.rewards_B, outcomes.groups_B
     _call(algorithm.truncation, rewards_B, outcomes.finished_B)

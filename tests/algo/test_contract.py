@@ -95,7 +95,7 @@ OUT_OF_RANGE = {
     "clip=covariance clip.above=6": r"clip.above=6.0: must be at most 5=below=5",
     "regularizer=covariance regularizer.fraction=2": r"regularizer.fraction=2.0: must be between",
     "advantage=length_weighted data_weighting=drop_negatives": (
-        r"advantage.kind=length_weighted: needs all responses of a group"
+        r"LengthWeighted: needs all responses of a group; data_weighting=drop_negatives"
     ),
     "clip=veto clip.trigger=2": r"clip.trigger=2.0: must be between 0 and 1",
     "clip=isometric clip.ceiling=0.5": r"clip.ceiling=0.5: must be at least 1",
