@@ -30,9 +30,10 @@ def check(algorithm: Algorithm) -> None:
     """
     import numpy as np
 
-    if algorithm.advantage.needs.lengths and isinstance(algorithm.data_weighting, DropNegatives):
+    piece: Any = algorithm.advantage
+    if piece.needs.lengths and isinstance(algorithm.data_weighting, DropNegatives):
         raise UserError(
-            f"{type(algorithm.advantage).__name__}: needs all responses of a group; "
+            f"{type(piece).__name__}: needs all responses of a group; "
             "data_weighting=drop_negatives leaves some out"
         )
     outcomes = _outcomes()
