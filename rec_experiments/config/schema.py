@@ -45,6 +45,7 @@ from rec_experiments.datasets.own_data import OwnData
 from rec_experiments.datasets.reasoning_gym import ReasoningGym
 from rec_experiments.datasets.reduction import Reduction
 from rec_experiments.datasets.tool_calls import ToolCalls
+from rec_experiments.datasets.word_problems import WordProblems
 from rec_experiments.errors import UserError
 from rec_experiments.policy.models import Pretrained, Tiny
 from rec_experiments.policy.protocol import ModelChoice
@@ -186,6 +187,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "own_data": OwnData,
         "reasoning_gym": ReasoningGym,
         "tool_calls": ToolCalls,
+        "word_problems": WordProblems,
     },
     "sampler": {"native": Native, "vllm": Vllm},
     "pipeline": {"sequential": Sequential, "overlap": Overlap},

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.files import cache_folder
 from rec_experiments.types import Piece, check_choice, check_range
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 # No float16: small gradients would become 0 without loss scaling.
+CACHE = "cache"
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{n}" for n in (2, 3, 4)))
 PLAIN_TEMPLATE = (
@@ -182,8 +184,14 @@ class Pretrained(Piece):
                 config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention
             )
         with contextlib.suppress(OSError):  # some models have none
-            model.generation_config = GenerationConfig.from_pretrained(self.path)
+            model.generation_config = GenerationConfig.from_pretrained(self.place)
         return model
+
+    @property
+    def place(self) -> str:
+        """The path, where `cache:NAME` stands for a folder that a command put into the cache."""
+        scheme, _, name = self.path.partition(":")
+        return str(cache_folder() / name) if scheme == CACHE else self.path
 
     def _load(self, auto: Any, **options: Any) -> Any:
         from safetensors import SafetensorError
@@ -194,7 +202,7 @@ class Pretrained(Piece):
         if not _is_local(self.path):
             hub.silence()  # one question to the hub instead of many
         try:
-            return auto.from_pretrained(self.path, **options)
+            return auto.from_pretrained(self.place, **options)
         except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"model.path={self.path}: {_advice(self.path, error)}") from error
 
@@ -207,6 +215,11 @@ def _advice(path: str, error: Exception) -> str:
     """Why a model could not be loaded, and what to do."""
     from huggingface_hub.errors import GatedRepoError
 
+    if path.startswith(f"{CACHE}:"):
+        return (
+            "is not in the cache; `make smollm2` downloads and converts it, or give the name of a "
+            "model on the hub"
+        )
     if Path(path).is_dir():
         return (
             f"the folder holds no model that can be loaded ({first_line(error)}); it needs "
@@ -227,7 +240,7 @@ def _advice(path: str, error: Exception) -> str:
 
 def _is_local(path: str) -> bool:
     """Whether the path cannot be a name on the hub."""
-    return path.startswith((".", "/", "~")) or Path(path).is_dir()
+    return path.startswith((".", "/", "~", f"{CACHE}:")) or Path(path).is_dir()
 
 
 def byte_tokenizer() -> "PreTrainedTokenizerFast":
