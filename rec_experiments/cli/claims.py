@@ -6,6 +6,7 @@ from rich.console import Console
 
 from rec_experiments.analysis.claims import (
     CLAIMS,
+    commands,
     judged,
     paper_curves,
     settings,
@@ -38,9 +39,9 @@ WRITERS = {
 def add_arguments(parser: Parser) -> None:
     miniatures = [scale for scale in scales() if scale.startswith("mini")]
     parser.add_argument(
-        "simulate", nargs="?", choices=["simulate"], metavar="simulate",
-        help="simulate runs instead, and count how often identical arms get a false verdict, and "
-        "how often an effect of δ is found",
+        "instead", nargs="?", choices=["simulate", "commands"], metavar="simulate|commands",
+        help="simulate: count how often identical arms get a false verdict, and how often an "
+        "effect of δ is found; commands: print the sweeps that make the runs of every claim",
     )  # fmt: skip
     parser.add_argument(
         "--scale", type=names_among(scales()), default=miniatures, metavar="NAME,…",
@@ -63,10 +64,13 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(args: Namespace) -> None:
-    if args.simulate:
+    if args.instead:
         if args.details or args.runs or args.out or args.overrides:
-            raise UserError("simulate: takes no other arguments")
-        simulation.show(Console())
+            raise UserError(f"{args.instead}: takes no other arguments")
+        if args.instead == "simulate":
+            simulation.show(Console())
+        else:
+            print(*[line for scale in args.scale for line in commands(scale)], sep="\n")
         return
     found = {}
     with Console(stderr=True).status("") as status:

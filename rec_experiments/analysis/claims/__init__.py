@@ -23,7 +23,7 @@ from rec_experiments.analysis.results.figure_data import (
     collect,
 )
 
-__all__ = ["CLAIMS", "RATE", "about", "judged", "read", "settings"]
+__all__ = ["CLAIMS", "RATE", "about", "commands", "judged", "read", "settings"]
 
 RATE = "optimizer.learning_rate"
 
@@ -63,11 +63,22 @@ def judged(
     progress: Callable[[str], object] = lambda name: None,
 ) -> list[Verdict]:
     """A verdict on every claim in a setting. Raises UserError for a wrong override."""
-    lines = [f"scale={setting.scale}", *overrides, *_seeds(setting)]
-    lines += [] if setting.own else [f"{RATE}={setting.rate}"]
-    wanted = _figures(claim for claim in CLAIMS if setting.own or not claim.own_rate_only)
-    data = read(wanted, folders, lines, progress)
+    data = read(
+        _needed(setting),
+        folders,
+        [f"scale={setting.scale}", *_lines(setting), *overrides],
+        progress,
+    )
     return [judge(claim, data, setting) for claim in CLAIMS]
+
+
+def commands(scale: str) -> list[str]:
+    """The command lines of the sweeps that make the runs of every claim at a scale."""
+    return [
+        " ".join([f"python -m rec_experiments -m sweep={name} scale={scale}", *_lines(setting)])
+        for setting in settings(scale, [])
+        for name in _needed(setting)
+    ]
 
 
 def about(
@@ -84,13 +95,19 @@ def about(
     chosen = [claim for claim in CLAIMS if claim.primary.figure in set(names)]
     setting = settings(scale, overrides)[0]
     missing = [name for name in _figures(chosen) if name not in data]
-    found = {**data, **read(missing, folders, [*overrides, *_seeds(setting)])}
+    found = {**data, **read(missing, folders, [*_lines(setting), *overrides])}
     return [judge(claim, found, setting) for claim in chosen]
 
 
-def _seeds(setting: Setting) -> list[str]:
-    """The override that reads the seeds of a setting and no others."""
-    return [f"seed={','.join(map(str, setting.seeds))}"] if setting.seeds else []
+def _lines(setting: Setting) -> list[str]:
+    """The overrides of a setting at its scale."""
+    seeds = [f"seed={','.join(map(str, setting.seeds))}"] if setting.seeds else []
+    rate = [] if setting.own else [f"{RATE}={setting.rate}"]
+    return seeds + rate
+
+
+def _needed(setting: Setting) -> list[str]:
+    return _figures(claim for claim in CLAIMS if setting.own or not claim.own_rate_only)
 
 
 def _figures(claims: Iterable[Claim]) -> list[str]:

@@ -15,7 +15,6 @@ So six equal values count as an interval of width zero, and fewer leave the endp
 """
 
 import bisect
-import math
 from collections.abc import Sequence
 from enum import Enum
 
@@ -83,17 +82,11 @@ def seeds_to_decide(
     mean, spread = float(np.mean(values)), float(np.std(values, ddof=1)) if seeds > 2 else 0.0
     if spread <= ROUNDING:
         return None
-    fewest, most = (
-        _first_to_decide(mean, spread * math.sqrt((seeds - 1) / _chi_square(share, seeds - 1)),
-                         delta, direction)
-        for share in ((1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2)
-    )  # fmt: skip
+    shares = np.array([1 + CONFIDENCE, 1 - CONFIDENCE]) / 2
+    chi_square = 2 * gammaincinv((seeds - 1) / 2, shares)
+    spreads = spread * np.sqrt((seeds - 1) / chi_square)
+    fewest, most = (_first_to_decide(mean, float(each), delta, direction) for each in spreads)
     return (max(fewest, seeds + 1), max(most, seeds + 1)) if fewest and most else None
-
-
-def _chi_square(share: float, freedom: int) -> float:
-    """The quantile of the chi-square distribution."""
-    return 2 * float(gammaincinv(freedom / 2, share))
 
 
 def _first_to_decide(mean: float, spread: float, delta: float, direction: Direction) -> int | None:

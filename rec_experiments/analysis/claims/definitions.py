@@ -41,13 +41,7 @@ OLD_MODEL, OLD_DATA = "GRPO with KL (v=10, i=1)", "GRPO with KL (v=1, i=10)"
 
 KL_FACTOR = 1.25  # in words, "a quarter more"
 
-ON_POLICY_GAIN = Endpoint(
-    figure="fig5",
-    column=ON_POLICY,
-    arm=REINFORCE,
-    statistic=FINAL_MINUS_INITIAL,
-    direction=HIGHER,
-)
+ON_POLICY_GAIN = Endpoint("fig5", ON_POLICY, REINFORCE, FINAL_MINUS_INITIAL, HIGHER)
 PaperClaim = partial(Claim, yardstick=ON_POLICY_GAIN)
 
 # Endpoints that several claims share
@@ -55,25 +49,12 @@ PaperClaim = partial(Claim, yardstick=ON_POLICY_GAIN)
 
 def stale(figure: str, arm: str, against: str, column: str = INTERVAL) -> Endpoint:
     """The arm ends, on average over the second half, above the other one."""
-    return Endpoint(
-        figure=figure,
-        column=column,
-        arm=arm,
-        against=against,
-        statistic=SECOND_HALF,
-        direction=HIGHER,
-    )
+    return Endpoint(figure, column, arm, SECOND_HALF, HIGHER, against)
 
 
 def own(figure: str, arm: str, direction: Direction, column: str = INTERVAL) -> Endpoint:
     """The arm's second half lies above, or below, its start."""
-    return Endpoint(
-        figure=figure,
-        column=column,
-        arm=arm,
-        statistic=SECOND_HALF_MINUS_INITIAL,
-        direction=direction,
-    )
+    return Endpoint(figure, column, arm, SECOND_HALF_MINUS_INITIAL, direction)
 
 
 # The paper ----------------------------------------------------------------------------------------
@@ -90,14 +71,7 @@ def on_policy_parity(suffix: str, arm: str) -> Claim:
         id=f"on-policy-parity-{suffix}",
         statement=f"On-policy, {arm} learns as much as REINFORCE",
         quote=RED_QUOTE,
-        primary=Endpoint(
-            figure="fig5",
-            column=ON_POLICY,
-            arm=arm,
-            against=REINFORCE,
-            statistic=SECOND_HALF,
-            direction=ALIKE,
-        ),
+        primary=Endpoint("fig5", ON_POLICY, arm, SECOND_HALF, ALIKE, REINFORCE),
         note="On fresh data REC-OneSide-NoIS (0.6, 2.0) is REINFORCE, so REINFORCE stands for it.",
     )
 
@@ -121,14 +95,7 @@ def importance(suffix: str, figure: str, arm: str, against: str, quote: str) -> 
         statement=f"With equal clipping, importance weights change nothing that matters: {arm} and "
         f"{against} learn alike",
         quote=quote,
-        primary=Endpoint(
-            figure=figure,
-            column=INTERVAL,
-            arm=arm,
-            against=against,
-            statistic=AREA_UNDER_CURVE,
-            direction=ALIKE,
-        ),
+        primary=Endpoint(figure, INTERVAL, arm, AREA_UNDER_CURVE, ALIKE, against),
         premises=(stale(figure, against, REINFORCE),),
         note="The second premise says that the data are stale enough to hurt without clipping. "
         "Where they are not, ρ is near 1 and weights cannot matter.",
@@ -141,14 +108,7 @@ WIDE_FASTER = PaperClaim(
     quote="“Radically enlarging (ε_low, ε_high) to (0.6, 2.0) accelerates REC-OneSide-NoIS without "
     "compromising stability in both sync_interval = 20 and sync_offset = 10 settings.” "
     "(Section 4.1)",
-    primary=Endpoint(
-        figure="fig3",
-        column=INTERVAL,
-        arm=WIDE,
-        against=NARROW,
-        statistic=FINAL,
-        direction=HIGHER,
-    ),
+    primary=Endpoint("fig3", INTERVAL, WIDE, FINAL, HIGHER, NARROW),
     control=own("fig3", WIDE, HIGHER),
     note="In the paper's Figure 3 the areas under the curves differ by less than δ; the ends do "
     "not.",
@@ -159,22 +119,8 @@ TRADE_OFF = PaperClaim(
     statement=f"Offline, {WIDE} rises higher than (0.2) and then loses more of its best accuracy",
     quote="“As for the stress-test (‘offline’) setting, Figure 3 reveals an intrinsic trade-off "
     "between the speed and stability of policy improvement” (Section 4.1)",
-    primary=Endpoint(
-        figure="fig3",
-        column=OFFLINE,
-        arm=WIDE,
-        against=NARROW,
-        statistic=FINAL_MINUS_BEST,
-        direction=LOWER,
-    ),
-    control=Endpoint(
-        figure="fig3",
-        column=OFFLINE,
-        arm=WIDE,
-        against=NARROW,
-        statistic=BEST,
-        direction=HIGHER,
-    ),
+    primary=Endpoint("fig3", OFFLINE, WIDE, FINAL_MINUS_BEST, LOWER, NARROW),
+    control=Endpoint("fig3", OFFLINE, WIDE, BEST, HIGHER, NARROW),
 )
 
 FRAGILE = PaperClaim(
@@ -183,21 +129,8 @@ FRAGILE = PaperClaim(
     quote="“REC-TwoSide methods demonstrate fast policy improvement at the beginning but tend to "
     "collapse later on, whereas REC-Ring achieves a better balance of convergence speed and "
     "stability.” (Appendix B.3)",
-    primary=Endpoint(
-        figure="fig9",
-        column=INTERVAL,
-        arm=RING,
-        against=TWO_SIDE,
-        statistic=FINAL,
-        direction=HIGHER,
-    ),
-    control=Endpoint(
-        figure="fig9",
-        column=INTERVAL,
-        arm=TWO_SIDE,
-        statistic=FINAL_MINUS_MIDDLE_THIRD,
-        direction=LOWER,
-    ),
+    primary=Endpoint("fig9", INTERVAL, RING, FINAL, HIGHER, TWO_SIDE),
+    control=Endpoint("fig9", INTERVAL, TWO_SIDE, FINAL_MINUS_MIDDLE_THIRD, LOWER),
     note="The fast start is not judged: the text gives no curve for it.",
 )
 
@@ -207,24 +140,8 @@ LEARNING_RATE = PaperClaim(
     "rate",
     quote="“simply increasing the learning rate cannot bridge the performance gap between GRPO "
     "with ε_low = ε_high = 0.2 and REC-OneSide-NoIS with ε_low = 0.6, ε_high = 2.0” (Appendix B.4)",
-    primary=Endpoint(
-        figure="fig10",
-        column=INTERVAL,
-        arm=f"{WIDE}, lr *",
-        against=RAISED,
-        statistic=FINAL,
-        direction=HIGHER,
-    ),
-    premises=(
-        Endpoint(
-            figure="fig3",
-            column=INTERVAL,
-            arm=WIDE,
-            against=GRPO,
-            statistic=FINAL,
-            direction=HIGHER,
-        ),
-    ),
+    primary=Endpoint("fig10", INTERVAL, f"{WIDE}, lr *", FINAL, HIGHER, RAISED),
+    premises=(Endpoint("fig3", INTERVAL, WIDE, FINAL, HIGHER, GRPO),),
     own_rate_only=True,
     note="The second premise is the gap itself, at the usual rate. Of the paper's three raised "
     "rates, five times the usual one is the best.",
@@ -248,45 +165,20 @@ def data_weighting(suffix: str, arm: str) -> Claim:
         id=f"data-weighting-holds-{suffix}",
         statement=f"On stale data {arm} learns at least as much as {WIDE}, without clipping",
         quote=RED_QUOTE,
-        primary=Endpoint(
-            figure="fig5",
-            column=INTERVAL,
-            arm=arm,
-            against=WIDE,
-            statistic=SECOND_HALF,
-            direction=NOT_LOWER,
-        ),
+        primary=Endpoint("fig5", INTERVAL, arm, SECOND_HALF, NOT_LOWER, WIDE),
         control=stale("fig5", arm, REINFORCE),
         note="The control says that the weighting helps: plain REINFORCE ends below.",
     )
 
 
+on_fig7 = partial(Endpoint, "fig7", INTERVAL, RED_WEIGHT)
 LESS_DRIFT = PaperClaim(
     id="red-weight-less-drift",
     statement="RED-Weight stays closer to the initial model than GRPO, at no lower reward",
     quote="“compared to GRPO and REC-OneSide-NoIS, RED-Weight achieves higher rewards with lower "
     "KL divergence” (Section 4.3)",
-    primary=Endpoint(
-        figure="fig7",
-        column=INTERVAL,
-        arm=RED_WEIGHT,
-        against=GRPO,
-        statistic=AREA_UNDER_CURVE,
-        direction=LOWER,
-        metric="train/kl",
-        factor=KL_FACTOR,
-    ),
-    premises=(
-        Endpoint(
-            figure="fig7",
-            column=INTERVAL,
-            arm=RED_WEIGHT,
-            against=GRPO,
-            statistic=SECOND_HALF,
-            direction=NOT_LOWER,
-            metric="train/reward",
-        ),
-    ),
+    primary=on_fig7(AREA_UNDER_CURVE, LOWER, GRPO, metric="train/kl", factor=KL_FACTOR),
+    premises=(on_fig7(SECOND_HALF, NOT_LOWER, GRPO, metric="train/reward"),),
     note="The premise keeps a method that learns less, and so drifts less, from passing. In the "
     "paper's Figure 7 the reward is higher by less than δ. In its Figure 6 the KL is higher; the "
     "text calls it similar.",
@@ -294,11 +186,8 @@ LESS_DRIFT = PaperClaim(
 
 # Paper 2, its Figure 2 ----------------------------------------------------------------------------
 
-
-on_fig2 = partial(Endpoint, figure="paper2_fig2", column=PENALTY)
-Paper2Claim = partial(
-    Claim, yardstick=on_fig2(arm=FRESH, statistic=FINAL_MINUS_INITIAL, direction=HIGHER)
-)
+on_fig2 = partial(Endpoint, "paper2_fig2", PENALTY)
+Paper2Claim = partial(Claim, yardstick=on_fig2(FRESH, FINAL_MINUS_INITIAL, HIGHER))
 
 
 def stabilises(id: str, statement: str, quote: str, arm: str) -> Claim:
@@ -307,8 +196,8 @@ def stabilises(id: str, statement: str, quote: str, arm: str) -> Claim:
         statement=f"{statement} makes GRPO with a KL term fall less deeply below its best, and it "
         "ends no lower",
         quote=quote,
-        primary=on_fig2(arm=arm, against=FRESH, statistic=MAXIMUM_DRAWDOWN, direction=LOWER),
-        control=on_fig2(arm=arm, against=FRESH, statistic=FINAL, direction=NOT_LOWER),
+        primary=on_fig2(arm, MAXIMUM_DRAWDOWN, LOWER, FRESH),
+        control=on_fig2(arm, FINAL, NOT_LOWER, FRESH),
     )
 
 
@@ -317,7 +206,7 @@ V10_ON_PAR = Paper2Claim(
     statement="Off-policy GRPO (v=10, i=1) learns at least as much as on-policy GRPO",
     quote="“off-policy GRPO stabilizes training and leads to either on par or improved "
     "performance as the on-policy one” (arXiv 2505.22257, Section 6)",
-    primary=on_fig2(arm=OLD_MODEL, against=FRESH, statistic=AREA_UNDER_CURVE, direction=NOT_LOWER),
+    primary=on_fig2(OLD_MODEL, AREA_UNDER_CURVE, NOT_LOWER, FRESH),
 )
 
 SLOWER = Paper2Claim(
@@ -325,7 +214,7 @@ SLOWER = Paper2Claim(
     statement="GRPO with ten gradient steps on each batch (v=1, i=10) learns less per step",
     quote="“the off-policy variant in Shao et al. (2024) […] shows a slower convergence over an "
     "epoch” (arXiv 2505.22257, Section 5.1)",
-    primary=on_fig2(arm=OLD_DATA, against=FRESH, statistic=AREA_UNDER_CURVE, direction=LOWER),
+    primary=on_fig2(OLD_DATA, AREA_UNDER_CURVE, LOWER, FRESH),
     note="At the paper's scale this arm takes 2,670 gradient steps, the others 1,068. If its curve "
     "rises, an area that is lower over more steps is also lower over equal steps.",
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.verdict import SHARE, Finding, Verdict
+from rec_experiments.analysis.claims.verdict import CONTROL, Finding, Verdict
 from rec_experiments.analysis.results.formatting import markdown_table, text_table
 
 Verdicts = Mapping[str, list[Verdict]]
@@ -15,9 +15,8 @@ WIDTH = 100  # characters in a line of text
 VERDICT_HEAD = ["claim", "verdict", "seeds", "figures"]
 HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (
-    f"δ is the smallest effect that matters: {SHARE:.0%} of what REINFORCE (for arXiv 2505.22257 "
-    "GRPO) gains on-policy at the same scale and rate, mean over seeds. For a ratio (/) it is a "
-    "fixed factor",
+    "δ is the smallest effect that matters: a fifth of what REINFORCE (for arXiv 2505.22257 GRPO) "
+    "gains on-policy at the same scale and rate, mean over seeds. For a ratio (/) it is a factor",
     "[95 %] is the t interval of the mean over seeds. Two arms are compared seed by seed; the mean "
     "of a ratio is geometric",
     "supported: the interval excludes 0 and reaches beyond δ on the claimed side (alike: it lies "
@@ -27,6 +26,10 @@ READING = (
     "premise not met: without the premise the claim says nothing here. undecided: the interval is "
     "too wide; how many seeds would decide is a range, from the interval of the variance, or is "
     "not given. not run: runs are missing",
+)
+CURVES = (
+    "the paper's curves: the points that the papers' texts name, read before any run. One curve "
+    "stands for six equal seeds. Their captions and words are the source, not the pictures"
 )
 
 
@@ -38,12 +41,16 @@ def heading(verdict: Verdict) -> list[str]:
 
 def card(found: Verdicts) -> str:
     """The outcomes counted for each setting, then one line per claim."""
-    rows = [
+    table = text_table([["claim", *found], *_outcomes(found)])
+    return "\n".join([*(_counts(*each) for each in found.items()), "", *table]) + "\n"
+
+
+def _outcomes(found: Verdicts) -> list[list[str]]:
+    """The name of each claim and its outcome in each setting."""
+    return [
         [each[0].claim.id, *(verdict.outcome.value for verdict in each)]
         for each in zip(*found.values(), strict=True)
     ]
-    table = text_table([["claim", *found], *rows])
-    return "\n".join([*(_counts(*each) for each in found.items()), "", *table]) + "\n"
 
 
 def _counts(title: str, verdicts: list[Verdict]) -> str:
@@ -65,28 +72,22 @@ def remarks(verdict: Verdict) -> list[str]:
 
 def cells(finding: Finding) -> list[str]:
     """Cells under HEAD."""
+    ends = finding.interval
+    mean = "-" if finding.mean is None else f"{finding.mean:.3g}"
     return [
         finding.part,
         finding.endpoint.name,
-        number(finding),
-        expected(finding),
+        mean + (f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""),
+        _expected(finding),
         str(len(finding.seeds)),
         finding.why or finding.outcome.value,
     ]
 
 
-def number(finding: Finding) -> str:
-    """Mean and interval."""
-    if finding.mean is None:
-        return "-"
-    ends = finding.interval
-    return f"{finding.mean:.3g}" + (f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else "")
-
-
-def expected(finding: Finding) -> str:
+def _expected(finding: Finding) -> str:
     """What the claim says of the endpoint, as in `higher, δ = 0.041`."""
     direction = finding.endpoint.direction
-    sign = finding.part == "control" and direction is not Direction.not_lower
+    sign = finding.part == CONTROL and direction is not Direction.not_lower
     if sign or finding.delta is None:
         return direction.value
     return f"{direction.value}, δ = {finding.delta:.3g}" + ("×" if finding.endpoint.factor else "")
@@ -119,39 +120,23 @@ def _statistics(verdicts: Iterable[Verdict]) -> list[list[str]]:
 def markdown(found: Verdicts) -> str:
     """A page: the card, how to read it, then each claim with its endpoints in every setting."""
     everything = [verdict for verdicts in found.values() for verdict in verdicts]
-    lines = ["# Claims", "", *markdown_table(*_summary(found)), ""]
-    if all(each.outcome is Outcome.not_run for each in everything if each.setting.rate):
+    lines = ["# Claims", "", *markdown_table(["claim", *found], _outcomes(found)), ""]
+    if all(each.outcome is Outcome.not_run for each in everything if each.setting.seeds):
         lines += ["There are no runs of these seeds yet.", ""]
-    lines += [f"- {line}." for line in READING] + [""]
+    lines += [f"- {line}." for line in (*READING, CURVES)] + [""]
     for verdicts in zip(*found.values(), strict=True):
         claim = verdicts[0].claim
         lines += [f"## {claim.id}", ""]
         for words in filter(None, (f"{claim.statement}.", claim.quote, claim.note)):
             lines += [words, ""]
         for verdict in verdicts:
-            lines += [f"**{verdict.setting.title}**: {_outcome(verdict)}", ""]
-            if any(finding.seeds for finding in verdict.findings):
-                lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""]
+            any_runs = any(finding.seeds for finding in verdict.findings)
+            outcome = "; ".join([verdict.outcome.value, *(verdict.reasons if any_runs else [])])
+            lines += [f"**{verdict.setting.title}**: {outcome}", ""]
+            lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""] if any_runs else []
             lines += [line for note in verdict.notes for line in (note, "")]
     lines += ["## Statistics", "", *markdown_table(["name", "of one run"], _statistics(everything))]
     return "\n".join(lines) + "\n"
-
-
-def _outcome(verdict: Verdict) -> str:
-    return "; ".join([verdict.outcome.value, *verdict.reasons])
-
-
-def _summary(found: Verdicts) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a table with one line per claim and one column per setting."""
-    rows = [
-        [
-            f"[{each[0].claim.id}](#{each[0].claim.id})",
-            *(verdict.outcome.value for verdict in each),
-            ", ".join(each[0].claim.figures),
-        ]
-        for each in zip(*found.values(), strict=True)
-    ]
-    return ["claim", *found, "figures"], rows
 
 
 def plain(verdict: Verdict) -> dict[str, Any]:
@@ -165,10 +150,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "seeds": verdict.fewest_seeds,
         "claim_seeds": None if setting.seeds is None else list(setting.seeds),
         "reasons": verdict.reasons,
-        "statement": claim.statement,
-        "quote": claim.quote,
-        "figures": claim.figures,
-        "note": claim.note,
+        **{key: getattr(claim, key) for key in ("statement", "quote", "figures", "note")},
         "runs": verdict.notes,
         "parts": [_plain(finding) for finding in verdict.findings],
     }
@@ -176,18 +158,9 @@ def plain(verdict: Verdict) -> dict[str, Any]:
 
 def _plain(finding: Finding) -> dict[str, Any]:
     endpoint = finding.endpoint
-    return {
-        "part": finding.part,
-        "figure": endpoint.figure,
-        "column": endpoint.column,
-        "arms": endpoint.arms,
-        "metric": endpoint.metric,
-        "statistic": endpoint.statistic.name,
+    keys = ("part", "seeds", "mean", "interval", "delta", "why")
+    return {key: getattr(finding, key) for key in keys} | {
+        "endpoint": endpoint.name,
         "direction": endpoint.direction.value,
-        "delta": finding.delta,
-        "mean": finding.mean,
-        "interval": finding.interval,
-        "seeds": finding.seeds,
         "outcome": finding.outcome.value,
-        "why": finding.why,
     }

@@ -34,7 +34,7 @@ SHARE = 0.2  # of the on-policy gain; a smaller effect does not matter
 GAIN, PREMISE, PRIMARY, CONTROL = "on-policy gain", "premise", "primary endpoint", "control"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """A statistic of one arm, or the difference between two arms.
 
@@ -79,10 +79,15 @@ class Claim:
     note: str = ""
 
     @property
+    def endpoints(self) -> list[Endpoint]:
+        """All of them, the primary one first."""
+        return [self.primary, self.yardstick, *self.premises, *filter(None, [self.control])]
+
+    @property
     def figures(self) -> list[str]:
         """The figures whose runs it needs."""
-        ends = [self.yardstick, *self.premises, self.primary, *([self.control or self.primary])]
-        return sorted({each.figure for each in ends}, key=lambda name: (len(name), name))
+        found = {each.figure for each in self.endpoints}
+        return sorted(found, key=lambda name: (len(name), name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,10 +153,8 @@ class Verdict:
     @property
     def seeds(self) -> str:
         """As in `10`, or `3 of 10` if there are fewer than there should be."""
-        needed = len(self.setting.seeds or ())
-        return f"{self.fewest_seeds} of {needed}" if self.fewest_seeds < needed else str(
-            self.fewest_seeds
-        )  # fmt: skip
+        fewest, needed = self.fewest_seeds, len(self.setting.seeds or ())
+        return f"{fewest} of {needed}" if fewest < needed else str(fewest)
 
     @property
     def sentence(self) -> str:
@@ -177,7 +180,8 @@ def judge(claim: Claim, data: Mapping[str, FigureData], setting: Setting) -> Ver
     controls = [find(CONTROL, each, values(each), delta) for each in [claim.control] if each]
     outcome, because = combine(primary, premises, controls)
     figures = [data[name] for name in claim.figures if name in data]
-    done = [run for each in figures for run in each.runs if run.done and _counts(run.seed, setting)]
+    runs = [run for each in figures for run in each.runs if run.done]
+    done = [run for run in runs if setting.seeds is None or run.seed in setting.seeds]
     return Verdict(
         claim=claim,
         setting=setting,
@@ -220,7 +224,6 @@ def find(
     If any finished run has no value the endpoint is undecided: the others would be a selection.
     """
     values = list(found.values.values())
-    is_ratio = endpoint.factor is not None
     delta = gain_delta if endpoint.factor is None else math.log(endpoint.factor)
     if part == CONTROL and endpoint.direction is not Direction.not_lower:
         delta = 0.0
@@ -240,8 +243,11 @@ def find(
     else:
         outcome = decide(ends, delta, endpoint.direction)
         if outcome is Outcome.undecided:
-            why = _why_undecided(values, delta, endpoint.direction)
-    shown: Callable[[float], float] = math.exp if is_ratio else float
+            needed = seeds_to_decide(values, delta, endpoint.direction)
+            why = "undecided" + (
+                f", {needed[0]} to {needed[1]} seeds would decide" if needed else ""
+            )
+    shown: Callable[[float], float] = math.exp if endpoint.factor else float
     return Finding(
         part=part,
         endpoint=endpoint,
@@ -252,15 +258,6 @@ def find(
         outcome=outcome,
         why=why,
     )
-
-
-def _why_undecided(values: Sequence[float], delta: float, direction: Direction) -> str:
-    needed = seeds_to_decide(values, delta, direction)
-    return "undecided" + (f", {needed[0]} to {needed[1]} seeds would decide" if needed else "")
-
-
-def _counts(seed: int, setting: Setting) -> bool:
-    return setting.seeds is None or seed in setting.seeds
 
 
 def _values(

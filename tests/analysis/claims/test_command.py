@@ -96,9 +96,9 @@ def test_the_page_has_the_papers_curves_and_every_setting(fig5):
     run_command("claims", f"out={fig5}/claims.md", "scale=mini,paper")
     text = (fig5 / "claims.md").read_text()
     assert "| claim | the paper's curves | mini at 3.0e-05 | mini at 1.0e-04 | paper |" in text
-    assert "(#on-policy-parity-red-drop) | supported | supported | not run | not run |" in text
+    assert "| on-policy-parity-red-drop | supported | supported | not run | not run |" in text
     assert "no runs of these seeds yet" not in text
-    run_command("claims", f"out={fig5}/claims.md", "scale=paper")
+    run_command("claims", f"out={fig5}/claims.md", "scale=mini", "optimizer.learning_rate=1e-3")
     assert "There are no runs of these seeds yet." in (fig5 / "claims.md").read_text()
 
 
@@ -160,3 +160,13 @@ def test_bad_input_is_one_line(fig5, capsys, arguments, message):
     assert caught.value.code == 2
     assert error.count("\n") == 1
     assert message in error
+
+
+def test_the_commands_make_the_runs_of_both_rates(capsys):
+    run_command("claims", "commands", "scale=mini")
+    lines = capsys.readouterr().out.splitlines()
+    seeds = ",".join(map(str, JUDGED))
+    start = "python -m rec_experiments -m sweep=fig3 scale=mini"
+    assert lines[0] == f"{start} seed={seeds}"
+    assert f"{start} seed={seeds} optimizer.learning_rate=0.0001" in lines
+    assert sum("sweep=fig10 " in line for line in lines) == 1  # its arms set rates themselves

@@ -24,17 +24,13 @@ def matches(arm: str, patterns: str) -> bool:
     return any(fnmatchcase(arm, pattern) for pattern in patterns.split("|"))
 
 
-def ends(claim):
-    return [claim.yardstick, *claim.premises, claim.primary, *filter(None, [claim.control])]
-
-
 def test_no_claim_is_failed_by_its_own_source():
     found = paper_curves.verdicts()
     assert {each.claim.id: each.outcome for each in found} == SUPPORTED
 
 
 def test_every_point_has_its_sentence_and_is_used():
-    used = {(each.figure, each.column) for claim in CLAIMS for each in ends(claim)}
+    used = {(each.figure, each.column) for claim in CLAIMS for each in claim.endpoints}
     for curve in CURVES:
         assert len(curve["read"]) > 15
         assert (curve["figure"], curve["column"]) in used
@@ -81,11 +77,11 @@ def test_rates_and_seeds_are_fixed_beforehand():
 
 
 @pytest.mark.parametrize("scale", ["mini", "paper"])
-@pytest.mark.parametrize("name", sorted({each.figure for c in CLAIMS for each in ends(c)}))
+@pytest.mark.parametrize("name", sorted({each.figure for c in CLAIMS for each in c.endpoints}))
 def test_every_endpoint_finds_its_cells_in_the_sweep(name, scale):
     figure = sweeps.load_figure(name, [f"scale={scale}"])
     cells = {(p.label, figure.heading(p)) for p in sweeps.expand(figure, [f"scale={scale}"])}
-    for each in (each for claim in CLAIMS for each in ends(claim) if each.figure == name):
+    for each in (each for claim in CLAIMS for each in claim.endpoints if each.figure == name):
         for arm in filter(None, [each.arm, each.against]):
             fits = {cell for cell in cells if matches(cell[0], arm) and cell[1] == each.column}
             assert len(fits) == 1, f"{name}: {arm} under {each.column}"
