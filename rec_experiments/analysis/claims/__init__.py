@@ -29,11 +29,11 @@ RATE = "optimizer.learning_rate"
 
 
 def settings(scale: str, overrides: list[str]) -> list[Setting]:
-    """Where claims are judged at a scale: at each of its rates, or at the one that an override
-    names, on its seeds or those that an override names."""
+    """Where claims are judged at a scale: at each of its rates, or at that of overrides
+    which name a rate or a setting, on its seeds or those that an override names."""
     seeds = None if chooses_seeds(overrides) else claim_seeds(scale)
     rates = claim_rates(scale)
-    if not rates or any(override.partition("=")[0] == RATE for override in overrides):
+    if not rates or {each.partition("=")[0] for each in overrides} & {RATE, "setting"}:
         return [Setting(scale=scale, seeds=seeds)]
     return [Setting(scale=scale, rate=rate, own=rate == rates[0], seeds=seeds) for rate in rates]
 

@@ -29,30 +29,27 @@ def verdicts() -> list[Verdict]:
 
 def figures(curves: list[dict[str, Any]]) -> dict[str, FigureData]:
     """The curves as figures with finished runs."""
-    cells: dict[tuple[str, str, str], list[Row]] = {}
+    runs: dict[str, list[Run]] = {}
     for curve in curves:
-        for arm in curve["arms"]:
-            rows = _rows(curve["metric"], curve["points"])
-            cell = cells.setdefault((curve["figure"], curve["column"], arm), rows)
-            for kept, row in zip(cell, rows, strict=True):
-                kept.update(row)
-    return {figure: _figure(figure, cells) for figure, _, _ in cells}
+        about = {"column": curve["column"], "path": Path(), "state": "done"}
+        runs.setdefault(curve["figure"], []).extend(
+            Run(arm=arm, seed=seed, rows=_rows(curve["points"]), **about)
+            for arm in curve["arms"]
+            for seed in range(EQUAL_SEEDS)
+        )
+    return {
+        name: FigureData(
+            name=name, title="", caption="", scale="", claim_seeds=None, shown=[], columns=[],
+            panels=[], arms=list(dict.fromkeys(run.arm for run in found)), runs=found,
+        )
+        for name, found in runs.items()
+    }  # fmt: skip
 
 
-def _rows(metric: str, points: dict[int, float]) -> list[Row]:
-    steps = np.linspace(0, max(points), EVALUATIONS)
-    values = np.interp(steps, list(points), list(points.values()))
-    return [{"step": step, metric: value} for step, value in zip(steps, values, strict=True)]
-
-
-def _figure(name: str, cells: dict[tuple[str, str, str], list[Row]]) -> FigureData:
-    runs = [
-        Run(arm=arm, column=column, seed=seed, path=Path(), state="done", rows=rows)
-        for (figure, column, arm), rows in cells.items()
-        for seed in range(EQUAL_SEEDS)
-        if figure == name
+def _rows(points: dict[str, dict[int, float]]) -> list[Row]:
+    steps = np.linspace(0, max(max(each) for each in points.values()), EVALUATIONS)
+    curves = {name: np.interp(steps, [*each], [*each.values()]) for name, each in points.items()}
+    return [
+        {"step": step, **{metric: values[at] for metric, values in curves.items()}}
+        for at, step in enumerate(steps)
     ]
-    return FigureData(
-        name=name, title="", caption="", scale="", claim_seeds=None, shown=[],
-        arms=list(dict.fromkeys(run.arm for run in runs)), columns=[], panels=[], runs=runs,
-    )  # fmt: skip

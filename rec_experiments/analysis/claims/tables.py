@@ -12,7 +12,6 @@ from rec_experiments.analysis.results.formatting import markdown_table, text_tab
 Verdicts = Mapping[str, list[Verdict]]
 
 WIDTH = 100  # characters in a line of text
-VERDICT_HEAD = ["claim", "verdict", "seeds", "figures"]
 HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (
     "δ is the smallest effect that matters: a fifth of what REINFORCE (for arXiv 2505.22257 GRPO) "
@@ -31,12 +30,6 @@ CURVES = (
     "the paper's curves: the points that the papers' texts name, read before any run. One curve "
     "stands for six equal seeds. Their captions and words are the source, not the pictures"
 )
-
-
-def heading(verdict: Verdict) -> list[str]:
-    """Cells under VERDICT_HEAD."""
-    claim = verdict.claim
-    return [claim.id, verdict.title, verdict.seeds, ", ".join(claim.figures)]
 
 
 def card(found: Verdicts) -> str:
@@ -152,15 +145,14 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "reasons": verdict.reasons,
         **{key: getattr(claim, key) for key in ("statement", "quote", "figures", "note")},
         "runs": verdict.notes,
-        "parts": [_plain(finding) for finding in verdict.findings],
-    }
-
-
-def _plain(finding: Finding) -> dict[str, Any]:
-    endpoint = finding.endpoint
-    keys = ("part", "seeds", "mean", "interval", "delta", "why")
-    return {key: getattr(finding, key) for key in keys} | {
-        "endpoint": endpoint.name,
-        "direction": endpoint.direction.value,
-        "outcome": finding.outcome.value,
+        "parts": [
+            {key: getattr(finding, key) for key in ("part", "seeds", "mean", "interval", "delta")}
+            | {
+                "endpoint": finding.endpoint.name,
+                "direction": finding.endpoint.direction.value,
+                "outcome": finding.outcome.value,
+                "why": finding.why,
+            }
+            for finding in verdict.findings
+        ],
     }

@@ -108,10 +108,6 @@ class Finding:
     outcome: Outcome
     why: str
 
-    def describe(self) -> str:
-        found = self.why or self.outcome.value
-        return f"{self.part} ({self.endpoint.arms}): {found}"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
@@ -186,7 +182,7 @@ def judge(claim: Claim, data: Mapping[str, FigureData], setting: Setting) -> Ver
         claim=claim,
         setting=setting,
         outcome=outcome,
-        reasons=list(dict.fromkeys(each.describe() for each in because)),
+        reasons=[f"{f.part} ({f.endpoint.arms}): {f.why or f.outcome.value}" for f in because],
         findings=[primary, *premises, *controls],
         notes=[*filter(None, [releases_text(done)]), *duplicates(done)],
     )

@@ -19,9 +19,7 @@ from rec_experiments.analysis.claims.decision import Outcome
 from rec_experiments.analysis.claims.tables import (
     HEAD,
     READING,
-    VERDICT_HEAD,
     cells,
-    heading,
     remarks,
 )
 from rec_experiments.analysis.claims.verdict import Verdict
@@ -93,17 +91,17 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
         return ""
     rows = []
     for verdict in verdicts:
-        name, title, seeds, figures = heading(verdict)
+        name = verdict.claim.id
         first, *others = remarks(verdict)
         parts = table(HEAD, [[td(cell) for cell in cells(each)] for each in verdict.findings])
         reasons = details("Endpoints and reasons", paragraphs(others) + scroll(parts, name))
         rows.append(
             [
                 td(name, "key"),
-                td(title, f"short {TONES[verdict.outcome]}"),
+                td(verdict.title, f"short {TONES[verdict.outcome]}"),
                 f'<td class="words">{escape(first)}{reasons}</td>',
-                td(seeds, "number"),
-                td(figures),
+                td(verdict.seeds, "number"),
+                td(", ".join(verdict.claim.figures)),
             ]
         )
     counts = Counter(verdict.outcome for verdict in verdicts)
@@ -112,7 +110,7 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
         for outcome, tone in TONES.items()
         if counts[outcome]
     )
-    head = [*VERDICT_HEAD[:2], "in words", *VERDICT_HEAD[2:]]
+    head = ["claim", "verdict", "in words", "seeds", "figures"]
     return (
         f'<p class="verdicts">{summary}</p>'
         + scroll(table(head, rows), "Claims")
