@@ -120,7 +120,7 @@ def test_values_out_of_range(parser, word, told):
         (["figures", "fig33"], "figure fig33: no such figure; did you mean fig3? --help lists "),
         (["algorithms", "grpoo"], "grpoo: no such preset; allowed: "),
         (["report", "fig3"], "unrecognized arguments: fig3"),
-        (["claims", "simulated"], "simulate: invalid choice: 'simulated'"),
+        (["claims", "simulated"], "simulate|commands: invalid choice: 'simulated'"),
         (["plan", "=3"], "unrecognized arguments: =3"),
         (["plan", "padding=1"], "padding=1: must be a number of at least 0, and below 1"),
         (["plan", "gpus=7"], "gpus=7: unknown; allowed: "),
