@@ -83,6 +83,8 @@ def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
     if name in COMPUTED:
         return COMPUTED[name](), []
     data = collect(name, args.runs, args.overrides)
+    if data.picture in catalogue.MAPS:  # their statistics are in the picture's own table
+        return catalogue.draw(data, args.smooth), remarks(data)
     found = claims.about([name], data.scale, {}, args.runs, args.overrides)
     drawing = catalogue.draw(data, args.smooth)
     measured = regime.of_figure(data)

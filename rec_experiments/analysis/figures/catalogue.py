@@ -9,6 +9,7 @@ from rec_experiments.analysis.results.figure_data import FigureData
 if TYPE_CHECKING:
     from rec_experiments.analysis.figures.render import Drawing
 
+MAPS = ("map", "stability")  # pictures that are no curves
 BENCHMARK = "staleness"  # prefix of the names of its sweeps
 
 

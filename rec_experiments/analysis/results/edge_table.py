@@ -19,6 +19,7 @@ def summary(data: FigureData, table: pandas.DataFrame) -> dict[str, Any]:
     edges = stability.edges(table)
     arms = [arm for arm in data.arms if arm in set(table["arm"])]
     stale = table[stability.AGE] > stability.ON_POLICY
+    ages = table.loc[stale, stability.AGE].nunique()
     has_best = bool(((table["arm"] == BEST) & ~stale).any())
     best = stability.best_rate(table, BEST) if has_best else None
     law = stability.law(edges, arms)
@@ -36,7 +37,7 @@ def summary(data: FigureData, table: pandas.DataFrame) -> dict[str, Any]:
         ],
         "survives": {arm: stability.age_survived(table, arm, best) for arm in arms} if best else {},
         "law": law and {"slope": law.slope, "interval": law.interval, "cells": law.cells},
-        "explained": stability.explained(table) if stale.any() else {},
+        "explained": stability.explained(table) if ages > 1 else {},
     }
 
 
@@ -63,7 +64,7 @@ def text(found: dict[str, Any]) -> str:
     arms = list(dict.fromkeys(row["arm"] for row in found["edges"]))
     head = ["method", *(f"age {age}" for age in ages), f"survives at {BEST}'s best rate"]
     body = [
-        [arm, *(_cell(cells.get((arm, age))) for age in ages), _age(found["survives"].get(arm))]
+        [arm, *(_cell(cells.get((arm, age))) for age in ages), _age(found["survives"], arm)]
         for arm in arms
     ]
     return "\n".join([found["title"], "", *text_table([head, *body]), "", *sentences(found)]) + "\n"
@@ -109,5 +110,6 @@ def _interval(ends: Sequence[float]) -> str:
     return f" [{ends[0]:.2g}, {ends[1]:.2g}]"
 
 
-def _age(age: int | None) -> str:
-    return "none" if age is None else str(age)
+def _age(survived: dict[str, int | None], arm: str) -> str:
+    """`–` if GRPO's best rate is not known."""
+    return "–" if arm not in survived else "none" if survived[arm] is None else str(survived[arm])
