@@ -161,7 +161,7 @@ def test_bad_input_is_one_line(done, tmp_path, name, arguments, line, monkeypatc
         ({"model": [1]}, "model: is no choice of a group"),
         ({"dataset": None}, "dataset: is no choice of a group"),
         ({"extra": {}}, "extra: is a choice of a group"),
-        ({"steps": "many"}, "steps: Value 'many'"),
+        ({"steps": "many"}, "steps: must be a whole number"),
         ({"steps": -1}, "steps=-1: must be at least 1"),
         ({"algo": {}}, "algo.name"),
         (None, "its config.yaml is not that of a run"),

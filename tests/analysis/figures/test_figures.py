@@ -384,7 +384,7 @@ def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig99"], "figure fig99: no such figure; allowed: fig3, fig4, fig8"),
+        (["fig99"], "figure fig99: no such figure; did you mean fig8?"),
         (["out=there"], "the following arguments are required: NAME"),
         (["fig3", "fig4"], "unrecognized arguments: fig4"),
         (["fig3", "smooth=0"], "smooth=0: must be a whole number, at least 1"),
