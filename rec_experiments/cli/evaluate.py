@@ -1,17 +1,20 @@
 """Answers the held-out problems and prints the scores: accuracy with its 95 % interval over
-problems. With the keys of the run, a checkpoint scores exactly as the run reported at that step."""
+problems, and pass@k if there are several responses to each. Of two models it also prints the
+difference, paired by problem. With the keys of the run, a checkpoint scores exactly as the run
+reported at that step."""
 
 from argparse import Namespace
 from math import inf
 
 from rec_experiments.cli.parser import Parser, number_between
 from rec_experiments.config import schema
+from rec_experiments.errors import UserError
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
-        "model", metavar="RUN|MODEL",
-        help="a run folder, a transformers folder, or a model's name on the hub",
+        "models", nargs="+", metavar="RUN|MODEL",
+        help="one or two of: a run folder, a transformers folder, a model's name on the hub",
     )  # fmt: skip
     parser.add_argument(
         "--step", type=number_between(0, inf), metavar="N",
@@ -25,10 +28,18 @@ def add_arguments(parser: Parser) -> None:
 
 def main(args: Namespace) -> None:
     schema.register()
-    from rec_experiments.runs.evaluation import evaluate  # imports torch
+    from rec_experiments.runs.evaluation import difference, evaluate  # imports torch
 
-    found = evaluate(args.model, args.step, args.overrides)
-    for name, value in found.metrics.items():
-        print(f"{name:24} {value:.4f}")
-    interval = f"{found.low:.4f} to {found.high:.4f}, {found.problems} problems"
-    print(f"{'95 % of eval/accuracy':24} {interval}")
+    if len(args.models) > 2:
+        raise UserError(f"evaluate: takes one or two models, not {len(args.models)}")
+    found = [evaluate(model, args.step, args.overrides) for model in args.models]
+    for model, scores in zip(args.models, found, strict=True):
+        if len(found) > 1:
+            print(model)
+        for name, value in scores.metrics.items():
+            print(f"{name:24} {value:.4f}")
+        interval = f"{scores.low:.4f} to {scores.high:.4f}, {len(scores.means)} problems"
+        print(f"{'95 % of eval/accuracy':24} {interval}")
+    if len(found) > 1:
+        mean, low, high = difference(*found)
+        print(f"{'first − second':24} {mean:+.4f}, 95 % {low:+.4f} to {high:+.4f}")

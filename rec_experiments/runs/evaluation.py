@@ -22,6 +22,7 @@ from rec_experiments.runs.api import Experiment as Composed
 from rec_experiments.runs.checks import check_context, pick_device, short_enough
 from rec_experiments.runs.parts import make_evaluator
 from rec_experiments.runs.prepare import load_problems, make_worker
+from rec_experiments.runs.provenance import data_digest
 from rec_experiments.runs.run_folder import CONFIG
 from rec_experiments.runs.saved import experiment_of, model_of
 from rec_experiments.samplers.vllm import Vllm
@@ -34,23 +35,65 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """metrics: the `eval/…` columns of a run. low, high: confidence interval of the accuracy.
-    problems: their number."""
+    """metrics: the `eval/…` columns of a run, and eval/pass@k. low, high: confidence interval of
+    the accuracy. means: accuracy of each problem. data: a digest of the problems."""
 
     metrics: dict[str, float]
     low: float
     high: float
-    problems: int
+    means: list[float]
+    data: str
 
 
-def score(answered: Rollouts) -> Scores:
+def score(answered: Rollouts, data: str = "") -> Scores:
     of_problem = defaultdict(list)
     for group, result in zip(answered.groups, answered.results, strict=True):
         of_problem[group].append(result.accuracy)
     means = [fmean(values) for values in of_problem.values()]
     low, high = interval(means)
     metrics = response_metrics("eval", answered.responses, answered.results)
-    return Scores(metrics, low, high, len(means))
+    return Scores({**metrics, **pass_at_powers(list(of_problem.values()))}, low, high, means, data)
+
+
+def pass_at_powers(answers: list[list[float]]) -> dict[str, float]:
+    """eval/pass@k for k = 2, 4, 8, … up to the number of responses to each problem: the probability
+    that one of k responses is right, without bias: 1 − C(n − c, k) / C(n, k) where c of n are right
+    (arXiv 2107.03374, Eq. 1). Empty if an answer is neither right nor wrong.
+
+    answers: accuracies of each problem's responses.
+    """
+    if {value for values in answers for value in values} - {0.0, 1.0}:
+        return {}
+    samples = min(map(len, answers))
+    ks = [2**power for power in range(1, samples.bit_length()) if 2**power <= samples]
+    return {f"eval/pass@{k}": fmean(_pass_at(k, values) for values in answers) for k in ks}
+
+
+def _pass_at(k: int, values: list[float]) -> float:
+    wrong = values.count(0.0)
+    return 1 - math.comb(wrong, k) / math.comb(len(values), k)
+
+
+def difference(one: Scores, other: Scores) -> tuple[float, float, float]:
+    """Accuracy of one − other, and its t interval over the problems, which both answered.
+
+    Raises UserError if they answered different problems.
+    """
+    if one.data != other.data:
+        raise UserError("evaluate: the two models answer different problems; name one data set")
+    gaps = [a - b for a, b in zip(one.means, other.means, strict=True)]
+    half = _half_width(gaps)
+    return fmean(gaps), fmean(gaps) - half, fmean(gaps) + half
+
+
+def _half_width(values: list[float]) -> float:
+    """Half of Student's interval of the mean at LEVEL; nan for a single value."""
+    from scipy import stats
+
+    if len(values) < 2:
+        return math.nan
+    quantile = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
+    return float(quantile * stdev(values) / math.sqrt(len(values)))
 
 
 def interval(means: list[float]) -> tuple[float, float]:
@@ -62,9 +105,9 @@ def interval(means: list[float]) -> tuple[float, float]:
         exact = stats.binomtest(int(sum(means)), len(means))
         found = exact.proportion_ci(LEVEL, method="wilson")
         return float(found.low), float(found.high)
-    if len(means) < 2:
+    half = _half_width(means)
+    if math.isnan(half):
         return math.nan, math.nan
-    half = stats.t.ppf((1 + LEVEL) / 2, len(means) - 1) * stdev(means) / math.sqrt(len(means))
     return max(0.0, fmean(means) - half), min(1.0, fmean(means) + half)
 
 
@@ -89,7 +132,7 @@ def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
     evaluator = evaluator_of(experiment, model)
     with contextlib.closing(evaluator.worker):
         try:
-            return score(evaluator.answer(model, step))
+            return score(evaluator.answer(model, step), data_digest(evaluator.problems))
         except FloatingPointError as error:
             raise UserError(f"{source}: its weights give no finite logits") from error
 
