@@ -33,6 +33,7 @@ ELSEWHERE = (
 
 # What a command may say in an empty folder of a machine without a cluster.
 EMPTY = (
+    "no finished run",
     "no run",
     "no such folder",
     "has no train.jsonl",

@@ -202,6 +202,8 @@ def _takes(cls: type, name: str, promised: Callable[..., Any]) -> bool:
     parameters = inspect.signature(promised).parameters.values()
     by_name = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
     by_place = [None] * (len(parameters) - len(by_name))
+    if name == "__call__" and getattr(getattr(cls, "needs", None), "lengths", False):
+        by_name["lengths_B"] = None  # of an advantage that asks for it
     if bound or isinstance(inspect.getattr_static(cls, name), staticmethod):
         by_place.pop()
     try:

@@ -23,7 +23,7 @@ from rec_experiments.runs.run import run
 # Command line, and what the line on stderr says.
 CASES = (
     # choices and keys
-    ("algo=foo", "algo=foo: no such choice; allowed: a3po, "),
+    ("algo=nothing", "algo=nothing: no such choice; allowed: a3po, "),
     ("algo=grpoo", "algo=grpoo: no such choice; did you mean grpo? --help lists all"),
     ("lr=1e-5", "did you mean optimizer.learning_rate?"),
     ("clip=wide", "clip=one_side clip.low=0.6 clip.high=2.0"),  # of an older version
