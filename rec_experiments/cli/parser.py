@@ -58,6 +58,8 @@ class Parser(argparse.ArgumentParser):
         options, overrides, words = [], [], []
         for argument in arguments:
             key, equals, _ = argument.partition("=")
+            if equals and not key:
+                self.error(f"unrecognized arguments: {argument}")
             if equals and key in self.keys:
                 options.append(f"--{argument}")
             elif equals and key and not key.startswith("-") and self.has_overrides:
