@@ -339,7 +339,7 @@ def test_editing_the_checkout_does_not_change_queued_jobs(cluster, tmp_path):
 
     config = checkout / "conf/optimizer/adamw.yaml"
     config.write_text(config.read_text().replace("learning_rate: 5", "learning_rate: 7"))
-    (checkout / "rec_experiments/cli/train.py").write_text("raise RuntimeError('edited')\n")
+    (checkout / "rec_experiments/training/trainer.py").write_text("raise RuntimeError('edited')\n")
     [(name, _, folder)] = user.jobs()
     cluster.run("scontrol", "release", name)
     until(lambda: under_way(folder))
