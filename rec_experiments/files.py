@@ -21,6 +21,9 @@ PARTIAL = ".*.partial"  # pattern of the names of files that are being written
 PRIVATE = 0o600  # mode of a file that only its owner may read
 
 
+ARCHIVE = ".csv.xz"  # suffix of an archive of runs (analysis/results/archive.py)
+
+
 def cache_folder() -> Path:
     """REC_EXPERIMENTS_CACHE, or the user's cache folder. Raises OSError without a home folder."""
     if chosen := os.environ.get("REC_EXPERIMENTS_CACHE"):

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rec_experiments.errors import UserError
+from rec_experiments.files import ARCHIVE
 
 PROGRAM = "python -m rec_experiments"
 WIDTH = 100  # columns of a help page
-ARCHIVE = ".csv.xz"  # suffix of an archive of runs
 # What several commands say about the same option.
 RUNS = (
-    "folders that contain the run folders, or archives of runs (.csv.xz); default: where the "
+    f"folders that contain the run folders, or archives of runs ({ARCHIVE}); default: where the "
     "sweeps put them"
 )
 OVERRIDES = "selects runs as on the command line of the sweep: scale=paper, seed=0,1, …"

@@ -14,10 +14,8 @@ from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.types import Dataset, MultiTurnDataset, Problem
 
 TOKEN_BYTES = 40  # of a sampled token and its log-probability in a batch
-CHANGING_ROPE = (
-    "dynamic",
-    "longrope",
-)  # beyond the original context, rotations depend on the batch
+# Rotary embeddings that, beyond the original context, depend on the longest sequence of a batch.
+CHANGING_ROPE = ("dynamic", "longrope")
 
 
 def pick_device(name: str, world: World) -> torch.device:

@@ -111,7 +111,8 @@ def draw_stability(data: FigureData) -> Drawing:
         _draw_edge(
             axes, {age: edges[arm, age] for age in rows if (arm, age) in edges}, rows, columns
         )
-        _mark(axes, data.map.get("marks", {}), rows, columns)
+        if "star" in data.map:
+            _draw_star(axes, data.map["star"], rows, columns)
         axes.set_title(arm, fontsize=8.5)
     _color_bar(figure, bar, norm, "share of the on-policy gain that is kept")
     summary = edge_table.summary(data, table)
@@ -224,13 +225,12 @@ def _draw_edge(
         axes.plot(*zip(*points, strict=True), color="black", lw=1.8, marker="o", ms=3)
 
 
-def _mark(axes: Axes, marks: dict[str, float], rows: list[Any], columns: list[Any]) -> None:
-    """Mark settings at the age of an interval of 20."""
-    places = np.log2(columns)
-    for rate in marks.values():
-        if 19 in rows and places[0] <= math.log2(rate) <= places[-1]:
-            at = float(np.interp(math.log2(rate), places, np.arange(len(columns))))
-            axes.plot(at, rows.index(19), marker="*", color="black", ms=7, mfc="white")
+def _draw_star(axes: Axes, star: dict[str, Any], rows: list[Any], columns: list[Any]) -> None:
+    """Mark one age and rate, if they are within the grid."""
+    places, place = np.log2(columns), math.log2(star["rate"])
+    if star["age"] in rows and places[0] <= place <= places[-1]:
+        at = float(np.interp(place, places, np.arange(len(columns))))
+        axes.plot(at, rows.index(star["age"]), marker="*", color="black", ms=7, mfc="white")
 
 
 def _panel_title(keys: list[str], panel: tuple[Any, ...]) -> str:

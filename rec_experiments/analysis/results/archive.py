@@ -9,29 +9,32 @@ DIGITS significant digits.
 Every command that reads run folders (`runs=`) also reads such a file.
 """
 
+import csv
 import functools
 import io
 import lzma
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import pandas
 
-from rec_experiments.analysis.results.runs import Row, Run, is_finite, leave_out, points, read_run
+from rec_experiments.analysis.results.runs import Row, Run, leave_out, points, read_run
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.files import ARCHIVE
 from rec_experiments.runs.run_folder import RunFolder
 
-SUFFIX = ".csv.xz"
 EVALUATION = "eval/accuracy"
 AVERAGED = ("train/reward", "train/kl", "train/clip_fraction", "train/log_ratio_second_moment")
-COLUMNS = ["run", "overrides", "release", "step", EVALUATION, *AVERAGED]
+METRICS = (EVALUATION, *AVERAGED)
+COLUMNS = ["run", "overrides", "release", "step", *METRICS]
 DIGITS = 4
 OF_A_MACHINE = ("output_dir=", "run_dir=", "hydra.")  # overrides that say nothing of the experiment
+Lines = list[dict[str, str]]  # of one run
 
 
 def is_archive(path: Path) -> bool:
-    return path.name.endswith(SUFFIX)
+    return path.name.endswith(ARCHIVE)
 
 
 def archived(places: Iterable[Path]) -> tuple[bytes, int]:
@@ -40,24 +43,25 @@ def archived(places: Iterable[Path]) -> tuple[bytes, int]:
 
     Raises UserError for a file that is no archive.
     """
-    tables: dict[str, pandas.DataFrame] = {}
+    runs: dict[str, Lines] = {}
     for place in places:
-        found = _tables(place) if is_archive(place) else _tables_in_folder(place)
-        tables = {**dict(found), **tables}
-    table = (
-        pandas.concat([tables[name] for name in sorted(tables)]) if tables else pandas.DataFrame()
-    )
-    text = table.to_csv(index=False, float_format=f"%.{DIGITS}g")
-    return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME), len(tables)
+        found = _runs(place) if is_archive(place) else dict(_runs_in_folder(place))
+        runs = {**found, **runs}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for name in sorted(runs):
+        writer.writerows(runs[name])
+    content = lzma.compress(text.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME)
+    return content, len(runs)
 
 
-def _tables_in_folder(folder: Path) -> Iterator[tuple[str, pandas.DataFrame]]:
+def _runs_in_folder(folder: Path) -> Iterator[tuple[str, Lines]]:
     for path in sorted(file.parent for file in folder.glob("*/status.json")):
         try:
             run = read_run("", "", 0, path)
             if run.done:
-                rows = list(_rows(run, _overrides(RunFolder(path).provenance())))
-                yield path.name, pandas.DataFrame(rows, columns=COLUMNS)
+                yield path.name, list(_lines(run, _overrides(RunFolder(path).provenance())))
         except UserError as error:
             leave_out(str(error))
 
@@ -67,19 +71,19 @@ def _overrides(provenance: Row) -> str:
     return " ".join(word for word in words if not word.startswith(OF_A_MACHINE))
 
 
-def _rows(run: Run, overrides: str) -> Iterator[Row]:
+def _lines(run: Run, overrides: str) -> Iterator[dict[str, str]]:
     newest = max((release for release in run.releases if release is not None), default=None)
     steps, values = points(run.rows, EVALUATION)
     series = {metric: points(run.rows, metric) for metric in AVERAGED}
     before = 0
     for step, value in zip(steps, values, strict=True):
+        means = {metric: _mean(*series[metric], before, step) for metric in AVERAGED}
         yield {
             "run": run.path.name,
             "overrides": overrides,
-            "release": newest,
-            "step": step,
-            EVALUATION: value,
-            **{metric: _mean(*series[metric], before, step) for metric in AVERAGED},
+            "release": _written(newest),
+            "step": str(step),
+            **{metric: _written(number) for metric, number in {EVALUATION: value, **means}.items()},
         }
         before = step
 
@@ -90,37 +94,39 @@ def _mean(steps: list[int], values: list[float], after: int, until: int) -> floa
     return float(np.mean(within)) if within else None
 
 
+def _written(number: float | None) -> str:
+    return "" if number is None else f"{number:.{DIGITS}g}"
+
+
 def read_archived(arm: str, column: str, seed: int, path: Path) -> Run:
     """The run of an archive whose path is ARCHIVE/NAME; one that is not there has no rows.
 
     Raises UserError for a file that is no archive.
     """
-    table = _tables(path.parent).get(path.name)
-    rows = [] if table is None else _plain(table)
+    lines = _runs(path.parent).get(path.name, [])
+    releases = {int(line["release"]) if line["release"] else None for line in lines}
     return Run(
-        arm=arm, column=column, seed=seed, path=path, state="missing" if table is None else "done",
-        rows=rows, releases=frozenset() if table is None else _releases(table),
+        arm=arm, column=column, seed=seed, path=path, state="done" if lines else "missing",
+        rows=[_row(line) for line in lines], releases=frozenset(releases),
     )  # fmt: skip
 
 
-def _tables(file: Path) -> dict[str, pandas.DataFrame]:
+def _row(line: dict[str, str]) -> Row:
+    measured = {metric: float(line[metric]) for metric in METRICS if line[metric]}
+    return {"step": int(line["step"]), **measured}
+
+
+def _runs(file: Path) -> dict[str, Lines]:
     return _read(file, file.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=8)
-def _read(file: Path, changed: int) -> dict[str, pandas.DataFrame]:
+def _read(file: Path, changed: int) -> dict[str, Lines]:
     """changed: time of the last change of the file, as the cache's key."""
     try:
-        table = pandas.read_csv(io.BytesIO(lzma.decompress(file.read_bytes())))[COLUMNS]
-        return {str(name): rows for name, rows in table.groupby("run", sort=False)}
-    except (OSError, ValueError, KeyError, lzma.LZMAError) as error:
+        reader = csv.DictReader(io.StringIO(lzma.decompress(file.read_bytes()).decode()))
+        if reader.fieldnames != COLUMNS:
+            raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+        return {name: list(lines) for name, lines in groupby(reader, lambda line: line["run"])}
+    except (OSError, ValueError, lzma.LZMAError) as error:
         raise UserError(f"{file}: is no archive of runs ({first_line(error)})") from None
-
-
-def _plain(table: pandas.DataFrame) -> list[Row]:
-    rows = table[["step", EVALUATION, *AVERAGED]].to_dict("records")
-    return [{key: value for key, value in row.items() if is_finite(value)} for row in rows]
-
-
-def _releases(table: pandas.DataFrame) -> frozenset[int | None]:
-    return frozenset(None if np.isnan(each) else int(each) for each in table["release"].unique())

@@ -27,8 +27,8 @@ ON_POLICY = 0  # age
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """log2 of the edge of each seed. below: seeds whose edge lies above the grid; above: seeds that
-    fail at every rate. Their entries in `edges` are the ends of the grid."""
+    """edges: log2 of the edge by seed. above_grid: seeds that fail at no rate. below_grid: seeds
+    that fail at every rate. Their entries in `edges` are the ends of the grid."""
 
     edges: dict[int, float]
     above_grid: frozenset[int]

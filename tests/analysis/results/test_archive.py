@@ -10,8 +10,8 @@ from fabricated import rows_of, write_run
 
 from rec_experiments.analysis.results import archive
 from rec_experiments.cli.main import call_command
-from rec_experiments.cli.parser import ARCHIVE
 from rec_experiments.errors import UserError
+from rec_experiments.files import ARCHIVE
 
 
 @pytest.fixture
