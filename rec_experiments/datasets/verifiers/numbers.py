@@ -4,7 +4,7 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from rec_experiments.datasets.verifiers.spelling import prose
+from rec_experiments.datasets.verifiers.spelling import prose, unstyled
 
 LONGEST = 1000  # characters of a final answer; a longer text is none
 
@@ -56,7 +56,10 @@ def readings(text: str) -> set[Fraction]:
     "18 million" has two, 18000000 and 18, because the question may be how many million. "18k" is
     18000 only. A fraction in lowest terms, 1/2, is a number; 36/2 is a division, (2,125) a pair.
     """
-    if len(text) > LONGEST or _TUPLE.search(text):
+    if len(text) > LONGEST:
+        return set()
+    text = unstyled(text)  # \text{2,125} is a number
+    if _TUPLE.search(text):
         return set()
     text = prose(text)
     number = _NUMBER.search(text)

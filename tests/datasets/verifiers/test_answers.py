@@ -101,6 +101,7 @@ PHRASES = st.sampled_from(
 
 @settings(deadline=None)
 @example(Decimal(1000), "{:,}", "{}", "\\({}\\)", "{}", "number")
+@example(Decimal(1000), "{:,}", "{}", "\\text{{{}}}", "{}.", "number")
 @given(NUMBERS, FORMS, AFFIXES, WRAPPINGS, PHRASES, st.sampled_from(list(SAME)))
 def test_a_spelled_number_is_itself_and_no_neighbour(
     value: Decimal, form: str, affix: str, wrapping: str, phrase: str, answers: str
