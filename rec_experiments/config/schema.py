@@ -53,7 +53,7 @@ from rec_experiments.rollout import replay, reward
 from rec_experiments.rollout.pipeline import Overlap, Sequential
 from rec_experiments.rollout.protocol import Pipeline
 from rec_experiments.rollout.schedule import Schedule
-from rec_experiments.samplers.native import Native
+from rec_experiments.samplers.native import Mismatched, Native
 from rec_experiments.samplers.protocol import SamplerChoice
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.tracking.local import TensorBoard, Trackio
@@ -189,7 +189,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tool_calls": ToolCalls,
         "word_problems": WordProblems,
     },
-    "sampler": {"native": Native, "vllm": Vllm},
+    "sampler": {"native": Native, "mismatched": Mismatched, "vllm": Vllm},
     "pipeline": {"sequential": Sequential, "overlap": Overlap},
     "optimizer": {"adamw": AdamW},
     "tracking": {

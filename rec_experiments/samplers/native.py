@@ -4,12 +4,13 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rec_experiments.types import Piece, check_range
+from rec_experiments.types import Piece, check_choice, check_range
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rec_experiments.samplers.decoding import NativeSampler
+    from rec_experiments.samplers.mismatched import MismatchedSampler
 
 COLDEST = 1e-3  # a lower temperature overflows the logits of float32
 
@@ -55,3 +56,43 @@ class Native(Piece):
         return NativeSampler(
             copy.deepcopy(model), eos_ids, pad_id, max_response_tokens, self.max_rows
         )
+
+
+@dataclass(kw_only=True)
+class Mismatched(Native):
+    """The native sampler with perturbed weights; conf/sampler/bfloat16.yaml explains the values.
+
+    Raises ValueError for a value out of range.
+    """
+
+    compute_dtype: str | None
+    quantization: str | None
+    noise: float
+    noise_seed: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self, "compute_dtype", ("bfloat16", "float16"), hint=", or null")
+        check_choice(self, "quantization", ("int8", "fp8"), hint=", or null")
+        check_range(self, "noise", "noise_seed", least=0)
+
+    def build(
+        self,
+        model: "PreTrainedModel",
+        eos_ids: list[int],
+        pad_id: int | None,
+        max_prompt_tokens: int,
+        max_response_tokens: int,
+    ) -> "MismatchedSampler":
+        """A sampler with a perturbed copy of `model`. Prompts may have any length."""
+        import torch
+
+        from rec_experiments.samplers.mismatched import MismatchedSampler
+
+        own = copy.deepcopy(model)
+        if self.compute_dtype:
+            own = own.to(getattr(torch, self.compute_dtype))
+        sampler = MismatchedSampler(own, eos_ids, pad_id, max_response_tokens, self.max_rows)
+        sampler.mismatch = self
+        sampler.load(model.state_dict())
+        return sampler

@@ -1,0 +1,62 @@
+"""A native sampler that differs from the trainer on purpose, by a known amount.
+
+Real inference engines compute the policy's probabilities differently from the trainer: in another
+precision, with quantised weights, or with other kernels. This sampler reproduces each cause
+separately, deterministically, and on a CPU.
+"""
+
+import zlib
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rec_experiments.rng import MISMATCH, generator
+from rec_experiments.samplers.decoding import NativeSampler
+from rec_experiments.samplers.native import Mismatched
+
+LARGEST = {"int8": 127.0, "fp8": 448.0}  # of the format's values; fp8 is E4M3
+
+
+class MismatchedSampler(NativeSampler):
+    """Perturbs all weights after each load. It therefore depends on nothing but these weights, so
+    that a resumed or an overlapped run samples the same responses."""
+
+    mismatch: Mismatched
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Load weights, then perturb every matrix except the token embeddings, which engines do not
+        quantise either (nor an output layer that is tied to them)."""
+        super().load(weights)
+        embeddings = self.model.get_input_embeddings().weight
+        for name, weight in self.model.named_parameters():
+            if weight.ndim == 2 and weight is not embeddings:
+                weight.copy_(self._perturbed(name, weight.float()))
+
+    def _perturbed(self, name: str, weight_OI: Tensor) -> Tensor:
+        if self.mismatch.quantization:
+            weight_OI = quantized(weight_OI, self.mismatch.quantization)
+        if self.mismatch.noise:
+            weight_OI = noisy(weight_OI, self.mismatch.noise, self.mismatch.noise_seed, name)
+        return weight_OI
+
+
+def quantized(weight_OI: Tensor, form: str) -> Tensor:
+    """The weight rounded to int8 or fp8 (E4M3), with one scale per row, O.
+
+    Each row's largest magnitude becomes the largest value of the format, as in engines that
+    quantise weights alone.
+    """
+    scale_O1 = weight_OI.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / LARGEST[form]
+    scaled_OI = weight_OI / scale_O1
+    if form == "int8":
+        return scaled_OI.round() * scale_O1
+    return scaled_OI.to(torch.float8_e4m3fn).float() * scale_O1
+
+
+def noisy(weight_OI: Tensor, size: float, seed: int, name: str) -> Tensor:
+    """The weight plus normal noise, whose standard deviation is `size` times the root mean square
+    of the weight. The noise is a function of seed and name, the same for every version."""
+    normal = generator(seed, MISMATCH, zlib.crc32(name.encode())).standard_normal(weight_OI.shape)
+    noise_OI = torch.from_numpy(normal).to(weight_OI)
+    return weight_OI + size * weight_OI.square().mean().sqrt() * noise_OI

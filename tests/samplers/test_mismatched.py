@@ -1,0 +1,154 @@
+"""The sampler that differs from the trainer on purpose.
+
+1. Rounded weights lie on the grid of their format; noise has the stated size.
+2. The probabilities that it reports are those of the perturbed model, and loading is repeatable.
+3. Without a perturbation it is the native sampler. A larger perturbation is a larger mismatch.
+"""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+import transformers
+
+from rec_experiments.rng import TRAIN
+from rec_experiments.samplers.mismatched import noisy, quantized
+from rec_experiments.samplers.native import Mismatched, Native
+from rec_experiments.types import SampleKey
+
+EOS, LIMIT = [1, 2], 10
+PROMPTS = [[3, 4, 5], [6, 7, 8, 9, 10]]
+KEYS = [[SampleKey(0, TRAIN, 0, group, k) for k in range(4)] for group in range(len(PROMPTS))]
+NATIVE = Native(temperature=1.0, eval_temperature=1.0, max_rows=None, bundle_bytes=0)
+KINDS = {
+    "bfloat16": {"compute_dtype": "bfloat16"},
+    "int8": {"quantization": "int8"},
+    "fp8": {"quantization": "fp8"},
+    "noise": {"noise": 0.01},
+}
+
+
+def mismatched(**values):
+    unperturbed = {"compute_dtype": None, "quantization": None, "noise": 0.0, "noise_seed": 0}
+    return Mismatched(**dataclasses.asdict(NATIVE), **unperturbed | values)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def model(request):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=48, initializer_range=0.15,
+        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        tie_word_embeddings=request.param,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def build(choice, model):
+    return choice.build(model, EOS, None, 8, LIMIT)
+
+
+def responses(sampler):
+    drawn = sampler.sample(PROMPTS, KEYS, 1.0)
+    return [(r.tokens, r.logp) for group in drawn for r in group]
+
+
+def log_probabilities(model, prompt, tokens):
+    ids = torch.tensor([prompt + tokens])
+    with torch.no_grad():
+        logp = model(input_ids=ids).logits[0].float().log_softmax(-1)
+    positions = range(len(prompt) - 1, len(prompt) + len(tokens) - 1)
+    return [logp[at, token].item() for at, token in zip(positions, tokens, strict=True)]
+
+
+def gap(sampler, model):
+    """Mean |log π_trainer − log π_sampler| over the tokens drawn."""
+    drawn = sampler.sample(PROMPTS, KEYS, 1.0)
+    gaps = [
+        abs(own - exact)
+        for prompt, group in zip(PROMPTS, drawn, strict=True)
+        for r in group
+        for own, exact in zip(r.logp, log_probabilities(model, prompt, r.tokens), strict=True)
+    ]
+    return sum(gaps) / len(gaps)
+
+
+def test_int8_has_255_levels_and_errs_by_half_a_step_at_most():
+    weight = torch.randn(5, 400, generator=torch.Generator().manual_seed(0))
+    step = weight.abs().amax(1, keepdim=True) / 127
+    levels = quantized(weight, "int8") / step
+    assert torch.allclose(levels, levels.round(), atol=1e-4)
+    assert ((quantized(weight, "int8") - weight).abs() <= step * 0.5001).all()
+
+
+def test_fp8_errs_by_a_sixteenth_at_most_where_numbers_are_normal():
+    weight = torch.randn(5, 400, generator=torch.Generator().manual_seed(0))
+    scale = weight.abs().amax(1, keepdim=True) / 448
+    normal = weight.abs() > scale * 2**-6
+    error = (quantized(weight, "fp8") - weight).abs() / weight.abs()
+    assert error[normal].max() <= 1 / 16 + 1e-6
+    assert error[normal].max() > 1 / 32
+
+
+@pytest.mark.parametrize("form", ["int8", "fp8"])
+def test_quantized_is_idempotent_and_keeps_zero_rows(form):
+    weight = torch.randn(4, 9, generator=torch.Generator().manual_seed(1))
+    weight[2] = 0
+    once = quantized(weight, form)
+    assert torch.allclose(quantized(once, form), once, rtol=1e-6)
+    assert (once[2] == 0).all()
+
+
+def test_noise_has_its_size_and_a_name():
+    weight = torch.randn(200, 300, generator=torch.Generator().manual_seed(0)) * 3
+    noise = noisy(weight, 0.1, 0, "a") - weight
+    assert noise.std().item() == pytest.approx(0.3, rel=0.02)
+    assert torch.equal(noisy(weight, 0.1, 0, "a"), weight + noise)
+    for seed, name in [(0, "b"), (1, "a")]:
+        other = noisy(weight, 0.1, seed, name) - weight
+        assert abs(torch.corrcoef(torch.stack([noise.flatten(), other.flatten()]))[0, 1]) < 0.02
+
+
+def test_unperturbed_it_is_the_native_sampler(model):
+    assert responses(build(mismatched(), model)) == responses(build(NATIVE, model))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_reports_the_probabilities_of_the_perturbed_model(model, kind):
+    sampler = build(mismatched(**KINDS[kind]), model)
+    assert gap(sampler, model) > 1e-4
+    assert gap(sampler, sampler.model) < (2e-2 if kind == "bfloat16" else 1e-5)
+    embeddings = sampler.model.get_input_embeddings().weight.float()
+    if kind != "bfloat16":
+        assert torch.equal(embeddings, model.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loading_again_changes_nothing(model, kind):
+    choice = mismatched(**KINDS[kind])
+    sampler, fresh = build(choice, model), build(choice, model)
+    other = copy.deepcopy(model)
+    for weight in other.parameters():
+        weight.data.mul_(1.5)
+    sampler.load(other.state_dict())
+    assert responses(sampler) != responses(fresh)
+    sampler.load(model.state_dict())
+    assert responses(sampler) == responses(fresh)
+
+
+def test_more_noise_is_more_mismatch(model):
+    gaps = [gap(build(mismatched(noise=size), model), model) for size in (0.001, 0.01, 0.1)]
+    assert gaps[0] < gaps[1] < gaps[2]
+    assert gaps[1] / gaps[0] == pytest.approx(10, rel=0.7)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [({"compute_dtype": "int4"}, "compute_dtype"), ({"quantization": "nf4"}, "quantization"),
+     ({"noise": -1.0}, "noise"), ({"noise": float("nan")}, "noise")],
+)  # fmt: skip
+def test_a_value_out_of_range_is_named(values, key):
+    with pytest.raises(ValueError, match=key):
+        mismatched(**values)
