@@ -1,13 +1,11 @@
 """Writes docs/algorithms.md from the configurations: `make pages`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rec_experiments.algo import words
-from rec_experiments.analysis.results import staleness
 from rec_experiments.cli.algorithms import changes
 from rec_experiments.config import schema
 from rec_experiments.config.composition import compose, composing
@@ -28,11 +26,7 @@ def page() -> str:
         chosen = {name: compose("algorithm", [f"algo={name}"]) for name in notes}
     table = ["| preset | what it does |", "| --- | --- |"]
     table += [f"| [`{name}`](#{name}) | {notes[name]['effect']} |" for name in notes]
-    measured = benchmark()
-    sections = [
-        "\n".join([section(name, config, base, notes[name]), *measured.get(name, [])])
-        for name, config in chosen.items()
-    ]
+    sections = [section(name, config, base, notes[name]) for name, config in chosen.items()]
     template = (HERE / "algorithms.template").read_text()
     filled = {
         "{table}": "\n".join(table),
@@ -47,45 +41,6 @@ def page() -> str:
 
 def read(name: str) -> Any:
     return yaml.safe_load((HERE / name).read_text())
-
-
-def benchmark() -> dict[str, list[str]]:
-    """The rows of each preset in the staleness benchmark, one a set of runs; none where it was not
-    run. A tuned arm's label is that of the method and the rate."""
-    arms = yaml.safe_load((schema.CONF / "sweep" / "staleness.yaml").read_text())["arms"]
-    found: dict[str, list[str]] = {}
-    for file in sorted((HERE / "results").glob("staleness*.json")):
-        result = json.loads(file.read_text())
-        for name, method in result["methods"].items():
-            label, _, rate = name.partition(", lr ")
-            [preset, *others] = arms.get(label, [""])
-            if preset and not others:
-                row = measured(result, method, rate)
-                found.setdefault(preset.removeprefix("algo="), [""]).append(row)
-    return found
-
-
-def measured(result: dict[str, Any], method: dict[str, Any], rate: str) -> str:
-    """Final accuracy at every age that was run, or in every column; of ages the largest that is
-    survived, where there are several."""
-    cells = [
-        f"{staleness.age_name(form, point['age'])} {staleness.accuracy(point)}"
-        for form in staleness.shown(result)
-        if form in method
-        for point in method[form]["points"]
-    ]
-    seeds = f"{len(result['seeds'])} seeds"
-    return (
-        f"[Staleness](staleness.md), `scale={result['scale']}`, {seeds}"
-        f"{f', tuned rate {rate}' if rate else ''}, from {result['start']:.3f}: "
-        f"{', '.join(cells)}{verdict(result, method)}."
-    )
-
-
-def verdict(result: dict[str, Any], method: dict[str, Any]) -> str:
-    """What is survived; nothing where that is not known, or where columns are no ages."""
-    words = staleness.survived_in_words(result, method)
-    return "" if words == "not known" else f"; survives {words}"
 
 
 def names_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -75,6 +75,10 @@ def _no_network(monkeypatch):
 def _switches():
     """No test leaves the switches of its run to the next one."""
     yield
+    turn_off()
+
+
+def turn_off() -> None:
     secure(False)
     for name, _ in (CUBLAS, FLASH_ATTENTION):
         os.environ.pop(name, None)

@@ -35,12 +35,12 @@ RUN = (
 )  # fmt: skip
 
 
-def compute(passes: str = "library") -> dict[str, list[dict]]:
-    """Rows of metrics.jsonl without times, by preset, from a separate process. passes: "library"
-    for the library's modules, or "tree"."""
+def compute(*passes: str) -> list[dict[str, list[dict]]]:
+    """Rows of metrics.jsonl without times, by preset, for each kind of passes, from a separate
+    process. passes: "library" for the library's modules, or "tree"."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, __file__, "--here", passes, folder],
+            [sys.executable, __file__, "--here", folder, *passes],
             env={**os.environ, **PLAIN, "REC_EXPERIMENTS_CACHE": folder},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -48,7 +48,7 @@ def compute(passes: str = "library") -> dict[str, list[dict]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compute_here(passes: str, folder: str) -> dict[str, list[dict]]:
+def compute_here(folder: Path, passes: str) -> dict[str, list[dict]]:
     import torch
     from conftest import run, timeless
 
@@ -62,7 +62,7 @@ def compute_here(passes: str, folder: str) -> dict[str, list[dict]]:
         return {
             preset: [
                 timeless(row)
-                for row in run(Path(folder) / preset, *RUN, f"algo={preset}").metrics()
+                for row in run(folder / passes / preset, *RUN, f"algo={preset}").metrics()
             ]
             for preset in PRESETS
         }
@@ -87,8 +87,9 @@ def write(runs: dict[str, list[dict]], file: Path = FILE, release: int = RELEASE
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--here"]:
-        print(json.dumps(compute_here(*sys.argv[2:])))
+        folder, *kinds = sys.argv[2:]
+        print(json.dumps([compute_here(Path(folder), passes) for passes in kinds]))
     elif sys.argv[1:] == ["--write"]:
-        write(compute())
+        write(*compute("library"))
     else:
-        print(json.dumps(compute(), indent=1))
+        print(json.dumps(*compute("library"), indent=1))

@@ -1,1 +1,1 @@
-"""Everything that reads finished runs: results, claims, regime, figures, report, watch, tuning."""
+"""Everything that reads finished runs: results, claims, regime, figures, report, watch."""

@@ -32,7 +32,7 @@ OUT = "figures"
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "name", metavar="NAME",
-        help=f"{', '.join(catalogue.names())}; or all, without the staleness figures",
+        help=f"{', '.join(catalogue.names())}; or all, without {catalogue.LARGEST}",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=path, default=OUT, metavar="FOLDER",

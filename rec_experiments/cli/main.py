@@ -28,7 +28,6 @@ COMMANDS = {
     "export": "write a run's model as a transformers folder",
     "evaluate": "score a run's model, or any other model",
     "archive": "write the evaluations of finished runs into one compressed table",
-    "tune": "choose each method's learning rate from the runs of a tuning sweep",
     "check_data": "check that a verifier accepts its data set's own answers",
     "get": "get a language model that needs no hub",
     "new": "write a package of your own to start from: an algorithm or a data set",

@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--figures", type=names_among(catalogue.names()), metavar="NAME,…",
         help=f"some of {', '.join(catalogue.names())}; default: all that have runs, "
-        "except the staleness figures, and the runs that belong to no figure",
+        f"except {catalogue.LARGEST}, and the runs that belong to no figure",
     )  # fmt: skip
     parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
     parser.add_argument(

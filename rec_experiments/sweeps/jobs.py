@@ -26,7 +26,7 @@ from rec_experiments.sweeps.compositions import Keep, Values, keeping
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 # What a figure may show of its runs.
-PICTURES = ("curves", "staleness", "map", "stability")
+PICTURES = ("curves", "map", "stability")
 STATISTICS = ("lowest", "highest", "median", "mean")  # of a run's evaluations, for a table
 
 

@@ -115,8 +115,7 @@ def test_values_out_of_range(parser, word, told):
     ("words", "told"),
     [
         (["claim", "scale=mini"], "claim: no such command; did you mean claims? allowed: watch"),
-        (["tune", "foo=1"], "unrecognized arguments: foo=1; see python -m rec_experiments tune "),
-        (["tune", "out=notes.txt"], "out=notes.txt: the name must end in .yaml"),
+        (["claims", "out=notes.txt"], "out=notes.txt: the name must end in .json or .md; see "),
         (["figures", "fig33"], "figure fig33: no such figure; did you mean fig3? --help lists "),
         (["algorithms", "grpoo"], "grpoo: no such preset; allowed: "),
         (["report", "fig3"], "unrecognized arguments: fig3"),

@@ -228,17 +228,6 @@ def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
         assert "resumed after gradient step" in log, what
 
 
-def test_the_staleness_sweep_runs_unchanged(user):
-    """Its jobs, their bits and its picture are those of a sweep on this machine."""
-    some = ("sync=offset1,interval2", "hydra.sweeper.only=[TOPR,Decoupled PPO]", "seed=0")
-    arguments = ("sweep=staleness", *some, *SMALL)
-    user.python("rec_experiments", "-m", *arguments, "output_dir=local")
-    assert "submitted 4 jobs" in user.submit(*arguments)
-    assert "4 runs: 4 done" in user.sweeps("wait", "staleness", *some, *SMALL)
-    assert_same_runs(user.folder / "runs", user.folder / "local")
-    assert "staleness.png" in user.python("rec_experiments", "figures", "staleness", *some, *SMALL)
-
-
 def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
     arguments = ("seed=0", "sync=offline", *RUNS)
     overrides = user.sweeps("list", "fig3", *arguments).splitlines()[:5]

@@ -21,7 +21,10 @@ from rec_experiments.sweeps import compositions
 jobs_module = import_module("rec_experiments.sweeps.jobs")  # `sweeps.jobs` is the function
 
 FEW = ["sync=offline", "seed=0,1"]
-BENCHMARK = ["sync=interval20", "seed=0", "hydra.sweeper.only=[DAPO,REC-Ring-*]"]
+BENCHMARK = [
+    "sync=interval20", "seed=0", "optimizer.learning_rate=3e-5",
+    "hydra.sweeper.only=[DAPO,REC-Ring-*]",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -65,8 +68,7 @@ def covering(jobs):
     [
         ("fig4", []),
         ("fig10", ["scale=paper"]),
-        ("staleness", BENCHMARK),
-        ("staleness_noise", BENCHMARK[1:]),
+        ("presets", BENCHMARK),
         ("paper2_fig2", ["scale=mini_chain", "seed=0"]),
     ],
 )

@@ -1,6 +1,6 @@
-"""The sweeps beyond the paper: staleness, and paper 2 (arXiv 2505.22257).
+"""The sweeps beyond the paper: every preset, and paper 2 (arXiv 2505.22257).
 
-1. Staleness has every preset at its defaults, both forms of age, and tunes on seeds of its own.
+1. Every preset is run at its defaults, on a part of the stability map's grid.
 2. Figure 2 and Tables 2 and 3 of paper 2 have its settings at its scale, and stand-ins below.
 3. The files of Tables 2 and 3 have the columns of those tables.
 """
@@ -17,8 +17,6 @@ from rec_experiments.cli.main import run_command
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 
-AGES = [0, 1, 2, 5, 10, 20, 50, 100]
-
 
 def expanded(name, scale, *overrides):
     overrides = [f"scale={scale}", *overrides]
@@ -31,59 +29,33 @@ def choice(group, name):
     return yaml.safe_load((schema.CONF / group / f"{name}.yaml").read_text())
 
 
-# Staleness ---------------------------------------------------------------------------------------
+# Presets ----------------------------------------------------------------------------------------
 
 
-def test_every_preset_stands_in_the_staleness_sweep_at_its_defaults():
-    figure, _ = expanded("staleness", "mini")
-    plain = {tuple(lines): label for label, lines in figure.arms.items() if len(lines) == 1}
+def test_every_preset_stands_at_its_defaults_in_the_sweep_of_presets():
+    figure, _ = expanded("presets", "mini", "seed=0")
+    plain = {lines[0]: label for label, lines in figure.arms.items() if len(lines) == 1}
     presets = {path.stem for path in (schema.CONF / "algo").glob("*.yaml")}
-    assert set(plain) == {(f"algo={name}",) for name in presets}
-    for (line,), label in plain.items():
+    assert set(plain) == {f"algo={name}" for name in presets}
+    for line, label in plain.items():
         assert label.startswith(choice("algo", line.removeprefix("algo="))["algo"]["name"])
-    assert [lines for lines in figure.arms.values() if len(lines) > 1] == [
-        ["algo=rec_oneside_nois", "clip.low=0.6", "clip.high=2.0"]
-    ]
 
 
-def test_ages_are_those_that_are_asked_for_in_both_forms():
-    figure, _ = expanded("staleness", "mini")
-    schedules = []
-    for name in figure.grid["sync"]:
-        given = choice("sync", name)
-        schedules.append((given.get("interval", 1), given.get("offset", 0)))
-        assert name in figure.headings
-    offsets = [offset for interval, offset in schedules if interval == 1]
-    intervals = [interval for interval, offset in schedules if interval and not offset]
-    assert offsets == AGES
-    assert intervals == [1, *AGES[2:]]  # interval 1 is age 0
-    assert schedules[-1] == (None, 0)
-    assert len(set(schedules)) == len(schedules)
+@pytest.mark.parametrize("scale", ["mini", "mini_chain"])
+def test_presets_share_their_grid_with_the_stability_map(scale):
+    """So that no run of a method of both is made twice."""
+    coarse, _ = expanded("presets", scale, "seed=0")
+    fine, _ = expanded("stability", scale, "seed=0")
+    for key, values in coarse.grid.items():
+        assert set(values) <= set(fine.grid[key])
+    assert (coarse.picture, coarse.map) == (fine.picture, fine.map)
 
 
 def test_a_subset_is_chosen_on_the_command_line():
     only = "hydra.sweeper.only=[GRPO,'REC-OneSide-NoIS (0.6, 2.0)']"
-    _, points = expanded("staleness", "mini_chain", "sync=offset5,interval20", "seed=0,1,2", only)
-    assert len(points) == 2 * 2 * 3
+    _, points = expanded("presets", "mini_chain", "sync=offset5,interval20", "seed=0,1,2", only)
+    assert len(points) == 2 * 2 * 4 * 3
     assert {point.lines["setting"] for point in points} == {"setting=mini_chain/gsm8k"}
-
-
-def test_tuning_is_on_other_seeds_than_judging_with_one_budget():
-    figure, points = expanded("staleness_tuning", "mini")
-    judging = yaml.safe_load((schema.CONF / "scale" / "mini.yaml").read_text())["claim_seeds"]
-    assert not set(figure.grid["seed"]) & set(judging)
-    assert len(points) == len(figure.arms) * 4 * 3
-    assert figure.picture == "staleness"
-    assert {figure.heading(point)[:5] for point in points} == {"rate "}
-
-
-@pytest.mark.parametrize("arm", ["DAPO", "TOPR", "GRPO"])
-def test_flipped_rewards_are_given_to_every_method(arm):
-    figure, points = expanded("staleness_noise", "mini", f"hydra.sweeper.only=[{arm}]", "seed=0")
-    shares = [resolve(*point.overrides)["reward"] for point in points]
-    assert [each["share"] for each in shares] == [0.0, 0.05, 0.1, 0.2]
-    assert {each["kind"] for each in shares} == {"noise"}
-    assert all("flipped" in figure.heading(point) for point in points)
 
 
 # Paper 2 -----------------------------------------------------------------------------------------
@@ -202,9 +174,7 @@ def test_an_unknown_statistic_is_one_line(capsys):
 @pytest.mark.parametrize(
     ("name", "scale"),
     [
-        ("staleness", "mini_chain"),
-        ("staleness_rate", "small"),
-        ("staleness_noise", "mini"),
+        ("presets", "mini_chain"),
         ("paper2_fig2", "paper"),
         ("paper2_table3", "small"),
     ],

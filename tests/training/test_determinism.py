@@ -13,8 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import SMALL, assert_equal, experiment, run, timeless
-from ranks import Ranks
+from conftest import SMALL, assert_equal, experiment, run, timeless, turn_off
 
 from rec_experiments.determinism import (
     BATCH_INVARIANT,
@@ -77,17 +76,14 @@ def test_drawing_process():
 
 
 def switches_of(world, overrides):
+    turn_off()
     before = switches()
     prepare(experiment(*overrides, f"ranks={world.size}"), world=world)
     return before, switches()
 
 
-def test_every_rank():
-    ranks = Ranks(2)
-    try:
-        assert ranks(switches_of, SMALL) == [(OFF, ON)] * 2
-    finally:
-        ranks.close()
+def test_every_rank(ranks):
+    assert ranks(switches_of, SMALL) == [(OFF, ON)] * 2
 
 
 def test_same_bits_on_cpu(tmp_path):

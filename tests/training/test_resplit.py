@@ -41,13 +41,13 @@ def three():
 
 
 @pytest.fixture
-def on(ranks, three):
+def on(ranks, request):
     """Call a function on each of so many ranks."""
 
     def call(size, function, *arguments):
         if size == 1:
             return [function(ALONE, *arguments)]
-        return {2: ranks, 3: three}[size](function, *arguments)
+        return (ranks if size == 2 else request.getfixturevalue("three"))(function, *arguments)
 
     return call
 
@@ -87,7 +87,11 @@ def gathered(world, path, overrides):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "kind"), [*((2, 1, kind) for kind in KINDS), (2, 3, "a moving average")]
+    ("before", "after", "kind"),
+    [
+        *((2, 1, kind) for kind in KINDS),
+        pytest.param(2, 3, "a moving average", marks=pytest.mark.long),
+    ],
 )
 def test_resplit_state(on, tmp_path, before, after, kind):
     step, path = KINDS[kind], tmp_path / "run"
@@ -153,6 +157,7 @@ def test_provenance():
     assert provenance.after({}, {"ranks": 2}, 0)["starts"] == [{"ranks": 2, "from_step": 0}]
 
 
+@pytest.mark.long
 def test_command(tmp_path):
     run_on(ALONE, tmp_path / "run", RUN, 4)
     arguments = (*MOVING, *RUN, "ranks=2", f"run_dir={tmp_path / 'run'}", "resplit=true")
@@ -177,15 +182,12 @@ def test_older_state_without_resplit(on, tmp_path):
         run_on(ALONE, path, RUN)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
+def test_refused(on, tmp_path, monkeypatch, capfd):
+    on(2, run_on, tmp_path / "run", RUN, 1)
+    for arguments, line in (
         ([], "ranks is 2 there and 1 here; choose another run_dir, or resplit=true, which is no"),
         (["resplit=true", "seed=5"], "seed is 0 there and 5 here; choose another run_dir"),
         (["resplit=true", "run_dir=null"], "resplit=true: needs run_dir, the folder of the run"),
-    ],
-)
-def test_refused(on, tmp_path, arguments, line, monkeypatch, capfd):
-    on(2, run_on, tmp_path / "run", RUN, 1)
-    words = [*MOVING, *RUN, f"run_dir={tmp_path / 'run'}", *arguments]
-    assert line in refused(words, monkeypatch, capfd)
+    ):
+        words = [*MOVING, *RUN, f"run_dir={tmp_path / 'run'}", *arguments]
+        assert line in refused(words, monkeypatch, capfd)

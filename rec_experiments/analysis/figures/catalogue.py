@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rec_experiments.analysis.figures.render import Drawing
 
 MAPS = ("map", "stability")  # pictures that are no curves
-BENCHMARK = "staleness"  # prefix of the names of its sweeps
+LARGEST = "presets"
 
 
 def names() -> list[str]:
@@ -21,14 +21,13 @@ def names() -> list[str]:
 
 
 def usual() -> list[str]:
-    """The default figures: all but the staleness benchmark, whose thousands of jobs take minutes to
-    compose."""
-    return [name for name in names() if not name.startswith(BENCHMARK)]
+    """The default figures: all but the one of every preset, which takes a minute to compose."""
+    return [name for name in names() if name != LARGEST]
 
 
 def draw(data: FigureData, window: int) -> "Drawing":
     """The figure of a sweep. window: steps in the running average of the training reward."""
-    from rec_experiments.analysis.figures import maps, render, staleness  # matplotlib is slow
+    from rec_experiments.analysis.figures import maps, render  # matplotlib is slow
 
-    others = {"staleness": staleness.draw, "map": maps.draw, "stability": maps.draw_stability}
+    others = {"map": maps.draw, "stability": maps.draw_stability}
     return others[data.picture](data) if data.picture in others else render.draw(data, window)

@@ -27,7 +27,7 @@ class FigureData:
     scale: a choice of conf/scale. claim_seeds: the seeds that claims are judged on at that scale,
     None if they take the figure's own. shown: the seeds that the figure draws. picture: kind of
     picture. map: as in sweeps.Figure. statistics: names of the evaluation statistics that get a
-    table. schedules: (interval, offset) by column, if the columns are schedules.
+    table.
     """
 
     name: str
@@ -43,7 +43,6 @@ class FigureData:
     picture: str = "curves"
     map: Mapping[str, Any] = field(default_factory=dict)
     statistics: list[str] = field(default_factory=list)
-    schedules: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
 
     def select(self, arm: str, column: str) -> list[Run]:
         """The runs with rows of one arm and column."""
@@ -88,7 +87,6 @@ def collect(
         picture=figure.picture,
         map=figure.map,
         statistics=figure.statistics,
-        schedules=_schedules(jobs) if figure.columns == "sync" else {},
     )
     if len(data.missing) == len(data.runs):
         searched = folders or sorted({run.path.parent for run in data.runs})
@@ -110,13 +108,6 @@ def _read_at(job: sweeps.Job, path: Path) -> Run:
     if archive.is_archive(path.parent):
         return archive.read_archived(*about)
     return read_or_leave_out(*about, job.config["steps"])
-
-
-def _schedules(jobs: list[sweeps.Job]) -> dict[str, tuple[int | None, int]]:
-    """(interval, offset) of each column."""
-    return {
-        job.heading: (job.config["sync"]["interval"], job.config["sync"]["offset"]) for job in jobs
-    }
 
 
 @functools.cache  # composing takes seconds a figure; figures and claims share it
