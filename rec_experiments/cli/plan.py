@@ -51,8 +51,9 @@ def main(args: Namespace) -> None:
 
 
 def layout(override: str, layouts: list[str]) -> str:
-    """The override; a number of GPUs, as gpus=8, becomes the layout with that number."""
+    """The override; a number of GPUs, as gpus=8, becomes the layout of as many with 80 GB."""
     key, _, value = override.partition("=")
+    value = named if (named := f"{value}x80gb") in layouts else value
     return f"gpus={chosen('gpus', value, layouts)}" if key == "gpus" else override
 
 

@@ -63,7 +63,7 @@ class Overlap(Piece):
 
     def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> RolloutWorker:
         """A worker that `elsewhere` makes in another process. weights: their layout. ranks: number
-        of training processes, each of which has its own worker.
+        of training processes on this machine, each of which has its own worker.
 
         Raises UserError for what the user can fix, in either process.
         """
@@ -91,7 +91,7 @@ class Overlap(Piece):
 
 def device_number(name: str, own: torch.device, count: int, ranks: int) -> int | None:
     """The CUDA device, of `count`, on which rollouts for the rank on device `own` are drawn; None
-    on a CPU. Devices after those of the ranks are used for drawing if there are enough.
+    on a CPU. Under auto these are the devices after those of the ranks, as many as ranks.
 
     Raises UserError for a device that does not exist, or is of another type than the run's.
     """
@@ -102,9 +102,14 @@ def device_number(name: str, own: torch.device, count: int, ranks: int) -> int |
                 "would give other bits; use pipeline.device=auto"
             )
         return None
-    index = own.index or 0
     if name == "auto":
-        return index + ranks if index + ranks < count else index
+        if count < 2 * ranks:
+            raise UserError(
+                f"pipeline.device=auto: {ranks} ranks and the processes that draw for them need "
+                f"{2 * ranks} CUDA devices, and this machine has {count}; name the device that "
+                "all draw on, as in pipeline.device=cuda:0, or use pipeline=sequential"
+            )
+        return (own.index or 0) + ranks
     number = int(name.removeprefix("cuda:"))
     if number >= count:
         raise UserError(

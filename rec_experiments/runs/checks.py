@@ -9,21 +9,20 @@ from transformers import PretrainedConfig
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.text import LongPrompts, TextDataset
 from rec_experiments.distributed import World
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, first_line
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.types import Dataset, MultiTurnDataset, Problem
 
 TOKEN_BYTES = 40  # of a sampled token and its log-probability in a batch
 # Rotary embeddings that, beyond the original context, depend on the longest sequence of a batch.
 CHANGING_ROPE = ("dynamic", "longrope")
+DRIVERS = {"12": "525", "13": "580"}  # of NVIDIA, the oldest for each major version of CUDA
 
 
 def pick_device(name: str, world: World) -> torch.device:
     """This rank's device. Raises UserError if the machine does not have it."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "device=cuda: this machine has no CUDA device; use device=cpu or device=auto"
-        )
+        raise UserError(f"device=cuda: {why_no_cuda()}; or use device=cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu" or world.size == 1:
@@ -31,11 +30,31 @@ def pick_device(name: str, world: World) -> torch.device:
     index, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
     if index >= devices:
         raise UserError(
-            f"ranks={world.size}: each rank needs a CUDA device, this machine has {devices}; start "
-            "fewer on it, or use device=cpu"
+            f"ranks={world.size}: rank {world.rank} needs CUDA device {index} of this machine, "
+            f"which has {devices}; start fewer ranks on it, or use device=cpu"
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def why_no_cuda() -> str:
+    """Why torch sees no CUDA device, and what to do."""
+    if torch.version.cuda is None:
+        return (
+            f"torch {torch.__version__} is a build without CUDA; install for GPUs with "
+            "make install-gpu"
+        )
+    needed = DRIVERS.get(torch.version.cuda.partition(".")[0], "a newer one")
+    try:
+        torch.cuda.init()
+        reason = "CUDA_VISIBLE_DEVICES hides all devices"
+    except (RuntimeError, AssertionError) as error:
+        reason = first_line(error)
+    return (
+        f"torch {torch.__version__} finds no CUDA device ({reason}); built for CUDA "
+        f"{torch.version.cuda}, it needs an NVIDIA driver of version {needed} or newer, which "
+        "nvidia-smi shows"
+    )
 
 
 def machine_memory() -> int:

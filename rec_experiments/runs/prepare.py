@@ -66,7 +66,8 @@ def prepare(
     secure(experiment.deterministic)
     check_ranks(experiment.ranks, world, sys.argv[1:])
     world = dataclasses.replace(world, device=pick_device(experiment.device, world))
-    experiment.pipeline.check(torch.device(world.device), world.size)
+    experiment.sampler.check()
+    experiment.pipeline.check(torch.device(world.device), world.neighbours)
     torch.set_num_threads(experiment.threads)
     dataset = experiment.dataset
     train_problems, eval_problems = load_problems(experiment, world)
@@ -87,7 +88,7 @@ def prepare(
         here=lambda: make_worker(experiment, model, chat),
         elsewhere=functools.partial(load_worker, experiment),
         weights=model.state_dict(),
-        ranks=world.size,
+        ranks=world.neighbours,
     )
     model = world.split(model, compute_dtype(experiment))
     if isinstance(experiment.model, Pretrained) and experiment.model.compile_layers:

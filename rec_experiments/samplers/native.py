@@ -35,6 +35,9 @@ class Native(Piece):
         check_range(self, "max_rows", least=1, hint=", or null for all")
         check_range(self, "bundle_bytes", least=0)
 
+    def check(self) -> None:
+        """It needs nothing more."""
+
     def bundle(self, model: "PreTrainedModel", tokens: int) -> int:
         """As many batches of `tokens` tokens as fit their keys and values into bundle_bytes, but at
         least one. Heads are counted as if none shared its keys."""

@@ -16,6 +16,9 @@ class SamplerChoice(Protocol):
     temperature: float
     eval_temperature: float
 
+    def check(self) -> None:
+        """Raise UserError, before anything is loaded, if what it needs is not installed."""
+
     def bundle(self, model: PreTrainedModel, tokens: int) -> int:
         """How many batches of one version are best sampled together, at least 1. tokens: the most
         that a batch can have, including prompts."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.util
 import math
 import os
 import random
@@ -84,6 +85,14 @@ class Vllm(Piece):
             hint=", or null for what gpu_memory_utilization leaves",
         )
 
+    def check(self) -> None:
+        """Raise UserError if vLLM is not installed; it is not imported."""
+        if importlib.util.find_spec("vllm") is None:
+            raise UserError(
+                "sampler=vllm: vLLM is not installed; install this package with its extra vllm (in "
+                "a checkout: make install-gpu, or make test-vllm for a CPU), or use sampler=native"
+            )
+
     def bundle(self, model: PreTrainedModel, tokens: int) -> int:
         """One batch at a time: it is enough to keep the engine busy."""
         return 1
@@ -100,6 +109,7 @@ class Vllm(Piece):
 
         Raises UserError if vLLM is not installed, or refuses the model or the machine.
         """
+        self.check()
         return VllmSampler(self, model, eos_ids, max_prompt_tokens, max_response_tokens)
 
 
@@ -269,15 +279,8 @@ class WeightReceiver:
 
 def _import_vllm() -> ModuleType:
     os.environ.update({**ENVIRONMENT, **os.environ})
-    try:
-        import vllm
-    except ModuleNotFoundError as error:
-        if error.name != "vllm":
-            raise
-        raise UserError(
-            "sampler=vllm: vLLM is not installed; install this package with its extra vllm in an "
-            "environment of its own (make test-vllm makes one for a CPU), or use sampler=native"
-        ) from error
+    import vllm
+
     return vllm
 
 

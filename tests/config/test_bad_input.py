@@ -60,7 +60,7 @@ CASES = (
     ("clip.kind=ring", "clip.kind=ring: is set by"),
     ("dataset.max_steps=2 dataset.train_problems=9999", "dataset.train_problems=9999"),
     ("ranks=2", "ranks=2: must be the number of processes that were started, 1;"),
-    ("device=cuda", "device=cuda: this machine has no CUDA device"),
+    ("device=cuda", "device=cuda: torch "),
     ("dataset.max_prompt_tokens=6", "dataset.max_prompt_tokens=6: a prompt has "),
     ("dataset.max_response_tokens=5000", "exceeds the model's context of 4096 tokens"),
     ("model=pretrained model.path=./no-such-model", "model.path=./no-such-model: no such folder"),

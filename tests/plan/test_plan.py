@@ -35,6 +35,18 @@ def test_a_setting_of_the_paper_fits_its_layouts(name):
         assert gigabytes(found)[place] == pytest.approx(phases, rel=0.01, abs=0.02), place
 
 
+def test_half_a_billion_parameters_fit_24_gigabytes():
+    """With 2 of them to spare; not so with the pass of a card of 80 GB and no checkpointing."""
+    setting = ("setting=paper/gsm8k_05b", "gpus=1x24gb")
+    found = budget.plan(experiment(*setting), "rtx-4090", VALUES)
+    assert max(found.memory[budget.TRAINS].values()) < 22e9
+    assert found.fits
+    large = ("micro_batch_tokens=16384", "model.gradient_checkpointing=false")
+    found = budget.plan(experiment(*setting, *large), "rtx-4090", VALUES)
+    assert max(found.memory[budget.TRAINS].values()) > 22e9
+    assert not found.fits
+
+
 def test_a_correction_on_one_gpu_does_not_fit():
     """Without it 69 of 75 GB are used; its copy of the model takes 13."""
     found = budget.plan(
@@ -121,7 +133,7 @@ def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):
     ("arguments", "line"),
     [
         (["gpu=a100"], "gpu=a100: unknown; allowed: h100-80, a100-80, h200-141, a100-40"),
-        (["gpus=5"], "gpus=5: unknown; allowed: 1x80gb, 2x80gb, 8x80gb"),
+        (["gpus=5"], "gpus=5: unknown; allowed: 1x24gb, 1x80gb, 2x80gb, 8x80gb"),
         (["margin_gb=-1"], "margin_gb=-1: must be a number of at least 0, and finite"),
         (["train_efficiency=0"], "train_efficiency=0: must be a number above 0, and finite"),
         (
@@ -149,6 +161,8 @@ def test_bad_input_is_one_line(arguments, line, monkeypatch, capfd):
 def test_numbers_of_gpus_and_short_names_are_understood():
     assert command.layout("gpus=8", budget.layouts()) == "gpus=8x80gb"
     assert command.layout("batch_size=8", budget.layouts()) == "batch_size=8"
+    assert command.layout("gpus=1", budget.layouts()) == "gpus=1x80gb"
+    assert command.chosen("gpu", "h200", assumptions()["gpus"]) == "h200-141"
     assert command.chosen("gpu", "h100", assumptions()["gpus"]) == "h100-80"
 
 

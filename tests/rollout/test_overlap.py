@@ -444,8 +444,8 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 @pytest.mark.parametrize(
     ("name", "own", "count", "ranks", "number"),
-    [("auto", CPU, 2, 1, None), ("auto", CUDA, 1, 1, 0), ("auto", CUDA, 2, 1, 1),
-     ("auto", torch.device("cuda", 1), 4, 2, 3), ("auto", torch.device("cuda", 1), 3, 2, 1),
+    [("auto", CPU, 2, 1, None), ("auto", CUDA, 2, 1, 1),
+     ("auto", torch.device("cuda", 1), 4, 2, 3), ("cuda:0", CUDA, 1, 1, 0),
      ("cuda:3", CUDA, 4, 1, 3)],
 )  # fmt: skip
 def test_device_number(name, own, count, ranks, number):
@@ -457,6 +457,9 @@ def test_impossible_device(monkeypatch):
         pipeline.device_number("cuda:1", CPU, 2, 1)
     with pytest.raises(UserError, match=r"pipeline\.device=cuda:2: there are 2 CUDA devices"):
         pipeline.device_number("cuda:2", CUDA, 2, 1)
+    for count, ranks in ((1, 1), (4, 4), (7, 4)):  # a GPU that trains does not draw unasked
+        with pytest.raises(UserError, match=rf"auto: .* need {2 * ranks} CUDA .* has {count};"):
+            pipeline.device_number("auto", CUDA, count, ranks)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
     assert pipeline.visible_device(1) == "GPU-5"
 

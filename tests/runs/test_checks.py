@@ -1,11 +1,17 @@
 """What is refused before a run starts."""
 
+import importlib.util
 from types import SimpleNamespace
 
 import pytest
+import torch
+from conftest import experiment
 
+from rec_experiments.datasets.reduction import Reduction
+from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
-from rec_experiments.runs.checks import check_rope
+from rec_experiments.runs.checks import check_rope, pick_device
+from rec_experiments.runs.prepare import prepare
 
 
 def model(kind, original=4096, nested=False):
@@ -29,3 +35,26 @@ def test_rope_that_depends_on_the_batch_is_refused(kind, nested):
 @pytest.mark.parametrize("kind", ["default", "yarn", "llama3"])
 def test_static_rope_is_not_limited(kind):
     check_rope(limits(100_000), model(kind))
+
+
+def test_why_there_is_no_cuda(monkeypatch):
+    """A build without CUDA, and one whose driver is too old: the message names the version."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UserError, match=r"device=cuda: torch .* is a build without CUDA; install"):
+        pick_device("cuda", ALONE)
+
+    def old():
+        raise RuntimeError("The NVIDIA driver on your system is too old\nmore")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", old)
+    with pytest.raises(UserError, match=r"too old\).* CUDA 13\.0, .* version 580 or newer"):
+        pick_device("cuda", ALONE)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
+def test_vllm_is_looked_for_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(Reduction, "load", lambda _: pytest.fail("data were loaded"))
+    with pytest.raises(UserError, match=r"sampler=vllm: vLLM is not installed"):
+        prepare(experiment("sampler=vllm"))
