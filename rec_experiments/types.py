@@ -478,7 +478,7 @@ class SlowlyVerifiedDataset(Dataset, Protocol):
 
 @runtime_checkable
 class DemonstratedDataset(Dataset, Protocol):
-    """A data set with demonstrations, from which a randomly initialised model can learn first."""
+    """A data set with demonstrations, from which a model can learn before RL."""
 
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int

@@ -26,16 +26,24 @@ PLAIN_TEMPLATE = (
 
 @dataclass(kw_only=True)
 class WarmStart:
-    """A short supervised phase for a model with random weights.
+    """A short supervised phase on a data set's demonstrations, in the dtype of the weights.
 
     steps: gradient steps. batch_size: demonstrations in each. learning_rate: the peak of a cosine.
-    seed: of initial weights, demonstrations and their order; runs with other seeds share it.
+    seed: of random weights, demonstrations and their order; runs with other seeds share it.
     """
 
     steps: int
     batch_size: int
     learning_rate: float
     seed: int
+
+
+def check_warm_start(model: "Tiny | FineTuned") -> None:
+    """Raise ValueError for a warm start whose values are out of range."""
+    check_range(model, "warm_start.learning_rate", above=0)
+    check_range(model, "warm_start.steps", least=0)
+    check_range(model, "warm_start.batch_size", least=1)
+    check_range(model, "warm_start.seed", least=0, below=2**63)
 
 
 @dataclass(kw_only=True)
@@ -62,10 +70,8 @@ class Tiny(Piece):
             raise ValueError(
                 f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
             )
-        check_range(self, "init_std", "warm_start.learning_rate", above=0)
-        check_range(self, "warm_start.steps", least=0)
-        check_range(self, "warm_start.batch_size", least=1)
-        check_range(self, "warm_start.seed", least=0, below=2**63)
+        check_range(self, "init_std", above=0)
+        check_warm_start(self)
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         return byte_tokenizer()
@@ -209,6 +215,20 @@ class Pretrained(Piece):
     def describe(self) -> str:
         low = "" if self.compute_dtype == "float32" else f", computed in {self.compute_dtype}"
         return f"{self.path}, {self.dtype}{low}"
+
+
+@dataclass(kw_only=True)
+class FineTuned(Pretrained):
+    """A pretrained model after a short supervised phase, from which RL can begin."""
+
+    warm_start: WarmStart
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_warm_start(self)
+
+    def describe(self) -> str:
+        return f"{super().describe()}, after {self.warm_start.steps} supervised steps"
 
 
 def _advice(path: str, error: Exception) -> str:

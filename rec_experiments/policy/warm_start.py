@@ -1,4 +1,4 @@
-"""The supervised phase of a tiny model with random weights; trained once, then cached."""
+"""The supervised phase of a tiny or a pretrained model; trained once, then cached."""
 
 import contextlib
 import dataclasses
@@ -18,14 +18,14 @@ from torch import nn
 from rec_experiments.files import cache_folder, no_link, read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
-from rec_experiments.policy.models import Tiny, WarmStart
+from rec_experiments.policy.models import FineTuned, Tiny, WarmStart
 from rec_experiments.types import Dataset, DemonstratedDataset, MultiTurnDataset, Problem
 
 VERSION = 2  # part of the cache key: raise it when the warm start itself changes
 
 
 def load_warm_start(
-    source: Tiny,
+    source: Tiny | FineTuned,
     task: Dataset,
     model: nn.Module,
     chat: ChatTemplate,
@@ -33,16 +33,24 @@ def load_warm_start(
     note: Callable[[str], None],
     on_step: Callable[[int, int], None],
 ) -> None:
-    """Warm-start the tiny model on the data set's demonstrations, or load it from the cache."""
+    """Warm-start the model on the data set's demonstrations, or load it from the cache.
+
+    The tiny model is trained by one thread, so that the result does not depend on the machine's
+    cores. A pretrained model is too slow for that: it takes those of the experiment, and its start
+    is cached for that number of threads and for the weights that it began with.
+    """
     plan = source.warm_start
     if not plan.steps or not isinstance(task, DemonstratedDataset):
-        note("the tiny model has no warm start on this data set: expect an accuracy near 0")
+        note("the model has no warm start on this data set: expect an accuracy near 0")
         return
+    threads = torch.get_num_threads()
     recipe = {
         "version": VERSION,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "model": dataclasses.asdict(source),
+        "model": _beginning(source, model, threads)
+        if isinstance(source, FineTuned)
+        else dataclasses.asdict(source),
         "dataset": dataclasses.asdict(task),
         "problems": problems,  # the file that they come from may change
     }
@@ -54,8 +62,7 @@ def load_warm_start(
         shown = task.demonstrations(problems, plan.steps * plan.batch_size, plan.seed)
         prompts = [chat.encode(problem.messages) for problem in problems]
         rows = [(prompts[i], *trajectory(task, chat, problems[i], turns)) for i, turns in shown]
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # the result must not depend on the machine's cores
+        torch.set_num_threads(threads if isinstance(source, FineTuned) else 1)
         warm_start(model, rows, chat.pad_id, plan, on_step)
         torch.set_num_threads(threads)
         buffer = io.BytesIO()
@@ -64,6 +71,20 @@ def load_warm_start(
 
     weights = kept(file, make, f"{plan.steps} supervised steps", note)
     model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+
+
+def _beginning(source: FineTuned, model: nn.Module, threads: int) -> dict[str, Any]:
+    """What the start of a pretrained model depends on: not how the runs after it compute."""
+    digest = hashlib.sha256()
+    for name, weights in model.state_dict().items():
+        digest.update(f"{name} {weights.dtype} {tuple(weights.shape)}\n".encode())
+        digest.update(weights.contiguous().view(torch.uint8).numpy())
+    return {
+        "weights": digest.hexdigest(),
+        "threads": threads,
+        "attention": source.attention,
+        "warm_start": dataclasses.asdict(source.warm_start),
+    }
 
 
 def _fields(problem: Problem) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.head import REFERENCE
-from rec_experiments.policy.models import Pretrained, Tiny
+from rec_experiments.policy.models import FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rollout.worker import LocalWorker
@@ -79,7 +79,7 @@ def prepare(
     eval_problems = short_enough(dataset, chat, eval_problems, "evaluation", note)
     if isinstance(dataset, MultiTurnDataset):
         chat.encode_reply("")  # refuses a template that cannot encode replies
-    if isinstance(experiment.model, Tiny):
+    if isinstance(experiment.model, Tiny | FineTuned):
         load_warm_start(
             experiment.model, dataset, model, chat, train_problems, note, on_warm_step
         )  # fmt: skip

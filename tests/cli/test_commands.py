@@ -98,7 +98,7 @@ def test_words_options_and_overrides(parser, tmp_path):
         ("out=x.txt", "out=x.txt: the name must end in .md or .json"),
         ("runs=", "runs=: no such folder"),
         ("runs=.,nowhere", "runs=nowhere: no such folder"),
-        ("scale=mini,huge", "scale=huge: does not exist; allowed, separated by commas: mini, pap"),
+        ("scale=mini,huge", "scale=huge: does not exist; allowed, separated by commas: lm, mini,"),
         ("step=-1", "step=-1: must be a whole number, from 0 to 9"),
         ("step=1.0", "step=1.0: must be a whole number"),
         ("every=nan", "every=nan: must be a number, at least 0.5"),

