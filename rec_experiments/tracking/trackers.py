@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
+from rec_experiments.config.labels import schedule_name
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import write_atomic
 from rec_experiments.tracking.protocol import Tracker, Tracking
 from rec_experiments.types import Piece, check_choice
 
 Mode = Literal["online", "offline", "disabled"]
+LONGEST_NAME = 128  # characters of a run's name in W&B
 ID_FILE = "wandb_id"  # file of the run folder: a resumed run continues the same tracked run
 
 
@@ -24,13 +26,16 @@ class Remembers(Protocol):
 
 
 def track_finished(
-    tracking: Tracking, folder: Path, rows: list[dict[str, Any]], config: dict[str, Any]
+    tracking: Tracking,
+    folder: Path,
+    name: str,
+    rows: list[dict[str, Any]],
+    config: dict[str, Any],
 ) -> list[str]:
     """Send a finished run to a tracker that can check that it does not have the run yet.
 
     Returns next steps for the user, as `finish` does.
     """
-    name = folder.name
     if not (isinstance(tracking, Remembers) and rows):
         return []
     if tracking.has(name, str(folder), rows[-1]["step"]):
@@ -83,7 +88,7 @@ class Wandb(Piece):
             run = wandb.init(
                 project=self.project,
                 entity=self.entity,
-                name=name,
+                name=name[:LONGEST_NAME],
                 id=lasting_id(Path(folder)),
                 resume="allow",
                 group=group,
@@ -104,16 +109,6 @@ class Wandb(Piece):
     def has(self, name: str, folder: str, step: int) -> bool:
         """Whether the run was tracked at all: W&B resumes incomplete runs itself."""
         return Path(folder, "wandb").is_dir()
-
-
-def schedule_name(sync: dict[str, Any]) -> str:
-    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10."""
-    interval, offset = sync["interval"], sync["offset"]
-    if interval is None:
-        return "offline"
-    parts = [f"interval {interval}"] if interval > 1 else []
-    parts += [f"offset {offset}"] if offset else []
-    return ", ".join(parts) or "on-policy"
 
 
 def labels(config: dict[str, Any]) -> list[str]:
