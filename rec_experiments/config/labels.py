@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.config.identity import NOT_IDENTITY
+from rec_experiments.tracking.trackers import schedule_name
 
 # Overrides that a method's label leaves out: those that do not change it, and schedule and seed.
 LEFT_OUT_GROUPS = (*NOT_IDENTITY, "hydra", "sweep", "scale", "seed")
@@ -41,13 +42,3 @@ def run_label(config: dict[str, Any], command: Sequence[str]) -> str:
         return str(config["name"])
     schedule = schedule_name(config["sync"])
     return JOINT.join([method(config, command), schedule, f"seed {config['seed']}"])
-
-
-def schedule_name(sync: dict[str, Any]) -> str:
-    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10."""
-    interval, offset = sync["interval"], sync["offset"]
-    if interval is None:
-        return "offline"
-    parts = [f"interval {interval}"] if interval > 1 else []
-    parts += [f"offset {offset}"] if offset else []
-    return ", ".join(parts) or "on-policy"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
-from rec_experiments.config.labels import schedule_name
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import write_atomic
 from rec_experiments.tracking.protocol import Tracker, Tracking
@@ -109,6 +108,16 @@ class Wandb(Piece):
     def has(self, name: str, folder: str, step: int) -> bool:
         """Whether the run was tracked at all: W&B resumes incomplete runs itself."""
         return Path(folder, "wandb").is_dir()
+
+
+def schedule_name(sync: dict[str, Any]) -> str:
+    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10."""
+    interval, offset = sync["interval"], sync["offset"]
+    if interval is None:
+        return "offline"
+    parts = [f"interval {interval}"] if interval > 1 else []
+    parts += [f"offset {offset}"] if offset else []
+    return ", ".join(parts) or "on-policy"
 
 
 def labels(config: dict[str, Any]) -> list[str]:

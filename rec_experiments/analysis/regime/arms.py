@@ -12,11 +12,11 @@ from rec_experiments.analysis.regime.quantities import Lags, Series, lags_of, se
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Row, Run, read_run
 from rec_experiments.config.identity import flat, identity
-from rec_experiments.config.labels import schedule_name
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.run_folder import CONFIG, read_config
 
 Config = dict[str, Any]  # dotted keys
+from rec_experiments.tracking.trackers import schedule_name
 
 
 @dataclass(frozen=True, kw_only=True)

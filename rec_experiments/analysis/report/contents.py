@@ -27,10 +27,11 @@ from rec_experiments.analysis.results.runs import (
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.config.identity import flat, identity
-from rec_experiments.config.labels import method, run_label, schedule_name
+from rec_experiments.config.labels import method, run_label
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder, read_config
+from rec_experiments.tracking.trackers import schedule_name
 
 DPI = 130  # sharp on a phone, small in the page
 ENOUGH = 0.5  # share of its runs that a figure needs to be shown unfolded

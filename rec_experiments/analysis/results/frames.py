@@ -8,9 +8,10 @@ import pandas
 
 from rec_experiments.analysis.results.figure_data import run_folders
 from rec_experiments.analysis.results.runs import leave_out, read_run
-from rec_experiments.config.labels import method, schedule_name
+from rec_experiments.config.labels import method
 from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
+from rec_experiments.tracking.trackers import schedule_name
 
 ABOUT = (
     "run",

@@ -135,7 +135,7 @@ def test_runs_as_the_script_reads_them(tmp_path):
     assert places["r"] == ("REINFORCE", "offline")
     assert data["interval"][:2] == [None, None]
     assert data["interval"][2] == pytest.approx(12.7062 / math.sqrt(2), rel=1e-5)  # t(.975, 1)
-    for number, run in enumerate(data["runs"]):
+    for number in range(len(folders)):
         first = sum(data["rows"][:number])
         steps = unpack(data["metrics"]["step"]["numbers"])[first : first + data["rows"][number]]
         assert steps.tolist() == list(range(4 + len(folders[number])))
