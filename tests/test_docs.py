@@ -59,8 +59,10 @@ def commands() -> list[str]:
 
 
 def marked(command: str):
-    """All figures at values of their own are a hundred compositions."""
-    slow = re.search(r"rec_experiments claims .*(micro_batch_size|setting)=", command)
+    """All figures, or one with thousands of runs, are minutes of compositions."""
+    slow = re.search(
+        r"rec_experiments (claims .*(micro_batch_size|setting)=|figures stability|report)", command
+    )
     return pytest.param(command, marks=[pytest.mark.long] if slow else [])
 
 

@@ -82,6 +82,7 @@ class Experiment(Pieces):
     pipeline: Pipeline
     optimizer: Optimizer
     tracking: Tracking
+    name: str | None
     seed: int
     steps: int
     batch_size: int

@@ -11,8 +11,8 @@ RELEASE = 12  # raised whenever the numbers of runs change
 
 # Keys that do not affect results: names, places, and how a run is executed.
 NOT_IDENTITY = (
-    "algo", "pipeline", "tracking", "async_checkpoints", "output_dir", "run_dir", "resplit",
-    "remake",
+    "algo", "name", "pipeline", "tracking", "async_checkpoints", "output_dir", "run_dir",
+    "resplit", "remake",
 )  # fmt: skip
 
 ON_POLICY = {"interval": 1, "offset": 0}  # of `sync`: synchronise before every batch

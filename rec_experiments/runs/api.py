@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from rec_experiments.config import experiment as typed
 from rec_experiments.config import schema
@@ -16,17 +18,19 @@ from rec_experiments.config.identity import run_path
 class Experiment:
     """One experiment, composed like `python -m rec_experiments` with the same overrides.
 
-    settings: the typed configuration.
+    settings: the typed configuration. overrides: those it was composed with, which name the run in
+    displays.
     """
 
     settings: typed.Experiment
+    overrides: tuple[str, ...] = ()
 
     @classmethod
     def compose(cls, *overrides: str) -> Experiment:
         """Raises UserError for an unknown choice, a misspelt key or a value out of range."""
         with composing():
             config = compose("config", list(overrides))
-            return cls(schema.build(config, typed.Experiment))
+            return cls(schema.build(config, typed.Experiment), overrides)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -46,4 +50,6 @@ class Experiment:
         """
         from rec_experiments.runs.run import run  # imports torch
 
-        return run(self.settings)
+        words = [sys.executable, "-m", "rec_experiments", *self.overrides]
+        with mock.patch.object(sys, "orig_argv", words):  # provenance records how to repeat the run
+            return run(self.settings)

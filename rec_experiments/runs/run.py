@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
+from rec_experiments.config.labels import method, run_label
 from rec_experiments.determinism import explained
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import RESUMES, Diverged, UserError
@@ -55,7 +56,8 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                 for line in start_messages(experiment, folder, trainer, replaced):
                     reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
-            tracker = tracking.start(path.name, group_name(config), str(path), config)
+            name = run_label(config, folder.command()) if world.leads else ""
+            tracker = tracking.start(name, group_name(config), str(path), config)
             cleanups.append(lambda: tracker.finish(failed=True))
 
             def log_row(row: dict[str, Any]) -> None:
@@ -80,7 +82,8 @@ def report_finished(experiment: Experiment, folder: RunFolder, console: Console)
     say(console, f"already finished: {path}{hint}")
     summarise(console, rows, path, on_policy_rows(config, path))
     if folder.world.leads:
-        for line in track_finished(experiment.tracking, path, rows, config):
+        name = run_label(config, folder.command())
+        for line in track_finished(experiment.tracking, path, name, rows, config):
             say(console, line)
 
 
@@ -90,7 +93,9 @@ def start_messages(
     """What the user should know about a run that starts. replaced: the releases that made the run
     that it repeats, or ""."""
     problems = len(trainer.rollouts.problems), len(trainer.evaluator.problems)
-    yield from introduce(experiment, folder.path, problems)
+    yield from introduce(
+        experiment, method(experiment.config(), folder.command()), folder.path, problems
+    )
     if replaced:
         yield f"repeats a run of {replaced} with release {RELEASE}"
     elif others := folder.other_releases():
@@ -115,7 +120,7 @@ def finish(experiment: Experiment, folder: RunFolder, tracker: Tracker) -> list[
     picture = folder.path / "curves.png"
     draw_curves(
         folder.metrics(),
-        f"{experiment.algo.name}, {experiment.sync.describe(experiment.updates.per_batch)}",
+        run_label(experiment.config(), folder.command()),
         picture,
     )
     next_steps = tracker.finish(picture)

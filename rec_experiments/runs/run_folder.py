@@ -81,6 +81,10 @@ class RunFolder:
             raise unreadable(self.path / "provenance.json", "no run wrote it like this")
         return found
 
+    def command(self) -> list[str]:
+        """The words of the command that started the run last; [] if unknown."""
+        return [str(word) for word in self.provenance().get("command", [])]
+
     def other_releases(self) -> str:
         """The releases other than this one that computed steps, as in "release 11"; or ""."""
         return provenance.other_releases(self.provenance())

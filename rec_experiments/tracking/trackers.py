@@ -12,6 +12,7 @@ from rec_experiments.tracking.protocol import Tracker, Tracking
 from rec_experiments.types import Piece, check_choice
 
 Mode = Literal["online", "offline", "disabled"]
+LONGEST_NAME = 128  # characters of a run's name in W&B
 ID_FILE = "wandb_id"  # file of the run folder: a resumed run continues the same tracked run
 
 
@@ -24,13 +25,16 @@ class Remembers(Protocol):
 
 
 def track_finished(
-    tracking: Tracking, folder: Path, rows: list[dict[str, Any]], config: dict[str, Any]
+    tracking: Tracking,
+    folder: Path,
+    name: str,
+    rows: list[dict[str, Any]],
+    config: dict[str, Any],
 ) -> list[str]:
     """Send a finished run to a tracker that can check that it does not have the run yet.
 
     Returns next steps for the user, as `finish` does.
     """
-    name = folder.name
     if not (isinstance(tracking, Remembers) and rows):
         return []
     if tracking.has(name, str(folder), rows[-1]["step"]):
@@ -83,7 +87,7 @@ class Wandb(Piece):
             run = wandb.init(
                 project=self.project,
                 entity=self.entity,
-                name=name,
+                name=name[:LONGEST_NAME],
                 id=lasting_id(Path(folder)),
                 resume="allow",
                 group=group,

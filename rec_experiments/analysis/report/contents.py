@@ -27,6 +27,7 @@ from rec_experiments.analysis.results.runs import (
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.config.identity import flat, identity
+from rec_experiments.config.labels import method, run_label
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder, read_config
@@ -59,11 +60,13 @@ class Evaluation:
 class RunPart:
     """A run folder as one row of the page's table, with its curves and responses.
 
-    config: resolved. accuracies: of every evaluation. final, reward, kl: as in the figures'
+        name: its label, and method that of its method. config: resolved. accuracies: of every
+    evaluation. final, reward, kl: as in the figures'
     statistics, None if never measured. columns: its metrics as columns of numbers.
     """
 
     name: str
+    method: str
     path: Path
     places: list[Place]
     config: Config
@@ -197,10 +200,12 @@ def _run_part(run: Run, where: list[Place]) -> RunPart:
     if run.note:
         raise UserError(run.note)
     config, folder = read_config(run.path), RunFolder(run.path)
+    command = folder.command()
     samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
     try:
         return RunPart(
-            name=run.path.name,
+            name=run_label(config, command),
+            method=method(config, command),
             path=run.path,
             places=where,
             config=config,
@@ -216,7 +221,7 @@ def _run_part(run: Run, where: list[Place]) -> RunPart:
             reward=if_any(final, run.rows, "train/reward"),
             kl=if_any(final, run.rows, "train/kl"),
             seconds=seconds(run.rows),
-            command=[str(word) for word in folder.provenance().get("command", [])],
+            command=command,
             samples=evaluations(samples),
             columns=columns(run.rows),
         )

@@ -8,18 +8,29 @@ import pandas
 
 from rec_experiments.analysis.results.figure_data import run_folders
 from rec_experiments.analysis.results.runs import leave_out, read_run
+from rec_experiments.config.labels import method
 from rec_experiments.errors import UserError, printable
-from rec_experiments.runs.run_folder import CONFIG, read_config
+from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
 
-ABOUT = ("run", "path", "state", "algo", "schedule", "dataset", "seed")  # columns of each run
+ABOUT = (
+    "run",
+    "path",
+    "state",
+    "method",
+    "algo",
+    "schedule",
+    "dataset",
+    "seed",
+)  # columns of each run
 
 
 def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFrame:
     """All runs in some folders, one row per gradient step. A folder may also be a run itself.
 
-    Columns: run (the folder's name), path, state, algo, schedule, dataset, seed; then each of
-    `keys`, dotted configuration keys such as optimizer.learning_rate; then `step` and the metrics,
+    Columns: run (the folder's name), path, state, method (the preset's name and what the run's
+    command changed), algo (the preset's name alone), schedule, dataset, seed; then each of `keys`,
+    dotted configuration keys such as optimizer.learning_rate; then `step` and the metrics,
     empty where not measured. Damaged runs are left out and reported on stderr.
 
     Raises UserError for a folder that does not exist, or an unknown key.
@@ -44,7 +55,8 @@ def _rows(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
         config = read_config(path)
         run = read_run("", "", config["seed"], path)
         values: list[Any] = [
-            path.name, str(path), printable(str(run.state)), config["algo"]["name"],
+            path.name, str(path), printable(str(run.state)),
+            method(config, RunFolder(path).command()), config["algo"]["name"],
             schedule_name(config["sync"]), config["dataset"]["kind"], run.seed,
         ]  # fmt: skip
     except UserError as error:

@@ -12,6 +12,7 @@ from rec_experiments.analysis.regime.alarms import ActiveAlarm, Alarm, active_al
 from rec_experiments.analysis.results.runs import Row, points, read_run
 from rec_experiments.analysis.results.statistics import seconds
 from rec_experiments.config.identity import flat
+from rec_experiments.config.labels import run_label
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import Stamp, stamp
 from rec_experiments.runs.run_folder import RunFolder, read_config
@@ -24,13 +25,15 @@ STALLED = 600.0  # seconds without a row until a run that no local process owns 
 class View:
     """The state of a run.
 
-    state: that of status.json, or `stalled` if it is running, no local process owns it, and it has
+        name: its label. folder: the name of its folder. state: that of status.json, or `stalled` if
+    it is running, no local process owns it, and it has
     written nothing for STALLED seconds. reason: why it ended, if known. rows: of metrics.jsonl.
     seconds_a_step: mean of the last steps. seconds_left: of the remaining steps at that speed; None
     if unknown. alarms: current ones.
     """
 
     name: str
+    folder: str
     state: str
     reason: str
     steps: int
@@ -94,7 +97,8 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
     try:
         steps, speed = int(config["steps"]), _seconds_a_step(run.rows)
         return View(
-            name=folder.name,
+            name=run_label(config, RunFolder(folder).command()),
+            folder=folder.name,
             state=_state(folder),
             reason=str(RunFolder(folder).status().get("reason", "")),
             steps=steps,

@@ -97,11 +97,11 @@ def test_a_column_is_its_metric_row_by_row(found):
             np.testing.assert_array_equal(column, np.array(expected, dtype=np.float32))
 
 
-def write_run(path: Path, config: dict, rows: list[dict]) -> None:
+def write_run(path: Path, overrides: list[str], rows: list[dict]) -> None:
     path.mkdir()
-    (path / "config.yaml").write_text(json.dumps(config))
+    (path / "config.yaml").write_text(json.dumps(resolve(*overrides)))
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "provenance.json").write_text('{"command": ["run"]}')
+    (path / "provenance.json").write_text(json.dumps({"command": ["run", *overrides]}))
     (path / "status.json").write_text('{"state": "done"}')
 
 
@@ -113,11 +113,13 @@ def test_runs_as_the_script_reads_them(tmp_path):
         'q"<i>#?%41': ["algo=grpo", "seed=1", "optimizer.learning_rate=1e-3"],
         "r": ["algo=reinforce", "sync=offline", "seed=0"],
     }.items():
-        write_run(tmp_path / name, resolve(*overrides), rows_of(3 + len(name)))
+        write_run(tmp_path / name, overrides, rows_of(3 + len(name)))
     found = contents.gather([], [tmp_path], [], every_run=True)
     data = script_data(found, home)
     json.dumps(data, allow_nan=False)
-    runs = {run["name"]: run for run in data["runs"]}
+    folders = [Path(unquote(urlsplit(run["folder"]).path)).name for run in data["runs"]]
+    runs = dict(zip(folders, data["runs"], strict=True))
+    assert runs["a b"]["name"] == "GRPO · interval 20 · seed 0"
     for name, run in runs.items():
         address = urlsplit(run["folder"])
         assert (address.scheme, address.netloc, address.query, address.fragment) == ("",) * 4
@@ -127,21 +129,16 @@ def test_runs_as_the_script_reads_them(tmp_path):
     assert {"sync.interval", "clip.low"} <= runs["r"]["differs"].keys()
     [scope] = data["scopes"]
     arms = [arm["name"] for arm in scope["arms"]]
-    rate = data["usual"]["optimizer.learning_rate"]
-    assert arms == [
-        "GRPO, optimizer.learning_rate=0.001", f"GRPO, optimizer.learning_rate={rate}", "REINFORCE",
-    ]  # fmt: skip
-    places = {
-        data["runs"][run]["name"]: (arms[a], scope["columns"][c]) for a, c, run in scope["lines"]
-    }
-    assert places["a b"] == places["javascript:alert(1)"] == (arms[1], "interval 20")
+    assert arms == ["GRPO", "GRPO · lr=1e-3", "REINFORCE"]
+    places = {folders[run]: (arms[a], scope["columns"][c]) for a, c, run in scope["lines"]}
+    assert places["a b"] == places["javascript:alert(1)"] == (arms[0], "interval 20")
     assert places["r"] == ("REINFORCE", "offline")
     assert data["interval"][:2] == [None, None]
     assert data["interval"][2] == pytest.approx(12.7062 / math.sqrt(2), rel=1e-5)  # t(.975, 1)
-    for number, run in enumerate(data["runs"]):
+    for number in range(len(folders)):
         first = sum(data["rows"][:number])
         steps = unpack(data["metrics"]["step"]["numbers"])[first : first + data["rows"][number]]
-        assert steps.tolist() == list(range(4 + len(run["name"])))
+        assert steps.tolist() == list(range(4 + len(folders[number])))
     assert data["metrics"][EVALUATED]["unit"] == "share"
 
 

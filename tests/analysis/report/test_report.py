@@ -29,6 +29,7 @@ from rec_experiments.analysis.results.figure_data import FigureData, NoRuns
 from rec_experiments.analysis.results.runs import read_run
 from rec_experiments.cli import report as report_command
 from rec_experiments.cli.main import run_command
+from rec_experiments.config.labels import run_label
 from rec_experiments.errors import UserError
 
 HOSTILE = (
@@ -140,7 +141,7 @@ def test_differences_are_those_of_the_method(data, found):
 
 
 def test_runs_carry_their_numbers_and_places(found):
-    runs = {run.name: run for run in found.runs}
+    runs = {run.path.name: run for run in found.runs}
     assert len(runs) == 12
     first = runs["run0"]
     assert (first.algorithm, first.schedule, first.seed) == ("REINFORCE", "interval 20", 0)
@@ -160,7 +161,7 @@ def test_only_chosen_figures_bring_their_runs(data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "collect", only(data))
         chosen = reading.gather(["fig3"], [data.runs[0].path.parent], [], every_run=False)
-    assert "loner" not in {run.name for run in chosen.runs}
+    assert "loner" not in {run.path.name for run in chosen.runs}
     assert chosen.claims
     assert {each.claim.primary.figure for each in chosen.claims} == {"fig3"}
 
@@ -213,7 +214,7 @@ def test_a_damaged_run_is_left_out_and_named(data, name, tmp_path, capsys):
         (tmp_path / f"bad{number}" / name).write_text(text)
     shutil.copytree(data.runs[1].path, tmp_path / "good")
     found = reading.gather([], [tmp_path], [], every_run=True)
-    assert [run.name for run in found.runs] == ["good"]
+    assert [run.path.name for run in found.runs] == ["good"]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == len(found.left_out) == len(DAMAGE[name])
     for number, line in enumerate(sorted(said)):
@@ -374,7 +375,7 @@ def test_wandb_sections_are_those_of_the_sweep():
     assert list(section.arms) == list(figure.arms)
     assert section.panels == figure.panels
     jobs = sweeps.jobs(figure, ["seed=0"])
-    assert section.arms == {job.label: [job.path.name] for job in jobs}
+    assert section.arms == {job.label: [run_label(job.config, job.overrides)] for job in jobs}
 
 
 def test_wandb_without_a_key_is_one_line(monkeypatch):

@@ -46,7 +46,9 @@ def rows_of(steps: int, numbers: dict = CALM) -> list[dict]:
 
 def write_run(path: Path, state: str = "done", rows=None, **status) -> Path:
     path.mkdir(parents=True)
-    (path / "config.yaml").write_text(json.dumps(resolve("algo=grpo") | {"steps": 100}))
+    (path / "config.yaml").write_text(
+        json.dumps(resolve("algo=grpo") | {"steps": 100, "name": path.name})
+    )
     write_rows(path, rows_of(40) if rows is None else rows)
     (path / "status.json").write_text(json.dumps({"state": state, **status}))
     return path

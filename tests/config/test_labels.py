@@ -1,0 +1,54 @@
+"""Labels of runs.
+
+1. A label names the method and what the command changed, whatever the order of its words.
+2. Words that do not change a method, the schedule and the seed are no part of its name.
+3. `name` replaces the label of the method, and is no part of a run's identity.
+"""
+
+import pytest
+from conftest import resolve
+
+from rec_experiments import Experiment
+from rec_experiments.config.identity import run_path
+from rec_experiments.config.labels import method, run_label
+
+PYTHON = ["/usr/bin/python", "-m", "rec_experiments"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "REC-OneSide-NoIS"),
+        (["clip.high=2.0"], "REC-OneSide-NoIS · clip.high=2.0"),
+        (["weight=importance"], "REC-OneSide-NoIS · weight=importance"),
+        (
+            ["optimizer.learning_rate=1e-4", "clip.high=2.0"],
+            "REC-OneSide-NoIS · clip.high=2.0 · lr=1e-4",
+        ),
+        (["clip.high=2.0", "clip.high=null"], "REC-OneSide-NoIS · clip.high=null"),
+        (["++steps=4", "model=pretrained", "model.path=/somewhere/tiny"],
+         "REC-OneSide-NoIS · model=pretrained · model.path=tiny · steps=4"),
+        (["sync.phase=own"], "REC-OneSide-NoIS · sync.phase=own"),
+    ],
+)  # fmt: skip
+def test_a_method_is_its_preset_and_what_was_changed(words, said):
+    config = resolve()
+    assert method(config, words) == method(config, [*PYTHON, *words]) == said
+
+
+def test_what_does_not_change_a_method_is_left_out():
+    words = ["algo=grpo", "seed=3", "sync=offset10", "sync.offset=4", "output_dir=x", "run_dir=y"]
+    config = resolve(*words)
+    more = ["tracking=wandb", "tracking.project=p", "hydra.verbose=true", "sweep=fig3", "--f=1"]
+    assert method(config, [*words, *more]) == "GRPO"
+    assert run_label(config, words) == "GRPO · offset 4 · seed 3"
+
+
+def test_a_name_replaces_the_label_and_changes_no_folder():
+    config = resolve("name=mine", "clip.high=2.0")
+    assert method(config, ["name=mine", "clip.high=2.0"]) == "mine"
+    assert run_path(config) == run_path(resolve("clip.high=2.0"))
+
+
+def test_folders_of_earlier_runs_keep_their_names():
+    assert Experiment.compose().path.name == "rec-oneside-nois_m20-n0_seed0_450299d9"
