@@ -73,7 +73,7 @@ def main(args: Namespace) -> None:
             print(*[line for scale in args.scale for line in commands(scale)], sep="\n")
         return
     found = {}
-    with Console(stderr=True).status("") as status:
+    with Console(stderr=True).status("finding the runs of each claim") as status:
         for setting in [each for scale in args.scale for each in settings(scale, args.overrides)]:
 
             def progress(figure: str, title: str = setting.title) -> None:

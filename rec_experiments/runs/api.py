@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from rec_experiments.config import experiment as typed
 from rec_experiments.config import schema
@@ -51,5 +50,8 @@ class Experiment:
         from rec_experiments.runs.run import run  # imports torch
 
         words = [sys.executable, "-m", "rec_experiments", *self.overrides]
-        with mock.patch.object(sys, "orig_argv", words):  # provenance records how to repeat the run
+        before, sys.orig_argv = sys.orig_argv, words  # provenance records how to repeat the run
+        try:
             return run(self.settings)
+        finally:
+            sys.orig_argv = before

@@ -60,9 +60,9 @@ class Evaluation:
 class RunPart:
     """A run folder as one row of the page's table, with its curves and responses.
 
-        name: its label, and method that of its method. config: resolved. accuracies: of every
-    evaluation. final, reward, kl: as in the figures'
-    statistics, None if never measured. columns: its metrics as columns of numbers.
+    name: its label, and method that of its method. config: resolved. accuracies: of every
+    evaluation. final, reward, kl: as in the figures' statistics, None if never measured. columns:
+    its metrics as columns of numbers.
     """
 
     name: str
