@@ -31,14 +31,11 @@ PANELS = (
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def introduce(
-    experiment: Experiment, method: str, path: Path, problems: tuple[int, int]
-) -> list[str]:
-    """Describe the run. method: its label. problems: numbers of training and evaluation
-    problems."""
+def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> list[str]:
+    """Describe the run. problems: numbers of training and evaluation problems."""
     responses = experiment.batch_size * experiment.group_size
     return [
-        f"algorithm   {method} (preset: {experiment.algo.name}, {experiment.algo.source})",
+        f"algorithm   {experiment.algo.name} ({experiment.algo.source})",
         *(f"            {line}" for line in words.describe(experiment.algorithm())),
         f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
         f"model       {experiment.model.describe()}",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
-from rec_experiments.config.labels import method, run_label
+from rec_experiments.config.labels import run_label
 from rec_experiments.determinism import explained
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import RESUMES, Diverged, UserError
@@ -93,9 +93,7 @@ def start_messages(
     """What the user should know about a run that starts. replaced: the releases that made the run
     that it repeats, or ""."""
     problems = len(trainer.rollouts.problems), len(trainer.evaluator.problems)
-    yield from introduce(
-        experiment, method(experiment.config(), folder.command()), folder.path, problems
-    )
+    yield from introduce(experiment, folder.path, problems)
     if replaced:
         yield f"repeats a run of {replaced} with release {RELEASE}"
     elif others := folder.other_releases():

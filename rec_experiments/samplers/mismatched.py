@@ -33,30 +33,30 @@ class MismatchedSampler(NativeSampler):
             if weight.ndim == 2 and weight is not embeddings:
                 weight.copy_(self._perturbed(name, weight.float()))
 
-    def _perturbed(self, name: str, weight_OI: Tensor) -> Tensor:
+    def _perturbed(self, name: str, weight_XX: Tensor) -> Tensor:
         if self.mismatch.quantization:
-            weight_OI = quantized(weight_OI, self.mismatch.quantization)
+            weight_XX = quantized(weight_XX, self.mismatch.quantization)
         if self.mismatch.noise:
-            weight_OI = noisy(weight_OI, self.mismatch.noise, self.mismatch.noise_seed, name)
-        return weight_OI
+            weight_XX = noisy(weight_XX, self.mismatch.noise, self.mismatch.noise_seed, name)
+        return weight_XX
 
 
-def quantized(weight_OI: Tensor, form: str) -> Tensor:
-    """The weight rounded to int8 or fp8 (E4M3), with one scale per row, O.
+def quantized(weight_XX: Tensor, form: str) -> Tensor:
+    """The weight rounded to int8 or fp8 (E4M3), with one scale per row.
 
     Each row's largest magnitude becomes the largest value of the format, as in engines that
     quantise weights alone.
     """
-    scale_O1 = weight_OI.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / LARGEST[form]
-    scaled_OI = weight_OI / scale_O1
+    scale_X1 = weight_XX.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / LARGEST[form]
+    scaled_XX = weight_XX / scale_X1
     if form == "int8":
-        return scaled_OI.round() * scale_O1
-    return scaled_OI.to(torch.float8_e4m3fn).float() * scale_O1
+        return scaled_XX.round() * scale_X1
+    return scaled_XX.to(torch.float8_e4m3fn).float() * scale_X1
 
 
-def noisy(weight_OI: Tensor, size: float, seed: int, name: str) -> Tensor:
+def noisy(weight_XX: Tensor, size: float, seed: int, name: str) -> Tensor:
     """The weight plus normal noise, whose standard deviation is `size` times the root mean square
     of the weight. The noise is a function of seed and name, the same for every version."""
-    normal = generator(seed, MISMATCH, zlib.crc32(name.encode())).standard_normal(weight_OI.shape)
-    noise_OI = torch.from_numpy(normal).to(weight_OI)
-    return weight_OI + size * weight_OI.square().mean().sqrt() * noise_OI
+    normal = generator(seed, MISMATCH, zlib.crc32(name.encode())).standard_normal(weight_XX.shape)
+    noise_XX = torch.from_numpy(normal).to(weight_XX)
+    return weight_XX + size * weight_XX.square().mean().sqrt() * noise_XX

@@ -44,6 +44,7 @@ FIELD = {
 # What a choice asks for that it has no value of.
 UNFINISHED = {
     "pretrained": ["model.path=x"],
+    "fine_tuned": ["model.path=x"],
     "own": ["dataset.path=x", "dataset.verifier=my_module.judge"],
     "reasoning_gym": ["dataset.name=chain_sum"],
 }

@@ -36,8 +36,9 @@ def test_runs_and_their_numbers(tmp_path):
     ]
     assert all(path.parent == tmp_path for path in paths)
     frame = load_runs(tmp_path, keys=["optimizer.learning_rate", "sync"])
-    assert list(frame.columns[:8]) == [
-        "run", "path", "state", "algo", "schedule", "dataset", "seed", "optimizer.learning_rate"
+    assert list(frame.columns[:9]) == [
+        "run", "path", "state", "method", "algo", "schedule", "dataset", "seed",
+        "optimizer.learning_rate",
     ]  # fmt: skip
     assert len(frame) == 2 * 4  # steps 0 to 3
     assert set(frame["state"]) == {"done"}
