@@ -59,10 +59,8 @@ def commands() -> list[str]:
 
 
 def marked(command: str):
-    """All figures, or one with thousands of runs, are minutes of compositions."""
-    slow = re.search(
-        r"rec_experiments (claims .*(micro_batch_size|setting)=|figures stability|report)", command
-    )
+    """All figures at values of their own are a hundred compositions."""
+    slow = re.search(r"rec_experiments claims .*(micro_batch_size|setting)=", command)
     return pytest.param(command, marks=[pytest.mark.long] if slow else [])
 
 

@@ -12,7 +12,7 @@ from rec_experiments.tracking.trackers import schedule_name
 
 # Overrides that a method's label leaves out: those that do not change it, and schedule and seed.
 LEFT_OUT_GROUPS = (
-    *NOT_IDENTITY, "hydra", "sweep", "scale", "setting", "seed", "checkpoint_every", "eval_every",
+    *NOT_IDENTITY, "hydra", "sweep", "scale", "seed", "checkpoint_every", "eval_every",
     "eval_problems", "eval_samples", "kl_every", "micro_batch_size", "micro_batch_tokens",
 )  # fmt: skip
 LEFT_OUT_KEYS = ("sync", "sync.interval", "sync.offset")

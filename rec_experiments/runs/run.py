@@ -22,7 +22,7 @@ from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
 from rec_experiments.tracking.protocol import Tracker
-from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished
+from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished, tracked_name
 from rec_experiments.training.trainer import Trainer
 
 
@@ -56,7 +56,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                 for line in start_messages(experiment, folder, trainer, replaced):
                     reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
-            name = run_label(config, folder.command()) if world.leads else ""
+            name = tracked_name(config, path)
             tracker = tracking.start(name, group_name(config), str(path), config)
             cleanups.append(lambda: tracker.finish(failed=True))
 
@@ -82,8 +82,7 @@ def report_finished(experiment: Experiment, folder: RunFolder, console: Console)
     say(console, f"already finished: {path}{hint}")
     summarise(console, rows, path, on_policy_rows(config, path))
     if folder.world.leads:
-        name = run_label(config, folder.command())
-        for line in track_finished(experiment.tracking, path, name, rows, config):
+        for line in track_finished(experiment.tracking, path, rows, config):
             say(console, line)
 
 

@@ -9,7 +9,7 @@ B: responses in flight. U: their distinct prefixes, which are in the cache.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 
 import torch
@@ -47,7 +47,8 @@ class NativeSampler:
     """Implements `rec_experiments.types.Sampler`. It takes over `model`: pass a copy.
 
     eos_ids: each of them ends a response. pad_id: pads short prompts; any token or None will do.
-    max_rows: the most responses decoded at once, None for CACHE_AT_ONCE.
+    max_rows: the most responses decoded at once, None for CACHE_AT_ONCE. perturb: changes the
+    weights of its argument in place, after each load; None for exactly those loaded.
     A prompt and its response must fit the model's context; the caller checks that.
     """
 
@@ -58,8 +59,12 @@ class NativeSampler:
         pad_id: int | None,
         max_response_tokens: int,
         max_rows: int | None,
+        perturb: Callable[[PreTrainedModel], None] | None = None,
     ) -> None:
         self.model = model.eval().requires_grad_(False)
+        self.perturb = perturb
+        if perturb:
+            perturb(self.model)
         if model.dtype == torch.float32 and "flash" in model.config._attn_implementation:
             model.set_attn_implementation("sdpa")  # flash attention has no float32
         self.eos = torch.tensor(eos_ids, dtype=torch.long, device=model.device)
@@ -81,6 +86,8 @@ class NativeSampler:
         missing = [name for name in missing if own[name].data_ptr() not in loaded]
         if missing or unknown:
             raise ValueError(f"weights do not fit: missing {missing}, unknown {unknown}")
+        if self.perturb:
+            self.perturb(self.model)
 
     @torch.inference_mode()
     def sample(

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rec_experiments.samplers.decoding import NativeSampler
-    from rec_experiments.samplers.mismatched import MismatchedSampler
 
 COLDEST = 1e-3  # a lower temperature overflows the logits of float32
 
@@ -36,7 +35,7 @@ class Native(Piece):
         check_range(self, "bundle_bytes", least=0)
 
     def check(self) -> None:
-        """It needs nothing more."""
+        """It needs nothing that could be missing."""
 
     def bundle(self, model: "PreTrainedModel", tokens: int) -> int:
         """As many batches of `tokens` tokens as fit their keys and values into bundle_bytes, but at
@@ -57,8 +56,14 @@ class Native(Piece):
         from rec_experiments.samplers.decoding import NativeSampler
 
         return NativeSampler(
-            copy.deepcopy(model), eos_ids, pad_id, max_response_tokens, self.max_rows
+            self.copied(model), eos_ids, pad_id, max_response_tokens, self.max_rows, self.perturb
         )
+
+    def copied(self, model: "PreTrainedModel") -> "PreTrainedModel":
+        return copy.deepcopy(model)
+
+    def perturb(self, model: "PreTrainedModel") -> None:
+        """Change the sampler's weights after each load; here they stay those of the trainer."""
 
 
 @dataclass(kw_only=True)
@@ -79,23 +84,13 @@ class Mismatched(Native):
         check_choice(self, "quantization", ("int8", "fp8"), hint=", or null")
         check_range(self, "noise", "noise_seed", least=0)
 
-    def build(
-        self,
-        model: "PreTrainedModel",
-        eos_ids: list[int],
-        pad_id: int | None,
-        max_prompt_tokens: int,
-        max_response_tokens: int,
-    ) -> "MismatchedSampler":
-        """A sampler with a perturbed copy of `model`. Prompts may have any length."""
+    def copied(self, model: "PreTrainedModel") -> "PreTrainedModel":
         import torch
 
-        from rec_experiments.samplers.mismatched import MismatchedSampler
+        own = super().copied(model)
+        return own.to(getattr(torch, self.compute_dtype)) if self.compute_dtype else own
 
-        own = copy.deepcopy(model)
-        if self.compute_dtype:
-            own = own.to(getattr(torch, self.compute_dtype))
-        sampler = MismatchedSampler(own, eos_ids, pad_id, max_response_tokens, self.max_rows)
-        sampler.mismatch = self
-        sampler.load(model.state_dict())
-        return sampler
+    def perturb(self, model: "PreTrainedModel") -> None:
+        from rec_experiments.samplers.mismatch import perturb
+
+        perturb(model, self)

@@ -90,7 +90,7 @@ def gathered(world, path, overrides):
     ("before", "after", "kind"),
     [
         *((2, 1, kind) for kind in KINDS),
-        pytest.param(2, 3, "a moving average", marks=pytest.mark.long),
+        (2, 3, "a moving average"),
     ],
 )
 def test_resplit_state(on, tmp_path, before, after, kind):
@@ -157,7 +157,6 @@ def test_provenance():
     assert provenance.after({}, {"ranks": 2}, 0)["starts"] == [{"ranks": 2, "from_step": 0}]
 
 
-@pytest.mark.long
 def test_command(tmp_path):
     run_on(ALONE, tmp_path / "run", RUN, 4)
     arguments = (*MOVING, *RUN, "ranks=2", f"run_dir={tmp_path / 'run'}", "resplit=true")

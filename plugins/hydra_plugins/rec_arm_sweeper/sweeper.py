@@ -148,7 +148,6 @@ def track(done: list["sweeps.Job"]) -> None:
     """
     from rec_experiments.config import schema
     from rec_experiments.config.experiment import Experiment
-    from rec_experiments.config.labels import run_label
     from rec_experiments.runs.run_folder import RunFolder
     from rec_experiments.tracking.trackers import track_finished
 
@@ -156,9 +155,8 @@ def track(done: list["sweeps.Job"]) -> None:
     for job in done:
         if job.config["tracking"]["kind"] != "none":
             tracking = schema.build(schema.restore(job.config), Experiment).tracking
-            folder = RunFolder(job.path)
-            name = run_label(job.config, folder.command())
-            sent.append(track_finished(tracking, job.path, name, folder.metrics(), job.config))
+            rows = RunFolder(job.path).metrics()
+            sent.append(track_finished(tracking, job.path, rows, job.config))
     if number := sum(map(bool, sent)):
         print(f"tracked {number} runs that were already finished")
         print(*dict.fromkeys(line for lines in sent for line in lines), sep="\n", flush=True)

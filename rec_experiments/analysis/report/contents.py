@@ -27,7 +27,7 @@ from rec_experiments.analysis.results.runs import (
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.config.identity import flat, identity
-from rec_experiments.config.labels import method, run_label
+from rec_experiments.config.labels import run_label
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder, read_config
@@ -60,13 +60,12 @@ class Evaluation:
 class RunPart:
     """A run folder as one row of the page's table, with its curves and responses.
 
-    name: its label, and method that of its method. config: resolved. accuracies: of every
+    name: its label. config: resolved. accuracies: of every
     evaluation. final, reward, kl: as in the figures' statistics, None if never measured. columns:
     its metrics as columns of numbers.
     """
 
     name: str
-    method: str
     path: Path
     places: list[Place]
     config: Config
@@ -205,7 +204,6 @@ def _run_part(run: Run, where: list[Place]) -> RunPart:
     try:
         return RunPart(
             name=run_label(config, command),
-            method=method(config, command),
             path=run.path,
             places=where,
             config=config,

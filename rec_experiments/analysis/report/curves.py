@@ -17,6 +17,7 @@ import numpy as np
 
 from rec_experiments.analysis.figures.style import SOLID, looks
 from rec_experiments.analysis.metrics import catalogue
+from rec_experiments.analysis.regime.arms import names
 from rec_experiments.analysis.report.columns import TOTALS, Column
 from rec_experiments.analysis.report.contents import Contents, FigurePart, RunPart
 from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
@@ -118,7 +119,7 @@ def _figure(part: FigurePart, runs: Sequence[RunPart]) -> dict[str, Any]:
 
 
 def _every_run(runs: Sequence[RunPart]) -> dict[str, Any]:
-    labels, schedules = [run.method for run in runs], [run.schedule for run in runs]
+    labels, schedules = names([run.config for run in runs]), [run.schedule for run in runs]
     arms, columns = sorted(set(labels)), sorted(set(schedules))
     lines = [
         [arms.index(label), columns.index(schedule), number]

@@ -1,6 +1,6 @@
 """The figures as a W&B Report: a panel grid per figure, with a run set per arm.
 
-Runs have their labels as names and the schedule as their group (`tracking=wandb` sets both).
+Runs have the names of their folders and the schedule as their group (`tracking=wandb` sets both).
 So each line of a panel is one arm under one schedule, over seeds. Only saving needs the network.
 """
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rec_experiments import sweeps
-from rec_experiments.config.labels import run_label
 from rec_experiments.errors import UserError
+from rec_experiments.tracking.trackers import tracked_name
 
 COLUMNS, PANEL_HEIGHT = 24, 8  # units of W&B's grid
 PANELS_A_ROW = 2
@@ -32,7 +32,7 @@ def sections(names: list[str], overrides: list[str]) -> list[Section]:
         figure = sweeps.load_figure(name, overrides)
         arms: dict[str, list[str]] = {}
         for job in sweeps.jobs(figure, overrides):
-            arms.setdefault(job.label, []).append(run_label(job.config, job.overrides))
+            arms.setdefault(job.label, []).append(tracked_name(job.config, job.path))
         found.append(
             Section(title=figure.title, caption=figure.caption, panels=figure.panels, arms=arms)
         )

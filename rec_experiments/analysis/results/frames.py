@@ -13,16 +13,8 @@ from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
 
-ABOUT = (
-    "run",
-    "path",
-    "state",
-    "method",
-    "algo",
-    "schedule",
-    "dataset",
-    "seed",
-)  # columns of each run
+# Columns of each run.
+ABOUT = ("run", "path", "state", "method", "algo", "schedule", "dataset", "seed")
 
 
 def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFrame:

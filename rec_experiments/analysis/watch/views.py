@@ -25,14 +25,13 @@ STALLED = 600.0  # seconds without a row until a run that no local process owns 
 class View:
     """The state of a run.
 
-    name: its label. folder: the name of its folder. state: that of status.json, or `stalled` if it
+    name: its label. state: that of status.json, or `stalled` if it
     is running, no local process owns it, and it has written nothing for STALLED seconds. reason:
     why it ended, if known. rows: of metrics.jsonl. seconds_a_step: mean of the last steps.
     seconds_left: of the remaining steps at that speed; None if unknown. alarms: current ones.
     """
 
     name: str
-    folder: str
     state: str
     reason: str
     steps: int
@@ -97,7 +96,6 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
         steps, speed = int(config["steps"]), _seconds_a_step(run.rows)
         return View(
             name=run_label(config, RunFolder(folder).command()),
-            folder=folder.name,
             state=_state(folder),
             reason=str(RunFolder(folder).status().get("reason", "")),
             steps=steps,

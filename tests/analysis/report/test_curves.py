@@ -129,9 +129,12 @@ def test_runs_as_the_script_reads_them(tmp_path):
     assert {"sync.interval", "clip.low"} <= runs["r"]["differs"].keys()
     [scope] = data["scopes"]
     arms = [arm["name"] for arm in scope["arms"]]
-    assert arms == ["GRPO", "GRPO · lr=1e-3", "REINFORCE"]
+    rate = data["usual"]["optimizer.learning_rate"]
+    assert arms == [
+        "GRPO, optimizer.learning_rate=0.001", f"GRPO, optimizer.learning_rate={rate}", "REINFORCE",
+    ]  # fmt: skip
     places = {folders[run]: (arms[a], scope["columns"][c]) for a, c, run in scope["lines"]}
-    assert places["a b"] == places["javascript:alert(1)"] == (arms[0], "interval 20")
+    assert places["a b"] == places["javascript:alert(1)"] == (arms[1], "interval 20")
     assert places["r"] == ("REINFORCE", "offline")
     assert data["interval"][:2] == [None, None]
     assert data["interval"][2] == pytest.approx(12.7062 / math.sqrt(2), rel=1e-5)  # t(.975, 1)

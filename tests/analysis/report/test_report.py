@@ -29,7 +29,6 @@ from rec_experiments.analysis.results.figure_data import FigureData, NoRuns
 from rec_experiments.analysis.results.runs import read_run
 from rec_experiments.cli import report as report_command
 from rec_experiments.cli.main import run_command
-from rec_experiments.config.labels import run_label
 from rec_experiments.errors import UserError
 
 HOSTILE = (
@@ -375,7 +374,7 @@ def test_wandb_sections_are_those_of_the_sweep():
     assert list(section.arms) == list(figure.arms)
     assert section.panels == figure.panels
     jobs = sweeps.jobs(figure, ["seed=0"])
-    assert section.arms == {job.label: [run_label(job.config, job.overrides)] for job in jobs}
+    assert section.arms == {job.label: [job.path.name] for job in jobs}
 
 
 def test_wandb_without_a_key_is_one_line(monkeypatch):

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from rec_experiments.rng import TRAIN
-from rec_experiments.samplers.mismatched import noisy, quantized
+from rec_experiments.samplers.mismatch import noisy, quantized
 from rec_experiments.samplers.native import Mismatched, Native
 from rec_experiments.types import SampleKey
 
