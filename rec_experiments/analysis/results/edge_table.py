@@ -37,6 +37,11 @@ def summary(data: FigureData, table: pandas.DataFrame) -> dict[str, Any]:
         ],
         "survives": {arm: stability.age_survived(table, arm, best) for arm in arms} if best else {},
         "law": law and {"slope": law.slope, "interval": law.interval, "cells": law.cells},
+        "slopes": {
+            arm: {"slope": of_arm.slope, "cells": of_arm.cells}
+            for arm in arms
+            if (of_arm := stability.law(edges, [arm]))
+        },
         "explained": stability.explained(table) if ages > 1 else {},
     }
 
@@ -74,9 +79,9 @@ def sentences(found: dict[str, Any]) -> list[str]:
     """What the table shows beyond its cells."""
     seeds = ", ".join(map(str, found["seeds"]))
     lines = [
-        f"{found['runs']} runs, seeds {seeds}. Cells: collapse rate, its 95 % t interval over "
-        f"seeds, and in brackets its multiple of {BASE}'s at the same age; ≥ or ≤ if the edge of a "
-        "seed is outside the grid."
+        f"{found['runs']} runs, seeds {seeds}. Cells: collapse rate, and in round brackets its "
+        f"multiple of {BASE}'s at the same age, paired by seed; both with their 95 % t interval "
+        "over seeds. ≥ or ≤ if the edge of a seed is outside the grid."
     ]
     if found["best_rate"]:
         lines.append(f"{BEST} ends highest on-policy at a rate of {found['best_rate']:.2g}.")
@@ -84,7 +89,13 @@ def sentences(found: dict[str, Any]) -> list[str]:
         ends = f" [{law['interval'][0]:.2f}, {law['interval'][1]:.2f}]" if law["interval"] else ""
         lines.append(
             f"Collapse rate ∝ age^{law['slope']:.2f}{ends}, over {law['cells']} cells; if it fell "
-            "as 1/age, the exponent would be −1."
+            "as 1/age, the exponent would be −1. Cells beyond the grid are left out."
+        )
+        slopes = sorted(found["slopes"].items(), key=lambda each: each[1]["slope"])
+        lines.append(
+            "Exponent of each method, in brackets its cells: "
+            + ", ".join(f"{arm} {each['slope']:.2f} ({each['cells']})" for arm, each in slopes)
+            + "."
         )
     if found["explained"]:
         shares = ", ".join(f"{value:.2f} by {name}" for name, value in found["explained"].items())
@@ -102,8 +113,14 @@ def _cell(row: dict[str, Any] | None) -> str:
     if row["interval"]:
         text += _interval(row["interval"])
     if row["of_base"] and row["arm"] != BASE:
-        text += f" ({row['of_base'][0]:.1f}×)"
+        multiple, ends = row["of_base"]
+        text += f" ({_times(multiple)}×"
+        text += f" [{_times(ends[0])}, {_times(ends[1])}])" if ends else ")"
     return text
+
+
+def _times(multiple: float) -> str:
+    return f"{multiple:.0f}" if multiple >= 10 else f"{multiple:.1f}"
 
 
 def _interval(ends: Sequence[float]) -> str:

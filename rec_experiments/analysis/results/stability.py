@@ -189,8 +189,8 @@ def law(found: dict[tuple[str, int], Edge], arms: Sequence[str]) -> Law | None:
 
 
 def explained(table: pandas.DataFrame) -> dict[str, float]:
-    """How well one falling curve per method describes the gain, of each of three quantities:
-    `rate × age`, `rate × √age` and the measured `drift` (E[(log ρ)²]).
+    """How well one falling curve per method describes the gain, of each of four quantities: the
+    `rate` alone, `rate × age`, `rate × √age` and the measured `drift` (E[(log ρ)²]).
 
     The share of the variance of the gain within methods that the best monotone curve explains, over
     stale runs at rates from the best one on; at lower rates a higher rate is more learning.
@@ -201,6 +201,7 @@ def explained(table: pandas.DataFrame) -> dict[str, float]:
         parts.append(runs[runs[RATE] >= best])
     stale = pandas.concat(parts).dropna(subset=["drift"])
     quantities = {
+        "rate": stale[RATE],
         "rate × age": stale[RATE] * stale[AGE],
         "rate × √age": stale[RATE] * np.sqrt(stale[AGE]),
         "drift": stale["drift"],

@@ -1,12 +1,13 @@
 """The stability map's numbers against synthetic gains whose edges are known in closed form."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
 import pytest
 
-from rec_experiments.analysis.results import stability
+from rec_experiments.analysis.results import edge_table, stability
 
 RATES = [1e-5 * 2**i for i in range(8)]
 AGES = [0, 4, 19, 49, 149]
@@ -111,3 +112,15 @@ def test_rate_times_age_explains_a_gain_that_depends_on_it():
     explained = stability.explained(table)
     assert explained["rate × age"] == pytest.approx(1)
     assert explained["rate × √age"] < 0.99
+    assert explained["rate"] < explained["rate × √age"]
+
+
+def test_the_table_has_the_exponent_of_each_method():
+    table = synthetic(
+        lambda arm, age, seed: 4e-4 / (max(age, 1) if arm == "REINFORCE" else max(age, 1) ** 0.5)
+    )
+    data = SimpleNamespace(name="x", title="X", arms=["GRPO", "REINFORCE"])
+    found = edge_table.summary(data, table)
+    assert found["slopes"]["REINFORCE"]["slope"] == pytest.approx(-1)
+    assert found["slopes"]["GRPO"]["slope"] == pytest.approx(-0.5)
+    assert "REINFORCE -1.00 (" in edge_table.text(found)
