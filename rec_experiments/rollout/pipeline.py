@@ -34,7 +34,7 @@ class Sequential(Piece):
         return here()
 
     def describe(self) -> str:
-        return "in the training process, in turn with it"
+        return "in the training process, alternating with training"
 
 
 @dataclass(kw_only=True)
