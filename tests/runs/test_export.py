@@ -139,7 +139,7 @@ def test_intervals():
         ("export", ["{tmp}", "{tmp}/out"], "is not a run folder"),
         ("export", ["{run}", "{tmp}/out", "steps=7"], "unrecognized arguments: steps=7"),
         ("evaluate", ["{run}", "step=x"], "step=x: must be a whole number"),
-        ("evaluate", ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
+        ("evaluate", ["{run}", "dataset=math"], "dataset=math: only single values of a run"),
         ("evaluate", ["{run}/missing"], "no such folder"),
         ("evaluate", [], "the following arguments are required: RUN|MODEL"),
         ("evaluate", ["{run}", "seed=[1"], "seed=[1: cannot be read"),
