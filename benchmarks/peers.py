@@ -278,18 +278,18 @@ def checked(rows: list[dict[str, Any]], apart: dict[str, float]) -> list[str]:
 
 
 COLUMNS = {
-    "contestant": "{contestant}",
+    "program": "{contestant}",
     "steps/s": "{steps_per_second:.2f}",
-    "time by ours": "{times_ours:.2f}",
+    "time ÷ ours": "{times_ours:.2f}",
     "range": "{times_ours_range[0]:.2f}–{times_ours_range[1]:.2f}",
     "sampled tokens/s": "{sampled_per_second:,.0f}",
     "trained tokens/s": "{trained_per_second:,.0f}",
-    "tokens a step": "{tokens_per_step:.0f}",
-    "peak MB": "{peak_mb:.0f}",
-    "start s": "{start_cpu_seconds:.1f}",
+    "tokens per step": "{tokens_per_step:.0f}",
+    "peak, MB": "{peak_mb:.0f}",
+    "start-up, s": "{start_cpu_seconds:.1f}",
     "outside products": "{outside:.0%}",
 }
-OF_TRAINING = ("trained tokens/s", "outside products")  # vLLM's own kernels tell no profiler
+OF_TRAINING = ("trained tokens/s", "outside products")  # a profiler does not see vLLM kernels
 
 
 def table(rows: list[dict[str, Any]], trains: bool) -> list[str]:
@@ -309,17 +309,21 @@ def about(threads: int, rounds: int) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
     return (
         f"{datetime.date.today()}, {os.cpu_count()} cores of {platform.machine()}, "
-        f"Python {platform.python_version()}, {versions}; {threads} thread(s), the allocator of "
-        f"the C library with no variable set; medians of {rounds} rounds, in processor seconds."
+        f"Python {platform.python_version()}, {versions}; {threads} thread(s), the C library's "
+        f"allocator with its defaults; medians of {rounds} rounds, in processor seconds."
     )
 
 
 def markdown(found: dict[str, Any]) -> str:
     """The page of all workloads that were measured."""
-    parts = ["# Peers", "", "Written by `make bench-peers`; [how to read it](performance.md)."]
+    parts = [
+        "# Speed of other projects",
+        "",
+        "`make bench-peers` writes this page. [Speed](performance.md) explains the tables.",
+    ]
     for each in found.values():
         apart = max(each["gradient_apart"].values(), default=0.0)
-        same = f" First gradients agree to {apart:.0e} of their length." if apart else ""
+        same = f" The first gradients agree to {apart:.0e} of their norm." if apart else ""
         wrong = [f"Not the same work: {line}." for line in each["not_the_same"]]
         parts += [
             "",

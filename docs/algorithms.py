@@ -24,7 +24,7 @@ def page() -> str:
     with composing():
         base = compose("algorithm", ["algo=reinforce"])
         chosen = {name: compose("algorithm", [f"algo={name}"]) for name in notes}
-    table = ["| preset | what it does |", "| --- | --- |"]
+    table = ["| Preset | Effect |", "| --- | --- |"]
     table += [f"| [`{name}`](#{name}) | {notes[name]['effect']} |" for name in notes]
     sections = [section(name, config, base, notes[name]) for name, config in chosen.items()]
     template = (HERE / "algorithms.template").read_text()
@@ -44,8 +44,9 @@ def read(name: str) -> Any:
 
 
 def names_table(rows: list[dict[str, Any]]) -> list[str]:
-    """What else a preset's name stands for, row by row."""
-    lines = ["| name | the preset | elsewhere | who | here |", "| --- | --- | --- | --- | --- |"]
+    """A row for each other objective that goes by a preset's name."""
+    head = ["Name", "The preset", "The other objective", "Used by", "How to get it here"]
+    lines = [f"| {' | '.join(head)} |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         here = [f"`algo={' '.join(row['here'])}`"] if row["here"] else ["–"]
         here += [row["why"][:1].upper() + row["why"][1:]] if "why" in row else []
@@ -58,11 +59,11 @@ def names_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def comparison(peer: str, found: dict[str, Any]) -> str:
-    """What a peer computes beside ours, row by row."""
+    """A row for each loss of a peer: the equal preset, or why there is none."""
     lines = [
         f"### {peer} {found['version']}, `{found['what']}`",
         "",
-        "| there | here | gradient | |",
+        "| Its settings | The preset | Gradient | Note |",
         "| --- | --- | --- | --- |",
     ]
     for row in found["rows"]:
@@ -75,16 +76,15 @@ def comparison(peer: str, found: dict[str, Any]) -> str:
 
 
 def section(name: str, config: Any, base: Any, note: dict[str, Any]) -> str:
-    """One preset: its formula, its choices, its source, and who else has it."""
+    """One preset: its source, effect, formula and choices, and other implementations."""
     pieces = schema.build(config, Pieces)
-    effect = note["effect"][:1].upper() + note["effect"][1:]
     changed = changes(config, base)
-    lines = [f"## {name}", "", f"{pieces.algo.name} ({pieces.algo.source}). {effect}.", ""]
+    lines = [f"## {name}", "", f"{pieces.algo.name} ({pieces.algo.source}) {note['effect']}.", ""]
     lines += ["```", *words.describe(pieces.algorithm()), "```", ""]
     if changed:
-        lines.append(f"Other than REINFORCE's: {', '.join(changed)}.")
+        lines.append(f"Differs from REINFORCE in: {', '.join(changed)}.")
     if roles := sorted(pieces.algorithm().needs.logps):
-        lines.append(f"Reads {', '.join(f'`{role}_logp`' for role in roles)}.")
+        lines.append(f"Needs {', '.join(f'`{role}_logp`' for role in roles)}.")
     lines.append(f"Checked against {note['checked']}.")
     if peers := note.get("peers"):
         lines += ["", *(f"- {peer}." for peer in peers)]

@@ -61,5 +61,5 @@ def explained() -> Iterator[None]:
             raise
         raise UserError(
             f"deterministic=true: {operation}{NO_KERNEL} on this device; use deterministic=false, "
-            "and give up bit-identical resumes"
+            "which gives up bit-identical resumes"
         ) from error

@@ -1,4 +1,4 @@
-"""The types that all rooms share: a sample on its way from prompt to gradient step.
+"""The types that all packages share: a sample on its way from prompt to gradient step.
 
 The name of a tensor ends in its shape: one letter per dimension, 1 for a dimension of size 1.
 Within a function each letter has one value; the tests check this at every call.

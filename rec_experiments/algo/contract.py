@@ -53,8 +53,8 @@ def check(algorithm: Algorithm) -> None:
         _has_shape(piece, result, batch.mask_BT)
         if constant and result.requires_grad:
             raise UserError(
-                f"{type(piece).__name__}: gave a tensor with a gradient; must be without "
-                "(.detach())"
+                f"{type(piece).__name__}: returned a tensor with a gradient; it must have "
+                "none (.detach())"
             )
         return result
 
@@ -129,15 +129,15 @@ def _call(piece: Callable[..., Any], *arguments: Any) -> Any:
         reason = f"reads {error.name}, which its `needs` does not declare"
         raise UserError(f"{name}: {reason}") from error
     if [tensor._version for tensor in given] != before:
-        raise UserError(f"{name}: changes a tensor that it was given; make a copy")
+        raise UserError(f"{name}: changes one of its input tensors; make a copy")
     return result
 
 
 def _has_shape(piece: object, result: Any, promised: Tensor) -> None:
     shape = getattr(result, "shape", None)
     if shape != promised.shape:
-        gave = type(result).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
+        returned = type(result).__name__ if shape is None else f"a tensor of shape {tuple(shape)}"
         raise UserError(
-            f"{type(piece).__name__}: gave {gave}; must be a tensor of shape "
+            f"{type(piece).__name__}: returned {returned}; must be a tensor of shape "
             f"{tuple(promised.shape)}, by responses{' and tokens' if promised.ndim == 2 else ''}"
         )

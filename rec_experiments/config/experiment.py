@@ -132,7 +132,7 @@ class Experiment(Pieces):
                 f"prompts that are drawn for a batch of batch_size={self.batch_size}"
             )
         if self.resplit and not self.run_dir:
-            raise ValueError("resplit=true: needs run_dir, the folder of the run to go on with")
+            raise ValueError("resplit=true: needs run_dir, the folder of the run to continue")
         check_choice(self, "device", ("auto", "cpu", "cuda"))
 
     def _refuse_policies_that_nobody_reads(self) -> None:
@@ -140,7 +140,7 @@ class Experiment(Pieces):
         if not self.proximal.of_batch and "proximal" not in algorithm.needs.logps:
             raise ValueError(
                 f"proximal={self.proximal.kind}: no piece of the algorithm reads it; choose one "
-                "that does, as ratio=proximal, or leave it at batch_start"
+                "that does, as in ratio=proximal, or leave it at batch_start"
             )
         if self.reference.swap_every and not (self.kl_every or algorithm.needs_reference):
             raise ValueError(

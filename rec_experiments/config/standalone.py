@@ -33,7 +33,7 @@ def algorithm(preset: str, *overrides: str) -> "StandaloneAlgorithm":
     for override in overrides:
         group = override.lstrip("+~").partition("=")[0].partition(".")[0]
         if group in OF_A_RUN:
-            raise UserError(f"{override}: configures a run, and this is only its loss")
+            raise UserError(f"{override}: configures a run; this is only a loss")
     with composing():
         config = compose("algorithm", [f"algo={preset}", *overrides])
     pieces = schema.build(config, Pieces)

@@ -36,7 +36,9 @@ class Source:
     def check(self, name: str, path: str | None) -> None:
         """Raise ValueError if there is no place to read from. name: of this source's key."""
         if self.hub is None and path is None:
-            raise ValueError("path=null: must be a local folder or file, for there is no hub name")
+            raise ValueError(
+                "path=null: must be a local folder or file, because no hub name is given"
+            )
         if self.hub is not None and not HUB_NAME.fullmatch(self.hub):
             raise ValueError(
                 f"{name}.hub={self.hub}: must be OWNER/NAME or OWNER/NAME/FILE on the Hugging Face "

@@ -63,8 +63,8 @@ class ReasoningGym(TextDataset):
         TextDataset.__post_init__(self)
         if (self.name is None) == (self.stages is None):
             raise ValueError(
-                f"name={self.name or 'null'}: must be a data set of reasoning-gym, as lcm, or "
-                "null if there are stages"
+                f"name={self.name or 'null'}: must be a data set of reasoning-gym, such as lcm, "
+                "or null if there are stages"
             )
         if self.stages is not None and (self.parameters or not self.stages):
             raise ValueError("stages: must be at least one, each with its own parameters")

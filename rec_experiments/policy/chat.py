@@ -40,7 +40,7 @@ class ChatTemplate:
         self.eos_ids = sorted({i for i in [*stops, tokenizer.eos_token_id] if i is not None})
         if not self.eos_ids:
             raise UserError(
-                f"model.path={tokenizer.name_or_path}: names no end token, so no response would "
+                f"model.path={tokenizer.name_or_path}: has no end token, so no response would "
                 "end; put eos_token_id into generation_config.json of a local copy"
             )
         # Padding is never attended to, so any id will do.

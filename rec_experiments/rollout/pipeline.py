@@ -34,7 +34,7 @@ class Sequential(Piece):
         return here()
 
     def describe(self) -> str:
-        return "in the training process, in turn with it"
+        return "in the training process, alternating with training"
 
 
 @dataclass(kw_only=True)
@@ -99,7 +99,7 @@ def device_number(name: str, own: torch.device, count: int, ranks: int) -> int |
         if name != "auto":
             raise UserError(
                 f"pipeline.device={name}: the run is on {own.type}, and another type of device "
-                "would give other bits; use pipeline.device=auto"
+                "rounds differently; use pipeline.device=auto"
             )
         return None
     if name == "auto":
@@ -107,7 +107,7 @@ def device_number(name: str, own: torch.device, count: int, ranks: int) -> int |
             raise UserError(
                 f"pipeline.device=auto: {ranks} ranks and the processes that draw for them need "
                 f"{2 * ranks} CUDA devices, and this machine has {count}; name the device that "
-                "all draw on, as in pipeline.device=cuda:0, or use pipeline=sequential"
+                "all of them use, as in pipeline.device=cuda:0, or use pipeline=sequential"
             )
         return (own.index or 0) + ranks
     number = int(name.removeprefix("cuda:"))

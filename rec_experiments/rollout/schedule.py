@@ -66,7 +66,7 @@ class Schedule:
             return "on-policy: staleness 0"
         first = self.offset * updates
         last = (self.offset + self.interval) * updates - 1
-        steps = f"constant {first}" if first == last else f"cycling {first} to {last}"
+        steps = f"{first}" if first == last else f"from {first} to {last}"
         return (
             f"interval {self.interval}, offset {self.offset}: staleness {steps} gradient steps"
             + (f" after the first {self.offset} batches" if self.offset else "")

@@ -1,7 +1,7 @@
 """Checkpoints of a run: checkpoints/step_NNNNNNNN, the newest two.
 
 A checkpoint is a folder with one file per rank, each with its digest. It is written under another
-name and renamed once all ranks are done, so it is complete or absent. A damaged one is passed over.
+name and renamed once all ranks are done, so it is complete or absent. A damaged one is skipped.
 
 The format is our own. torch.distributed.checkpoint loads flipped bytes without an error, reports a
 full disk as "unexpected pos", and takes four times as long for a small model. Checkpoints of
@@ -134,8 +134,8 @@ class Checkpoints:
             if ranks != size:
                 if not resplit:
                     raise UserError(
-                        f"checkpoint {folder}: is split among {ranks} ranks, and here are {size}; "
-                        "resplit=true goes on from it, not bit for bit"
+                        f"checkpoint {folder}: was written by {ranks} ranks, and this run has "
+                        f"{size}; resplit=true continues from it, but not bit for bit"
                     )
                 identity = identity and {**identity, "ranks": ranks}
             return self._read(folder, ranks, identity), damaged

@@ -1,6 +1,7 @@
 """Output for the user: a description of the run, its progress, a final table, a plot."""
 
 import io
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,8 +68,14 @@ def labelled(label: str, text: str) -> list[str]:
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line with control characters made visible."""
-    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+    """Print a line with control characters made visible. A terminal gets whole words."""
+    text = printable(line)
+    if console.is_terminal:
+        text = textwrap.fill(
+            text, console.width, subsequent_indent=" " * 12,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class Reporter:

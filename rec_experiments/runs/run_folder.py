@@ -110,7 +110,7 @@ class RunFolder:
         found = read_object(self.path / CONFIG)
         if not found.keys() >= OF_EVERY_RUN:
             raise UserError(
-                f"run_dir={self.path}: its {CONFIG} is no run's; choose another run_dir"
+                f"run_dir={self.path}: its {CONFIG} is not that of a run; choose another run_dir"
             )
         wanted = identity(config)
         if config.get("resplit"):

@@ -26,14 +26,14 @@ def experiment_of(run: Path, overrides: list[str]) -> Experiment:
     """The experiment of a run folder, with other values. Raises UserError for a folder that is
     none, and for an override that is not of a single value."""
     if not (run / CONFIG).is_file():
-        raise UserError(f"{run}: is no run folder; it has no {CONFIG}")
+        raise UserError(f"{run}: is not a run folder; it has no {CONFIG}")
     config: Any = _restored(run)
     for override in overrides:
         key, _, _ = override.partition("=")
         if key in config and OmegaConf.is_config(config[key]):
             raise UserError(
-                f"{override}: of a run only single values can be changed, as {key}.KEY=…; export "
-                "the run, and evaluate its folder on another data set"
+                f"{override}: only single values of a run can be changed, as in {key}.KEY=…; "
+                "export the run to evaluate it on another data set"
             )
     try:
         config = OmegaConf.merge(config, OmegaConf.from_dotlist(overrides))
@@ -95,7 +95,7 @@ def read_state(folder: Path, step: int | None) -> State:
     for each in steps if step is None else [step]:
         if (state := checkpoints.read(each)) is not None:
             for name in damaged:
-                print(f"checkpoint {name} is damaged and was passed over", file=sys.stderr)
+                print(f"checkpoint {name} is damaged and was skipped", file=sys.stderr)
             return state
         damaged.append(checkpoints.of(each).name)
     other = "there is no other one" if step is None else "was asked for"

@@ -68,8 +68,8 @@ class SlowFast(Updates):
         until = ""
         if self.threshold is not None:
             until = (
-                f"; one epoch a batch once the entropy is {self.threshold:g} deviations from its "
-                f"mean over {self.window} batches"
+                f"; one epoch per batch once the entropy is {self.threshold:g} standard deviations "
+                f"from its mean over {self.window} batches"
             )
         return (
             f"{Updates.describe(self)}, {self.epochs - 1} fast and one slow, which starts at "

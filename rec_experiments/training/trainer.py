@@ -117,7 +117,7 @@ class Trainer:
         gradient steps taken and the batch in use; (0, None) without a checkpoint."""
         state, damaged = store.load_checkpoint(self.resplit)
         for name in damaged:
-            note(f"checkpoint {name} is damaged and was passed over")
+            note(f"checkpoint {name} is damaged and was skipped")
         if state is None:
             store.rewind(-1)
             return 0, None

@@ -53,8 +53,8 @@ class Updates(Piece):
 
     def describe(self) -> str:
         if self.per_batch == 1:
-            return "one gradient step a batch"
+            return "one gradient step per batch"
         return (
-            f"{self.per_batch} gradient steps a batch: {self.epochs} epochs x "
+            f"{self.per_batch} gradient steps per batch: {self.epochs} epochs x "
             f"{self.mini_batches} mini-batches"
         )

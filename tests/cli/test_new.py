@@ -123,7 +123,7 @@ def test_dataset_from_the_wheel(outsider):
         (("dataset", "gsm8k"), "dataset=gsm8k exists already"),
         (("algorithm", "there"), "there: exists already"),
         (("algorithm", "mine", "cap=3"), "unrecognized arguments: cap=3"),
-        (("task", "mine"), "new task: is called now: new dataset mine"),
+        (("task", "mine"), "new task: is now called new dataset mine"),
     ],
     ids=" ".join,
 )

@@ -310,12 +310,12 @@ def test_a_choice_that_cannot_be_read_is_told(installed, text, reason):
 
 
 SPOILED = {
-    "log_ratio_BT.exp()": "gave NoneType; must be a tensor of shape (6, 4), by responses and",
-    "return 1.0": "gave float; must be a tensor of shape (6, 4)",
-    "return log_ratio_BT.sum(1, keepdim=True)": "gave a tensor of shape (6, 1); must be a tensor",
-    "return log_ratio_BT.exp_()": "changes a tensor that it was given; make a copy",
-    "batch.mask_BT.zero_(); return log_ratio_BT": "changes a tensor that it was given",
-    "return (batch.logp_BT - batch.logps['behavior']).exp()": "gave a tensor with a gradient",
+    "log_ratio_BT.exp()": "returned NoneType; must be a tensor of shape (6, 4), by responses and",
+    "return 1.0": "returned float; must be a tensor of shape (6, 4)",
+    "return log_ratio_BT.sum(1, keepdim=True)": "returned a tensor of shape (6, 1); must",
+    "return log_ratio_BT.exp_()": "changes one of its input tensors; make a copy",
+    "batch.mask_BT.zero_(); return log_ratio_BT": "changes one of its input tensors",
+    "return (batch.logp_BT - batch.logps['behavior']).exp()": "returned a tensor with a gradient",
     "return batch.logps['reference']": "reads reference, which its `needs` does not declare",
 }
 

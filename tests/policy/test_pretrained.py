@@ -235,7 +235,7 @@ def test_template_refuses_the_prompt(folders):
 def test_no_end_token(folders):
     model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
     model.generation_config.eos_token_id = made.eos_token = None
-    with pytest.raises(UserError, match="names no end token"):
+    with pytest.raises(UserError, match="has no end token"):
         ChatTemplate(made, model)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rec_experiments.runs.display import PANELS, curves, draw_curves, summarise
+from rec_experiments.runs.display import PANELS, curves, draw_curves, say, summarise
 
 STEPS = 100
 
@@ -50,6 +50,15 @@ def test_the_file_is_whole_or_absent(tmp_path):
     draw_curves(rows(1.0), "a title", tmp_path / "curves.png")
     assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_terminal_gets_whole_words():
+    console = Console(file=io.StringIO(), force_terminal=True, width=40)
+    words = ["data", *["number"] * 9, "a_path/" * 9]
+    say(console, " ".join(words))
+    lines = console.file.getvalue().splitlines()
+    assert " ".join(lines).split() == words
+    assert all(len(line) <= 40 for line in lines if "path" not in line)
 
 
 def accuracies(*values: float) -> list[dict]:

@@ -55,7 +55,7 @@ def damaged(done, tmp_path):
     return tmp_path / "damaged"
 
 
-PASSED_OVER = "checkpoint step_00000003 is damaged and was passed over\n"
+PASSED_OVER = "checkpoint step_00000003 is damaged and was skipped\n"
 
 
 def test_a_damaged_state_is_passed_over(done, damaged, tmp_path, capsys):
@@ -136,10 +136,10 @@ def test_intervals():
         ("export", ["{run}"], "the following arguments are required: OUT"),
         ("export", ["{run}", "{tmp}/out", "step=7"], "step=7: has no checkpoint; allowed: 3, 2"),
         ("export", ["{run}", "{tmp}"], "exists already"),
-        ("export", ["{tmp}", "{tmp}/out"], "is no run folder"),
+        ("export", ["{tmp}", "{tmp}/out"], "is not a run folder"),
         ("export", ["{run}", "{tmp}/out", "steps=7"], "unrecognized arguments: steps=7"),
         ("evaluate", ["{run}", "step=x"], "step=x: must be a whole number"),
-        ("evaluate", ["{run}", "dataset=math"], "dataset=math: of a run only single values"),
+        ("evaluate", ["{run}", "dataset=math"], "dataset=math: only single values of a run"),
         ("evaluate", ["{run}/missing"], "no such folder"),
         ("evaluate", [], "the following arguments are required: RUN|MODEL"),
         ("evaluate", ["{run}", "seed=[1"], "seed=[1: cannot be read"),

@@ -234,7 +234,7 @@ def test_checkpoint_damaged_on_one_rank(ranks, tmp_path):
     file.write_bytes(file.read_bytes()[:-1])
     resumed = ranks(run_on, tmp_path / "cut", OFF_POLICY)
     for _, _, _, notes in resumed:
-        assert f"checkpoint {newest.name} is damaged and was passed over" in notes
+        assert f"checkpoint {newest.name} is damaged and was skipped" in notes
         assert "resumed after gradient step 2" in notes
     assert_same(resumed, entire)
 

@@ -177,7 +177,9 @@ def test_older_state_without_resplit(on, tmp_path):
     on(2, run_on, path, RUN, 4)
     on(1, run_on, path, (*RUN, "resplit=true", f"run_dir={path}"))
     (path / "checkpoints" / "step_00000006" / "rank_0.pt").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step_00000003: is split among 2 ranks, and here are 1; "):
+    with pytest.raises(
+        UserError, match=r"step_00000003: was written by 2 ranks, and this run has 1; "
+    ):
         run_on(ALONE, path, RUN)
 
 

@@ -169,8 +169,8 @@ def test_resume_of_two_ranks(ranks, tmp_path):
 def test_describe():
     words = experiment("algo=sfpo").updates.describe()
     assert words == (
-        "4 gradient steps a batch: 4 epochs x 1 mini-batches, 3 fast and one slow, which starts at "
-        "θ_0 + 0.8 (θ_3 − θ_0); one epoch a batch once the entropy is 1 deviations from its mean "
-        "over 30 batches"
+        "4 gradient steps per batch: 4 epochs x 1 mini-batches, 3 fast and one slow, which starts "
+        "at θ_0 + 0.8 (θ_3 − θ_0); one epoch per batch once the entropy is 1 standard deviations "
+        "from its mean over 30 batches"
     )
     assert experiment("algo=sfpo", "updates.threshold=null").updates.describe().endswith("− θ_0)")

@@ -14,21 +14,21 @@ Verdicts = Mapping[str, list[Verdict]]
 WIDTH = 100  # characters in a line of text
 HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (
-    "δ is the smallest effect that matters: a fifth of what REINFORCE (for arXiv 2505.22257 GRPO) "
-    "gains on-policy at the same scale and rate, mean over seeds. For a ratio (/) it is a factor",
+    "δ is the smallest effect that matters: a fifth of the on-policy gain of REINFORCE (GRPO for "
+    "arXiv 2505.22257) at the same scale and rate, mean over seeds. For a ratio (/) it is a factor",
     "[95 %] is the t interval of the mean over seeds. Two arms are compared seed by seed; the mean "
     "of a ratio is geometric",
-    "supported: the interval excludes 0 and reaches beyond δ on the claimed side (alike: it lies "
-    "within ±δ; not lower: above −δ), every premise holds, and the control is on its side",
-    "contradicted: the same on the other side, or the control is on the wrong side. "
+    "supported: the interval excludes 0 and extends beyond δ in the claimed direction (alike: it "
+    "lies within ±δ; not lower: it lies above −δ), every premise holds, and the control agrees",
+    "contradicted: the interval does so in the opposite direction, or the control disagrees. "
     "no difference above δ: the interval lies within ±δ",
-    "premise not met: without the premise the claim says nothing here. undecided: the interval is "
-    "too wide; how many seeds would decide is a range, from the interval of the variance, or is "
-    "not given. not run: runs are missing",
+    "premise not met: the claim says nothing about these runs. undecided: the interval is too "
+    "wide; the number of seeds that would decide is a range, from the interval of the variance, "
+    "or is not given. not run: runs are missing",
 )
 CURVES = (
-    "the paper's curves: the points that the papers' texts name, read before any run. One curve "
-    "stands for six equal seeds. Their captions and words are the source, not the pictures"
+    "the paper's curves: points that the papers' captions and text name, not read from the "
+    "pictures, and collected before any run. One curve stands for six equal seeds"
 )
 
 

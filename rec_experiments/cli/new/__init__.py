@@ -47,7 +47,7 @@ def create(kind: str, name: str, parent: Path) -> Path:
     or cannot be written.
     """
     if kind in FORMER_KINDS:
-        raise UserError(f"new {kind}: is called now: new {FORMER_KINDS[kind]} {name}")
+        raise UserError(f"new {kind}: is now called new {FORMER_KINDS[kind]} {name}")
     if kind not in KINDS:
         raise UserError(f"new {kind}: no such kind; allowed: {', '.join(KINDS)}")
     folder = parent / name
