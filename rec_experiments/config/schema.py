@@ -52,7 +52,7 @@ from rec_experiments.policy.protocol import ModelChoice
 from rec_experiments.rollout import replay, reward
 from rec_experiments.rollout.pipeline import Overlap, Sequential
 from rec_experiments.rollout.protocol import Pipeline
-from rec_experiments.rollout.schedule import Schedule
+from rec_experiments.rollout.schedule import InFlight, Schedule
 from rec_experiments.samplers.native import Mismatched, Native
 from rec_experiments.samplers.protocol import SamplerChoice
 from rec_experiments.samplers.vllm import Vllm
@@ -177,7 +177,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "noise": reward.FlipNoise,
         "clipped": reward.ClippedReward,
     },
-    "sync": {"schedule": Schedule},
+    "sync": {"schedule": Schedule, "in_flight": InFlight},
     "model": {"tiny": Tiny, "pretrained": Pretrained, "fine_tuned": FineTuned},
     "dataset": {
         "arithmetic": Arithmetic,

@@ -18,6 +18,7 @@ from rec_experiments.training.metrics import (
     group_metrics,
     rollout_metrics,
     throughput_metrics,
+    token_version_metrics,
 )
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.protocol import Optimizer, Row, RunStore
@@ -162,13 +163,15 @@ class Trainer:
         groups = self.updates.groups(index, batch.groups[-1] + 1, self.seed)
         rollouts = batch.of_groups(groups)
         gradient = self.gradient if kl else self.gradient.without_kl()
-        mini_batch = MiniBatch.of(rollouts, gradient.algorithm, index, self.seed, self.model)
+        trained = self.rollouts.schedule.trained(rollouts, index.step)
+        mini_batch = MiniBatch.of(trained, gradient.algorithm, index, self.seed, self.model)
         dtype = gradient.forward.compute_dtype
         with on_device(gradient.others.values(), self.world.device, dtype):
             log = gradient.accumulate(self.model, mini_batch)
         log = TokenLog.joined(self.world.gather(log.cpu()))
         row = {
             **rollout_metrics(rollouts, index),
+            **token_version_metrics(trained, index),
             **group_metrics(rollouts, mini_batch.advantages),
             **log.reduce(),
         }
