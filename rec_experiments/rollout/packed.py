@@ -40,7 +40,7 @@ def pack(rollouts: Rollouts) -> Packed:
         "redrawn": rollouts.redrawn,
         "drawn": rollouts.drawn,
         "seconds": rollouts.seconds,
-        **({"token_versions": _flat(by_token, TOKENS)} if by_token else {}),
+        **({"token_versions": _flat(by_token, TOKENS)} if by_token is not None else {}),
     }
 
 

@@ -11,8 +11,9 @@ PipelineRL (arXiv 2509.19128) and AReaL (arXiv 2505.24298).
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from enum import Enum
+from statistics import fmean
 
-from rec_experiments.types import Piece, Rollouts, check_choice, check_range
+from rec_experiments.types import Piece, Response, Rollouts, check_choice, check_range
 
 
 class Phase(Enum):
@@ -64,6 +65,11 @@ class Schedule:
     def trained(self, rollouts: Rollouts, step: int) -> Rollouts:
         """The rollouts as gradient step number `step` trains on them."""
         return rollouts
+
+    def metrics(self, trained: Rollouts, step: int) -> dict[str, float]:
+        """Metrics of rollouts as gradient step number `step` trains on them, besides those of whole
+        responses."""
+        return {}
 
     def staleness(self, batch: int) -> int:
         """Batches that the policy is trained on between drawing `batch` and consuming it."""
@@ -149,9 +155,8 @@ class InFlight(Schedule, Piece):
         assert rollouts.token_versions is not None
         responses, results = rollouts.responses, rollouts.results
         if self.late == "drop":
-            budget = self.versions * self.tokens
             results = [
-                replace(result, dropped=len(response.tokens) > budget)
+                replace(result, dropped=self._is_late(response))
                 for result, response in zip(results, responses, strict=True)
             ]
         if self.max_age is not None:
@@ -161,6 +166,31 @@ class InFlight(Schedule, Piece):
                 for response, versions in zip(responses, rollouts.token_versions, strict=True)
             ]
         return replace(rollouts, responses=responses, results=results)
+
+    def _is_late(self, response: Response) -> bool:
+        return len(response.tokens) > self.versions * self.tokens
+
+    def metrics(self, trained: Rollouts, step: int) -> dict[str, float]:
+        assert trained.token_versions is not None
+        rows = list(zip(trained.responses, trained.token_versions, trained.results, strict=True))
+        late = [result.accuracy for response, _, result in rows if self._is_late(response)]
+        in_time = [len(each.tokens) for each in trained.responses if not self._is_late(each)]
+        ages = [
+            step - version
+            for response, versions, result in rows
+            for version, live in zip(versions, response.mask, strict=True)
+            if live and not result.dropped
+        ]
+        several = [versions[0] < versions[-1] for versions in trained.token_versions]
+        found = {
+            "train/several_versions": fmean(several),
+            "train/late": len(late) / len(rows),
+            "train/late_accuracy": fmean(late) if late else None,
+            "train/in_time_length": fmean(in_time) if in_time else None,
+            "train/token_age": fmean(ages) if ages else None,
+            "train/token_age_max": max(ages, default=None),
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def describe(self, updates: int) -> str:
         oldest = (self.offset + self.versions) * updates - 1

@@ -177,31 +177,6 @@ def rollout_metrics(rollouts: Rollouts, index: StepIndex) -> dict[str, float]:
     }
 
 
-def token_version_metrics(rollouts: Rollouts, index: StepIndex) -> dict[str, float]:
-    """Ages of the tokens that a schedule in flight trains on, in gradient steps, and the responses
-    that it leaves out. Empty for whole responses."""
-    if rollouts.token_versions is None:
-        return {}
-    rows = list(zip(rollouts.responses, rollouts.token_versions, rollouts.results, strict=True))
-    kept = [len(response.tokens) for response, _, result in rows if not result.dropped]
-    ages = [
-        index.step - version
-        for response, versions, result in rows
-        if not result.dropped
-        for version, live in zip(versions, response.mask, strict=True)
-        if live
-    ]
-    row = {
-        "train/several_versions": _mean([versions[0] < versions[-1] for _, versions, _ in rows]),
-        "train/dropped": _mean([result.dropped for _, _, result in rows]),
-    }
-    if kept:
-        row["train/kept_length"] = _mean(kept)
-    if ages:
-        row |= {"train/token_age": _mean(ages), "train/token_age_max": max(ages)}
-    return row
-
-
 def throughput_metrics(
     batch: Rollouts, mini_batch: Rollouts, index: StepIndex, seconds: float
 ) -> dict[str, float]:

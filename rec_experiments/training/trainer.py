@@ -18,7 +18,6 @@ from rec_experiments.training.metrics import (
     group_metrics,
     rollout_metrics,
     throughput_metrics,
-    token_version_metrics,
 )
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.protocol import Optimizer, Row, RunStore
@@ -163,7 +162,8 @@ class Trainer:
         groups = self.updates.groups(index, batch.groups[-1] + 1, self.seed)
         rollouts = batch.of_groups(groups)
         gradient = self.gradient if kl else self.gradient.without_kl()
-        trained = self.rollouts.schedule.trained(rollouts, index.step)
+        schedule = self.rollouts.schedule
+        trained = schedule.trained(rollouts, index.step)
         mini_batch = MiniBatch.of(trained, gradient.algorithm, index, self.seed, self.model)
         dtype = gradient.forward.compute_dtype
         with on_device(gradient.others.values(), self.world.device, dtype):
@@ -171,7 +171,7 @@ class Trainer:
         log = TokenLog.joined(self.world.gather(log.cpu()))
         row = {
             **rollout_metrics(rollouts, index),
-            **token_version_metrics(trained, index),
+            **schedule.metrics(trained, index.step),
             **group_metrics(rollouts, mini_batch.advantages),
             **log.reduce(),
         }

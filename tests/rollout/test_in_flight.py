@@ -8,7 +8,6 @@ tests/rollout/test_overlap.py holds that overlapped and resumed runs are the sam
 """
 
 import copy
-import dataclasses
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from rec_experiments.errors import UserError
 from rec_experiments.rollout.schedule import InFlight, Phase
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.training.gradient import MiniBatch
-from rec_experiments.training.metrics import token_version_metrics
 from rec_experiments.types import LossInput, Response, Rollouts, StepIndex, VerifierResult
 
 FLIGHT = (
@@ -146,7 +144,7 @@ ROLLOUTS = Rollouts(
     index=5,
     prompts=[[1]] * 3,
     responses=[Response([7] * n, [-1.0] * n, True, [True] * n) for n in (3, 12, 13)],
-    results=[VerifierResult(1.0, 1.0), VerifierResult(0.0, 0.0), VerifierResult(0.0, 0.0)],
+    results=[VerifierResult(1.0, 1.0), VerifierResult(0.0, 0.0), VerifierResult(1.0, 1.0)],
     groups=[0, 0, 0],
     versions=[3, 3, 3],
     token_versions=[[3] * 3, [3] * 4 + [4] * 4 + [5] * 4, [3] * 4 + [4] * 4 + [5] * 5],
@@ -159,12 +157,18 @@ def test_late_responses_are_dropped():
     assert schedule().trained(ROLLOUTS, 5) == ROLLOUTS
     trained = schedule(late="drop").trained(ROLLOUTS, 5)
     assert [result.judged for result in trained.results] == [True, True, False]
-    row = token_version_metrics(trained, INDEX)
-    assert row["train/dropped"] == 1 / 3
-    assert row["train/kept_length"] == 7.5
-    assert row["train/several_versions"] == 2 / 3
-    assert row["train/token_age"] == (3 * 2 + 4 * 2 + 4 * 1) / 15
-    assert row["train/token_age_max"] == 2
+    row = schedule(late="drop").metrics(trained, 5)
+    assert row == {
+        "train/several_versions": 2 / 3,
+        "train/late": 1 / 3,
+        "train/late_accuracy": 1.0,
+        "train/in_time_length": 7.5,
+        "train/token_age": (3 * 2 + 4 * 2 + 4 * 1) / 15,
+        "train/token_age_max": 2,
+    }
+    waiting = schedule().metrics(ROLLOUTS, 5)
+    assert waiting["train/token_age"] == (3 * 2 + 8 * 2 + 8 * 1) / 28
+    assert waiting["train/late"] == 1 / 3
     model, algorithm = torch.nn.Linear(1, 1), experiment("algo=reinforce").algorithm()
     batch = MiniBatch.of(trained, algorithm, INDEX, 0, model)
     assert batch.advantages.advantage_B.tolist() == [0.5, -0.5, 0.0]  # nor are they in the baseline
@@ -175,7 +179,7 @@ def test_old_tokens_are_masked():
     trained = schedule(max_age=1).trained(ROLLOUTS, 5)
     assert [response.length for response in trained.responses] == [0, 8, 9]
     assert trained.responses[1].mask == [False] * 4 + [True] * 8
-    assert token_version_metrics(trained, INDEX)["train/token_age_max"] == 1
+    assert schedule(max_age=1).metrics(trained, 5)["train/token_age_max"] == 1
     model, algorithm = torch.nn.Linear(1, 1), experiment("algo=reinforce").algorithm()
     batch = MiniBatch.of(trained, algorithm, INDEX, 0, model)
     assert batch.advantages.totals.tokens == 17
@@ -183,9 +187,8 @@ def test_old_tokens_are_masked():
 
 
 def test_nothing_may_be_left():
-    old = schedule(max_age=1, late="drop").trained(dataclasses.replace(ROLLOUTS, index=9), 9)
-    row = token_version_metrics(old, StepIndex(9, 0, 0, 9))
-    assert "train/token_age" not in row
+    old = schedule(max_age=1)
+    assert "train/token_age" not in old.metrics(old.trained(ROLLOUTS, 9), 9)
 
 
 def test_interpolated_policy_by_the_age_of_each_token():
@@ -212,8 +215,8 @@ def test_a_run_in_flight(tmp_path):
     assert [row["train/staleness"] for row in rows[1:]] == [0, 1, 2, 3, 3]
     assert rows[5]["train/token_age_max"] == 2
     assert rows[5]["train/several_versions"] > 0
-    assert 0 < rows[5]["train/dropped"] < 1
-    assert rows[5]["train/kept_length"] < rows[5]["train/response_length"]
+    assert 0 < rows[5]["train/late"] < 1
+    assert rows[5]["train/in_time_length"] < rows[5]["train/response_length"]
 
 
 @pytest.mark.parametrize(
