@@ -8,14 +8,20 @@ tests/rollout/test_overlap.py holds that overlapped and resumed runs are the sam
 """
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, experiment, run
+from conftest import SMALL, experiment, resolve, run
 
+from rec_experiments.analysis.results.cells import oldest_age
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.config.identity import on_policy_path, run_path
 from rec_experiments.errors import UserError
 from rec_experiments.rollout.schedule import InFlight, Phase
 from rec_experiments.runs.prepare import prepare
+from rec_experiments.tracking.trackers import schedule_name
 from rec_experiments.training.gradient import MiniBatch
 from rec_experiments.types import LossInput, Response, Rollouts, StepIndex, VerifierResult
 
@@ -217,6 +223,16 @@ def test_a_run_in_flight(tmp_path):
     assert rows[5]["train/several_versions"] > 0
     assert 0 < rows[5]["train/late"] < 1
     assert rows[5]["train/in_time_length"] < rows[5]["train/response_length"]
+
+
+def test_names_of_a_schedule_in_flight():
+    config = resolve("sync=in_flight", "sync.offset=1", "steps=100")
+    assert schedule_name(config["sync"]) == "offset 1, in flight, 4 versions of 8 tokens"
+    assert oldest_age(config) == 4
+    assert on_policy_path(config, Path("runs")) == run_path(resolve("sync=on_policy", "steps=100"))
+    again = schema.build(schema.restore(config), Experiment).sync
+    assert again == experiment("sync=in_flight", "sync.offset=1").sync
+    assert "the oldest token up to 9 gradient steps old" in again.describe(2)
 
 
 @pytest.mark.parametrize(
