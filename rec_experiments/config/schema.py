@@ -43,7 +43,7 @@ from rec_experiments.datasets.calculator import Calculator
 from rec_experiments.datasets.math_problems import MathProblems
 from rec_experiments.datasets.own_data import OwnData
 from rec_experiments.datasets.reasoning_gym import ReasoningGym
-from rec_experiments.datasets.reduction import Reduction
+from rec_experiments.datasets.reduction import Reduction, Shortcuts
 from rec_experiments.datasets.tool_calls import ToolCalls
 from rec_experiments.datasets.word_problems import WordProblems
 from rec_experiments.errors import UserError
@@ -183,6 +183,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "arithmetic": Arithmetic,
         "calculator": Calculator,
         "reduction": Reduction,
+        "shortcuts": Shortcuts,
         "math_problems": MathProblems,
         "own_data": OwnData,
         "reasoning_gym": ReasoningGym,
