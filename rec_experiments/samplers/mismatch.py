@@ -12,23 +12,25 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rec_experiments.rng import MISMATCH, generator
-from rec_experiments.samplers.native import Mismatched
 
 LARGEST = {"int8": 127.0, "fp8": 448.0}  # of the format's values; fp8 is E4M3
 
 
-def perturb(model: PreTrainedModel, by: Mismatched) -> None:
+def perturb(model: PreTrainedModel, quantization: str | None, noise: float, seed: int) -> None:
     """Perturb every matrix in place, except the token embeddings, which engines do not quantise
     either (nor an output layer that is tied to them). The result depends on nothing but the
-    weights, so that a resumed or an overlapped run samples the same responses."""
+    weights, so that a resumed or an overlapped run samples the same responses.
+
+    quantization: int8, fp8 or None. noise, seed: as in `noisy`.
+    """
     embeddings = model.get_input_embeddings().weight
     for name, weight in model.named_parameters():
         if weight.ndim == 2 and weight is not embeddings:
             perturbed_XX = weight.detach().float()
-            if by.quantization:
-                perturbed_XX = quantized(perturbed_XX, by.quantization)
-            if by.noise:
-                perturbed_XX = noisy(perturbed_XX, by.noise, by.noise_seed, name)
+            if quantization:
+                perturbed_XX = quantized(perturbed_XX, quantization)
+            if noise:
+                perturbed_XX = noisy(perturbed_XX, noise, seed, name)
             weight.data.copy_(perturbed_XX)
 
 

@@ -93,4 +93,4 @@ class Mismatched(Native):
     def perturb(self, model: "PreTrainedModel") -> None:
         from rec_experiments.samplers.mismatch import perturb
 
-        perturb(model, self)
+        perturb(model, self.quantization, self.noise, self.noise_seed)

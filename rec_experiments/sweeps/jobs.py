@@ -111,17 +111,28 @@ class Figure(Sweep):
     hours: float
 
     def heading(self, point: "Point") -> str:
-        """The title of a point's column."""
+        """The title of a point's column, with the other keys that the command line sweeps."""
         value = point.lines[self.columns].partition("=")[2]
-        return self.headings.get(value, value)
+        others = [key for key in point.swept if key not in (self.columns, *self.shown_by_map)]
+        lines = [point.lines[key].partition("=") for key in others]
+        named = [f"{key.rpartition('.')[2]} = {chosen}" for key, _, chosen in lines]
+        return ", ".join([self.headings.get(value, value), *named])
+
+    @property
+    def shown_by_map(self) -> set[str]:
+        """The keys whose values a map shows side by side."""
+        keys = [self.map.get(place, []) for place in ("panels", "across", "down")]
+        return {key for each in keys for key in ([each] if isinstance(each, str) else each)}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One cell of arms × grid. label: the arm's, or "". lines: key to its override."""
+    """One cell of arms × grid. label: the arm's, or "". lines: key to its override. swept: the keys
+    other than the seed to which the command line gives several values."""
 
     label: str
     lines: dict[str, str]
+    swept: tuple[str, ...] = ()
 
     @property
     def overrides(self) -> list[str]:
@@ -279,11 +290,12 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
         label: {o.get_key_element(): str(o.input_line) for o in _parse(lines)}
         for label, lines in (sweep.chosen() or {"": []}).items()
     }
+    swept = tuple(key for key, lines in typed.items() if len(lines) > 1 and key != "seed")
     points = []
     for lines in itertools.product(*axes.values()):
         cell = dict(zip(axes, lines, strict=True))
         wins = {key: cell[key] for key in typed}
-        points += [Point(label, {**cell, **arm, **wins}) for label, arm in arms.items()]
+        points += [Point(label, {**cell, **arm, **wins}, swept) for label, arm in arms.items()]
     return points
 
 

@@ -33,6 +33,7 @@ from rec_experiments.config import schema
 from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.sweeps.jobs import expand
 
 ROOT = Path(__file__).parents[2]
 
@@ -328,6 +329,26 @@ def test_seeds_are_outermost_and_arms_innermost():
 )  # fmt: skip
 def test_the_command_line_wins(overrides, expected):
     assert lines(overrides, only=["A"]) == expected
+
+
+@pytest.mark.parametrize("name", ["fig3", "fig10", "ladder"])
+def test_a_swept_key_is_part_of_the_column(name):
+    """Runs that share a curve's mean differ in nothing but their seed."""
+    figure = sweeps.load_figure(name)
+    points = expand(figure, ["optimizer.weight_decay=0,0.1", "seed=0,1"])
+    cells = [(p.label, figure.heading(p), p.lines["seed"]) for p in points]
+    assert len(set(cells)) == len({frozenset(p.overrides) for p in points})
+    assert all(
+        ("weight_decay = 0.1" in figure.heading(p))
+        == (p.lines["optimizer.weight_decay"].endswith("0.1"))
+        for p in points
+    )
+
+
+def test_a_swept_key_that_a_map_shows_is_no_column():
+    figure = sweeps.load_figure("stability")
+    points = expand(figure, ["optimizer.learning_rate=1e-5,2e-5", "sync=offline"])
+    assert {figure.heading(point) for point in points} == {"offline"}
 
 
 def test_arms_are_chosen_by_label():

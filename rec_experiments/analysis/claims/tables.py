@@ -123,11 +123,14 @@ def markdown(found: Verdicts) -> str:
         for words in filter(None, (f"{claim.statement}.", claim.quote, claim.note)):
             lines += [words, ""]
         for verdict in verdicts:
-            any_runs = any(finding.seeds for finding in verdict.findings)
-            outcome = "; ".join([verdict.outcome.value, *(verdict.reasons if any_runs else [])])
-            lines += [f"**{verdict.setting.title}**: {outcome}", ""]
-            lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""] if any_runs else []
-            lines += [line for note in verdict.notes for line in (note, "")]
+            if any(finding.seeds for finding in verdict.findings):
+                outcome = "; ".join([verdict.outcome.value, *verdict.reasons])
+                lines += [f"**{verdict.setting.title}**: {outcome}", ""]
+                lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""]
+                lines += [line for note in verdict.notes for line in (note, "")]
+        without = [v for v in verdicts if not any(finding.seeds for finding in v.findings)]
+        if without:
+            lines += [f"Not run: {', '.join(v.setting.title for v in without)}.", ""]
     lines += ["## Statistics", "", *markdown_table(["name", "of one run"], _statistics(everything))]
     return "\n".join(lines) + "\n"
 

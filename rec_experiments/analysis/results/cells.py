@@ -8,6 +8,7 @@ import pandas
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run, points
 from rec_experiments.analysis.results.statistics import final, initial, lowest, second_half
+from rec_experiments.errors import UserError
 
 METRIC = "eval/accuracy"
 DRIFT = "train/log_ratio_second_moment"
@@ -19,11 +20,17 @@ def table(data: FigureData, keys: list[str]) -> pandas.DataFrame:
     """One row per finished run: arm, seed, the keys of its configuration, and statistics.
 
     initial, final, lowest: of the evaluations. second_half: mean of the evaluations in the second
-    half of the steps. gain: second_half − initial. drift: mean over steps of E[(log ρ)²].
+    half of the steps. gain: second_half − initial. drift: mean over steps of E[(log ρ)²]. Raises
+    UserError if runs of one seed share a cell, because they differ in a key that is not listed.
     """
     rows = [_row(run, keys) for run in data.runs if run.done]
-    columns = ["arm", *keys, "seed", *STATISTICS]
-    return pandas.DataFrame(rows, columns=columns)
+    found = pandas.DataFrame(rows, columns=["arm", *keys, "seed", *STATISTICS])
+    if found.duplicated(["arm", *keys, "seed"]).any():
+        raise UserError(
+            f"{data.name}: several runs of one seed would share a cell of the map; give every key "
+            f"but seed and {', '.join(keys)} a single value"
+        )
+    return found
 
 
 def _row(run: Run, keys: list[str]) -> dict[str, Any]:

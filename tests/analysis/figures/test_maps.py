@@ -1,5 +1,6 @@
 """The pictures of maps: what is drawn in which cell, from fabricated runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from rec_experiments.analysis.figures import maps
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run
+from rec_experiments.errors import UserError
 
 RATES = [1e-5, 2e-5, 4e-5, 8e-5]
 
@@ -77,3 +79,9 @@ def test_map_writes_the_mean_gain(stability):
     assert [label.get_text() for label in down] == ["0.2", "none"]
     assert [label.get_text() for label in across] == ["1e-5", "2e-5", "4e-5", "8e-5"]
     assert [text.get_text() for text in axes.texts] == ["+0.10", "+0.10", "-0.10", "+0.10"]
+
+
+def test_runs_of_one_seed_do_not_share_a_cell(stability):
+    doubled = replace(stability, runs=[*stability.runs, stability.runs[0]])
+    with pytest.raises(UserError, match="several runs of one seed would share a cell"):
+        maps.draw_stability(doubled)
