@@ -219,10 +219,11 @@ class VerifierResult:
     accuracy: float
     timed_out: bool = False
     crashed: bool = False
+    dropped: bool = False  # by the schedule, which leaves its response out of training
 
     @property
     def judged(self) -> bool:
-        return not (self.timed_out or self.crashed)
+        return not (self.timed_out or self.crashed or self.dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,9 @@ class Rollouts:
     """B verified responses, group by group; a group holds the responses to one prompt.
 
     index: the number of the batch.
-    versions: for each response the gradient steps that its policy had taken.
+    versions: for each response the gradient steps that its policy had taken; that of its first
+    token if several versions wrote it.
+    token_versions: the same for each token of each response; None if each has one version.
     logps: log-probabilities of the response tokens under other policies, by role, from the
     trainer's forward pass; only the roles that some piece needs.
     redrawn: groups that were sampled again because all their rewards were equal. drawn: tokens
@@ -243,6 +246,7 @@ class Rollouts:
     results: list[VerifierResult]  # B
     groups: list[int]  # B group ids, 0, 1, … in order
     versions: list[int]  # B
+    token_versions: list[list[int]] | None = None
     logps: dict[str, list[list[float]]] = field(default_factory=dict)
     redrawn: int = 0
     drawn: int = 0
@@ -262,6 +266,7 @@ class Rollouts:
             results=[self.results[row] for row in rows],
             groups=[new for new, group in enumerate(chosen) for _ in members[group]],
             versions=[self.versions[row] for row in rows],
+            token_versions=self.token_versions and [self.token_versions[row] for row in rows],
             logps={role: [logp[row] for row in rows] for role, logp in self.logps.items()},
         )
 
@@ -278,6 +283,8 @@ class Rollouts:
                 start + g for start, part in zip(starts, parts, strict=False) for g in part.groups
             ],
             versions=[version for part in parts for version in part.versions],
+            token_versions=parts[0].token_versions
+            and [row for part in parts for row in part.token_versions or []],
             logps={
                 role: [row for part in parts for row in part.logps[role]] for role in parts[0].logps
             },
@@ -373,6 +380,7 @@ class LossInput:
     logps: of other policies by role, without gradient: `behavior`, and those that a piece needs.
     groups_B: rows of one id answer the same prompt.
     versions_B: for each row the gradient steps that its policy had taken.
+    token_versions_BT: the same for each token; None if all of a row come from one version.
     dense: what `Needs.dense` names, differentiable.
 
     Reading a role or a dense quantity that no piece declares raises Undeclared.
@@ -385,6 +393,7 @@ class LossInput:
     versions_B: Tensor
     index: StepIndex
     dense: Mapping[str, Tensor] = field(default_factory=dict)
+    token_versions_BT: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logps", _Given(self.logps))
@@ -399,6 +408,13 @@ class LossInput:
     def advantage_B(self) -> Tensor:
         """In the dtype of the log-probabilities."""
         return self.advantages.advantage_B.to(self.logp_BT.dtype)
+
+    @property
+    def age_BX(self) -> Tensor:
+        """Gradient steps since the version that drew a token, X = T, or a row, X = 1."""
+        if self.token_versions_BT is None:
+            return self.index.step - self.versions_B[:, None]
+        return self.index.step - self.token_versions_BT
 
     def log_ratio_BT(self, role: str = "behavior") -> Tensor:
         """log π_θ/π_role of live tokens, detached; 0 elsewhere."""
@@ -441,6 +457,25 @@ class Sampler(Protocol):
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
         """One response per draw, prompt by prompt, in order. Temperature 0 is greedy."""
+
+
+@runtime_checkable
+class InFlightSampler(Sampler, Protocol):
+    """A sampler whose weights may change while it writes."""
+
+    def sample_in_flight(
+        self,
+        prompts: list[list[int]],
+        draws: list[list[SampleKey]],
+        temperature: float,
+        policies: Sequence[tuple[int, Mapping[str, Tensor]]],
+        keeps_cache: bool,
+    ) -> list[list[Response]]:
+        """As `sample`, by several policies: the first token of each, the first 0, and its weights.
+
+        keeps_cache: keep the keys and values of older policies, instead of computing them again.
+        Afterwards it is undefined which weights are loaded.
+        """
 
 
 class Dataset(Protocol):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rec_experiments.algo.advantages import MaxAtK
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.rollout.schedule import Schedule
-from rec_experiments.types import check_choice, check_range
+from rec_experiments.samplers.native import Native
+from rec_experiments.types import MultiTurnDataset, check_choice, check_range
 
 if TYPE_CHECKING:
     from rec_experiments.algo.advantages import Advantage
@@ -120,6 +121,17 @@ class Experiment(Pieces):
                 f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
             )
         self._refuse_policies_that_nobody_reads()
+        if self.sync.most_versions > 1:
+            if not isinstance(self.sampler, Native):
+                raise ValueError(
+                    "sync=in_flight: this sampler cannot change weights while it writes; use "
+                    "sampler=native"
+                )
+            if isinstance(self.dataset, MultiTurnDataset):
+                raise ValueError(
+                    "sync=in_flight: needs a data set whose responses have one turn, as "
+                    "dataset=reduction"
+                )
         fresh = self.buffer.fresh(self.batch_size)
         if self.ranks > fresh:
             raise ValueError(

@@ -36,7 +36,7 @@ def run_path(config: dict[str, Any]) -> Path:
 
 def on_policy_path(config: dict[str, Any], folder: Path) -> Path | None:
     """The folder, inside `folder`, of the same run made on-policy; None if it is on-policy."""
-    sync = config["sync"] | ON_POLICY
+    sync = ON_POLICY | {"phase": config["sync"]["phase"]}
     twin = {**config, "sync": sync, "output_dir": str(folder), "run_dir": None}
     return run_path(twin) if sync != config["sync"] else None
 

@@ -43,7 +43,7 @@ from rec_experiments.datasets.calculator import Calculator
 from rec_experiments.datasets.math_problems import MathProblems
 from rec_experiments.datasets.own_data import OwnData
 from rec_experiments.datasets.reasoning_gym import ReasoningGym
-from rec_experiments.datasets.reduction import Reduction
+from rec_experiments.datasets.reduction import Reduction, Shortcuts
 from rec_experiments.datasets.tool_calls import ToolCalls
 from rec_experiments.datasets.word_problems import WordProblems
 from rec_experiments.errors import UserError
@@ -52,7 +52,7 @@ from rec_experiments.policy.protocol import ModelChoice
 from rec_experiments.rollout import replay, reward
 from rec_experiments.rollout.pipeline import Overlap, Sequential
 from rec_experiments.rollout.protocol import Pipeline
-from rec_experiments.rollout.schedule import Schedule
+from rec_experiments.rollout.schedule import InFlight, Schedule
 from rec_experiments.samplers.native import Mismatched, Native
 from rec_experiments.samplers.protocol import SamplerChoice
 from rec_experiments.samplers.vllm import Vllm
@@ -177,12 +177,13 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "noise": reward.FlipNoise,
         "clipped": reward.ClippedReward,
     },
-    "sync": {"schedule": Schedule},
+    "sync": {"schedule": Schedule, "in_flight": InFlight},
     "model": {"tiny": Tiny, "pretrained": Pretrained, "fine_tuned": FineTuned},
     "dataset": {
         "arithmetic": Arithmetic,
         "calculator": Calculator,
         "reduction": Reduction,
+        "shortcuts": Shortcuts,
         "math_problems": MathProblems,
         "own_data": OwnData,
         "reasoning_gym": ReasoningGym,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, ClassVar
 
 from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author
 from rec_experiments.types import Problem, VerifierResult
@@ -17,7 +18,7 @@ from rec_experiments.types import Problem, VerifierResult
 if TYPE_CHECKING:
     import numpy as np
 
-STEP = re.compile(r"([0-9])([+*])([0-9])=([0-9])")
+STEP = re.compile(r"([0-9](?:([+*])[0-9])(?:\2[0-9])*)=([0-9])")
 
 
 @dataclass(kw_only=True)
@@ -26,6 +27,8 @@ class Reduction(Arithmetic):
 
     The author of the warm-start corpus combines a uniformly random ordered pair at each step.
     """
+
+    most: ClassVar[int] = 2  # numbers that a step may combine
 
     def prompts(self, generator: np.random.Generator) -> dict[str, None]:
         """Distinct random lists with their operator, in a fixed order."""
@@ -60,7 +63,7 @@ class Reduction(Arithmetic):
 
     def verify(self, response: str, answer: str) -> VerifierResult:
         """Score 1 for a correct derivation, else 0. answer: the prompt."""
-        correct = float(is_reduction(response, *read(answer), self.modulus))
+        correct = float(is_reduction(response, *read(answer), self.modulus, self.most))
         return VerifierResult(reward=correct, accuracy=correct)
 
     def describe(self) -> str:
@@ -74,12 +77,33 @@ class Reduction(Arithmetic):
         operator, numbers = read(prompt)
         steps = []
         while len(numbers) > 1:
-            i, j = author.generator.choice(len(numbers), size=2, replace=False)
-            a, b = numbers[i], numbers[j]
-            result = author.result(a, operator, b)
-            steps.append(f"{a}{operator}{b}={result}")
-            numbers = [n for k, n in enumerate(numbers) if k not in (i, j)] + [result]
+            size = self.combined(len(numbers), author.generator)
+            chosen = author.generator.choice(len(numbers), size=size, replace=False).tolist()
+            taken = [numbers[i] for i in chosen]
+            result = reduce(lambda a, b: author.result(a, operator, b), taken)
+            steps.append(f"{operator.join(map(str, taken))}={result}")
+            numbers = [n for k, n in enumerate(numbers) if k not in chosen] + [result]
         return [";".join([*steps, f"#{numbers[0]}"])]
+
+    def combined(self, left: int, generator: np.random.Generator) -> int:
+        """How many of `left` numbers the author combines in a step."""
+        return 2
+
+
+@dataclass(kw_only=True)
+class Shortcuts(Reduction):
+    """Reduction whose steps combine two or three numbers, so that the policy chooses the length of
+    its response: `4+7+2=5` is shorter than two steps, and harder, as its intermediate result is not
+    written. The author chooses two or three at random.
+    """
+
+    most: ClassVar[int] = 3
+
+    def combined(self, left: int, generator: np.random.Generator) -> int:
+        return min(left, int(generator.integers(2, self.most + 1)))
+
+    def describe(self) -> str:
+        return f"{super().describe()}, two or three numbers a step"
 
 
 def read(prompt: str) -> tuple[str, list[int]]:
@@ -87,20 +111,25 @@ def read(prompt: str) -> tuple[str, list[int]]:
     return prompt[0], [int(digit) for digit in prompt[1:-1]]
 
 
-def is_reduction(response: str, operator: str, numbers: list[int], modulus: int) -> bool:
-    """Whether each step combines two numbers of the list correctly, and the end names the last."""
+def is_reduction(
+    response: str, operator: str, numbers: list[int], modulus: int, most: int = 2
+) -> bool:
+    """Whether each step combines two to `most` numbers of the list correctly, and the end names the
+    last."""
     *steps, last = response.split(";")
     left = list(numbers)
     for step in steps:
         match = STEP.fullmatch(step)
         if match is None or match[2] != operator:
             return False
-        a, b, result = int(match[1]), int(match[3]), int(match[4])
-        for taken in (a, b):
-            if taken not in left:
+        taken, result = [int(digit) for digit in match[1][::2]], int(match[3])
+        if len(taken) > most:
+            return False
+        for number in taken:
+            if number not in left:
                 return False
-            left.remove(taken)
-        if result != OPERATORS[operator](a, b) % modulus:
+            left.remove(number)
+        if result != reduce(OPERATORS[operator], taken) % modulus:
             return False
         left.append(result)
     return len(left) == 1 and last == f"#{left[0]}"

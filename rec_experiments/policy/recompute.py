@@ -26,17 +26,19 @@ class LogprobRecomputer:
         self.model.load_state_dict(weights)
 
     @torch.no_grad()
-    def __call__(self, rollouts: Rollouts) -> Rollouts:
-        """Add `behavior` to the batch's logps. The loaded weights must be those that sampled it."""
+    def __call__(self, rollouts: Rollouts, start: int = 0) -> Rollouts:
+        """Add `behavior` to the batch's logps, or change it from token `start` on. The loaded
+        weights must be those that sampled these tokens."""
         started = time.perf_counter()
         responses = [response.tokens for response in rollouts.responses]
-        logps: list[list[float]] = [[] for _ in responses]
+        logps = [logp[:start] for logp in rollouts.logps.get("behavior", [[]] * len(responses))]
         for part in micro_batches(distinct(rollouts.prompts, responses), self.limits):
             logp_UT = self.forward(self.model, part).logp_BT
             for sequence, logp in zip(part, logp_UT.tolist(), strict=True):
                 for row in sequence.rows:
-                    logps[row] = logp[: len(sequence.response)]
-        seconds = {**rollouts.seconds, "recompute": time.perf_counter() - started}
+                    logps[row] += logp[len(logps[row]) : len(sequence.response)]
+        spent = rollouts.seconds.get("recompute", 0.0) + time.perf_counter() - started
+        seconds = {**rollouts.seconds, "recompute": spent}
         return dataclasses.replace(
             rollouts, logps={**rollouts.logps, "behavior": logps}, seconds=seconds
         )

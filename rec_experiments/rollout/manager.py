@@ -2,8 +2,9 @@
 
 import contextlib
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -62,8 +63,10 @@ class RolloutManager:
         self.next_draw = 0
         self.pending: deque[tuple[int, PendingRollouts]] = deque()  # of all ranks
         self.drawn: dict[int, Rollouts] = {}  # the draws that this or a later batch may use
-        self.behavior: Snapshot | None = None  # the weights that draws are submitted from
+        self.behavior: Snapshot | None = None  # the newest weights that draws are submitted from
         self.trained = 0  # batches that these weights had been trained on
+        # Those before them, by batches, that the responses of a draw may have begun with.
+        self.earlier: dict[int, Snapshot] = {}
         self.waited = 0.0
 
     def update_weights(self, batches: int, version: int, model: torch.nn.Module) -> None:
@@ -73,9 +76,15 @@ class RolloutManager:
         with self._timed_wait():
             while self.next_draw < self.batches and self.schedule.version(self.next_draw) < batches:
                 self._submit()
-            self.behavior = self.worker.update_weights(Snapshot.of(model, version))
-            self.trained = batches
+            self._set_weights(batches, Snapshot.of(model, version))
             self._submit_ahead()
+
+    def _set_weights(self, batches: int, snapshot: Snapshot) -> None:
+        if self.behavior is not None:
+            self.earlier[self.trained] = self.behavior
+        oldest = batches - self.schedule.most_versions
+        self.earlier = {n: each for n, each in self.earlier.items() if n > oldest}
+        self.behavior, self.trained = self.worker.update_weights(snapshot), batches
 
     def get_batch(self, batch: int) -> Rollouts:
         """Batch number `batch`.
@@ -114,16 +123,27 @@ class RolloutManager:
         draws = self.schedule.draws(self.trained, self.batches)
         start = self.next_draw - (self.next_draw - draws.start) % self.bundle
         bundle = range(start, min(start + self.bundle, draws.stop))
-        results = self.worker.submit(self.behavior, [self._request(draw) for draw in bundle])
+        versions = {**self.earlier, self.trained: self.behavior}
+        segments = self.schedule.segments(self.next_draw)
+        snapshots = [replace(versions[version], start=start) for start, version in segments]
+        results = self.worker.submit(snapshots, [self._request(draw) for draw in bundle])
         self.pending += [
-            (draw, partial(self._of_all_ranks, draw, result))
+            (draw, partial(self._of_all_ranks, draw, result, snapshots))
             for draw, result in zip(bundle, results, strict=True)
             if draw >= self.next_draw
         ]
         self.next_draw = bundle.stop
 
-    def _of_all_ranks(self, draw: int, result: PendingRollouts) -> Rollouts:
-        return Rollouts.joined(self.world.gather(result()), draw)
+    def _of_all_ranks(
+        self, draw: int, result: PendingRollouts, snapshots: list[Snapshot]
+    ) -> Rollouts:
+        rollouts = Rollouts.joined(self.world.gather(result()), draw)
+        if self.schedule.most_versions == 1:
+            return rollouts
+        starts = [snapshot.start for snapshot in snapshots]
+        lengths = [len(response.tokens) for response in rollouts.responses]
+        written = [snapshots[bisect_right(starts, t) - 1].version for t in range(max(lengths))]
+        return replace(rollouts, token_versions=[written[:length] for length in lengths])
 
     def _request(self, draw: int) -> RolloutRequest:
         """This rank's share of a draw."""
@@ -153,8 +173,8 @@ class RolloutManager:
         self.waited += time.perf_counter() - started
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs besides `behavior.weights`; equal on all ranks and in every
-        pipeline. Every rank must call it.
+        """What a resumed run needs besides the weights of `behavior` and `earlier`; equal on all
+        ranks and in every pipeline. Every rank must call it.
 
         It holds pending draws only if the weights they come from are no longer kept. The others are
         drawn again, with the same result.
@@ -172,14 +192,19 @@ class RolloutManager:
             "drawn": [packed.pack(rollouts) for rollouts in self.drawn.values()],
             "version": self.behavior.version,
             "trained": self.trained,
+            "earlier": {batches: each.version for batches, each in self.earlier.items()},
         }
 
-    def restore(self, state: dict[str, Any], weights: Weights) -> None:
-        """The inverse of `state`. weights: those of `behavior`."""
-        self.next_draw, self.trained = state["next_draw"], state["trained"]
+    def restore(
+        self, state: dict[str, Any], weights: Weights, earlier: Mapping[int, Weights]
+    ) -> None:
+        """The inverse of `state`. weights: those of `behavior`. earlier: those of `earlier`."""
+        self.next_draw = state["next_draw"]
         pending = [packed.unpack(fields) for fields in state["pending"]]
         self.pending = deque((rollouts.index, ready(rollouts)) for rollouts in pending)
         drawn = [packed.unpack(fields) for fields in state["drawn"]]
         self.drawn = {rollouts.index: rollouts for rollouts in drawn}
-        self.behavior = self.worker.update_weights(Snapshot(state["version"], weights))
+        for batches, version in state.get("earlier", {}).items():
+            self._set_weights(batches, Snapshot(version, earlier[batches]))
+        self._set_weights(state["trained"], Snapshot(state["version"], weights))
         self._submit_ahead()

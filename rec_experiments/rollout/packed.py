@@ -21,6 +21,7 @@ OF_RESULTS = {"reward": NUMBERS, "accuracy": NUMBERS, "timed_out": FLAGS, "crash
 def pack(rollouts: Rollouts) -> Packed:
     """The inverse of `unpack`."""
     responses, results = rollouts.responses, rollouts.results
+    by_token = rollouts.token_versions
     return {
         "index": rollouts.index,
         "prompts": _flat(rollouts.prompts, TOKENS),
@@ -39,6 +40,7 @@ def pack(rollouts: Rollouts) -> Packed:
         "redrawn": rollouts.redrawn,
         "drawn": rollouts.drawn,
         "seconds": rollouts.seconds,
+        **({"token_versions": _flat(by_token, TOKENS)} if by_token is not None else {}),
     }
 
 
@@ -57,6 +59,7 @@ def unpack(packed: Packed) -> Rollouts:
         results=[VerifierResult(*values) for values in zip(*columns, strict=True)],
         groups=packed["groups"].tolist(),
         versions=packed["versions"].tolist(),
+        token_versions=_rows(packed["token_versions"]) if "token_versions" in packed else None,
         logps={role: _rows(flat) for role, flat in packed["logps"].items()},
         redrawn=packed["redrawn"],
         drawn=packed["drawn"],

@@ -29,7 +29,9 @@ class Sequential(Piece):
     def check(self, device: torch.device, ranks: int) -> None:
         """Any device is supported."""
 
-    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> RolloutWorker:
+    def start(
+        self, here: Build, elsewhere: Build, weights: Weights, ranks: int, versions: int
+    ) -> RolloutWorker:
         """The worker that `here` makes, in this process."""
         return here()
 
@@ -61,9 +63,12 @@ class Overlap(Piece):
 
         device_number(self.device, device, torch.cuda.device_count(), ranks)
 
-    def start(self, here: Build, elsewhere: Build, weights: Weights, ranks: int) -> RolloutWorker:
+    def start(
+        self, here: Build, elsewhere: Build, weights: Weights, ranks: int, versions: int
+    ) -> RolloutWorker:
         """A worker that `elsewhere` makes in another process. weights: their layout. ranks: number
-        of training processes on this machine, each of which has its own worker.
+        of training processes on this machine, each of which has its own worker. versions: the most
+        that one draw is made from.
 
         Raises UserError for what the user can fix, in either process.
         """
@@ -81,7 +86,12 @@ class Overlap(Piece):
                 **drawing_environment(number),
             }
         return RemoteWorker(
-            elsewhere, weights, ahead=self.max_ahead, timeout=self.timeout, environment=variables
+            elsewhere,
+            weights,
+            ahead=self.max_ahead,
+            timeout=self.timeout,
+            environment=variables,
+            versions=versions,
         )
 
     def describe(self) -> str:

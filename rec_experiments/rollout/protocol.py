@@ -21,9 +21,11 @@ class Pipeline(Protocol):
         elsewhere: Callable[[], LocalWorker],
         weights: Weights,
         ranks: int,
+        versions: int,
     ) -> RolloutWorker:
         """Start a worker. here, elsewhere: make one in this process, or in another process.
-        weights: their layout. ranks: number of training processes."""
+        weights: their layout. ranks: number of training processes. versions: the most that one draw
+        is made from."""
 
     def describe(self) -> str:
         """One line for people."""

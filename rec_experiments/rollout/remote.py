@@ -1,9 +1,9 @@
 """A rollout worker in another process, so that drawing and training overlap.
 
 A thread of the trainer's process sends one order at a time and waits for its answer; orders wait in
-a priority queue, evaluations first. Weights are passed in two slots of shared memory: the current
-one, which draws are made from, and a spare one for the next version or an evaluation. The spare one
-is overwritten only when all orders on it are answered.
+a priority queue, evaluations first. Weights are passed in slots of shared memory: one for each
+version that a draw is made from, usually one, and a spare one for the next version or an
+evaluation. The spare one is overwritten only when all orders on it are answered.
 
 multiprocessing's executors do not fit: they answer in the order of submission, do not start a
 worker with signals blocked, and cannot kill one that hangs.
@@ -17,7 +17,8 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,7 +110,8 @@ class RemoteWorker:
     """A `LocalWorker` in another process. Implements `RolloutWorker`.
 
     build: makes the worker there; it must be importable. weights: the layout of all weights to
-    come. ahead: see `RolloutWorker`. environment: variables of the other process.
+    come. ahead: see `RolloutWorker`. environment: variables of the other process. versions: the
+    most that one draw is made from.
 
     Raises what `build` raises. Methods raise what the other process raises, with its traceback in a
     note, or WorkerLost if it dies or does not answer within `timeout` seconds. The process ends
@@ -124,10 +126,12 @@ class RemoteWorker:
         ahead: int | None,
         timeout: float,
         environment: dict[str, str],
+        versions: int = 1,
     ):
         self.ahead, self.timeout = ahead, timeout
-        shared = [SharedWeights.like(weights) for _ in range(2)]
-        self._current, self._spare = (Slot(i, part.tensors()) for i, part in enumerate(shared))
+        shared = [SharedWeights.like(weights) for _ in range(versions + 1)]
+        # The spare one, then those in use, the current one last.
+        self._slots = deque(Slot(i, part.tensors()) for i, part in enumerate(shared))
         context = get_context("spawn")  # a fork is not safe with torch's threads and CUDA
         self._connection, theirs = context.Pipe()
         arguments = (build, theirs, shared, environment)
@@ -148,19 +152,22 @@ class RemoteWorker:
 
     def update_weights(self, snapshot: Snapshot) -> Snapshot:
         slot = self._fill_spare(snapshot)
-        self._current, self._spare = slot, self._current
+        self._slots.rotate(-1)
         return Snapshot(snapshot.version, slot.tensors)
 
-    def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
-        assert snapshot.version == self._current.version
-        answer = self._order_on(self._current, TRAIN, "draw", requests)
+    def submit(
+        self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
+    ) -> list[PendingRollouts]:
+        held = {slot.version: slot for slot in list(self._slots)[1:]}
+        slots = [(held[snapshot.version], snapshot.start) for snapshot in snapshots]
+        answer = self._order_on(slots, TRAIN, "draw", requests)
         return [partial(self._draw, answer, n) for n in range(len(requests))]
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """Made before all that is submitted, except the order that is being worked on."""
-        is_current = snapshot.version == self._current.version
-        slot = self._current if is_current else self._fill_spare(snapshot)
-        return self._result(self._order_on(slot, EVALUATE, "answer", request))
+        current = self._slots[-1]
+        slot = current if snapshot.version == current.version else self._fill_spare(snapshot)
+        return self._result(self._order_on([(slot, 0)], EVALUATE, "answer", request))
 
     def close(self) -> None:
         """End the other process, by force after GRACE seconds."""
@@ -174,7 +181,7 @@ class RemoteWorker:
 
     def _fill_spare(self, snapshot: Snapshot) -> Slot:
         """Copy the weights into the spare slot, once all orders on it are answered."""
-        slot = self._spare
+        slot = self._slots[0]
         if slot.version != snapshot.version:
             for answer in slot.answers:
                 self._result(answer)
@@ -183,11 +190,14 @@ class RemoteWorker:
             slot.version = snapshot.version
         return slot
 
-    def _order_on(self, slot: Slot, priority: int, method: str, request: Any) -> Future:
-        """Call a method of the worker with the weights of a slot."""
-        assert slot.version is not None
-        answer = self._order(priority, method, slot.index, slot.version, request)
-        slot.answers = [*(each for each in slot.answers if not each.done()), answer]
+    def _order_on(
+        self, slots: list[tuple[Slot, int]], priority: int, method: str, request: Any
+    ) -> Future:
+        """Call a method of the worker with the weights of slots, each with its first token."""
+        places = [(slot.version, slot.index, start) for slot, start in slots]
+        answer = self._order(priority, method, places, request)
+        for slot, _ in slots:
+            slot.answers = [*(each for each in slot.answers if not each.done()), answer]
         return answer
 
     def _order(self, priority: int, method: str, *arguments: Any) -> Future:
@@ -264,8 +274,11 @@ def serve(
                 match order:
                     case "build", _:
                         worker = build()
-                    case method, (slot, version, request):
-                        result = getattr(worker, method)(Snapshot(version, slots[slot]), request)
+                    case method, (places, request):
+                        held = [Snapshot(version, slots[i], start) for version, i, start in places]
+                        result = getattr(worker, method)(
+                            held if method == "draw" else held[0], request
+                        )
             except Exception as raised:
                 error = _portable(raised)
             connection.send((error, result))

@@ -3,13 +3,17 @@
 It counts batches: version v is the policy that has been trained on v of them. In the paper, where
 each is good for one gradient step, these are gradient steps. Section 4 and Appendix B.2 of the
 paper; its Figure 2 is drawn from these functions.
+
+`InFlight` is not of the paper: weights are swapped in while responses are being written, as in
+PipelineRL (arXiv 2509.19128) and AReaL (arXiv 2505.24298).
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from statistics import fmean
 
-from rec_experiments.types import check_range
+from rec_experiments.types import Piece, Response, Rollouts, check_choice, check_range
 
 
 class Phase(Enum):
@@ -43,6 +47,30 @@ class Schedule:
         lead = batch if self.phase is Phase.paper else batch - self.offset
         return max(0, batch - lead % self.interval - self.offset)
 
+    def segments(self, batch: int) -> list[tuple[int, int]]:
+        """The first token, and the policy version that draws from it on, of each part of the
+        responses of `batch`; the last version is `version(batch)`."""
+        return [(0, self.version(batch))]
+
+    @property
+    def most_versions(self) -> int:
+        """The most versions that draw one batch."""
+        return 1
+
+    @property
+    def keeps_cache(self) -> bool:
+        """Whether keys and values of older versions are kept within a response."""
+        return False
+
+    def trained(self, rollouts: Rollouts, step: int) -> Rollouts:
+        """The rollouts as gradient step number `step` trains on them."""
+        return rollouts
+
+    def metrics(self, trained: Rollouts, step: int) -> dict[str, float]:
+        """Metrics of rollouts as gradient step number `step` trains on them, besides those of whole
+        responses."""
+        return {}
+
     def staleness(self, batch: int) -> int:
         """Batches that the policy is trained on between drawing `batch` and consuming it."""
         return batch - self.version(batch)
@@ -71,3 +99,109 @@ class Schedule:
             f"interval {self.interval}, offset {self.offset}: staleness {steps} gradient steps"
             + (f" after the first {self.offset} batches" if self.offset else "")
         )
+
+
+@dataclass(kw_only=True)
+class InFlight(Schedule, Piece):
+    """Weights are swapped in while responses are being written.
+
+    While the policy is trained on one batch, each response in flight grows by `tokens` tokens. A
+    response is begun `versions` - 1 batches before the version that ends it, so that its tokens
+    come from up to `versions` versions in a row; `version(batch)` is the last one. Its first tokens
+    are offset + versions - 1 batches old when they are trained on, so `versions` limits the age as
+    well. Before the first gradient step, all tokens come from the initial policy.
+
+    cache: at a swap, the keys and values of the tokens so far are `recomputed` by the new weights,
+    or those of the older weights are `kept`, which is faster and draws from a policy between the
+    two. late: what happens to a response that `versions` x `tokens` tokens do not end. `wait`: the
+    last version ends it, and training waits for it. `drop`: it is left out of training. It is
+    written to its end nevertheless, to be measured. max_age: older tokens, in gradient steps, are
+    left out of the loss and its denominators; None for no limit.
+
+    Raises ValueError for an interval other than 1 and for a value out of range.
+    """
+
+    versions: int
+    tokens: int
+    cache: str
+    late: str
+    max_age: int | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.interval != 1:
+            raise ValueError(f"interval={self.interval}: must be 1, a swap for each batch")
+        check_range(self, "versions", least=2, hint="; for 1 use sync=on_policy")
+        check_range(self, "tokens", least=1)
+        check_choice(self, "cache", ("recomputed", "kept"))
+        check_choice(self, "late", ("wait", "drop"))
+        check_range(self, "max_age", least=0, hint=", or null")
+
+    def segments(self, batch: int) -> list[tuple[int, int]]:
+        begun = batch - self.offset - (self.versions - 1)
+        later = range(1, self.versions)
+        swaps = [(number * self.tokens, begun + number) for number in later if begun + number > 0]
+        return [(0, max(0, begun)), *swaps]
+
+    @property
+    def most_versions(self) -> int:
+        return self.versions
+
+    @property
+    def keeps_cache(self) -> bool:
+        return self.cache == "kept"
+
+    def trained(self, rollouts: Rollouts, step: int) -> Rollouts:
+        assert rollouts.token_versions is not None
+        responses, results = rollouts.responses, rollouts.results
+        if self.late == "drop":
+            results = [
+                replace(result, dropped=self._is_late(response))
+                for result, response in zip(results, responses, strict=True)
+            ]
+        if self.max_age is not None:
+            oldest = step - self.max_age
+            responses = [
+                replace(response, mask=[version >= oldest for version in versions])
+                for response, versions in zip(responses, rollouts.token_versions, strict=True)
+            ]
+        return replace(rollouts, responses=responses, results=results)
+
+    def _is_late(self, response: Response) -> bool:
+        return len(response.tokens) > self.versions * self.tokens
+
+    def metrics(self, trained: Rollouts, step: int) -> dict[str, float]:
+        assert trained.token_versions is not None
+        rows = list(zip(trained.responses, trained.token_versions, trained.results, strict=True))
+        late = [result.accuracy for response, _, result in rows if self._is_late(response)]
+        in_time = [len(each.tokens) for each in trained.responses if not self._is_late(each)]
+        ages = [
+            step - version
+            for response, versions, result in rows
+            for version, live in zip(versions, response.mask, strict=True)
+            if live and not result.dropped
+        ]
+        several = [versions[0] < versions[-1] for versions in trained.token_versions]
+        found = {
+            "train/several_versions": fmean(several),
+            "train/late": len(late) / len(rows),
+            "train/late_accuracy": fmean(late) if late else None,
+            "train/in_time_length": fmean(in_time) if in_time else None,
+            "train/token_age": fmean(ages) if ages else None,
+            "train/token_age_max": max(ages, default=None),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def describe(self, updates: int) -> str:
+        oldest = (self.offset + self.versions) * updates - 1
+        parts = [
+            f"weights are swapped in every {self.tokens} tokens, up to {self.versions} versions in "
+            f"one response, the oldest token up to {oldest} gradient steps old",
+            f"cache {self.cache}",
+            "the last version ends late responses"
+            if self.late == "wait"
+            else "late responses are dropped",
+        ]
+        if self.max_age is not None:
+            parts.append(f"tokens older than {self.max_age} gradient steps are masked")
+        return "; ".join(parts)

@@ -1,7 +1,7 @@
 """Rollout workers: they sample responses to problems and have them verified."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
@@ -16,6 +16,7 @@ from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.types import (
     Dataset,
+    InFlightSampler,
     MultiTurnDataset,
     Problem,
     Response,
@@ -31,10 +32,14 @@ PendingRollouts = Callable[[], Rollouts]  # waits for the rollouts and returns t
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The weights of one policy version, split among the ranks as the model is."""
+    """The weights of one policy version, split among the ranks as the model is.
+
+    start: the first token of a response that they draw, if several versions do.
+    """
 
     version: int
     weights: Weights
+    start: int = 0
 
     @classmethod
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
@@ -101,10 +106,14 @@ class RolloutWorker(Protocol):
         """Draws to submit before they are needed; None for as many as the schedule allows."""
 
     def update_weights(self, snapshot: Snapshot) -> Snapshot:
-        """A copy of the weights to submit draws from. It is valid until the next call."""
+        """A copy of the weights to submit draws from. It is valid until as many further calls as
+        the schedule has versions in one draw."""
 
-    def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
-        """Draw rollouts to train on, all together, from the last result of `update_weights`."""
+    def submit(
+        self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
+    ) -> list[PendingRollouts]:
+        """Draw rollouts to train on, all together, from valid results of `update_weights`, in the
+        order of their first tokens."""
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """Draw rollouts from any weights now, as for an evaluation."""
@@ -118,6 +127,7 @@ class LocalWorker:
 
     adjust: changes the rewards of training batches. recomputer: computes their log-probabilities
     again, if a piece needs that. initial: the sampler of version 0, if it is another one.
+    keeps_cache: keep keys and values of older versions when weights change within a response.
     """
 
     ahead = 0
@@ -131,10 +141,11 @@ class LocalWorker:
         adjust: RewardAdjustment,
         recomputer: LogprobRecomputer | None = None,
         initial: Sampler | None = None,
+        keeps_cache: bool = False,
     ):
         self.sampler, self.chat, self.verifier = sampler, chat, verifier
         self.adjust, self.recomputer = adjust, recomputer
-        self.initial = initial
+        self.initial, self.keeps_cache = initial, keeps_cache
         self.limit = task.max_response_tokens
         self.conversation = task if isinstance(task, MultiTurnDataset) else None
         self._loaded: int | None = None
@@ -142,32 +153,41 @@ class LocalWorker:
     def update_weights(self, snapshot: Snapshot) -> Snapshot:
         return snapshot.copy()
 
-    def submit(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[PendingRollouts]:
-        return [ready(rollouts) for rollouts in self.draw(snapshot, requests)]
+    def submit(
+        self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
+    ) -> list[PendingRollouts]:
+        return [ready(rollouts) for rollouts in self.draw(snapshots, requests)]
 
     def close(self) -> None:
         if isinstance(self.verifier, VerifierPool):
             self.verifier.close()
 
-    def draw(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
+    def draw(self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]) -> list[Rollouts]:
         """Rollouts to train on: rewards are adjusted, groups of equal rewards are drawn again."""
-        batches = self._adjusted(snapshot, requests)
+        batches = self._adjusted(snapshots, requests)
         attempts = max((len(spare) for request in requests for spare in request.spare), default=0)
         for attempt in range(1, 1 + attempts):
             stuck = {n: g for n, batch in enumerate(batches) if (g := _equal_rewards(batch))}
             if not stuck:
                 break
             again = [requests[n].redrawn(groups, attempt) for n, groups in stuck.items()]
-            redrawn = self._adjusted(snapshot, again)
+            redrawn = self._adjusted(snapshots, again)
             for (n, groups), drawn in zip(stuck.items(), redrawn, strict=True):
                 batches[n] = _with_groups(batches[n], groups, drawn)
-        return [self.recomputer(batch) for batch in batches] if self.recomputer else batches
+        if self.recomputer:
+            for snapshot in snapshots:
+                if len(snapshots) > 1:
+                    self.recomputer.load(WholeWeights(snapshot.weights))
+                batches = [self.recomputer(batch, snapshot.start) for batch in batches]
+        return batches
 
-    def _adjusted(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
+    def _adjusted(
+        self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
+    ) -> list[Rollouts]:
         """The answers with adjusted rewards."""
         return [
             replace(rollouts, results=self._adjusted_results(rollouts, request))
-            for rollouts, request in zip(self._answers(snapshot, requests), requests, strict=True)
+            for rollouts, request in zip(self._answers(snapshots, requests), requests, strict=True)
         ]
 
     def _adjusted_results(
@@ -185,21 +205,27 @@ class LocalWorker:
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """One verified response per key, ordered by problem and key."""
-        return self._answers(snapshot, [request])[0]
+        return self._answers([snapshot], [request])[0]
 
-    def _answers(self, snapshot: Snapshot, requests: list[RolloutRequest]) -> list[Rollouts]:
+    def _answers(
+        self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
+    ) -> list[Rollouts]:
         """Rollouts for each request, sampled together; each gets its share of the time."""
-        sampler = (None if snapshot.version else self.initial) or self.sampler
-        if self._loaded != snapshot.version:
-            weights = WholeWeights(snapshot.weights)
+        first = snapshots[0]
+        sampler = (None if first.version else self.initial) or self.sampler
+        if len(snapshots) == 1 and self._loaded != first.version:
+            weights = WholeWeights(first.weights)
             sampler.load(weights)
             if self.recomputer:
                 self.recomputer.load(weights)
-            self._loaded = snapshot.version
+            self._loaded = first.version
         started = time.perf_counter()
         together = RolloutRequest.joined(requests)
         prompts = self.chat.encode_all([problem.messages for problem in together.problems])
-        responses = self._respond(sampler, together, prompts)
+        if len(snapshots) == 1:
+            responses = self._respond(sampler, together, prompts)
+        else:
+            responses = self._respond_in_flight(snapshots, together, prompts)
         sampled = time.perf_counter()
         rows = [
             (group, response) for group, of_group in enumerate(responses) for response in of_group
@@ -214,7 +240,7 @@ class LocalWorker:
             responses=[response for _, response in rows],
             results=results,
             groups=[group for group, _ in rows],
-            versions=[snapshot.version] * len(rows),
+            versions=[first.version] * len(rows),
             seconds=seconds,
         )
         starts = accumulate((len(request.problems) for request in requests), initial=0)
@@ -222,6 +248,19 @@ class LocalWorker:
             _part(whole, range(start, start + len(request.problems)), request.keys[0][0].batch)
             for start, request in zip(starts, requests, strict=False)
         ]
+
+    def _respond_in_flight(
+        self, snapshots: Sequence[Snapshot], request: RolloutRequest, prompts: list[list[int]]
+    ) -> list[list[Response]]:
+        """One response per key, of one turn."""
+        assert isinstance(self.sampler, InFlightSampler)
+        self._loaded = None
+        # Weights that are split among the ranks are gathered first: a rank whose responses end
+        # early would not read them.
+        policies = [(each.start, dict(WholeWeights(each.weights))) for each in snapshots]
+        return self.sampler.sample_in_flight(
+            prompts, request.keys, request.temperature, policies, self.keeps_cache
+        )
 
     def _respond(
         self, sampler: Sampler, request: RolloutRequest, prompts: list[list[int]]

@@ -89,6 +89,7 @@ def prepare(
         elsewhere=functools.partial(load_worker, experiment),
         weights=model.state_dict(),
         ranks=world.neighbours,
+        versions=experiment.sync.most_versions,
     )
     model = world.split(model, compute_dtype(experiment))
     if isinstance(experiment.model, Pretrained) and experiment.model.compile_layers:
@@ -197,6 +198,7 @@ def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTempla
         # Runs of one seed share their initial weights only. The worker knows the version of its
         # weights, the sampler does not.
         initial=shared.among_jobs(experiment.sampler, sampler),
+        keeps_cache=experiment.sync.keeps_cache,
     )
 
 

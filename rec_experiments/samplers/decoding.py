@@ -9,7 +9,7 @@ B: responses in flight. U: their distinct prefixes, which are in the cache.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 import torch
@@ -44,7 +44,7 @@ def _occurrences(numbers: list[int]) -> list[int]:
 
 
 class NativeSampler:
-    """Implements `rec_experiments.types.Sampler`. It takes over `model`: pass a copy.
+    """Implements `rec_experiments.types.InFlightSampler`. It takes over `model`: pass a copy.
 
     eos_ids: each of them ends a response. pad_id: pads short prompts; any token or None will do.
     max_rows: the most responses decoded at once, None for CACHE_AT_ONCE. perturb: changes the
@@ -89,7 +89,6 @@ class NativeSampler:
         if self.perturb:
             self.perturb(self.model)
 
-    @torch.inference_mode()
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
     ) -> list[list[Response]]:
@@ -99,12 +98,25 @@ class NativeSampler:
         log-probabilities at temperature 1.
         Raises FloatingPointError if the policy's logits are not finite.
         """
+        return self.sample_in_flight(prompts, draws, temperature, (), False)
+
+    @torch.inference_mode()
+    def sample_in_flight(
+        self,
+        prompts: list[list[int]],
+        draws: list[list[SampleKey]],
+        temperature: float,
+        policies: Sequence[tuple[int, Mapping[str, Tensor]]],
+        keeps_cache: bool,
+    ) -> list[list[Response]]:
+        """As the protocol says; without `policies`, by the loaded weights alone."""
         rows = [(n, draw) for n, named in enumerate(draws) for draw in named]
         size = self.max_rows or self._rows_at_once(max(map(len, prompts), default=0))
         found: list[Response] = []
         for start in range(0, len(rows), size):
             try:
-                found += self._decode(prompts, rows[start : start + size], temperature)
+                part = rows[start : start + size]
+                found += self._decode(prompts, part, temperature, dict(policies), keeps_cache)
             finally:
                 self.memory.release()
         responses = iter(found)
@@ -120,17 +132,21 @@ class NativeSampler:
         return max(1, CACHE_AT_ONCE // ((prompt_tokens + self.limit) * a_token))
 
     def _decode(
-        self, prompts: list[list[int]], rows: list[tuple[int, SampleKey]], temperature: float
+        self,
+        prompts: list[list[int]],
+        rows: list[tuple[int, SampleKey]],
+        temperature: float,
+        policies: dict[int, Mapping[str, Tensor]],
+        keeps_cache: bool,
     ) -> list[Response]:
-        """The responses of `rows`, each the index of a prompt and a key."""
+        """The responses of `rows`, each the index of a prompt and a key. policies: the weights by
+        their first token."""
         device = self.model.device
         used = sorted({n for n, _ in rows})
         place = {n: i for i, n in enumerate(used)}
-        ids_UP, mask_UP = (x.to(device) for x in _left_pad([prompts[n] for n in used], self.pad_id))
-        cache = DynamicCache(config=self.model.config)
-        position_UP = (mask_UP.cumsum(dim=1) - 1).clamp(min=0)
-        logits_UV = self._forward(ids_UP, mask_UP, position_UP, cache)
-        prefixes = Prefixes.after(cache, mask_UP, self.limit, self.memory, len(rows))
+        if 0 in policies:
+            self.load(policies[0])
+        logits_UV, prefixes = self._prefill([prompts[n] for n in used], self.limit, len(rows))
 
         # Responses to one prompt have different columns, hence so do those that share a prefix.
         columns = _occurrences([n for n, _ in rows])
@@ -168,8 +184,30 @@ class NativeSampler:
                 token_M[place_M] = pair_M - parent_M * vocabulary
             if len(pair_M) == len(row_B) and width > 1:  # no two rows share a prefix
                 column_B, width = torch.zeros_like(row_B), 1
-            logits_UV = self._step(token_M, prefixes)
+            if t + 1 in policies:
+                self.load(policies[t + 1])
+            if t + 1 in policies and not keeps_cache:
+                one_of = dict(zip(prefix_B.tolist(), row_B.tolist(), strict=True))
+                written = [
+                    prompts[rows[one_of[place]][0]] + token_TB[: t + 1, one_of[place]].tolist()
+                    for place in range(len(one_of))
+                ]
+                logits_UV, prefixes = self._prefill(written, self.limit - t - 1, len(row_B))
+            else:
+                logits_UV = self._step(token_M, prefixes)
         return self._responses(token_TB.T, logp_TB.T)
+
+    def _prefill(
+        self, sequences: list[list[int]], extra: int, most: int
+    ) -> tuple[Tensor, Prefixes]:
+        """Logits after each of U sequences, U x V, and the sequences as prefixes, with room for
+        `extra` more tokens. most: the most prefixes that they may become."""
+        device = self.model.device
+        ids_UP, mask_UP = (x.to(device) for x in _left_pad(sequences, self.pad_id))
+        cache = DynamicCache(config=self.model.config)
+        position_UP = (mask_UP.cumsum(dim=1) - 1).clamp(min=0)
+        logits_UV = self._forward(ids_UP, mask_UP, position_UP, cache)
+        return logits_UV, Prefixes.after(cache, mask_UP, extra, self.memory, most)
 
     def _step(self, token_U: Tensor, prefixes: Prefixes) -> Tensor:
         """Logits after one more token per prefix, U x V."""

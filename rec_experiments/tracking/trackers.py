@@ -112,12 +112,14 @@ def tracked_name(config: dict[str, Any], folder: Path) -> str:
 
 
 def schedule_name(sync: dict[str, Any]) -> str:
-    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10."""
+    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10, in flight."""
     interval, offset = sync["interval"], sync["offset"]
     if interval is None:
         return "offline"
     parts = [f"interval {interval}"] if interval > 1 else []
     parts += [f"offset {offset}"] if offset else []
+    if "versions" in sync:
+        parts.append(f"in flight, {sync['versions']} versions of {sync['tokens']} tokens")
     return ", ".join(parts) or "on-policy"
 
 

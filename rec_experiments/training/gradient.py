@@ -27,6 +27,7 @@ class MiniBatch:
 
     written_BT: tokens sampled by the policy, dropped or not. logps: log-probabilities that came
     with the rows, by role. versions_B: gradient steps taken by the policy that drew each row.
+    token_versions_BT: the same for each token, None if rows have one version.
     """
 
     sequences: list[TokenSequence]
@@ -35,6 +36,7 @@ class MiniBatch:
     advantages: Advantages
     groups_B: Tensor
     versions_B: Tensor
+    token_versions_BT: Tensor | None
     index: StepIndex
 
     @classmethod
@@ -72,6 +74,9 @@ class MiniBatch:
             advantages=algorithm.advantages(outcomes, dropping).to(parameter.device),
             groups_B=groups_B.to(parameter.device),
             versions_B=torch.tensor(rollouts.versions).to(parameter.device),
+            token_versions_BT=None
+            if rollouts.token_versions is None
+            else _padded(rollouts.token_versions, torch.long).to(parameter.device),
             index=index,
         )
 
@@ -93,6 +98,9 @@ class MiniBatch:
             versions_B=self.versions_B[index_B],
             index=self.index,
             dense={name: getattr(scored, f"{name}_BT") for name in dense},
+            token_versions_BT=None
+            if self.token_versions_BT is None
+            else self.token_versions_BT[index_B, :width],
         )
         if proximal is None or "proximal" in batch.logps:
             return batch
@@ -281,8 +289,7 @@ def _log(
     log.add(out, loss_input)
     if "sampler" in logps:
         log.add_mismatch(logps["behavior"] - logps["sampler"], live_BT)
-    else:  # only fresh rows are scored by the version that drew them
-        fresh_B = loss_input.versions_B == loss_input.index.step
-        log.add_mismatch(out.log_ratio_BT, live_BT & fresh_B[:, None])
+    else:  # only fresh tokens are scored by the version that drew them
+        log.add_mismatch(out.log_ratio_BT, live_BT & (loss_input.age_BX == 0))
     measured = scored.each(Tensor.detach)
     log.add_policy(measured.entropy_BT, measured.kl_BT, written_BT)

@@ -69,9 +69,9 @@ class Interpolated(Proximal):
 
     def logp(self, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"]
-        staleness_B = (batch.index.step - batch.versions_B).to(behavior_BT.dtype)
-        share_B = (staleness_B - self.lag).clamp(min=0) / staleness_B.clamp(min=1)
-        return behavior_BT + share_B[:, None] * (batch.logp_BT.detach() - behavior_BT)
+        age_BX = batch.age_BX.to(behavior_BT.dtype)
+        share_BX = (age_BX - self.lag).clamp(min=0) / age_BX.clamp(min=1)
+        return behavior_BT + share_BX * (batch.logp_BT.detach() - behavior_BT)
 
     def describe(self) -> str:
         return f"between behavior policy and policy, {self.lag} gradient steps behind it"

@@ -48,6 +48,7 @@ class TrainingState:
                 "policies": self.policies.state(),
                 "hook": hook.pop("start", {}),
                 "behavior": self.rollouts.behavior.weights,
+                "earlier": {n: each.weights for n, each in self.rollouts.earlier.items()},
             },
             "param_groups": optimizer["param_groups"],
             "hook": hook,
@@ -72,7 +73,8 @@ class TrainingState:
         self.policies.restore({role: split(rows) for role, rows in weights["policies"].items()})
         if self.hook:
             self.hook.restore({**state["hook"], "start": split(weights["hook"])})
-        self.rollouts.restore(state["rollouts"], split(weights["behavior"]))
+        earlier = {n: split(rows) for n, rows in weights.get("earlier", {}).items()}
+        self.rollouts.restore(state["rollouts"], split(weights["behavior"]), earlier)
         return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
 
 

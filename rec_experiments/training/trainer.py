@@ -162,13 +162,16 @@ class Trainer:
         groups = self.updates.groups(index, batch.groups[-1] + 1, self.seed)
         rollouts = batch.of_groups(groups)
         gradient = self.gradient if kl else self.gradient.without_kl()
-        mini_batch = MiniBatch.of(rollouts, gradient.algorithm, index, self.seed, self.model)
+        schedule = self.rollouts.schedule
+        trained = schedule.trained(rollouts, index.step)
+        mini_batch = MiniBatch.of(trained, gradient.algorithm, index, self.seed, self.model)
         dtype = gradient.forward.compute_dtype
         with on_device(gradient.others.values(), self.world.device, dtype):
             log = gradient.accumulate(self.model, mini_batch)
         log = TokenLog.joined(self.world.gather(log.cpu()))
         row = {
             **rollout_metrics(rollouts, index),
+            **schedule.metrics(trained, index.step),
             **group_metrics(rollouts, mini_batch.advantages),
             **log.reduce(),
         }

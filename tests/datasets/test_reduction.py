@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rec_experiments import rng
 from rec_experiments.datasets.arithmetic import OPERATORS, Author
-from rec_experiments.datasets.reduction import Reduction, is_reduction, read
+from rec_experiments.datasets.reduction import Reduction, Shortcuts, is_reduction, read
 
 LISTS = st.lists(st.integers(0, 7), min_size=3, max_size=5)
 
@@ -112,3 +112,42 @@ def test_the_author_uses_all_orders_and_errs_as_configured(dataset: Reduction) -
         dataset.hard_share * dataset.hard_error + (1 - dataset.hard_share) * dataset.easy_error
     )
     assert abs(wrong - expected) < 0.1  # operands are not all equally frequent
+
+
+# Two or three numbers a step.
+
+
+@pytest.mark.parametrize(
+    ("response", "accepted"),
+    [
+        ("3+4+2=1;#1", True),
+        ("3+4=7;7+2=1;#1", True),
+        ("2+4+3=1;#1", True),
+        ("3+4+2=2;#2", False),
+        ("3+4+3=2;2+2=4;#4", False),  # a number used twice
+        ("3+4*2=6;#6", False),
+        ("3=3;3+4+2=1;#1", False),
+        ("+3+4+2=1;#1", False),
+        ("3+4+=7;7+2=1;#1", False),
+    ],
+)
+def test_steps_of_three_numbers(response: str, accepted: bool) -> None:
+    assert is_reduction(response, "+", [3, 4, 2], 8, most=3) is accepted
+
+
+def test_a_step_takes_at_most_three_numbers() -> None:
+    assert is_reduction("1*3*5*7=1;#1", "*", [1, 3, 5, 7], 8, most=4)
+    assert not is_reduction("1*3*5*7=1;#1", "*", [1, 3, 5, 7], 8, most=3)
+    assert not is_reduction("3+4+2=1;#1", "+", [3, 4, 2], 8)
+
+
+def test_shortcuts_are_of_many_lengths() -> None:
+    """One prompt has derivations of different lengths, and a perfect author's are all accepted."""
+    dataset = experiment(
+        "dataset=shortcuts", "dataset.hard_share=0", "dataset.easy_error=0"
+    ).dataset
+    assert isinstance(dataset, Shortcuts)
+    author = Author(dataset, rng.generator(0, rng.TASK, 1))
+    written = {dataset.written("+34721650=", author)[0] for _ in range(100)}
+    assert all(dataset.verify(each, "+34721650=").reward == 1.0 for each in written)
+    assert {len(each) for each in written} == {8 * n + 6 * (7 - 2 * n) + 2 for n in range(4)}

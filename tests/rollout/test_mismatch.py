@@ -218,7 +218,7 @@ def test_a_checkpoint_keeps_them():
     state = feed.state()
     assert state["pending"]
     other = feed_of(exp, trainer)
-    other.restore(state, feed.behavior.weights)
+    other.restore(state, feed.behavior.weights, {})
     kept = other.get_batch(1).logps
     assert kept == feed.get_batch(1).logps
     assert kept["behavior"]

@@ -29,7 +29,7 @@ from rec_experiments.rollout import pipeline, remote
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
 from rec_experiments.rollout.replay import NoReplay
-from rec_experiments.rollout.schedule import Phase, Schedule
+from rec_experiments.rollout.schedule import InFlight, Phase, Schedule
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
@@ -45,7 +45,11 @@ SCHEDULES = {
     "on-policy": ("sync=on_policy", "steps=12"),
     "mixed": ("sync.interval=3", "sync.offset=5"),
     "offline": ("sync=offline", "steps=12"),
-}
+    "in flight": (
+        "sync=in_flight", "sync.offset=1", "sync.tokens=5", "sync.late=drop", "buffer=replay",
+        "buffer.reuse=1", "buffer.window=2", "batch_size=3", "steps=10",
+    ),
+}  # fmt: skip
 OVERLAP = "pipeline=overlap"
 
 
@@ -93,8 +97,9 @@ def test_options_of_the_worker_change_no_bit(tmp_path):
     assert_same_run(overlapped, run(tmp_path / "sequential", *overrides))
 
 
-def test_resume_in_the_other_pipeline(tmp_path):
-    schedule = ("sync=on_policy", "sync.offset=4", "steps=14")
+@pytest.mark.parametrize("schedule", [("sync=on_policy", "sync.offset=4"), SCHEDULES["in flight"]])
+def test_resume_in_the_other_pipeline(tmp_path, schedule):
+    schedule = (*schedule, "steps=14")
     whole = run(tmp_path / "whole", *schedule)
     for until, how in ((5, OVERLAP), (10, "pipeline=sequential")):
         with pytest.raises(KeyboardInterrupt):
@@ -118,10 +123,13 @@ class Ledger:
         self.held.append(snapshot.version)
         return snapshot
 
-    def submit(self, snapshot, requests):
+    def submit(self, snapshots, requests):
         self.bundles.append([request.keys[0][0].batch for request in requests])
         for batch in self.bundles[-1]:
-            assert snapshot.version == self.held[-1] == self.schedule.version(batch)
+            found = [(snapshot.start, snapshot.version) for snapshot in snapshots]
+            assert found == self.schedule.segments(batch)
+            assert found[-1][1] == self.held[-1] == self.schedule.version(batch)
+            assert {version for _, version in found} <= {*self.held[-self.schedule.most_versions :]}
         response = Response([5], [-1.0], finished=True, mask=[True])
         return [
             lambda batch=batch: Rollouts(
@@ -130,7 +138,7 @@ class Ledger:
                 [response],
                 [VerifierResult(0.0, 0.0)],
                 [0],
-                versions=[snapshot.version],
+                versions=[snapshots[-1].version],
             )
             for batch in self.bundles[-1]
         ]
@@ -152,6 +160,11 @@ schedules = st.builds(
     offset=st.integers(0, 6),
     phase=st.sampled_from(Phase),
 ) | st.builds(Schedule, interval=st.none(), offset=st.just(0), phase=st.sampled_from(Phase))
+schedules |= st.builds(
+    InFlight, interval=st.just(1), offset=st.integers(0, 3), phase=st.just(Phase.paper),
+    versions=st.integers(2, 4), tokens=st.integers(1, 9), cache=st.just("kept"),
+    late=st.just("wait"), max_age=st.none(),
+)  # fmt: skip
 
 
 bundles = st.integers(1, 9)
@@ -202,7 +215,8 @@ def test_restored_manager(schedule, bundle, ahead, steps, data):
         feed.get_batch(step)
         feed.update_weights(step + 1, step + 1, model)
     resumed = ledger_feed(schedule, ahead, steps, bundle)
-    resumed.restore(feed.state(), feed.behavior.weights)
+    earlier = {batches: each.weights for batches, each in feed.earlier.items()}
+    resumed.restore(feed.state(), feed.behavior.weights, earlier)
     for step in range(cut, steps):
         taken = resumed.get_batch(step)
         assert (taken.index, taken.versions) == (step, [schedule.version(step)])
@@ -222,8 +236,8 @@ class Stub:
         name, *arguments = request.problems
         return getattr(self, name)(snapshot, *arguments)
 
-    def draw(self, snapshot, requests):
-        return [self.answer(snapshot, request) for request in requests]
+    def draw(self, snapshots, requests):
+        return [self.answer(snapshots[-1], request) for request in requests]
 
     def look(self, snapshot, seconds=0.0, *_):
         """The version, and the one value that all weights hold from first to last."""
@@ -257,9 +271,11 @@ def refuse():
     raise UserError("model.path=nowhere: cannot be loaded")
 
 
-def start(build=Stub, timeout=60.0) -> RemoteWorker:
+def start(build=Stub, timeout=60.0, versions=1) -> RemoteWorker:
     weights = {"a": torch.zeros(3, 2), "b": torch.zeros(5)}
-    return RemoteWorker(build, weights, ahead=None, timeout=timeout, environment={})
+    return RemoteWorker(
+        build, weights, ahead=None, timeout=timeout, environment={}, versions=versions
+    )
 
 
 def snapshot(version: int) -> Snapshot:
@@ -268,7 +284,7 @@ def snapshot(version: int) -> Snapshot:
 
 
 def ask(worker: RemoteWorker, held: Snapshot, *order):
-    (waiting,) = worker.submit(held, [RolloutRequest([*order], [], 1.0)])
+    (waiting,) = worker.submit([held], [RolloutRequest([*order], [], 1.0)])
     return waiting
 
 
@@ -309,6 +325,18 @@ def test_weights_in_use_are_never_overwritten(stub):
         assert float(held.weights["a"][0, 0]) == version
     for expected, answer in asked:
         assert answer()[:2] == (expected, float(expected))
+
+
+def test_weights_of_several_versions_stay():
+    with contextlib.closing(start(versions=3)) as worker:
+        held = [worker.update_weights(snapshot(version)) for version in range(4)]
+        worker.answer(snapshot(9), LOOK)
+        for newest in (4, 5):
+            held = [*held[-2:], worker.update_weights(snapshot(newest))]
+            asked = [ask(worker, each, "look", 0.01) for each in held]
+            assert [answer()[:2] for answer in asked] == [
+                (version, float(version)) for version in range(newest - 2, newest + 1)
+            ]
 
 
 def test_evaluations_go_first(stub):

@@ -36,6 +36,7 @@ def rollouts(draw):
         results=draw(st.lists(results, **B)),
         groups=draw(st.lists(TOKENS, **B)),
         versions=draw(st.lists(TOKENS, **B)),
+        token_versions=draw(st.none() | st.lists(st.lists(TOKENS, max_size=3), **B)),
         logps=draw(
             st.dictionaries(st.text(max_size=3), st.lists(st.lists(NUMBERS, max_size=3), **B))
         ),

@@ -12,6 +12,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
 OF_SEVERAL_UPDATES = {"time/proximal", "train/alpha"}
+IN_FLIGHT = {
+    "train/token_age", "train/token_age_max", "train/several_versions", "train/late",
+    "train/late_accuracy", "train/in_time_length",
+}  # fmt: skip
 
 
 def test_every_entry_is_whole():
@@ -29,7 +33,14 @@ def test_the_page_is_the_catalogue():
 def test_runs_log_what_the_catalogue_says_and_no_more(tmp_path, dataset):
     folder = run(tmp_path, *SMALL, f"dataset={dataset}", "sync.interval=2")
     logged = {key for row in folder.metrics() for key in row} - {"step"}
-    assert logged | AT_LAG_0 | OF_SEVERAL_UPDATES == KNOWN
+    assert logged | AT_LAG_0 | OF_SEVERAL_UPDATES | IN_FLIGHT == KNOWN
+
+
+def test_what_runs_in_flight_log_besides(tmp_path):
+    folder = run(tmp_path, *SMALL, "sync=in_flight", "sync.versions=2")
+    logged = {key for row in folder.metrics() for key in row} - {"step"}
+    assert logged >= IN_FLIGHT
+    assert logged <= KNOWN
 
 
 def test_what_several_updates_on_a_batch_log_besides(tmp_path):

@@ -220,7 +220,15 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
 def test_there_are_no_other_figures():
     paper_2 = ["paper2_fig2", "paper2_table2", "paper2_table3"]
     maps = ["stability", "presets", "clip_anatomy", "warm_starts", "batch_sizes", "lengths"]
-    others = ["correction", "ladder", "why_no_collapse", "why_red_drop", *paper_2, *maps]
+    others = [
+        "correction",
+        "in_flight",
+        "ladder",
+        "why_no_collapse",
+        "why_red_drop",
+        *paper_2,
+        *maps,
+    ]
     expected = [*FIGURES, *others]
     assert sorted(sweeps.names()) == sorted(expected)
 

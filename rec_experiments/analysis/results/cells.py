@@ -60,6 +60,7 @@ def value_of(config: Any, key: str) -> Any:
 
 def oldest_age(config: Any) -> int:
     """The largest number of gradient steps between drawing a batch and its last update."""
-    interval, offset = config["sync"]["interval"], config["sync"]["offset"]
-    last = config["steps"] - 1
-    return last if interval is None else min(last, interval - 1 + offset)
+    sync, last = config["sync"], config["steps"] - 1
+    if sync["interval"] is None:
+        return last
+    return min(last, sync["interval"] - 1 + sync["offset"] + sync.get("versions", 1) - 1)

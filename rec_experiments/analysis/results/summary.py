@@ -49,7 +49,8 @@ NAMES_SHOWN = 6
 
 def summary(data: FigureData) -> dict[str, Any]:
     """For each arm and column, over finished runs: the mean of each statistic with its interval,
-    and the fitted learning curve; also the evaluation statistics that the figure asks for.
+    the difference from the figure's first arm, and the fitted learning curve; also the evaluation
+    statistics that the figure asks for.
 
     Partial and missing runs are listed and do not enter the means.
     """
@@ -61,6 +62,7 @@ def summary(data: FigureData) -> dict[str, Any]:
         "final": f"{LAST_POINTS} of a run",
         "area": "area under the curve divided by its length",
         "best": BEST_POINTS,
+        "paired": f"difference of the area from that of {data.arms[0]}, paired by seed",
         "curve": f"{FORM}, R0 the first point",
         "rows": list(_summary_rows(data)),
         "partial": [_describe(run) for run in data.partial],
@@ -75,8 +77,8 @@ def summary(data: FigureData) -> dict[str, Any]:
 def _summary_rows(data: FigureData) -> Iterator[Row]:
     for arm in data.arms:
         for column in data.columns:
-            runs = data.select(arm, column)
-            for metric in SUMMARISED:
+            runs, first = data.select(arm, column), data.select(data.arms[0], column)
+            for metric in dict.fromkeys([*SUMMARISED, *(panel.metric for panel in data.panels)]):
                 found = {
                     name: finished_values(runs, measure, metric)
                     for name, measure in SUMMARIES.items()
@@ -87,6 +89,10 @@ def _summary_rows(data: FigureData) -> Iterator[Row]:
                     "metric": metric,
                     "seeds": len(found["final"].values),
                     **{name: _mean([*each.values.values()]) for name, each in found.items()},
+                    "paired": _difference(
+                        found["area"].values,
+                        finished_values(first, area_under_curve, metric).values,
+                    ),
                     "curve": _curve(runs, metric),
                 }
 
@@ -119,6 +125,13 @@ def _curve(runs: list[Run], metric: str) -> dict[str, Any]:
     }
 
 
+def _difference(values: dict[int, float], others: dict[int, float]) -> dict[str, Any] | None:
+    """The mean difference over the seeds that both have; None if they are the same values."""
+    if values == others:
+        return None
+    return _mean([values[seed] - others[seed] for seed in values.keys() & others.keys()])
+
+
 def _mean(values: list[float]) -> dict[str, Any] | None:
     if not values:
         return None
@@ -132,7 +145,7 @@ def summary_text(found: dict[str, Any]) -> str:
     cells = [[row["arm"], row["column"], row["metric"]] for row in found["rows"]]
     head = ["arm", "column", "metric", "seeds"]
     body = [
-        [*cell, str(row["seeds"]), *(_cell(row[name]) for name in SUMMARIES)]
+        [*cell, str(row["seeds"]), *(_cell(row[name]) for name in [*SUMMARIES, "paired"])]
         for cell, row in zip(cells, found["rows"], strict=True)
     ]
     curves = [
@@ -145,12 +158,12 @@ def summary_text(found: dict[str, Any]) -> str:
         found["title"],
         found["releases"],
         "",
-        *text_table([[*head, *SUMMARIES], *body]),
+        *text_table([[*head, *SUMMARIES, "paired"], *body]),
         "",
         *text_table([[*head, *PARAMETERS, "seeds without a curve"], *curves]),
         "",
         f"[ ]    {found['interval']}; none for a single seed",
-        *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "curve")),
+        *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "paired", "curve")),
     ]
     for word in ("partial", "missing"):
         lines += [f"{word}  {name}" for name in found[word]]

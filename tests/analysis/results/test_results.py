@@ -284,7 +284,14 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
         f"{STABLE}, offline, seed 2",
         f"{ABSENT}, sync_interval = 20, seed 0",
     ]
+    first = data.arms[0]
+    assert rows[first, "offline", "eval/accuracy"]["paired"] is None
+    paired = rows[STABLE, "offline", "eval/accuracy"]["paired"]
+    areas = [rows[arm, "offline", "eval/accuracy"]["area"]["mean"] for arm in (STABLE, first)]
+    assert paired["interval"] is None  # one seed is finished
+    assert paired["mean"] == pytest.approx(areas[0] - areas[1], abs=0.011)
     text = summary.summary_text(found)
+    assert f"from that of {first}, paired by seed" in text
     assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
     assert "95 % t interval over seeds" in text
     assert "3: 5 points are too few for a fit" in text
