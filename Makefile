@@ -136,7 +136,7 @@ $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints-peers.txt --no-deps verl
 	@touch $@
 
-test-peers: $(PEERS_STAMP) ## the losses of TRL and verl beside ours, on the same inputs
+test-peers: $(PEERS_STAMP) ## the losses of TRL and verl beside ours, and ours inside them, on the same inputs
 	$(PEERS_VENV)/bin/python -m pytest tests/peers $(ARGS)
 
 bench-peers: $(PEERS_STAMP) ## speed and memory beside TRL, a plain loop and, after make test-vllm, vLLM; half an hour
