@@ -171,6 +171,7 @@ golden: $(STAMP) ## rewrite the configurations that the tests compare with
 pages: $(STAMP) ## write the pages of docs/ that are made of the code
 	$(BIN)/python -m rec_experiments.analysis.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
+	$(BIN)/python docs/published.py $(ARCHIVES)
 	$(BIN)/python -m rec_experiments claims runs=$(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) out=docs/claims.md
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs
