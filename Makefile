@@ -136,7 +136,7 @@ $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints-peers.txt --no-deps verl
 	@touch $@
 
-test-peers: $(PEERS_STAMP) ## compare the losses with those of TRL and verl, on the same inputs
+test-peers: $(PEERS_STAMP) ## compare the losses with those of TRL and verl, and run ours inside them, on the same inputs
 	$(PEERS_VENV)/bin/python -m pytest tests/peers $(ARGS)
 
 bench-peers: $(PEERS_STAMP) ## measure speed and memory against TRL, a plain loop and, after make test-vllm, vLLM; half an hour
@@ -171,6 +171,7 @@ golden: $(STAMP) ## rewrite the configurations that the tests compare with
 pages: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python -m rec_experiments.analysis.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
+	$(BIN)/python docs/published.py $(ARCHIVES)
 	$(BIN)/python -m rec_experiments claims runs=$(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) out=docs/claims.md
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs

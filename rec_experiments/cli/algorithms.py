@@ -2,6 +2,7 @@
 prints the formula and the choices."""
 
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -17,6 +18,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.files import write_out
 
 BASE = "reinforce"  # the preset that others are compared with
+GROUPS = tuple(field.name for field in fields(Pieces) if field.name != "algo")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -57,13 +59,9 @@ def section(name: str, config: DictConfig, base: DictConfig) -> list[str]:
     return lines
 
 
-def changes(config: DictConfig, base: DictConfig) -> list[str]:
+def changes(config: DictConfig, base: DictConfig, groups: Sequence[str] = GROUPS) -> list[str]:
     """Where a method differs from another, as in `clip` one_side (low 0.2, high 0.2)."""
-    return [
-        _written(field.name, config[field.name])
-        for field in fields(Pieces)
-        if field.name != "algo" and config[field.name] != base[field.name]
-    ]
+    return [_written(group, config[group]) for group in groups if config[group] != base[group]]
 
 
 def _written(group: str, config: DictConfig) -> str:

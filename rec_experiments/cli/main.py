@@ -26,6 +26,7 @@ COMMANDS = {
     "algorithms": "list the presets with their formulas",
     "plan": "estimate what a run needs: memory of each phase, time of a step",
     "export": "write a run's model as a transformers folder",
+    "export-loss": "write a preset as a loss for TRL, verl or prime-rl",
     "evaluate": "score a run's model, or any other model",
     "archive": "write the evaluations of finished runs into one compressed table",
     "check_data": "check that a verifier accepts its data set's own answers",
@@ -103,7 +104,7 @@ def call_command(name: str, *words: str) -> None:
     """As `run_command`. Raises UserError for a user's mistake."""
     from rec_experiments.cli.parser import Parser
 
-    module = import_module(f"{__package__}.{name}")
+    module = import_module(f"{__package__}.{name.replace('-', '_')}")
     parser = Parser(name, module.__doc__)
     module.add_arguments(parser)
     module.main(parser.parse([*words]))

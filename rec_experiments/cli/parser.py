@@ -77,11 +77,13 @@ class Parser(argparse.ArgumentParser):
         """Raise the UserError for a message of argparse."""
         message = re.sub(r"^argument --(\w+): ", r"\1=", message.removeprefix("argument "))
         message = re.sub(r"^--(\w+): ", r"\1=", message)
+        if "required: " in message:
+            message = re.sub(r"--(\w+)", r"\1=", message)
         raise UserError(f"{message}; see {self.prog} --help")
 
     def format_help(self) -> str:
-        page = re.sub(r"\[--(\w+) ", r"[\1=", super().format_help())  # in the usage
-        return re.sub(r"^  --(\w+) (\S+)", r"  \1=\2  ", page, flags=re.MULTILINE)
+        page = re.sub(r"^  --(\w+) (\S+)", r"  \1=\2  ", super().format_help(), flags=re.MULTILINE)
+        return re.sub(r"--(\w+) (?=\S)", r"\1=", page)  # in the usage
 
 
 def path(text: str) -> Path:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rec_experiments import rng
 from rec_experiments.algo import contract, words
-from rec_experiments.algo.advantages import AsGiven
+from rec_experiments.algo.advantages import AsGiven, with_lengths
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.truncation import PenaliseTruncated
 from rec_experiments.config import schema
@@ -86,8 +86,9 @@ class StandaloneAlgorithm:
             mask: B x T, true or 1 at response tokens, false or 0 elsewhere, where log-probabilities
                 may be anything.
             rewards: B scalars.
-            advantages: B scalars instead of rewards, from another estimator. They replace the
-                algorithm's own advantage; its data weighting still applies.
+            advantages: B scalars instead of rewards, from another estimator or from `advantages`.
+                They replace the algorithm's own advantage; its data weighting still applies.
+                B x T with one value for all live tokens of a response will do as well.
             sampler_logp, proximal_logp, reference_logp: B x T, under further policies.
             finished, judged: B, whether a response ended before the length limit, and whether its
                 reward is valid. Default: all.
@@ -97,8 +98,8 @@ class StandaloneAlgorithm:
             seed: names the randomness of algorithms that drop samples, together with `step`.
         Raises:
             ValueError: a tensor has the wrong shape or type, an argument that the algorithm needs
-                is missing, both rewards and advantages are given, a number that counts is not
-                finite, or a version is greater than `step`.
+                is missing, both rewards and advantages are given, the advantages of a response
+                differ, a number that counts is not finite, or a version is greater than `step`.
         """
         policies = {
             "behavior": behavior_logp,
@@ -117,6 +118,8 @@ class StandaloneAlgorithm:
         logps = {role: tensor.detach() for role, tensor in policies.items() if tensor is not None}
         self._check_policies(logps, versions, step)
         _check_token_tensors({"logp": logp, "mask": mask}, logps, self._reads())
+        if advantages is not None and advantages.ndim == 2:
+            advantages = _of_responses(advantages, mask.bool())
         outcome, values = self._outcome(rewards, advantages)
         step = 0 if step is None else step
         every = torch.ones_like(groups, dtype=torch.bool)
@@ -146,6 +149,16 @@ class StandaloneAlgorithm:
         log = TokenLog()
         log.add(out, batch)
         return Result(out.loss, log.reduce())
+
+    def advantages(self, rewards: Tensor, groups: Tensor, lengths: Tensor) -> Tensor:
+        """The algorithm's own advantages before its data weighting: B scalars, float64.
+
+        Args:
+            rewards: B scalars, of all responses of each group.
+            groups: B integers; responses to one prompt share a number.
+            lengths: B integers, the number of tokens of each response.
+        """
+        return with_lengths(self.parts.advantage, lengths)(rewards.double(), groups)
 
     def describe(self) -> str:
         """The formula in words."""
@@ -180,6 +193,21 @@ class StandaloneAlgorithm:
         if isinstance(self.parts.truncation, PenaliseTruncated):
             raise ValueError("truncation=penalise changes rewards: it cannot use advantages")
         return "advantages", advantages
+
+
+def _of_responses(advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The advantage of each response's live tokens, 0 if there are none. Raises ValueError if they
+    differ."""
+    if advantages_BT.shape != mask_BT.shape:
+        raise ValueError(
+            f"advantages {tuple(advantages_BT.shape)} must have B rows, or the shape of mask, "
+            f"{tuple(mask_BT.shape)}"
+        )
+    first_B1 = mask_BT.int().argmax(1, keepdim=True)
+    advantage_B1 = advantages_BT.gather(1, first_B1).where(mask_BT.any(1, keepdim=True), 0.0)
+    if ((advantages_BT != advantage_B1) & mask_BT).any():
+        raise ValueError("advantages must be the same at all live tokens of a response")
+    return advantage_B1.squeeze(1)
 
 
 def _check_given(values: Mapping[str, object]) -> None:

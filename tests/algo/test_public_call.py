@@ -111,6 +111,28 @@ def test_given_advantages(preset):
     assert (given == worth(algorithm, batch)).all()
 
 
+@pytest.mark.parametrize("preset", ["grpo", "opo", "max_at_k"])
+def test_own_advantages_may_be_given_back(preset):
+    batch, algorithm = drawn(0, "far"), composed(preset)
+    rewards, groups, mask = map(torch.from_numpy, (batch.rewards, batch.groups, batch.mask))
+    own = algorithm.advantages(rewards, groups, mask.sum(1))
+    expected = worth(algorithm, batch)
+    assert (worth(algorithm, batch, rewards=None, advantages=own) == expected).all()
+    by_token = own[:, None].where(mask, torch.nan)
+    assert (worth(algorithm, batch, rewards=None, advantages=by_token) == expected).all()
+
+
+def test_advantages_by_token():
+    call, by_token = drawn(0, "far").call(rewards=None), torch.zeros(13, 6)
+    with pytest.raises(ValueError, match=r"advantages \(13, 5\) must have B rows, or the shape of"):
+        composed("grpo")(**call, advantages=by_token[:, :5])
+    by_token[call["mask"].sum(1).argmax(), 1] = 1.0
+    with pytest.raises(
+        ValueError, match="advantages must be the same at all live tokens of a resp"
+    ):
+        composed("grpo")(**call, advantages=by_token)
+
+
 def test_exact_kl_needs_the_trainer():
     with pytest.raises(ValueError, match="needs all logits: it runs in the trainer only"):
         composed("grpo", "regularizer=kl_exact")(**drawn(0, "far").call())

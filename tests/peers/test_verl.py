@@ -1,4 +1,5 @@
-"""verl's policy losses and this package: the same gradient for every token, method by method.
+"""verl's policy losses and this package: the same gradient for every token, method by method. And
+the other way round: what `export-loss` writes, in verl's registries.
 
 verl cannot be imported without ray and a cluster's packages, so its file of losses is loaded alone;
 what that imports beside PyTorch is stood in for by the few sums that the losses use. Skipped where
@@ -15,6 +16,9 @@ from unittest import mock
 import pytest
 import torch
 from batches import batch, name, ours, rows, same
+
+import rec_experiments
+from rec_experiments.cli import export_loss
 
 SPEC = importlib.util.find_spec("verl")
 if SPEC is None:
@@ -103,3 +107,66 @@ def test_every_loss_of_verl_has_a_row():
     assert set(losses().POLICY_LOSS_REGISTRY) == {
         row["call"]["loss"] for row in rows("verl") + rows("verl", False)
     }
+
+
+@functools.cache
+def exported(preset: str) -> tuple:
+    """Advantage estimator and loss, as verl finds them by their name."""
+    with mock.patch.dict(sys.modules, {"verl.trainer.ppo.core_algos": losses()}):
+        exec(export_loss.text(preset, [], "verl", "exported"), vars(ModuleType("exported")))
+    name = f"rec_{preset}"
+    return losses().get_adv_estimator_fn(name), losses().POLICY_LOSS_REGISTRY.pop(name)
+
+
+@pytest.mark.parametrize("preset", ["grpo", "rec_ring", "opo", "gspo", "dr_grpo", "red_weight"])
+def test_exported_loss(preset):
+    """Two ranks with a micro-batch each; verl averages gradients over ranks."""
+    advantages_of, loss = exported(preset)
+    x = batch(0, 0.3)
+    rewards, mask = torch.linspace(0, 1, len(x["mask"])).double() ** 2, x["mask"]
+    whole, apart = (x["logp"].clone().requires_grad_() for _ in range(2))
+    rec_experiments.algorithm(preset)(
+        logp=whole, behavior_logp=x["behavior"], rewards=rewards, groups=x["groups"], mask=mask
+    ).loss.backward()
+    by_token = torch.zeros_like(x["logp"])
+    by_token[:, 0] = rewards
+    uid = x["groups"].numpy().astype(str).astype(object)
+    advantages, _ = advantages_of(
+        token_level_rewards=by_token, response_mask=mask.double(), index=uid, config=None
+    )
+    config = Config(
+        global_batch_info={
+            "dp_size": 2,
+            "batch_num_tokens": mask.sum(),
+            "global_batch_size": len(mask),
+            "loss_scale_factor": None,
+        }
+    )
+    for part in (slice(0, 5), slice(5, None)):
+        share, metrics = loss(
+            old_log_prob=x["behavior"][part],
+            log_prob=apart[part],
+            advantages=advantages[part],
+            response_mask=mask[part],
+            loss_agg_mode="token-mean",
+            config=config,
+            rollout_is_weights=None,
+        )
+        (share / 2).backward()
+    assert f"actor/rec_{preset}/clip_fraction" in metrics
+    same({"within": 1e-9}, apart.grad, whole.grad)
+
+
+def test_exported_loss_alone():
+    """A whole mini-batch at once, of which verl tells nothing."""
+    _, loss = exported("grpo")
+    x = batch(0, 0.3)
+    logp = x["logp"].clone().requires_grad_()
+    advantages = x["advantages"][:, None] * x["mask"]
+    config = Config(global_batch_info={})
+    loss(x["behavior"], logp, advantages, x["mask"], config=config)[0].backward()
+    same({"within": 1e-9}, logp.grad, ours({"ours": ["grpo"]}, x))
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.rollout_correction: its weights are no part"
+    ):
+        loss(x["behavior"], logp, advantages, x["mask"], rollout_is_weights=x["logp"])

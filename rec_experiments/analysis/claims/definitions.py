@@ -1,6 +1,6 @@
 """The claims of arXiv 2509.24203 and of arXiv 2505.22257, *paper 2*.
 
-Each was tried on the paper's own curves (paper_curves.yaml) before any run. What is not here:
+Each was tried on the paper's own curves (published/curves.yaml) before any run. What is not here:
 identities (the clipped share is a sawtooth because ρ is 1 after a synchronisation; on-policy every
 REC arm equals REINFORCE), and what no run can contradict (that a swapped reference helps, without
 an arm that keeps its reference).

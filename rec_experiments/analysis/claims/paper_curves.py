@@ -1,7 +1,7 @@
 """The papers' own curves, as far as their text describes them, in the form of runs.
 
 A claim that its own source fails is worded wrongly, so each was tried on these first. The points
-are in paper_curves.yaml; between them a curve is straight.
+are in published/curves.yaml; between them a curve is straight.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from rec_experiments.analysis.claims.verdict import Setting, Verdict, judge
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Row, Run
 
-FILE = Path(__file__).with_suffix(".yaml")
+FILE = Path(__file__).parents[1] / "published" / "curves.yaml"
 EVALUATIONS = 11  # of a run, evenly spaced over its steps, as in the miniature
 SETTING = Setting(scale="the paper's curves")
 

@@ -1,6 +1,6 @@
 """Ranges of a quantity: published values, and targets.
 
-`reference_values.yaml` holds values of published runs with their sources, `targets.yaml` what a
+`published/regime.yaml` holds values of published runs with their sources, `targets.yaml` what a
 setting of this package should meet before methods are compared on it.
 """
 
@@ -17,7 +17,8 @@ from rec_experiments.errors import UserError
 from rec_experiments.runs.reading import LOADER
 
 FOLDER = Path(__file__).parent
-REFERENCE_VALUES, TARGETS = FOLDER / "reference_values.yaml", FOLDER / "targets.yaml"
+REFERENCE_VALUES = FOLDER.parent / "published" / "regime.yaml"
+TARGETS = FOLDER / "targets.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

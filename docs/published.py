@@ -1,0 +1,168 @@
+"""Writes docs/published.md, published tables of stale data beside our own runs: `make pages`,
+or `python docs/published.py RUNS …` with archives or folders of runs.
+
+Levels cannot be compared between a language model and the miniature, so the page has orderings and
+ratios, and how the collapse rate depends on age.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import rec_experiments
+from rec_experiments.analysis.results import stability
+from rec_experiments.analysis.results.aggregate import interval_of_mean
+from rec_experiments.analysis.results.cells import oldest_age, table
+from rec_experiments.analysis.results.figure_data import FigureData, collect
+from rec_experiments.analysis.results.formatting import markdown_table
+from rec_experiments.analysis.results.runs import Run, points
+from rec_experiments.analysis.results.statistics import final
+from rec_experiments.config import schema
+
+HERE = Path(__file__).parent
+TABLES = Path(rec_experiments.__file__).parent / "analysis" / "published" / "staleness.yaml"
+RATES = (
+    3.0e-5,
+    1.2e-4,
+    4.8e-4,
+)  # of the learning rates of sweep=presets, those at which GRPO learns fresh
+AGES = ("on_policy", "interval5", "interval20", "interval50", "offline")
+SEEDS = "seed=0,1,2"
+EQUAL = 0.02  # published ratios that are closer to 1 have no order
+NOT_RUN = "not run"
+MEASURES: dict[str, Callable[[Run], float]] = {
+    "accuracy": lambda run: final(run.rows, "eval/accuracy"),
+    "clipped share": lambda run: float(np.mean(points(run.rows, "train/clip_fraction")[1])),
+}
+Values = dict[tuple[str, float, int], dict[int, float]]  # method, rate and age: value by seed
+
+
+def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
+    """The whole page."""
+    pairs = [each["here"] or [] for of in tables for each in of["ratios"]]
+    methods = sorted({f"'{each.rsplit(' ', 1)[0]}'" for pair in pairs for each in pair})
+    data = collect(
+        "presets",
+        runs,
+        [
+            f"hydra.sweeper.only=[{','.join(methods)}]",
+            f"sync={','.join(AGES)}",
+            f"optimizer.learning_rate={','.join(map(str, RATES))}",
+            SEEDS,
+        ],
+    )
+    found = {measure: values(data, of) for measure, of in MEASURES.items()}
+    sections = [line for each in tables for line in section(each, found[each["measure"]])]
+    law = exponents(collect("stability", runs, [SEEDS]))
+    return (
+        (HERE / "published.template")
+        .read_text()
+        .format(
+            tables="\n".join(sections), law="\n".join(law), rates=", ".join(map(written, RATES))
+        )
+    )
+
+
+def values(data: FigureData, measure: Callable[[Run], float]) -> Values:
+    """Of the finished runs."""
+    found: Values = {}
+    for run in data.runs:
+        if run.done:
+            cell = (run.arm, run.config["optimizer"]["learning_rate"], oldest_age(run.config))
+            found.setdefault(cell, {})[run.seed] = measure(run)
+    return found
+
+
+def section(published: dict[str, Any], found: Values) -> list[str]:
+    """A published table, then its ratios beside ours."""
+    head, rows = published["columns"], published["rows"]
+    body = [[name, *("–" if x is None else f"{x:g}" for x in row)] for name, row in rows.items()]
+    checked = f"checked {published['checked']}" if published["checked"] else "not checked"
+    ratios = [ratio_row(each, head, rows, found) for each in published["ratios"]]
+    columns = [
+        "ratio",
+        "published",
+        *(f"here, {written(rate)}" for rate in RATES),
+        "same order here",
+    ]
+    return [
+        f"## {published['name']}", "",
+        f"{published['source']} ({published['read']}, {checked}): {published['about']}. "
+        f"Numbers after a method: {published['unit']}.", "",
+        *markdown_table(["", *head], body), "", *markdown_table(columns, ratios), "",
+    ]  # fmt: skip
+
+
+def ratio_row(
+    ratio: dict[str, Any], head: list[str], rows: dict[str, list[Any]], found: Values
+) -> list[str]:
+    of, to = head.index(ratio["of"]), head.index(ratio["to"])
+    theirs = [row[of] / row[to] for row in rows.values() if None not in (row[of], row[to])]
+    said = f"{min(theirs):.2f} to {max(theirs):.2f}" if len(theirs) > 1 else f"{theirs[0]:.2f}"
+    if not ratio["here"]:
+        return [f"{ratio['of']} ÷ {ratio['to']}", said, *["–"] * len(RATES), "no counterpart"]
+    here = [ours(ratio["here"], rate, found) for rate in RATES]
+    return [
+        f"{ratio['of']} ÷ {ratio['to']}; here {' ÷ '.join(ratio['here'])}",
+        said,
+        *(with_interval(each) if each else NOT_RUN for each in here),
+        same_order(theirs, [float(np.mean(each)) for each in here if each]),
+    ]
+
+
+def ours(pair: list[str], rate: float, found: Values) -> list[float]:
+    """The ratio of each seed that has both runs."""
+    (of, age), (to, other) = (each.rsplit(" ", 1) for each in pair)
+    tops, bottoms = found.get((of, rate, int(age)), {}), found.get((to, rate, int(other)), {})
+    return [
+        tops[seed] / bottoms[seed] for seed in sorted(tops.keys() & bottoms.keys()) if bottoms[seed]
+    ]
+
+
+def with_interval(ratios: list[float]) -> str:
+    return f"{np.mean(ratios):.2f}{bracketed(interval_of_mean(ratios))}"
+
+
+def bracketed(ends: tuple[float, float] | None) -> str:
+    return f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else ""
+
+
+def same_order(theirs: list[float], here: list[float]) -> str:
+    """At how many rates our ratio lies on the same side of 1 as all published ones."""
+    if not here:
+        return NOT_RUN
+    if not (max(theirs) < 1 - EQUAL or min(theirs) > 1 + EQUAL):
+        return "the published have none"
+    same = sum((each < 1) == (theirs[0] < 1) for each in here)
+    return f"at {same} of {len(here)} rates"
+
+
+def exponents(data: FigureData) -> list[str]:
+    """How the collapse rate of each method falls with age, over stale data within the grid."""
+    runs = stability.with_on_policy(
+        table(data, [stability.RATE, stability.AGE]), data.map["on_policy"]
+    )
+    edges = stability.edges(runs)
+    arms = [arm for arm in data.arms if arm in set(runs["arm"])]
+    laws = {arm: stability.law(edges, [arm]) for arm in arms} | {"all": stability.law(edges, arms)}
+    rows = [
+        [arm, f"{law.slope:+.2f}{bracketed(law.interval)}", str(law.cells)]
+        for arm, law in laws.items()
+        if law
+    ]
+    return markdown_table(["method", "exponent of age", "ages"], rows)
+
+
+def written(rate: float) -> str:
+    """As in 1.2e-4."""
+    return f"{rate:.1e}".replace("e-0", "e-").replace(".0e", "e")
+
+
+if __name__ == "__main__":
+    schema.register()
+    places = [*map(Path, sys.argv[1:])] or sorted((HERE / "results").glob("*.csv.xz"))
+    (HERE / "published.md").write_text(page(yaml.safe_load(TABLES.read_text()), places))
