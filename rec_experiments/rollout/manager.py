@@ -12,6 +12,7 @@ import torch
 
 from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World
+from rec_experiments.policy.lora import Base
 from rec_experiments.rollout import packed
 from rec_experiments.rollout.order import problems_of
 from rec_experiments.rollout.replay import ReplayBuffer
@@ -174,12 +175,12 @@ class RolloutManager:
             "trained": self.trained,
         }
 
-    def restore(self, state: dict[str, Any], weights: Weights) -> None:
-        """The inverse of `state`. weights: those of `behavior`."""
+    def restore(self, state: dict[str, Any], weights: Weights, base: Base | None = None) -> None:
+        """The inverse of `state`. weights, base: those of `behavior`."""
         self.next_draw, self.trained = state["next_draw"], state["trained"]
         pending = [packed.unpack(fields) for fields in state["pending"]]
         self.pending = deque((rollouts.index, ready(rollouts)) for rollouts in pending)
         drawn = [packed.unpack(fields) for fields in state["drawn"]]
         self.drawn = {rollouts.index: rollouts for rollouts in drawn}
-        self.behavior = self.worker.update_weights(Snapshot(state["version"], weights))
+        self.behavior = self.worker.update_weights(Snapshot(state["version"], weights, base))
         self._submit_ahead()

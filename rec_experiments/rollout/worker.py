@@ -1,7 +1,7 @@
 """Rollout workers: they sample responses to problems and have them verified."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier, VerifierPool
-from rec_experiments.distributed import copied_to_host, whole
+from rec_experiments.distributed import copied_to_host
+from rec_experiments.policy import lora
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.rollout.reward import RewardAdjustment
@@ -31,35 +32,26 @@ PendingRollouts = Callable[[], Rollouts]  # waits for the rollouts and returns t
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The weights of one policy version, split among the ranks as the model is."""
+    """The weights of one policy version, split among the ranks as the model is.
+
+    weights: those that training changes. base: the others, of a model with adapters.
+    """
 
     version: int
     weights: Weights
+    base: lora.Base | None = None
 
     @classmethod
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
         """The live weights, which the next gradient step changes."""
-        return cls(version, dict(model.state_dict()))
+        return cls(version, lora.state_of(model), lora.Base.of(model))
 
     def copy(self) -> "Snapshot":
-        return Snapshot(self.version, copied_to_host(self.weights))
+        return replace(self, weights=copied_to_host(self.weights))
 
-
-class WholeWeights(Mapping[str, Tensor]):
-    """Weights that may be split among the ranks, each gathered when it is read. Every rank must
-    read the same ones in the same order."""
-
-    def __init__(self, weights: Weights):
-        self._weights = weights
-
-    def __getitem__(self, name: str) -> Tensor:
-        return whole(self._weights[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
+    def whole(self) -> Mapping[str, Tensor]:
+        """The weights to draw with, by the names of a model without adapters."""
+        return lora.WholeWeights(self.weights, self.base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +183,7 @@ class LocalWorker:
         """Rollouts for each request, sampled together; each gets its share of the time."""
         sampler = (None if snapshot.version else self.initial) or self.sampler
         if self._loaded != snapshot.version:
-            weights = WholeWeights(snapshot.weights)
+            weights = snapshot.whole()
             sampler.load(weights)
             if self.recomputer:
                 self.recomputer.load(weights)

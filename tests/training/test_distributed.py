@@ -144,9 +144,9 @@ def test_shares(n, ranks):
 MOVING = (*SMALL, "algo=asymre", "sampler.max_rows=4", "model.heads=2", "eval_problems=7")
 
 
-def run_on(world, path, overrides, until=None):
+def run_on(world, path, overrides, until=None, base=MOVING):
     """Train to the end, or until a row, on one rank or many. Rows, full weights, own state."""
-    overrides = (*MOVING, *overrides, f"ranks={world.size}")
+    overrides = (*base, *overrides, f"ranks={world.size}")
     folder = RunFolder(path, world)
     config = resolve(*overrides)
     folder.check(config)
