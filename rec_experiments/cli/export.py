@@ -14,11 +14,16 @@ def add_arguments(parser: Parser) -> None:
         "--step", type=number_between(0, inf), metavar="N",
         help="gradient steps of the checkpoint; default: the newest",
     )  # fmt: skip
+    parser.add_argument(
+        "--adapter", action="store_true",
+        help="of a run with adapter=lora: the adapter alone; default: merged into the weights",
+    )  # fmt: skip
 
 
 def main(args: Namespace) -> None:
     schema.register()
     from rec_experiments.runs.export import export  # imports torch
 
-    step = export(args.run, args.out, args.step)
-    print(f"{args.out}: the model of {args.run} after {step} gradient steps")
+    step = export(args.run, args.out, args.step, args.adapter)
+    what = "adapter" if args.adapter else "model"
+    print(f"{args.out}: the {what} of {args.run} after {step} gradient steps")

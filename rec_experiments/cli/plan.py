@@ -15,9 +15,9 @@ from rec_experiments.plan import ASSUMPTIONS, assumptions
 # Amounts that are set aside, which may be 0.
 RESERVES = {
     "margin_gb", "context_gb", "nccl_gb", "fragmentation", "engine_gb", "asleep_gb", "process_gb",
-    "padding",
+    "padding", "step_overhead_ms",
 }  # fmt: skip
-LENGTHS = {"prompt_tokens", "response_tokens"}
+LENGTHS = {"prompt_tokens", "response_tokens", "stragglers"}  # of at least 1
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
     )  # fmt: skip
     for key, value in given["values"].items():
         parser.add_argument(
-            f"--{key}", default=value, metavar="NUMBER",
+            f"--{key}", metavar="NUMBER",
             help=f"{meanings[f'values.{key}']}; default: {value:g}".replace("%", "%%"),
             type=functools.partial(number, key),
         )  # fmt: skip
@@ -42,12 +42,23 @@ def main(args: Namespace) -> None:
 
     given = assumptions()
     gpu = chosen("gpu", args.gpu, given["gpus"])
-    values = {key: getattr(args, key) for key in given["values"]}
+    values = {
+        key: usual if (said := getattr(args, key)) is None else said
+        for key, usual in assumed(args.overrides).items()
+    }
     overrides = [layout(override, budget.layouts()) for override in args.overrides]
     found = budget.plan(Experiment.compose(*overrides).settings, gpu, values)
     print(*report.report(found, gpu, values), sep="\n")
     if not found.fits:
         raise UserError(report.refusal(found, budget.what_fits(overrides, gpu, values, found)))
+
+
+def assumed(overrides: Iterable[str]) -> dict[str, float]:
+    """The values of assumptions.yaml, with the length of the setting's responses."""
+    given = assumptions()
+    chosen = dict(override.partition("=")[::2] for override in overrides).get("setting")
+    usual = given["values"]["response_tokens"]
+    return given["values"] | {"response_tokens": given["response_tokens"].get(chosen, usual)}
 
 
 def layout(override: str, layouts: list[str]) -> str:

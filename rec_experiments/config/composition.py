@@ -45,6 +45,16 @@ RENAMED = {  # what was chosen in an older version, and how to choose it now
     "clip=asymmetric": "is now clip=one_side clip.high=0.25",
     "clip=wide": "is now clip=one_side clip.low=0.6 clip.high=2.0",
 }
+# What Hydra and omegaconf say of choices that do not go together, and what is wanted.
+CHOICES = {
+    r"Could not override '(scale|hydra/\S+)'": (
+        r"\1: can be chosen only with a sweep, as in -m sweep=fig3"
+    ),
+    r"Merge error: Adapted is not a subclass": (
+        "adapter=lora: needs a model of transformers without a warm start, as "
+        "model=qwen2.5-1.5b-instruct or model=pretrained"
+    ),
+}
 # What omegaconf says of a value of the wrong type, and what is wanted.
 TYPES = {
     r"to Integer$": "a whole number",
@@ -120,8 +130,9 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
             return f"{part.override}: cannot be read{_quoted(part.override)}"
-        if group := re.match(r"Could not override '(scale|hydra/\S+)'", str(part)):
-            return f"{group[1]}: can be chosen only with a sweep, as in -m sweep=fig3"
+        for what, line in CHOICES.items():
+            if found := re.search(what, str(part)):
+                return found.expand(line)
         if isinstance(part, MissingConfigException) and part.missing_cfg_file:
             return _no_such_choice(part.missing_cfg_file, part.options)
         if isinstance(part, MarkedYAMLError) and part.problem_mark:

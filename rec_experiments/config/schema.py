@@ -47,7 +47,7 @@ from rec_experiments.datasets.reduction import Reduction, Shortcuts
 from rec_experiments.datasets.tool_calls import ToolCalls
 from rec_experiments.datasets.word_problems import WordProblems
 from rec_experiments.errors import UserError
-from rec_experiments.policy.models import FineTuned, Pretrained, Tiny
+from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.protocol import ModelChoice
 from rec_experiments.rollout import replay, reward
 from rec_experiments.rollout.pipeline import Overlap, Sequential
@@ -178,7 +178,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "clipped": reward.ClippedReward,
     },
     "sync": {"schedule": Schedule, "in_flight": InFlight},
-    "model": {"tiny": Tiny, "pretrained": Pretrained, "fine_tuned": FineTuned},
+    "model": {
+        "tiny": Tiny,
+        "pretrained": Pretrained,
+        "fine_tuned": FineTuned,
+        "lora": Adapted,
+    },
     "dataset": {
         "arithmetic": Arithmetic,
         "calculator": Calculator,

@@ -116,6 +116,13 @@ class Plan:
     def fits(self) -> bool:
         return self.worst()[2] <= 1
 
+    @property
+    def hours(self) -> float:
+        """All gradient steps and checkpoints, without evaluations."""
+        seconds, exp = self.cost.seconds, self.experiment
+        saved = 0.0 if exp.async_checkpoints else seconds["save"] / exp.checkpoint_every
+        return exp.steps * (seconds["step"] + saved) / 3600
+
 
 def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     """gpu: a name in assumptions.yaml. values: those of its `values`."""
@@ -124,7 +131,7 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     check_context(experiment, config)
     card = assumptions()["gpus"][gpu]
     check_pass(experiment, config, int(values["prompt_tokens"]), card["memory"])
-    weights = model_bytes(experiment, shape)
+    weights, changed = model_bytes(experiment, shape)
     training = training_memory(experiment, shape, int(values["prompt_tokens"]))
     sampler = sampler_memory(experiment, weights, card["memory"], values)
     check_cache(experiment, config, sampler)
@@ -137,8 +144,9 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     # beside training), and policies that move.
     beside, moves = isinstance(experiment.pipeline, Overlap), experiment.reference.swap_every
     moved = [role for role in frozen_roles(experiment) if role != REFERENCE or moves]
-    state = weights * (3 + (experiment.ranks if beside else 1) + len(moved))
-    free = card["memory"] - values["margin_gb"] * GB
+    held = changed if changed < weights else weights * (experiment.ranks if beside else 1)
+    state = 3 * changed + held + weights * len(moved)
+    free = card["memory"] - min(values["margin_gb"] * GB, card["memory"] / 12)
     return Plan(
         experiment=experiment,
         gpus=gpus,

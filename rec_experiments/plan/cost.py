@@ -11,20 +11,23 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.plan.passes import recomputes, rows_of_update
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, cache_bytes_per_token
 from rec_experiments.policy.head import REFERENCE
+from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import frozen_roles
 
-FORWARD, BACKWARD = 2, 4  # operations per weight and token
+FORWARD, BACKWARD = 2, 4  # operations per weight and token; of a frozen weight half the latter
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Of one gradient step. tokens: of the prompts and responses it trains on, without padding.
     trained: operations of its gradient, without those that checkpointing repeats. seconds: of each
-    part; `step` is the whole step without evaluation and checkpoints."""
+    part; `step` is the whole step without evaluation and checkpoints. rate: response tokens that an
+    engine draws in a second."""
 
     tokens: float
     trained: float
+    rate: float
     seconds: dict[str, float]
 
 
@@ -56,7 +59,8 @@ def step_cost(
     a_key = 2 * FORWARD * config.num_hidden_layers * config.hidden_size  # score and weighted sum
     forward = computed * (FORWARD * trunk + a_key * keys(experiment, prompt, response))
     forward += rows * response * FORWARD * embedding
-    trained = forward * (FORWARD + BACKWARD) / FORWARD
+    backward = BACKWARD / 2 if isinstance(source, Adapted) else BACKWARD
+    trained = forward * (FORWARD + backward) / FORWARD
     again = forward * (extra_passes(experiment) + source.gradient_checkpointing)
     speed = ranks * gpu["operations"]  # of all training GPUs
     train = (trained + again) / (speed * values["train_efficiency"])
@@ -68,8 +72,14 @@ def step_cost(
     # Responses that an engine decodes at once.
     at_once = max(1.0, min(drawn / ranks, sampler.cache / (length * a_token), most))
     rounds = max(1.0, drawn / ranks / at_once)
+    speed_of_reading = gpu["bandwidth"] * values["decode_efficiency"]
+    overhead = values["step_overhead_ms"] / 1000
     read = sampler.weights + at_once * (prompt + response / 2) * a_token
-    decode = rounds * response * read / (gpu["bandwidth"] * values["decode_efficiency"])
+    decode = rounds * response * (read / speed_of_reading + overhead)
+    # The longest response goes on when the others have ended.
+    longest = min(values["stragglers"] * response, task.max_response_tokens)
+    decode += (longest - response) * (sampler.weights / speed_of_reading + overhead)
+    rate = drawn / ranks * response / decode
     if recomputes(experiment):
         decode += forward * drawn / rows / (speed * values["train_efficiency"])
     draw = (prefill + decode) / updates.per_batch
@@ -81,7 +91,7 @@ def step_cost(
     step = draw + push + train - (min(draw, train) if overlaps else 0.0)
     save = state / (values["save_gb_per_second"] * GB)
     seconds = {"draw": draw, "push": push, "train": train, "step": step, "save": save}
-    return Cost(tokens=rows * length, trained=trained, seconds=seconds)
+    return Cost(tokens=rows * length, trained=trained, rate=rate, seconds=seconds)
 
 
 def keys(experiment: Experiment, prompt: float, response: float) -> float:

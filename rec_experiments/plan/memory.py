@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
@@ -26,6 +26,8 @@ from rec_experiments.distributed import World
 from rec_experiments.plan.passes import largest_pass, recomputes
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.lora import adapted, trained
+from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import compute_dtype, frozen_roles
 from rec_experiments.training.gradient import begin_gradient
@@ -89,14 +91,17 @@ def build(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
     source.check_family(model)
     if source.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    return model
+    return adapted(model, source.lora) if isinstance(source, Adapted) else model
 
 
-def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> int:
-    """Bytes of the weights in their own dtype; tied ones count once."""
+def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> tuple[int, int]:
+    """Bytes of the weights to draw with, in their own dtype, and of those that training changes,
+    which are the same weights or adapters beside them; tied ones count once."""
     with torch.device("meta"):
         model = build(experiment, shape)
-    return sum(parameter.nbytes for parameter in model.parameters())
+    changed = sum(parameter.nbytes for parameter in trained(model).values())
+    every = sum(parameter.nbytes for parameter in model.parameters())
+    return (every - changed or every), changed
 
 
 def training_memory(
@@ -107,49 +112,56 @@ def training_memory(
     shape: the model's configuration. prompt_tokens: see `passes.prompt_length`. Phase `recompute`
     is that of the process that samples, if it recomputes log-probabilities beside training.
     """
-    ranks, weights = experiment.ranks, model_bytes(experiment, shape)
-    part = weights / ranks
+    ranks, (weights, changed) = experiment.ranks, model_bytes(experiment, shape)
+    adapter = changed if isinstance(experiment.model, Adapted) else 0
+    held = weights + adapter  # by the model that is trained
+    part, step_part = held / ranks, changed / ranks
     config = configuration(shape)
     source: Any = experiment.model
     embedding = config.vocab_size * config.hidden_size * getattr(torch, source.dtype).itemsize
     roles, overlaps = frozen_roles(experiment), isinstance(experiment.pipeline, Overlap)
-    waiting = weights if REFERENCE in roles and ranks == 1 else 0  # on the host
-    frozen = len(roles) - bool(waiting)  # on the device
-    moved = len([role for role in roles if role != REFERENCE or experiment.reference.swap_every])
+    moves = experiment.reference.swap_every
+    alone = REFERENCE in roles and ranks == 1  # the reference waits on the host, or has no copy
+    waiting = weights if alone and not (adapter and not moves) else 0
+    frozen = len(roles) - alone  # on the device
+    moved = len([role for role in roles if role != REFERENCE or moves])
     # The weights that the next batches are sampled from.
-    held_here = part if ranks > 1 and not overlaps else 0  # on the device, split
-    held_whole = weights if ranks == 1 and not overlaps else 0
+    held_here = step_part if ranks > 1 and not overlaps else 0  # on the device, split
+    held_whole = changed if ranks == 1 and not overlaps else 0
     slots = 2 * weights if overlaps else 0  # shared memory for the process that samples
     copy = weights if recomputes(experiment) and not overlaps else 0
-    start = part if isinstance(experiment.updates, SlowFast) else 0  # the weights that a batch met
+    start = step_part if isinstance(experiment.updates, SlowFast) else 0  # what a batch met
     adds = {
         gradient: pass_memory(experiment, shape, prompt_tokens, gradient)
         for gradient in ([True, False] if recomputes(experiment) else [True])
     }
 
     held_here += start * (ranks > 1)
-    resident = part * (3 + frozen) + held_here + copy  # weights and AdamW's two moments
-    whole = weights + max(0, frozen - 1) * part + (weights if frozen else 0)
-    whole = max(whole, weights + frozen * part + copy) if ranks > 1 else weights * (1 + frozen)
+    # Weights and AdamW's two moments.
+    resident = part * (1 + frozen) + 2 * step_part + held_here + copy
+    whole = held + max(0, frozen - 1) * part + (held if frozen else 0)
+    whole = max(whole, held + frozen * part + copy) if ranks > 1 else held * (1 + frozen)
     brought = reference_on_device(experiment, weights, config) if waiting else 0
-    snapshot = part if experiment.kl_every else 0  # the weights before the optimizer's step
+    snapshot = step_part if experiment.kl_every else 0  # the weights before the optimizer's step
     largest = embedding / ranks
     if ranks == 1:
         restored = resident + 2 * largest
     else:
         twice = config.tie_word_embeddings  # a tied embedding is in the state under both names
-        restored = resident + part * (3 + moved) + held_here - 2 * part + held_here
+        restored = resident + 3 * step_part + part * moved + held_here - 2 * step_part + held_here
         restored += (2 + twice) * largest
     host = waiting + slots + held_whole + start * (ranks == 1)
-    state = part * (3 + moved) + (weights if overlaps else part) + start
+    # Overlap's weights that are sampled from are whole on every rank, but for adapters.
+    behavior = weights if overlaps and not adapter else step_part
+    state = 3 * step_part + part * moved + behavior + start
     saving = state if experiment.async_checkpoints else 0
     found = {
         "start": Use(whole if ranks > 1 else whole + copy, waiting + max(weights, slots)),
         "hold": Use(part * (1 + frozen) + held_here + copy, host),
         "sample": Use(resident + adds.get(False, 0) * bool(copy), host + saving),
-        "train": Use(resident + part + brought + adds[True], host + saving),
+        "train": Use(resident + step_part + brought + adds[True], host + saving),
         "step": Use(
-            resident + part + snapshot * (ranks > 1), host + saving + snapshot * (ranks == 1)
+            resident + step_part + snapshot * (ranks > 1), host + saving + snapshot * (ranks == 1)
         ),
         "save": Use(resident, host + saving),
         "resume": Use(restored, host + state),
@@ -198,24 +210,24 @@ def _measure(
         fast_path=False,
     )
     sequences = largest_pass(experiment, prompt_tokens)
+    roles = frozen_roles(experiment) if gradient else []
+    with torch.device("meta"):
+        model, *others = (build(experiment, shape) for _ in range(1 + len(roles)))
     with (
         fake_world(experiment.ranks if gradient else 1) as world,
         warnings.catch_warnings(action="ignore"),  # tensors without values have no address
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
-
-        def split() -> PreTrainedModel:
-            model = build(experiment, shape)
+        meter = Meter()
+        for each in (model, *others):
+            allocate(each)
             if world.size > 1:
-                world.shard(model, compute)
-            return model
-
-        model, meter = split(), Meter()
+                world.shard(each, compute)
         begin_gradient(model)
-        others = {}
-        if gradient:
-            others = {r: split().eval().requires_grad_(False) for r in frozen_roles(experiment)}
-        for each in (model, *others.values()):
+        frozen = {
+            r: each.eval().requires_grad_(False) for r, each in zip(roles, others, strict=True)
+        }
+        for each in (model, *others):
             for parameter in each.parameters():
                 meter.see(parameter)
                 if parameter.grad is not None:
@@ -226,8 +238,8 @@ def _measure(
             scores = forward(
                 model,
                 sequences,
-                others=others,
-                kl=REFERENCE in others,
+                others=frozen,
+                kl=REFERENCE in frozen,
                 differentiable=dense,
                 chunked=True,
             )
@@ -236,6 +248,22 @@ def _measure(
                 del scores
                 sum(x_BT.sum() for x_BT in read).backward()
     return meter.peak - before
+
+
+def allocate(model: PreTrainedModel) -> None:
+    """Put tensors of the current mode in the place of those on the meta device. Not `to_empty`,
+    which swaps tensors, and those without values cannot be swapped."""
+    made: dict[int, Any] = {}  # tied weights share one
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, old in tensors.items():
+                if old is None:
+                    continue
+                if id(old) not in made:
+                    new = torch.empty_like(old, device="cpu")
+                    is_parameter = isinstance(old, nn.Parameter)
+                    made[id(old)] = nn.Parameter(new, old.requires_grad) if is_parameter else new
+                tensors[name] = made[id(old)]
 
 
 @contextlib.contextmanager

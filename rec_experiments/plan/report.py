@@ -26,9 +26,9 @@ def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
         f"a gradient step: {cost.tokens / 1e3:.0f} k tokens, "
         f"{cost.trained / 1e15:.2f} P operations",
         "  " + ", ".join(f"{name} {seconds[name]:.1f} s" for name in ("draw", "push", "train")),
-        f"  together {seconds['step']:.1f} s; {experiment.steps} steps take "
-        f"{experiment.steps * seconds['step'] / 3600:.1f} h, without evaluations",
+        f"  together {seconds['step']:.1f} s; each engine draws {cost.rate / 1e3:.1f} k tokens/s",
         f"  a checkpoint takes {seconds['save']:.0f} s",
+        f"  {experiment.steps} steps take {found.hours:.1f} h, without evaluations",
         f"assumed, not measured: {assumed}",
     ]
     if getattr(experiment.model, "compile_layers", False):

@@ -231,6 +231,34 @@ class FineTuned(Pretrained):
         return f"{super().describe()}, after {self.warm_start.steps} supervised steps"
 
 
+@dataclass(kw_only=True)
+class Lora:
+    """Low-rank adapters; conf/adapter/lora.yaml explains the values."""
+
+    rank: int
+    alpha: float
+    targets: list[str]
+    seed: int
+
+
+@dataclass(kw_only=True)
+class Adapted(Pretrained):
+    """A pretrained model of which low-rank adapters are trained (policy/lora.py)."""
+
+    lora: Lora
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(self, "lora.rank", least=1)
+        check_range(self, "lora.alpha", above=0)
+        check_range(self, "lora.seed", least=0, below=2**63)
+        if not self.lora.targets:
+            raise ValueError("lora.targets=[]: must name at least one kind of layer, as q_proj")
+
+    def describe(self) -> str:
+        return f"{super().describe()}, adapters of rank {self.lora.rank} trained"
+
+
 def _advice(path: str, error: Exception) -> str:
     """Why a model could not be loaded, and what to do."""
     from huggingface_hub.errors import GatedRepoError

@@ -13,6 +13,7 @@ import torch
 
 from rec_experiments import rng
 from rec_experiments.distributed import ALONE, World
+from rec_experiments.policy.lora import Base
 from rec_experiments.rollout import packed
 from rec_experiments.rollout.order import problems_of
 from rec_experiments.rollout.replay import ReplayBuffer
@@ -196,15 +197,20 @@ class RolloutManager:
         }
 
     def restore(
-        self, state: dict[str, Any], weights: Weights, earlier: Mapping[int, Weights]
+        self,
+        state: dict[str, Any],
+        weights: Weights,
+        earlier: Mapping[int, Weights],
+        base: Base | None = None,
     ) -> None:
-        """The inverse of `state`. weights: those of `behavior`. earlier: those of `earlier`."""
+        """The inverse of `state`. weights: those of `behavior`. earlier: those of `earlier`. base:
+        of all of them."""
         self.next_draw = state["next_draw"]
         pending = [packed.unpack(fields) for fields in state["pending"]]
         self.pending = deque((rollouts.index, ready(rollouts)) for rollouts in pending)
         drawn = [packed.unpack(fields) for fields in state["drawn"]]
         self.drawn = {rollouts.index: rollouts for rollouts in drawn}
         for batches, version in state.get("earlier", {}).items():
-            self._set_weights(batches, Snapshot(version, earlier[batches]))
-        self._set_weights(state["trained"], Snapshot(state["version"], weights))
+            self._set_weights(batches, Snapshot(version, earlier[batches], base))
+        self._set_weights(state["trained"], Snapshot(state["version"], weights, base))
         self._submit_ahead()

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from rec_experiments.datasets.verifiers.verifier_pool import die_with_parent
-from rec_experiments.distributed import memory_of, whole
+from rec_experiments.distributed import memory_of
 from rec_experiments.errors import STOPPING, UserError
 from rec_experiments.rollout.worker import (
     LocalWorker,
@@ -153,7 +153,7 @@ class RemoteWorker:
     def update_weights(self, snapshot: Snapshot) -> Snapshot:
         slot = self._fill_spare(snapshot)
         self._slots.rotate(-1)
-        return Snapshot(snapshot.version, slot.tensors)
+        return snapshot.copy() if snapshot.base else Snapshot(snapshot.version, slot.tensors)
 
     def submit(
         self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
@@ -185,8 +185,8 @@ class RemoteWorker:
         if slot.version != snapshot.version:
             for answer in slot.answers:
                 self._result(answer)
-            for name, tensor in snapshot.weights.items():
-                slot.tensors[name].copy_(whole(tensor))
+            for name, tensor in snapshot.whole().items():
+                slot.tensors[name].copy_(tensor)
             slot.version = snapshot.version
         return slot
 

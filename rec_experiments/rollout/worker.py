@@ -1,7 +1,7 @@
 """Rollout workers: they sample responses to problems and have them verified."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier, VerifierPool
-from rec_experiments.distributed import copied_to_host, whole
+from rec_experiments.distributed import copied_to_host
+from rec_experiments.policy import lora
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.rollout.reward import RewardAdjustment
@@ -34,37 +35,26 @@ PendingRollouts = Callable[[], Rollouts]  # waits for the rollouts and returns t
 class Snapshot:
     """The weights of one policy version, split among the ranks as the model is.
 
-    start: the first token of a response that they draw, if several versions do.
+    weights: those that training changes. base: the others, of a model with adapters. start: the
+    first token of a response that they sample, if several versions do.
     """
 
     version: int
     weights: Weights
+    base: lora.Base | None = None
     start: int = 0
 
     @classmethod
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
         """The live weights, which the next gradient step changes."""
-        return cls(version, dict(model.state_dict()))
+        return cls(version, lora.state_of(model), lora.Base.of(model))
 
     def copy(self) -> "Snapshot":
-        return Snapshot(self.version, copied_to_host(self.weights))
+        return replace(self, weights=copied_to_host(self.weights))
 
-
-class WholeWeights(Mapping[str, Tensor]):
-    """Weights that may be split among the ranks, each gathered when it is read. Every rank must
-    read the same ones in the same order."""
-
-    def __init__(self, weights: Weights):
-        self._weights = weights
-
-    def __getitem__(self, name: str) -> Tensor:
-        return whole(self._weights[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
+    def whole(self) -> Mapping[str, Tensor]:
+        """The weights to draw with, by the names of a model without adapters."""
+        return lora.WholeWeights(self.weights, self.base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +167,7 @@ class LocalWorker:
         if self.recomputer:
             for snapshot in snapshots:
                 if len(snapshots) > 1:
-                    self.recomputer.load(WholeWeights(snapshot.weights))
+                    self.recomputer.load(snapshot.whole())
                 batches = [self.recomputer(batch, snapshot.start) for batch in batches]
         return batches
 
@@ -214,7 +204,7 @@ class LocalWorker:
         first = snapshots[0]
         sampler = (None if first.version else self.initial) or self.sampler
         if len(snapshots) == 1 and self._loaded != first.version:
-            weights = WholeWeights(first.weights)
+            weights = first.whole()
             sampler.load(weights)
             if self.recomputer:
                 self.recomputer.load(weights)
@@ -257,7 +247,7 @@ class LocalWorker:
         self._loaded = None
         # Weights that are split among the ranks are gathered first: a rank whose responses end
         # early would not read them.
-        policies = [(each.start, dict(WholeWeights(each.weights))) for each in snapshots]
+        policies = [(each.start, dict(each.whole())) for each in snapshots]
         return self.sampler.sample_in_flight(
             prompts, request.keys, request.temperature, policies, self.keeps_cache
         )

@@ -9,19 +9,23 @@ from safetensors import SafetensorError
 
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import remove, sync_folder, writing
+from rec_experiments.policy.models import Adapted
 from rec_experiments.runs.saved import experiment_of, model_of
 
 
-def export(run: Path, out: Path, step: int | None) -> int:
+def export(run: Path, out: Path, step: int | None, adapter: bool = False) -> int:
     """Write model and tokenizer to the folder `out`, or leave nothing behind.
 
-    step: gradient steps of the checkpoint; None for the newest one. Returns them.
-    Raises UserError if `out` exists or cannot be written.
+    step: gradient steps of the checkpoint; None for the newest one. Returns them. adapter: write
+    the adapter alone, as peft does; otherwise it is merged into the weights.
+    Raises UserError if `out` exists or cannot be written, or if there is no adapter.
     """
     if out.exists():
         raise UserError(f"{out}: exists already; choose another folder")
     experiment = experiment_of(run, [])
-    model, step = model_of(run, experiment, step)
+    if adapter and not isinstance(experiment.model, Adapted):
+        raise UserError(f"--adapter: {run} trained all weights; leave the option out")
+    model, step = model_of(run, experiment, step, merged=not adapter)
     partial = out.with_name(f".{secrets.token_hex(8)}.partial")
     made = [folder for folder in out.parents if not folder.exists()]  # innermost first
     with writing(out):

@@ -23,7 +23,8 @@ from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.head import REFERENCE
-from rec_experiments.policy.models import FineTuned, Pretrained, Tiny
+from rec_experiments.policy.lora import adapted, check_installed
+from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rollout.worker import LocalWorker
@@ -67,27 +68,33 @@ def prepare(
     check_ranks(experiment.ranks, world, sys.argv[1:])
     world = dataclasses.replace(world, device=pick_device(experiment.device, world))
     experiment.sampler.check()
+    if isinstance(experiment.model, Adapted):
+        check_installed()
     experiment.pipeline.check(torch.device(world.device), world.neighbours)
     torch.set_num_threads(experiment.threads)
     dataset = experiment.dataset
     train_problems, eval_problems = load_problems(experiment, world)
-    model = experiment.model.model()
-    chat = ChatTemplate(experiment.model.tokenizer(), model)
+    plain = experiment.model.model()  # what draws responses; the model itself, without adapters
+    chat = ChatTemplate(experiment.model.tokenizer(), plain)
     check_context(dataset, chat)
-    check_rope(dataset, model.config)
+    check_rope(dataset, plain.config)
     train_problems = short_enough(dataset, chat, train_problems, "training", note)
     eval_problems = short_enough(dataset, chat, eval_problems, "evaluation", note)
     if isinstance(dataset, MultiTurnDataset):
         chat.encode_reply("")  # refuses a template that cannot encode replies
     if isinstance(experiment.model, Tiny | FineTuned):
         load_warm_start(
-            experiment.model, dataset, model, chat, train_problems, note, on_warm_step
+            experiment.model, dataset, plain, chat, train_problems, note, on_warm_step
         )  # fmt: skip
-    models, model = place(model, frozen_roles(experiment), world, compute_dtype(experiment))
+    model = plain
+    if isinstance(experiment.model, Adapted):
+        model = adapted(plain, experiment.model.lora)
+    initial = plain if experiment.reference.swap_every is None else model
+    models = place(model, initial, frozen_roles(experiment), world, compute_dtype(experiment))
     worker = experiment.pipeline.start(
-        here=lambda: make_worker(experiment, model, chat),
+        here=lambda: make_worker(experiment, plain.to(world.device), chat),
         elsewhere=functools.partial(load_worker, experiment),
-        weights=model.state_dict(),
+        weights=plain.state_dict(),
         ranks=world.neighbours,
         versions=experiment.sync.most_versions,
     )
@@ -130,20 +137,33 @@ def load_problems(experiment: Experiment, world: World) -> tuple[list[Problem], 
 
 
 def place(
-    model: PreTrainedModel, roles: list[str], world: World, compute: torch.dtype
-) -> tuple[dict[str, PreTrainedModel], PreTrainedModel]:
-    """Frozen copies of the model for these roles, and the model on its device, not yet split: the
-    sampler needs it whole.
+    model: PreTrainedModel,
+    initial: PreTrainedModel,
+    roles: list[str],
+    world: World,
+    compute: torch.dtype,
+) -> dict[str, PreTrainedModel]:
+    """Frozen models for these roles. `model` itself moves to its device, not yet split: the sampler
+    needs it whole.
 
-    The reference of a process alone stays on the host while no update measures KL.
+    initial: what the reference is a copy of: the model, or what its adapters were added to. A
+    process alone needs no copy of the latter; the former stays on the host while no update measures
+    KL.
     """
-    on_host = [role for role in roles if role == REFERENCE and world.size == 1]
-    models = {role: keep_on_host(_frozen_copy(model), world.device) for role in on_host}
+    models = {}
+    if REFERENCE in roles and world.size == 1:
+        shares = initial is not model
+        models[REFERENCE] = (
+            initial.to(world.device).eval()
+            if shares
+            else keep_on_host(_frozen_copy(initial), world.device)
+        )
     model.to(world.device)  # before the other copies, each of which is made whole and then split
     for role in roles:
         if role not in models:
-            models[role] = world.split(_frozen_copy(model), compute)
-    return models, model
+            own = initial if role == REFERENCE else model
+            models[role] = world.split(_frozen_copy(own), compute)
+    return models
 
 
 def keep_on_host(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:

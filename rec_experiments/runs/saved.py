@@ -13,7 +13,8 @@ from rec_experiments.config.composition import explain
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.policy.models import Pretrained
+from rec_experiments.policy import lora
+from rec_experiments.policy.models import Adapted, Pretrained
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.run_folder import CONFIG, STATES, read_config
 from rec_experiments.training.protocol import State
@@ -62,9 +63,13 @@ def _restored(run: Path) -> DictConfig:
     return config
 
 
-def model_of(run: Path, experiment: Experiment, step: int | None) -> tuple["PreTrainedModel", int]:
+def model_of(
+    run: Path, experiment: Experiment, step: int | None, merged: bool = True
+) -> tuple["PreTrainedModel", int]:
     """The model of a run after `step` gradient steps, or at its newest intact checkpoint, on the
     host; and that number of steps. Damaged checkpoints that are newer are named on stderr.
+
+    merged: put adapters, if there are any, into the weights that they belong to.
 
     Raises UserError if there is no such checkpoint, or if it is of another model than that of the
     configuration.
@@ -72,8 +77,12 @@ def model_of(run: Path, experiment: Experiment, step: int | None) -> tuple["PreT
     state = read_state(run / STATES, step)
     source = experiment.model
     try:
-        model = source.skeleton() if isinstance(source, Pretrained) else source.model()
-        model.load_state_dict(state["weights"]["model"], assign=True)
+        weights = state["weights"]["model"]
+        if isinstance(source, Adapted):
+            model = lora.loaded(source.model(), source.lora, weights, merged)
+        else:
+            model = source.skeleton() if isinstance(source, Pretrained) else source.model()
+            model.load_state_dict(weights, assign=True)
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:  # also: too little memory
         raise UserError(
             f"run folder {run}: the state after step {state['step']} does not fit the model of the "

@@ -40,7 +40,7 @@ class AdamW(Piece):
         import torch
 
         return torch.optim.AdamW(
-            model.parameters(),
+            [each for each in model.parameters() if each.requires_grad],
             fused=True,  # other implementations make temporary copies and are slower on a CPU
             lr=self.learning_rate,
             betas=(self.betas[0], self.betas[1]),

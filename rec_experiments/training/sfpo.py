@@ -98,7 +98,9 @@ class SlowFastHook:
         if self.stopped is not None:
             return {"train/alpha": 0.0}
         if index.epoch == index.mini_batch == 0:
-            self.start = copied_to_host(dict(model.named_parameters()))
+            from rec_experiments.training.weights import copied
+
+            self.start = copied(model)
         elif index.epoch == self.updates.epochs - 1 and index.mini_batch == 0:
             move_back(model, self.start, self.updates.alpha)
             self.start = {}
@@ -121,5 +123,7 @@ class SlowFastHook:
 
 def move_back(model: nn.Module, start: dict[str, Tensor], alpha: float) -> None:
     """θ ← θ_start + α (θ − θ_start) on each rank's part; exactly θ for α = 1, θ_start for α = 0."""
-    for name, parameter in model.named_parameters():
+    from rec_experiments.policy.lora import trained
+
+    for name, parameter in trained(model).items():
         parameter.detach().lerp_(start[name].to(parameter.device), 1 - alpha)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from rec_experiments.distributed import World, split_like
 from rec_experiments.errors import first_line
+from rec_experiments.policy.lora import Base, state_of
 from rec_experiments.rollout import packed
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.optimizers import restore
@@ -43,7 +44,7 @@ class TrainingState:
         return {
             "step": step,
             "weights": {
-                "model": self.model.state_dict(),
+                "model": state_of(self.model),
                 "optimizer": optimizer["state"],
                 "policies": self.policies.state(),
                 "hook": hook.pop("start", {}),
@@ -63,7 +64,8 @@ class TrainingState:
         def split(rows: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: split_like(live[name], tensor) for name, tensor in rows.items()}
 
-        self.model.load_state_dict(split(weights["model"]))
+        frozen = {} if (base := Base.of(self.model)) is None else live
+        self.model.load_state_dict({**frozen, **split(weights["model"])})
         parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
         moments = {
             number: {key: split_like(parameters[number], value) for key, value in of_one.items()}
@@ -74,7 +76,7 @@ class TrainingState:
         if self.hook:
             self.hook.restore({**state["hook"], "start": split(weights["hook"])})
         earlier = {n: split(rows) for n, rows in weights.get("earlier", {}).items()}
-        self.rollouts.restore(state["rollouts"], split(weights["behavior"]), earlier)
+        self.rollouts.restore(state["rollouts"], split(weights["behavior"]), earlier, base)
         return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
 
 

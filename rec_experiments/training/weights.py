@@ -9,24 +9,26 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rec_experiments.distributed import World, copied_to_host, memory_of
+from rec_experiments.policy.lora import trained
 
 Weights = dict[str, Tensor]
 
 
 def copied(model: nn.Module) -> Weights:
-    """A copy of the parameters, of each rank's part of them."""
-    return copied_to_host(dict(model.named_parameters()))
+    """A copy of the parameters that training changes, of each rank's part of them."""
+    return copied_to_host(trained(model))
 
 
 @torch.no_grad()
 def relative_distance(model: nn.Module, start: Weights, world: World) -> float:
-    """‖θ − θ_start‖ / ‖θ_start‖ over all parameters. Every rank must call it.
+    """‖θ − θ_start‖ / ‖θ_start‖ over the parameters that training changes. Every rank must
+    call it.
 
     start: the parameters by name, on any device, either split among the ranks as the model is or
     whole on every rank.
     """
     squares = []
-    for name, parameter in model.named_parameters():
+    for name, parameter in trained(model).items():
         now = world.part(parameter)
         then = world.part(start[name]).to(now.device)
         norms = [torch.linalg.vector_norm(x, dtype=torch.float64) for x in (now - then, then)]

@@ -32,7 +32,7 @@ ROWS = (
 def cost(*overrides, **values):
     exp = experiment(*LOCAL, *overrides)
     config = memory.configuration(SMALL)
-    weights = memory.model_bytes(exp, SMALL) / 4
+    weights = memory.model_bytes(exp, SMALL)[0] / 4
     sampler = SamplerMemory(weights * 4, 1e12, 0.0, None)
     return step_cost(exp, config, sampler, GPU, VALUES | values, weights, 0.0)
 
@@ -57,6 +57,18 @@ def test_operations_are_those_of_the_code_that_trains(kind):
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             forward(model, rows, chunked=True)
     assert found == pytest.approx(3 * counter.get_total_flops(), rel=0.03)
+
+
+def test_frozen_weights_have_no_gradient():
+    assert cost("adapter=lora").trained == pytest.approx(cost().trained * 2 / 3)
+
+
+@pytest.mark.parametrize(("stragglers", "steps"), [(1, 20), (2, 40), (9, 64)])
+def test_a_draw_takes_the_steps_of_its_longest_response(stragglers, steps):
+    """Each with the overhead of an engine. No response is longer than allowed."""
+    given = {"response_tokens": 20, "stragglers": stragglers}
+    slow, quick = (cost(*ROWS, **given, step_overhead_ms=ms).seconds["draw"] for ms in (7, 0))
+    assert slow - quick == pytest.approx(0.007 * steps)
 
 
 def test_padding_is_computed_where_rows_are_padded():

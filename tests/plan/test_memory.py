@@ -63,7 +63,7 @@ def test_a_run_takes_what_is_planned(extra, tmp_path):
     with Meter() as meter:
         run(tmp_path / "run", *overrides)
     found = memory.training_memory(exp, shape, 20)
-    weights = memory.model_bytes(exp, shape)
+    weights, _ = memory.model_bytes(exp, shape)
     planned = max(found[phase].device + found[phase].host for phase in ("train", "step"))
     planned += weights  # the sampler's
     assert meter.peak == pytest.approx(planned, abs=weights / 4)
@@ -84,6 +84,18 @@ def test_ranks_share_weights_and_moments(copies_alone):
     assert alone["step"].device > 3.9 * WEIGHTS
     # Weights, two moments, and the weights that sample: a fourth of each.
     assert shared["sample"].device == near(1)
+
+
+def test_adapters_alone_have_gradients_and_moments(copies_alone):
+    found = counted("adapter=lora", "model.lora.rank=2", "kl_every=1")
+    widths = [(64, 64), (64, 32), (64, 32), (64, 64), *[(64, 96)] * 3]
+    adapters = 4 * 4 * 2 * sum(map(sum, widths))  # bytes, of four layers
+    assert found["hold"].device == WEIGHTS + adapters
+    assert found["sample"].device == WEIGHTS + 3 * adapters
+    assert found["train"].device == WEIGHTS + 4 * adapters
+    assert found["sample"].host == adapters  # those that sample; the reference is not copied
+    swapped = counted("adapter=lora", "model.lora.rank=2", "kl_every=1", "reference=swapped")
+    assert swapped["sample"].host == WEIGHTS + adapters
 
 
 def test_a_reference_waits_on_the_host(copies_alone):

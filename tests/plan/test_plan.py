@@ -18,6 +18,7 @@ from transformers import Gemma3Config, GPT2Config, LlamaConfig
 
 from rec_experiments.cli import plan as command
 from rec_experiments.cli.main import run_command
+from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 from rec_experiments.plan import assumptions, budget, memory
 from rec_experiments.plan.sampler import SamplerMemory
@@ -33,6 +34,19 @@ def test_a_setting_of_the_paper_fits_its_layouts(name):
     assert found.fits, found.worst()
     for place, phases in yaml.safe_load(GOLDEN.read_text())[name].items():
         assert gigabytes(found)[place] == pytest.approx(phases, rel=0.01, abs=0.02), place
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("setting=paper/gsm8k", "adapter=lora"),
+        ("setting=paper/toolace", "adapter=lora", "model.dtype=bfloat16"),
+    ],
+)
+def test_adapters_of_larger_models_fit_24_gigabytes(setting):
+    found = budget.plan(experiment(*setting, "gpus=1x24gb"), "rtx-4090", VALUES)
+    assert max(found.memory[budget.TRAINS].values()) < 22e9
+    assert found.fits
 
 
 def test_half_a_billion_parameters_fit_24_gigabytes():
@@ -70,8 +84,8 @@ def test_a_configuration_with_names_of_its_own(tmp_path):
     exp = experiment(*GUARDED, f"model.path={tmp_path}/gpt2")
     shape = budget.shape_of(exp)
     assert shape["num_hidden_layers"] == 3
-    few = memory.model_bytes(exp, {**shape, "num_hidden_layers": 2})
-    assert memory.model_bytes(exp, shape) - few == pytest.approx(12 * 64 * 64 * 4, rel=0.03)
+    few, _ = memory.model_bytes(exp, {**shape, "num_hidden_layers": 2})
+    assert memory.model_bytes(exp, shape)[0] - few == pytest.approx(12 * 64 * 64 * 4, rel=0.03)
     LlamaConfig(hidden_size=64, vocab_size=512).save_pretrained(tmp_path / "llama")
     shape = budget.shape_of(experiment("model=pretrained", f"model.path={tmp_path}/llama"))
     assert shape["num_hidden_layers"] == LlamaConfig().num_hidden_layers
@@ -111,6 +125,20 @@ def test_a_cache_without_room_is_one_line(override, line, monkeypatch):
     exp = experiment("setting=paper/gsm8k", "gpus=2x80gb", f"sampler.{override}")
     with pytest.raises(UserError, match=rf"sampler\.{override.partition('=')[0]}{line}"):
         budget.plan(exp, "h100-80", VALUES)
+
+
+def test_the_hours_of_a_sweep_are_those_of_the_plan(monkeypatch):
+    """With room for evaluations. Responses have the length that is assumed for their setting."""
+    use = ("start", "hold", "sample", "train", "step", "save", "resume")
+    monkeypatch.setattr(
+        budget, "training_memory", lambda *_: dict.fromkeys(use, memory.Use(0.0, 0.0))
+    )
+    hours = yaml.safe_load((schema.CONF / "scale" / "paper.yaml").read_text())["hours"]
+    assert {f"paper/{name}" for name in hours} == set(assumptions()["response_tokens"])
+    for name, said in hours.items():
+        setting = f"setting=paper/{name}"
+        found = budget.plan(experiment(setting), "h100-80", command.assumed([setting]))
+        assert found.hours <= said <= 1.25 * found.hours, name
 
 
 def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -144,9 +145,9 @@ def test_shares(n, ranks):
 MOVING = (*SMALL, "algo=asymre", "sampler.max_rows=4", "model.heads=2", "eval_problems=7")
 
 
-def run_on(world, path, overrides, until=None):
+def run_on(world, path, overrides, until=None, base=MOVING):
     """Train to the end, or until a row, on one rank or many. Rows, full weights, own state."""
-    overrides = (*MOVING, *overrides, f"ranks={world.size}")
+    overrides = (*base, *overrides, f"ranks={world.size}")
     folder = RunFolder(path, world)
     config = resolve(*overrides)
     folder.check(config)
@@ -239,11 +240,18 @@ def test_checkpoint_damaged_on_one_rank(ranks, tmp_path):
     assert_same(resumed, entire)
 
 
-def torchrun(*arguments, cwd, program=("-m", "rec_experiments"), **popen):
+def torchrun(
+    *arguments,
+    cwd,
+    program=("-m", "rec_experiments"),
+    ranks=RANKS,
+    nodes=("--standalone",),
+    **popen,
+):
     """The command that the README shows, as a process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         "--nproc-per-node", str(RANKS), *program, *arguments],
+        [sys.executable, "-m", "torch.distributed.run", *nodes,
+         "--nproc-per-node", str(ranks), *program, *arguments],
         cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen,
     )  # fmt: skip
 
@@ -310,6 +318,29 @@ def test_killed_and_resumed_run(ranks, tmp_path):
         newest = sorted(folder.checkpoints.glob("step_*"))[-1]
         state = torch.load(newest / f"rank_{rank}.pt", weights_only=True)
         assert_equal(state["weights"]["model"], entire[rank][2]["weights"]["model"])
+
+
+@pytest.mark.long
+def test_two_nodes_are_one_with_as_many_ranks(ranks, tmp_path):
+    """Bit for bit. Two agents on the loopback interface, as one on each node."""
+    entire = ranks(run_on, tmp_path / "one", ("steps=3",))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    nodes = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}",
+             "--rdzv-id", "run", "--local-addr", "127.0.0.1")  # fmt: skip
+    agents = [
+        torchrun(*MOVING, "steps=3", "ranks=2", "run_dir=two", ranks=1, nodes=nodes, cwd=tmp_path)
+        for _ in range(2)
+    ]
+    for agent in agents:
+        code, _, err = outcome(agent)
+        assert code == 0, err
+    folder = RunFolder(tmp_path / "two")
+    assert [*map(timeless, folder.metrics())] == entire[0][0]
+    for rank, (_, _, state, _) in enumerate(entire):
+        file = tmp_path / "two" / "checkpoints" / "step_00000003" / f"rank_{rank}.pt"
+        assert_equal(torch.load(file, weights_only=True)["weights"], state["weights"])
 
 
 def test_failing_rank(tmp_path):
