@@ -11,7 +11,8 @@ def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
     experiment, cost = found.experiment, found.cost
     lines = [
         f"{experiment.model.describe()}: {found.parameters / 1e9:.2f} G parameters",
-        f"{found.gpus} x {gpu}: {experiment.ranks} train, {experiment.pipeline.describe()}",
+        f"{found.gpus} x {gpu}: {experiment.ranks} train; rollouts "
+        f"{experiment.pipeline.describe()}",
         "",
     ]
     for place, phases in found.memory.items():

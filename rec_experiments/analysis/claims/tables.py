@@ -12,6 +12,10 @@ from rec_experiments.analysis.results.formatting import markdown_table, text_tab
 Verdicts = Mapping[str, list[Verdict]]
 
 WIDTH = 100  # characters in a line of text
+MISSING = (
+    "Claims are judged on seeds and learning rates of their own. "
+    "`python -m rec_experiments claims commands`\nprints the sweeps that make the missing runs."
+)
 HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (
     "δ is the smallest effect that matters: a fifth of the on-policy gain of REINFORCE (GRPO for "
@@ -33,9 +37,11 @@ CURVES = (
 
 
 def card(found: Verdicts) -> str:
-    """The outcomes counted for each setting, then one line per claim."""
+    """The outcomes counted for each setting, one line per claim, and how to make missing runs."""
     table = text_table([["claim", *found], *_outcomes(found)])
-    return "\n".join([*(_counts(*each) for each in found.items()), "", *table]) + "\n"
+    outcomes = {verdict.outcome for verdicts in found.values() for verdict in verdicts}
+    missing = ["", MISSING] if Outcome.not_run in outcomes else []
+    return "\n".join([*(_counts(*each) for each in found.items()), "", *table, *missing]) + "\n"
 
 
 def _outcomes(found: Verdicts) -> list[list[str]]:

@@ -28,7 +28,7 @@ BY_LAG = {
 SIDES = {"ρ > 1": "high", "ρ < 1": "low", "A > 0": "positive", "A < 0": "negative"}
 BY_PART = {
     "KL to the reference, nats": {"token": "kl", "response": "kl_response"},
-    "entropy in nats a token, and gradient norm": {"entropy": "entropy", "norm": "grad_norm"},
+    "entropy in nats per token, and gradient norm": {"entropy": "entropy", "norm": "grad_norm"},
 }
 
 

@@ -438,13 +438,13 @@ def test_targets_are_held_against_the_arms_they_are_for(tmp_path, configs):
     assert said == {
         ("interval 20", "clipped share at lag 1 to 3"): (pytest.approx(2 / 3000), True),
         ("interval 20", "clipped share at lag 19"): (pytest.approx(19 / 3000), True),
-        ("interval 20", "KL to the initial model at the end, nats a token"): (1.0, False),
+        ("interval 20", "KL to the initial model at the end, nats per token"): (1.0, False),
         ("interval 20", "windows (steps ÷ interval)"): (8.0, True),
-        ("interval 20", "entropy at the start, nats a token"): (None, False),
+        ("interval 20", "entropy at the start, nats per token"): (None, False),
         ("on-policy", "accuracy at 2/3 of the steps ÷ at the end"): (
             pytest.approx((0.2 + 160 / 600) / 0.6, rel=1e-6), True
         ),
-        ("on-policy", "entropy at the start, nats a token"): (None, False),
+        ("on-policy", "entropy at the start, nats per token"): (None, False),
     }  # fmt: skip
     written = tables.targets_markdown(found)
     assert "| missed |" in written
