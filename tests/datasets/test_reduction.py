@@ -148,6 +148,6 @@ def test_shortcuts_are_of_many_lengths() -> None:
     ).dataset
     assert isinstance(dataset, Shortcuts)
     author = Author(dataset, rng.generator(0, rng.TASK, 1))
-    written = {dataset.written("+34721650=", author)[0] for _ in range(100)}
-    assert all(dataset.verify(each, "+34721650=").reward == 1.0 for each in written)
+    written = {dataset.written("+31321230=", author)[0] for _ in range(100)}
+    assert all(dataset.verify(each, "+31321230=").reward == 1.0 for each in written)
     assert {len(each) for each in written} == {8 * n + 6 * (7 - 2 * n) + 2 for n in range(4)}
