@@ -67,8 +67,9 @@ def draw(data: FigureData) -> Drawing:
         _paint(axes, colors, rows, columns, norm)
         _write(axes, chosen, rows, columns)
         axes.set_title(_panel_title(keys["panels"], panel), fontsize=8.5)
-    label = "mean accuracy of the second half − initial"
-    _color_bar(figure, bar, norm, f"{label}, against {base}" if base else label)
+    title = f"gain against {base}" if base else "gain"
+    label = title if base else "mean accuracy of the second half − initial"
+    _color_bar(figure, bar, norm, label)
     listed = [(list(map(str, cell)), gains) for cell, gains in means.items()]
     found = {
         "figure": data.name,
@@ -82,7 +83,6 @@ def draw(data: FigureData) -> Drawing:
             for cell, gains in listed
         ],
     }
-    title = f"gain against {base}" if base else "gain"
     rows = [[*cell, _with_half(gains)] for cell, gains in listed]
     text = "\n".join(text_table([[*head, title], *rows])) + "\n"
     return Drawing(data.name, figure, table.to_dict("records"), found, text)
