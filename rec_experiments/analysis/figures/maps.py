@@ -42,12 +42,17 @@ NAMES = {
 
 @styled
 def draw(data: FigureData) -> Drawing:
-    """A map of the gain: panels, columns and rows are the keys that the figure names."""
-    keys = _keys(data)
-    table = cells.table(data, [key for key in itertools.chain(*keys.values()) if key != "arm"])
+    """A map of the gain, or of its difference to one arm's: panels, columns and rows are the keys
+    that the figure names."""
+    keys, base = _keys(data), data.map.get("against")
+    others = [key for key in itertools.chain(*keys.values()) if key != "arm"]
+    table, value = cells.table(data, others), "gain"
+    if base:
+        table, value = cells.against(table, base, others), "difference"
     (across,), (down,) = keys["across"], keys["down"]
     panels = _values(table, keys["panels"])
-    means = table.groupby([*keys["panels"], down, across], sort=False)["gain"].agg(list)
+    head = [*keys["panels"], down, across]
+    means = table.groupby(head, sort=False)[value].agg(list)
     limit = max([0.05, *(abs(float(np.mean(gains))) for gains in means)])
     norm = TwoSlopeNorm(0.0, -limit, limit)
     columns, rows = _axis(table, across), _axis(table, down)
@@ -62,8 +67,9 @@ def draw(data: FigureData) -> Drawing:
         _paint(axes, colors, rows, columns, norm)
         _write(axes, chosen, rows, columns)
         axes.set_title(_panel_title(keys["panels"], panel), fontsize=8.5)
-    _color_bar(figure, bar, norm, "mean accuracy of the second half − initial")
-    head = [*keys["panels"], down, across]
+    title = f"gain against {base}" if base else "gain"
+    label = title if base else "mean accuracy of the second half − initial"
+    _color_bar(figure, bar, norm, label)
     listed = [(list(map(str, cell)), gains) for cell, gains in means.items()]
     found = {
         "figure": data.name,
@@ -71,14 +77,14 @@ def draw(data: FigureData) -> Drawing:
             {
                 **dict(zip(head, cell, strict=True)),
                 "seeds": len(gains),
-                "gain": float(np.mean(gains)),
+                value: float(np.mean(gains)),
                 "interval": interval_of_mean(gains),
             }
             for cell, gains in listed
         ],
     }
     rows = [[*cell, _with_half(gains)] for cell, gains in listed]
-    text = "\n".join(text_table([[*head, "gain"], *rows])) + "\n"
+    text = "\n".join(text_table([[*head, title], *rows])) + "\n"
     return Drawing(data.name, figure, table.to_dict("records"), found, text)
 
 
@@ -235,7 +241,7 @@ def _draw_star(axes: Axes, star: dict[str, Any], rows: list[Any], columns: list[
 
 def _panel_title(keys: list[str], panel: tuple[Any, ...]) -> str:
     return ", ".join(
-        str(value) if key == "arm" else f"{NAMES.get(key, key)} {_tick(value)}"
+        str(value) if key in ("arm", "column") else f"{NAMES.get(key, key)} {_tick(value)}"
         for key, value in zip(keys, panel, strict=True)
     )
 

@@ -17,7 +17,8 @@ NONE = "none"  # how a table writes null, as in a clip without a bound
 
 
 def table(data: FigureData, keys: list[str]) -> pandas.DataFrame:
-    """One row per finished run: arm, seed, the keys of its configuration, and statistics.
+    """One row per finished run: arm, seed, the keys of its configuration (`column`: the heading of
+    the figure's column), and statistics.
 
     initial, final, lowest: of the evaluations. second_half: mean of the evaluations in the second
     half of the steps. gain: second_half − initial. drift: mean over steps of E[(log ρ)²]. Raises
@@ -38,7 +39,7 @@ def _row(run: Run, keys: list[str]) -> dict[str, Any]:
     drift = points(run.rows, DRIFT)[1]
     return {
         "arm": run.arm,
-        **{key: value_of(run.config, key) for key in keys},
+        **{key: run.column if key == "column" else value_of(run.config, key) for key in keys},
         "seed": run.seed,
         "initial": start,
         "second_half": second,
@@ -47,6 +48,14 @@ def _row(run: Run, keys: list[str]) -> dict[str, Any]:
         "gain": second - start,
         "drift": float(np.mean(drift)) if drift else np.nan,
     }
+
+
+def against(table: pandas.DataFrame, arm: str, keys: list[str]) -> pandas.DataFrame:
+    """The rows of other arms, with the `difference` of their gain to that of `arm` at the same keys
+    and seed; rows without such a counterpart are left out."""
+    base = table[table["arm"] == arm][[*keys, "seed", "gain"]]
+    paired = table[table["arm"] != arm].merge(base, on=[*keys, "seed"], suffixes=("", "_of_base"))
+    return paired.assign(difference=paired["gain"] - paired.pop("gain_of_base"))
 
 
 def value_of(config: Any, key: str) -> Any:

@@ -14,7 +14,7 @@ from rec_experiments.errors import UserError
 RATES = [1e-5, 2e-5, 4e-5, 8e-5]
 
 
-def run_of(arm, rate, interval, seed, gain):
+def run_of(arm, rate, interval, seed, gain, column=""):
     config = {
         "steps": 40,
         "sync": {"interval": interval, "offset": 0},
@@ -23,7 +23,7 @@ def run_of(arm, rate, interval, seed, gain):
     }
     rows = [{"step": step, "eval/accuracy": 0.3 + (gain if step else 0)} for step in (0, 20, 40)]
     return Run(
-        arm=arm, column="", seed=seed, path=Path("run"), state="done", rows=rows, config=config
+        arm=arm, column=column, seed=seed, path=Path("run"), state="done", rows=rows, config=config
     )
 
 
@@ -85,3 +85,26 @@ def test_runs_of_one_seed_do_not_share_a_cell(stability):
     doubled = replace(stability, runs=[*stability.runs, stability.runs[0]])
     with pytest.raises(UserError, match="several runs of one seed would share a cell"):
         maps.draw_stability(doubled)
+
+
+def test_map_of_differences_is_paired_by_seed():
+    """A second panel has no counterpart for one seed, so that seed is left out."""
+    gains = {("none", 0): 0.1, ("none", 1): 0.3, ("TIS", 0): 0.25, ("TIS", 1): 0.4}
+    runs = [
+        run_of(arm, RATES[1], 20, seed, gain, column)
+        for (arm, seed), gain in gains.items()
+        for column in ("int8", "fp8")
+        if (arm, seed, column) != ("none", 1, "fp8")
+    ]
+    keys = {"panels": "column", "across": "sync", "down": "arm", "against": "none"}
+    drawing = maps.draw(figure_of(runs, "map", keys))
+    panels = {axes.get_title(): axes for axes in drawing.figure.axes if axes.images}
+    shown = {name: [text.get_text() for text in axes.texts] for name, axes in panels.items()}
+    assert shown == {"int8": ["+0.12"], "fp8": ["+0.15"]}
+    cells = {(cell["column"], cell["arm"]): cell for cell in drawing.statistics["cells"]}
+    assert cells["int8", "TIS"]["difference"] == pytest.approx(0.125)
+    assert cells["int8", "TIS"]["interval"] == pytest.approx(
+        (0.125 - 0.3177, 0.125 + 0.3177), abs=1e-4
+    )
+    assert (cells["fp8", "TIS"]["seeds"], cells["fp8", "TIS"]["interval"]) == (1, None)
+    assert "gain against none" in drawing.summary
