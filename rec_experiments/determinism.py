@@ -17,7 +17,6 @@ from rec_experiments.errors import UserError
 # choice is kept: :16:8 is deterministic too, and smaller.
 CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 FLASH_ATTENTION = ("FLASH_ATTENTION_DETERMINISTIC", "1")  # transformers passes it to flash_attn
-BATCH_INVARIANT = ("VLLM_BATCH_INVARIANT", "1")
 NO_KERNEL = " does not have a deterministic implementation"  # in torch's errors, after a name
 
 
@@ -36,18 +35,6 @@ def secure(deterministic: bool) -> None:
     if deterministic:
         os.environ.setdefault(*CUBLAS)
         os.environ.update([FLASH_ATTENTION])
-
-
-def drawing_environment(device: int) -> dict[str, str]:
-    """Variables for a process that only samples on this CUDA device: they make vLLM's results
-    independent of the batch. vLLM then replaces torch's matrix products in the whole process, so a
-    process that trains cannot use it. It needs compute capability 8.0 or higher.
-    """
-    wanted = torch.are_deterministic_algorithms_enabled()
-    if not wanted or torch.cuda.get_device_capability(device) < (8, 0):
-        return {}
-    name, value = BATCH_INVARIANT
-    return {name: os.environ.get(name, value)}
 
 
 @contextlib.contextmanager

@@ -69,9 +69,12 @@ def step_cost(
     prefill = groups * prompt * FORWARD * trunk / (engines * speed * values["prefill_efficiency"])
     a_token = cache_bytes_per_token(experiment, config)
     most = getattr(experiment.sampler, "max_num_seqs", None) or math.inf
-    # Responses that an engine decodes at once.
-    at_once = max(1.0, min(drawn / ranks, sampler.cache / (length * a_token), most))
-    rounds = max(1.0, drawn / ranks / at_once)
+    # Draws of one version in one call, and responses that an engine decodes at once.
+    calls = getattr(experiment.sampler, "batches_per_call", 1)
+    together = min(calls, batches_between_pushes(experiment))
+    wanted = together * drawn / ranks
+    at_once = max(1.0, min(wanted, sampler.cache / (length * a_token), most))
+    rounds = max(1.0, wanted / at_once)
     speed_of_reading = gpu["bandwidth"] * values["decode_efficiency"]
     overhead = values["step_overhead_ms"] / 1000
     read = sampler.weights + at_once * (prompt + response / 2) * a_token
@@ -79,6 +82,7 @@ def step_cost(
     # The longest response goes on when the others have ended.
     longest = min(values["stragglers"] * response, task.max_response_tokens)
     decode += (longest - response) * (sampler.weights / speed_of_reading + overhead)
+    decode /= together
     rate = drawn / ranks * response / decode
     if recomputes(experiment):
         decode += forward * drawn / rows / (speed * values["train_efficiency"])

@@ -74,17 +74,13 @@ class Overlap(Piece):
         """
         import torch
 
-        from rec_experiments.determinism import drawing_environment
         from rec_experiments.rollout.remote import RemoteWorker
 
         device = next(iter(weights.values())).device
         number = device_number(self.device, device, torch.cuda.device_count(), ranks)
         variables = {}
         if number is not None:
-            variables = {
-                "CUDA_VISIBLE_DEVICES": visible_device(number),
-                **drawing_environment(number),
-            }
+            variables = {"CUDA_VISIBLE_DEVICES": visible_device(number)}
         return RemoteWorker(
             elsewhere,
             weights,

@@ -5,27 +5,31 @@ parallelism). It starts with dummy weights and samples from those that `load` gi
 goes through the disk.
 
 Tested with vLLM 0.32 on a CPU, with one and with two processes. Sleeping, the push to
-tensor-parallel workers on GPUs (`_push_ipc`) and VLLM_BATCH_INVARIANT
-(`determinism.drawing_environment`) were never run; tests check them against vLLM's interface.
+tensor-parallel workers on GPUs (`_push_ipc`) were never run; tests check them against vLLM's
+interface.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import importlib.util
 import math
 import os
 import random
-import tempfile
+import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rec_experiments import distributed
 from rec_experiments.errors import UserError
+from rec_experiments.files import cache_folder, write_atomic
 from rec_experiments.rng import integer
 from rec_experiments.samplers.weight_push import (
     PUSHED_AT_ONCE,
@@ -66,6 +70,7 @@ class Vllm(Piece):
     dtype: str | None
     tensor_parallel_size: int
     max_num_seqs: int
+    batches_per_call: int
     gpu_memory_utilization: float
     kv_cache_memory_bytes: int | None
     enforce_eager: bool
@@ -76,7 +81,7 @@ class Vllm(Piece):
         if self.eval_temperature:
             check_range(self, "eval_temperature", least=LEAST_TEMPERATURE, hint=", or 0 for greedy")
         check_choice(self, "dtype", DTYPES, hint=", or null")
-        check_range(self, "tensor_parallel_size", "max_num_seqs", least=1)
+        check_range(self, "tensor_parallel_size", "max_num_seqs", "batches_per_call", least=1)
         check_range(self, "gpu_memory_utilization", above=0, most=1)
         check_range(
             self,
@@ -94,8 +99,8 @@ class Vllm(Piece):
             )
 
     def bundle(self, model: PreTrainedModel, tokens: int) -> int:
-        """One batch at a time: it is enough to keep the engine busy."""
-        return 1
+        """As configured. Each call waits for its longest response: fewer calls take less time."""
+        return self.batches_per_call
 
     def build(
         self,
@@ -141,11 +146,10 @@ class VllmSampler:
         self.devices = config.tensor_parallel_size if current_platform.is_cuda() else 0
         if self.devices:
             check_devices(self.devices, torch.cuda.device_count(), distributed.current().size)
-        with _undisturbed(), tempfile.TemporaryDirectory() as folder:
-            _save_config(model, folder)
+        with _undisturbed(), _told():
             try:
                 self.engine = vllm.LLM(
-                    folder,
+                    str(saved_config(model)),
                     load_format="dummy",
                     skip_tokenizer_init=True,
                     generation_config="vllm",  # not the model's own sampling defaults
@@ -284,11 +288,43 @@ def _import_vllm() -> ModuleType:
     return vllm
 
 
-def _save_config(model: PreTrainedModel, folder: str) -> None:
-    """Write the configuration that vLLM reads, with the architecture's name."""
+def saved_config(model: PreTrainedModel) -> Path:
+    """A folder in the cache with the configuration that vLLM reads, which names the architecture.
+
+    Equal configurations share a folder, since vLLM finds what it compiled before by the folder's
+    name. Raises UserError if the cache is not writable.
+    """
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
-    config.save_pretrained(folder)
+    text = config.to_json_string().encode()
+    name = hashlib.sha256(text).hexdigest()[:16]
+    try:
+        folder = cache_folder() / "vllm" / name
+        if not (folder / "config.json").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / "config.json", text)
+    except OSError as error:
+        raise UserError(
+            f"sampler=vllm: the cache folder cannot be written ({error}); name another one in the "
+            "environment variable REC_EXPERIMENTS_CACHE"
+        ) from error
+    return folder
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Lines around the engine's start, which is silent and may take minutes."""
+    leads = distributed.current().leads
+    if leads:
+        print(
+            "vLLM is starting; the first time it compiles for minutes, and "
+            "VLLM_LOGGING_LEVEL=INFO shows what it does",
+            file=sys.stderr,
+        )
+    started = time.perf_counter()
+    yield
+    if leads:
+        print(f"vLLM has started in {time.perf_counter() - started:.0f} s", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -50,6 +50,7 @@ OPTIONS = {
     "dtype": None,
     "tensor_parallel_size": 1,
     "max_num_seqs": 64,
+    "batches_per_call": 1,
     "gpu_memory_utilization": 0.4,
     "kv_cache_memory_bytes": 64 << 20,
     "enforce_eager": True,

@@ -9,17 +9,14 @@
 import functools
 import json
 import os
-from unittest import mock
 
 import pytest
 import torch
 from conftest import SMALL, assert_equal, experiment, run, timeless, turn_off
 
 from rec_experiments.determinism import (
-    BATCH_INVARIANT,
     CUBLAS,
     FLASH_ATTENTION,
-    drawing_environment,
     explained,
     secure,
 )
@@ -118,21 +115,3 @@ def test_other_errors():
     with pytest.raises(RuntimeError) as raised, explained():
         raise error
     assert raised.value is error
-
-
-@pytest.mark.parametrize(
-    ("deterministic", "capability", "given", "expected"),
-    [
-        (True, (8, 0), None, dict([BATCH_INVARIANT])),
-        (True, (9, 0), "0", {BATCH_INVARIANT[0]: "0"}),
-        (True, (7, 5), None, {}),
-        (False, (9, 0), None, {}),
-    ],
-)
-def test_batch_invariance(monkeypatch, deterministic, capability, given, expected):
-    monkeypatch.delenv(BATCH_INVARIANT[0], raising=False)
-    if given is not None:
-        monkeypatch.setenv(BATCH_INVARIANT[0], given)
-    secure(deterministic)
-    with mock.patch("torch.cuda.get_device_capability", return_value=capability):
-        assert drawing_environment(0) == expected
