@@ -19,7 +19,7 @@ from rec_experiments.errors import RESUMES, Diverged, UserError
 from rec_experiments.runs import provenance
 from rec_experiments.runs.display import Reporter, draw_curves, introduce, say, summarise
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
 from rec_experiments.tracking.protocol import Tracker
 from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished, tracked_name
@@ -159,7 +159,7 @@ def recording_early_end(
         with ignore_interrupts():
             if world.fails_first():
                 details = {"reason": reason_of(shown), "traceback": traceback.format_exc()}
-                with contextlib.suppress(OSError):  # the disk is full: report the error itself
+                with contextlib.suppress(OSError, UserError):  # no space or place: report `error`
                     folder.set_status("failed", **details)
         for cleanup in cleanups:
             cleanup()
@@ -175,8 +175,8 @@ def as_user_sees(error: BaseException, step: int, path: Path) -> BaseException:
             f"the policy is no longer finite at step {step + 1} ({error}); a lower "
             "optimizer.learning_rate may help"
         )
-    if isinstance(error, FileNotFoundError) and not path.exists():
-        return UserError(f"run folder {path}: was removed while the run wrote to it")
+    if isinstance(error, FileNotFoundError) and not (path / CONFIG).exists():
+        return UserError(f"run folder {path}: was removed or replaced while the run wrote to it")
     return error
 
 

@@ -70,6 +70,20 @@ def test_trackio_has_each_step_of_a_resumed_run_once(seen, tmp_path):
     assert lines == ["dashboard  trackio show --project lab"]
 
 
+def test_steps_that_trackio_has_not_stored_are_an_error(tmp_path):
+    """trackio itself reports none."""
+    pytest.importorskip("trackio")
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", TRACK],
+        input=json.dumps([resolve("algo=rec_ring"), str(tmp_path), [ROWS]]),
+        env={**os.environ, "TRACKIO_DIR": str(tmp_path / "file")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode
+    assert "UserError: tracking.project=lab: trackio has not stored all steps" in done.stderr
+
+
 def test_tensorboard_hides_what_a_resumed_run_does_anew(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
