@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
-from rec_experiments.config.labels import run_label
+from rec_experiments.config.labels import run_label, tracked_name
 from rec_experiments.determinism import explained
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import RESUMES, Diverged, UserError
@@ -22,7 +22,7 @@ from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
 from rec_experiments.tracking.protocol import Tracker
-from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished, tracked_name
+from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished
 from rec_experiments.training.trainer import Trainer
 
 
@@ -56,7 +56,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                 for line in start_messages(experiment, folder, trainer, replaced):
                     reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
-            name = tracked_name(config, path)
+            name = tracked_name(config, folder.command(), path) if world.leads else ""
             tracker = tracking.start(name, group_name(config), str(path), config)
             cleanups.append(lambda: tracker.finish(failed=True))
 
@@ -82,7 +82,8 @@ def report_finished(experiment: Experiment, folder: RunFolder, console: Console)
     say(console, f"already finished: {path}{hint}")
     summarise(console, rows, path, on_policy_rows(config, path))
     if folder.world.leads:
-        for line in track_finished(experiment.tracking, path, rows, config):
+        name = tracked_name(config, folder.command(), path)
+        for line in track_finished(experiment.tracking, name, path, rows, config):
             say(console, line)
 
 

@@ -83,8 +83,9 @@ class RunFolder:
         return found
 
     def command(self) -> list[str]:
-        """The words of the command that started the run last; [] if unknown."""
-        return [str(word) for word in self.provenance().get("command", [])]
+        """The words of the command that started the run first; [] if unknown."""
+        first = [*provenance.starts(self.provenance()), {}][0]
+        return [str(word) for word in first.get("command", [])]
 
     def other_releases(self) -> str:
         """The releases other than this one that computed steps, as in "release 11"; or ""."""
