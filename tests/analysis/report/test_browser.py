@@ -223,7 +223,9 @@ def test_a_region_is_zoomed_into_and_a_link_keeps_the_view(opened, folder):
     tab = opened(folder / "page.html")
     lines(tab)
     choose(tab, "smooth", "5")
-    assert lines(tab)["offline", "GRPO, seed 0"][2] == "0.2"  # (1 + 2 + 3) / 3 · 4 / 40, in 5 steps 2
+    assert (
+        lines(tab)["offline", "GRPO, seed 0"][2] == "0.2"
+    )  # (1 + 2 + 3) / 3 · 4 / 40, in 5 steps 2
     switch(tab, "arms", "REINFORCE")
     tab.fill("#filter-text", "offline")
     lines(tab)
@@ -237,7 +239,7 @@ def test_a_region_is_zoomed_into_and_a_link_keeps_the_view(opened, folder):
     shown = lines(tab)
     zoom = tab.evaluate("zoom")
     assert 0 < zoom[0][0] < zoom[0][1] < 12
-    again = opened(folder / f"page.html")
+    again = opened(folder / "page.html")
     again.goto(tab.url)
     again.reload()
     again.wait_for_selector("#explore-table table", state="attached")
@@ -265,7 +267,9 @@ def test_tables_and_curves_are_saved_as_csv(opened, folder):
     head, *rows = saved("#explore-csv")
     assert head == ["column", "line", "step", "step", "eval/accuracy", "low", "high"]
     ends = [float(row[4]) for row in rows if row[1] == "GRPO, seed 1" and row[2] == "12"]
-    assert ends == pytest.approx([rows_of(0, 1)[12]["eval/accuracy"], rows_of(1, 1)[12]["eval/accuracy"]])
+    assert ends == pytest.approx(
+        [rows_of(0, 1)[12]["eval/accuracy"], rows_of(1, 1)[12]["eval/accuracy"]]
+    )
     tab.fill("#filter-text", "on-policy")
     head, *rows = saved("#run-csv")
     assert head == list(RUN_HEAD)

@@ -108,6 +108,8 @@ def found(data) -> reading.Contents:
     write_run(folder / "loner", resolve("algo=opmd", "seed=7"), {"state": "running"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "collect", only(data))
+        patch.setattr(reading, "figure_of", lambda name, overrides: (name, overrides))
+        patch.setattr(reading, "begun", lambda name, *_: (int(name == "fig3"), 1))
         return reading.gather(["fig3", "fig8", "fig99"], [folder], [], every_run=True)
 
 
@@ -158,6 +160,8 @@ def test_runs_carry_their_numbers_and_places(found):
 def test_only_chosen_figures_bring_their_runs(data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "collect", only(data))
+        patch.setattr(reading, "figure_of", lambda name, overrides: (name, overrides))
+        patch.setattr(reading, "begun", lambda name, *_: (int(name == "fig3"), 1))
         chosen = reading.gather(["fig3"], [data.runs[0].path.parent], [], every_run=False)
     assert "loner" not in {run.path.name for run in chosen.runs}
     assert chosen.claims
