@@ -238,8 +238,8 @@ def _curves(runs: Sequence[RunPart]) -> str:
         "<noscript><p>This section needs JavaScript. The numbers are also under each figure and in "
         "the table of runs.</p></noscript>"
         "<p>Point at a curve to read its values, and click to see its run: folder, configuration, "
-        "responses. With the keyboard, use the arrow keys and Enter. Drag over a region to zoom in, "
-        "and double-click to see everything. The address of the page keeps what you chose.</p>"
+        "responses. With the keyboard, use the arrow keys and Enter. Drag over a region to zoom "
+        "in, and double-click to see everything. The address of the page keeps what you chose.</p>"
         f'<form class="controls" id="explore">{selects}'
         f'<label>running mean<select id="explore-smooth">{smooth}</select></label>{switches}'
         '<button type="button" id="explore-whole" hidden>zoom out</button>'
