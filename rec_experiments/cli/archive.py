@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from rec_experiments.analysis.results import archive
-from rec_experiments.analysis.results.figure_data import default_folder
+from rec_experiments.analysis.results.begun import default_folder
 from rec_experiments.cli.parser import Parser, file_ending, run_folders
 from rec_experiments.errors import UserError
 from rec_experiments.files import ARCHIVE, write_out

@@ -4,9 +4,11 @@ import contextlib
 import difflib
 import functools
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
@@ -79,7 +81,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
         with one_line_errors():  # here, because Hydra adds a line to an error that leaves the task
             task(config)
 
-    words = sys.argv[1:]
+    # A shell leaves the ~ of KEY=~/NAME as it is, and Hydra cannot read it.
+    sys.argv[1:] = words = [re.sub(r"=~(?=/|$)", f"={Path.home()}", word) for word in sys.argv[1:]]
     with one_line_errors():
         check_options(words)
         check_multirun(words)

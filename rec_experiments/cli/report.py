@@ -29,8 +29,8 @@ OUT = "report.html"
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--figures", type=names_among(catalogue.names()), metavar="NAME,…",
-        help=f"some of {', '.join(catalogue.names())}; default: all that have runs, "
-        f"except {catalogue.LARGEST}, and the runs that belong to no figure",
+        help=f"some of {', '.join(catalogue.names())}; default: all that have half of "
+        f"their runs, except {catalogue.LARGEST}, and the runs that belong to no figure",
     )  # fmt: skip
     parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
     parser.add_argument(
@@ -75,7 +75,7 @@ def write_page(args: Namespace) -> None:
         args.overrides,
         every_run=not args.figures,
     )
-    if not (contents.figures or contents.runs or contents.left_out):
+    if not (contents.figures or contents.runs or contents.few_runs or contents.left_out):
         name = contents.without_runs[0]
         raise UserError(
             f"nothing to show: no run of {', '.join(contents.without_runs)} yet; "
@@ -91,5 +91,7 @@ def write_page(args: Namespace) -> None:
         f"{out}: {len(contents.figures)} figures, {len(contents.runs)} runs, "
         f"{len(page) / 1e6:.1f} MB"
     )
+    if contents.few_runs:
+        print(f"  too few runs to draw: {', '.join(contents.few_runs)}")
     if contents.without_runs:
         print(f"  no run yet: {', '.join(contents.without_runs)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rec_experiments.cli import train
 from rec_experiments.cli.parser import OVERRIDES, Parser
+from rec_experiments.config.labels import run_labels
 from rec_experiments.errors import printable
 from rec_experiments.sweeps.jobs import (
     Job,
@@ -84,12 +85,13 @@ def resubmit(name: str, overrides: list[str]) -> None:
 def table(runs: list[Job], states: dict[Path, State]) -> list[str]:
     """One line a job, and their number in each state."""
     lines = [f"{'state':<11} {'step':>11}  {'ends':<12}  run"]
-    for job in runs:
+    labels = run_labels([(job.config, job.overrides) for job in runs])
+    for job, label in zip(runs, labels, strict=True):
         state = states[job.path]
         step = f"{state.step}/{job.config['steps']}"
         ends = f"{state.ends:%d %b %H:%M}" if state.ends else ""
         note = state.note or (f"by {state.release}" if state.release else "")
-        line = f"{state.name:<11} {step:>11}  {ends:<12}  {job.path.name}  {note}"
+        line = f"{state.name:<11} {step:>11}  {ends:<12}  {label}  {job.path.name}  {note}"
         lines.append(printable(line.rstrip()))
     return [*lines, counts(states)]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
 from rec_experiments.analysis.regime.ranges import load
-from rec_experiments.analysis.results.figure_data import default_folder
+from rec_experiments.analysis.results.begun import default_folder
 from rec_experiments.analysis.watch import live
 from rec_experiments.analysis.watch.views import folders_in
 from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, number_between, path, run_folders

@@ -37,6 +37,7 @@ else:  # OmegaConf knows no protocols; schema.py says which classes may fill a s
     SamplerChoice = Tracking = Proximal = Reference = Updates = Dataset = Any
 
 MOST_THREADS = 1024  # torch dies of a million
+MOST_WORKERS = 1024  # processes; more than any machine has cores
 LONGEST_SCHEDULE = 1_000_000  # batches; it is looked through one by one
 
 
@@ -114,6 +115,8 @@ class Experiment(Pieces):
         check_range(self, "checkpoint_every", "ranks", least=1)
         check_range(self, "kl_every", least=0)
         check_range(self, "threads", least=1, most=MOST_THREADS)
+        check_range(self, "dataset.verifier_workers", least=0, most=MOST_WORKERS)
+        check_range(self, "dataset.verifier_timeout", above=0)
         for name in ("sync.interval", "sync.offset"):
             check_range(self, name, most=LONGEST_SCHEDULE)
         if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:

@@ -3,29 +3,64 @@
 The name of a run folder identifies a run with a digest; a label says in words how it differs.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.config.identity import NOT_IDENTITY
+from rec_experiments.config.identity import NOT_IDENTITY, flat, identity
 from rec_experiments.tracking.trackers import schedule_name
+
+Config = dict[str, Any]
+Named = tuple[Config, Sequence[str]]  # a run's resolved configuration, and the words of its command
 
 # Overrides that a method's label leaves out: those that do not change it, and schedule and seed.
 LEFT_OUT_GROUPS = (
     *NOT_IDENTITY, "hydra", "sweep", "scale", "seed", "checkpoint_every", "eval_every",
     "eval_problems", "eval_samples", "kl_every", "micro_batch_size", "micro_batch_tokens",
 )  # fmt: skip
-LEFT_OUT_KEYS = ("sync", "sync.interval", "sync.offset")
+SCHEDULE = ("sync.interval", "sync.offset")
+LEFT_OUT_KEYS = ("sync", *SCHEDULE)
 SHORT = {"optimizer.learning_rate": "lr"}
 JOINT = " · "
 
 
-def method(config: dict[str, Any], command: Sequence[str]) -> str:
-    """The method of a run and what its command changed, as in `GRPO · clip.high=2.0 · lr=1e-4`.
+def methods(runs: Sequence[Named]) -> list[str]:
+    """The method of each run and what its command changed, as in `GRPO · clip.high=2.0 · lr=1e-4`.
 
-    config: resolved. command: that of provenance.json, or overrides alone. Runs that differ only in
-    their schedule and seed share it. The key `name` replaces it.
+    Runs that differ only in their schedule and seed share it, no others do: where commands tell
+    too little, the fewest keys that tell the configurations apart follow. The key `name` replaces
+    what the command says.
     """
+    return _told_apart([_method(*run) for run in runs], runs, {"seed", *SCHEDULE})
+
+
+def run_labels(runs: Sequence[Named]) -> list[str]:
+    """A label of each run: its method as above, schedule and seed; or `name` alone. Only runs with
+    the same configuration share one."""
+    labels = [
+        method
+        if config.get("name")
+        else JOINT.join([method, schedule_name(config["sync"]), f"seed {config['seed']}"])
+        for method, (config, _) in zip(methods(runs), runs, strict=True)
+    ]
+    return _told_apart(labels, runs, set())
+
+
+def run_label(config: Config, command: Sequence[str]) -> str:
+    """The label of a run that is shown alone."""
+    return run_labels([(config, command)])[0]
+
+
+def tracked_name(config: Config, command: Sequence[str], folder: Path) -> str:
+    """The name of a run in a tracker: its `name`; or its label with the end of its folder's name,
+    so that no other run has it."""
+    if config.get("name"):
+        return str(config["name"])
+    return JOINT.join([run_label(config, command), folder.name.rpartition("_")[2]])
+
+
+def _method(config: Config, command: Sequence[str]) -> str:
     if config.get("name"):
         return str(config["name"])
     changed: dict[str, str] = {}
@@ -33,15 +68,39 @@ def method(config: dict[str, Any], command: Sequence[str]) -> str:
         key, equals, value = word.lstrip("+~").partition("=")
         left_out = key in LEFT_OUT_KEYS or key.partition(".")[0] in LEFT_OUT_GROUPS
         if equals and not word.startswith("-") and not left_out:
-            changed[SHORT.get(key, key)] = Path(value).name if value.startswith("/") else value
-    return JOINT.join(
-        [str(config["algo"]["name"]), *(f"{key}={value}" for key, value in sorted(changed.items()))]
-    )
+            changed[key] = Path(value).name if value.startswith("/") else value
+    return JOINT.join([str(config["algo"]["name"]), *_texts(sorted(changed.items()))])
 
 
-def run_label(config: dict[str, Any], command: Sequence[str]) -> str:
-    """The label of one run: its method as above, schedule and seed; or `name` alone."""
-    if config.get("name"):
-        return str(config["name"])
-    schedule = schedule_name(config["sync"])
-    return JOINT.join([method(config, command), schedule, f"seed {config['seed']}"])
+def _texts(values: Sequence[tuple[str, Any]]) -> list[str]:
+    return [f"{SHORT.get(key, key)}={value}" for key, value in values]
+
+
+def _told_apart(labels: Sequence[str], runs: Sequence[Named], same: set[str]) -> list[str]:
+    """The labels, longer where configurations that differ in more than `same` share one."""
+    configs = [
+        {key: value for key, value in sorted(flat(identity(config)).items()) if key not in same}
+        for config, _ in runs
+    ]
+    sharing: dict[str, dict[str, Config]] = defaultdict(dict)
+    for label, config in zip(labels, configs, strict=True):
+        sharing[label][repr(config)] = config
+    keys = {label: _distinguishing_keys([*found.values()]) for label, found in sharing.items()}
+    return [
+        JOINT.join([label, *_texts([(key, config[key]) for key in keys[label] if key in config])])
+        for label, config in zip(labels, configs, strict=True)
+    ]
+
+
+def _distinguishing_keys(configs: list[Config]) -> list[str]:
+    """Keys whose values distinguish all configurations, chosen greedily: the key that separates the
+    most of them, and the shortest of equals."""
+
+    def kinds(keys: list[str]) -> int:
+        return len({repr([(key in each, each.get(key)) for key in keys]) for each in configs})
+
+    candidates = sorted({key for each in configs for key in each}, key=lambda key: (len(key), key))
+    chosen: list[str] = []
+    while kinds(chosen) < len(configs):
+        chosen.append(max(candidates, key=lambda key: kinds([*chosen, key])))
+    return chosen

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rec_experiments import rng
-from rec_experiments.datasets.text import MOST_WORKERS
 from rec_experiments.errors import UserError
 from rec_experiments.types import Piece, Problem, VerifierResult, check_range
 
@@ -52,8 +51,6 @@ class Arithmetic(Piece):
         check_range(self, "hard_share", "hard_error", "easy_error", least=0, most=1)
         check_range(self, "train_problems", "eval_problems", least=1)
         check_range(self, "max_prompt_tokens", "max_response_tokens", least=1)
-        check_range(self, "verifier_workers", least=0, most=MOST_WORKERS)
-        check_range(self, "verifier_timeout", above=0)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         train: list[Problem] = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rec_experiments import rng
 from rec_experiments.datasets.arithmetic import EVALUATION_SHARE
-from rec_experiments.datasets.text import MOST_WORKERS, solutions
+from rec_experiments.datasets.text import solutions
 from rec_experiments.types import Piece, Problem, VerifierResult, check_range
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ class WordProblems(Piece):
         check_range(self, "largest", least=10)
         check_range(self, "train_problems", "eval_problems", least=1, most=MOST_PROBLEMS)
         check_range(self, "max_prompt_tokens", "max_response_tokens", least=1)
-        check_range(self, "verifier_workers", least=0, most=MOST_WORKERS)
-        check_range(self, "verifier_timeout", above=0)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Problems with distinct stories; a hash of the story decides its split."""

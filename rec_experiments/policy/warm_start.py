@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import nn
 
+from rec_experiments.errors import UserError
 from rec_experiments.files import cache_folder, no_link, read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
@@ -37,7 +38,8 @@ def load_warm_start(
 
     The tiny model is trained by one thread, so that the result does not depend on the machine's
     cores. A pretrained model is too slow for that: it takes those of the experiment, and its start
-    is cached for that number of threads and for the weights that it began with.
+    is cached for that number of threads and for the weights that it began with. Raises UserError
+    for a file of the cache with something else.
     """
     plan = source.warm_start
     if not plan.steps or not isinstance(task, DemonstratedDataset):
@@ -70,7 +72,10 @@ def load_warm_start(
         return buffer.getvalue()
 
     weights = kept(file, make, f"{plan.steps} supervised steps", note)
-    model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+    try:
+        model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+    except Exception as error:  # torch raises of many kinds
+        raise UserError(f"{file}: holds no warm start of this model; remove it") from error
 
 
 def _beginning(source: FineTuned, model: nn.Module, threads: int) -> dict[str, Any]:

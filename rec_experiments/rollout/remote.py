@@ -261,7 +261,7 @@ def serve(
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.environ.update(environment)
-    die_with_parent()
+    die_with_parent(os.getpid())
     parent = parent_process()
     if parent is None or not parent.is_alive():
         return  # it died while this process was starting

@@ -90,9 +90,9 @@ def starts(origin: dict[str, Any]) -> list[dict[str, Any]]:
 def is_valid(origin: dict[str, Any]) -> bool:
     """Whether the starts have the types that a run writes."""
     found = starts(origin)
-    lists = isinstance(found, list) and isinstance(origin.get("command", []), list)
-    return lists and all(
+    return isinstance(found, list) and all(
         isinstance(start, dict)
+        and isinstance(start.get("command", []), list)
         and isinstance(start.get("from_step"), int)
         and isinstance(start.get("release"), int | None)
         for start in found

@@ -12,17 +12,17 @@ from rich.console import Console
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
-from rec_experiments.config.labels import run_label
+from rec_experiments.config.labels import run_label, tracked_name
 from rec_experiments.determinism import explained
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import RESUMES, Diverged, UserError
 from rec_experiments.runs import provenance
 from rec_experiments.runs.display import Reporter, draw_curves, introduce, say, summarise
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
 from rec_experiments.tracking.protocol import Tracker
-from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished, tracked_name
+from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished
 from rec_experiments.training.trainer import Trainer
 
 
@@ -56,7 +56,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                 for line in start_messages(experiment, folder, trainer, replaced):
                     reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
-            name = tracked_name(config, path)
+            name = tracked_name(config, folder.command(), path) if world.leads else ""
             tracker = tracking.start(name, group_name(config), str(path), config)
             cleanups.append(lambda: tracker.finish(failed=True))
 
@@ -82,7 +82,8 @@ def report_finished(experiment: Experiment, folder: RunFolder, console: Console)
     say(console, f"already finished: {path}{hint}")
     summarise(console, rows, path, on_policy_rows(config, path))
     if folder.world.leads:
-        for line in track_finished(experiment.tracking, path, rows, config):
+        name = tracked_name(config, folder.command(), path)
+        for line in track_finished(experiment.tracking, name, path, rows, config):
             say(console, line)
 
 
@@ -159,7 +160,7 @@ def recording_early_end(
         with ignore_interrupts():
             if world.fails_first():
                 details = {"reason": reason_of(shown), "traceback": traceback.format_exc()}
-                with contextlib.suppress(OSError):  # the disk is full: report the error itself
+                with contextlib.suppress(OSError, UserError):  # no space or place: report `error`
                     folder.set_status("failed", **details)
         for cleanup in cleanups:
             cleanup()
@@ -175,8 +176,8 @@ def as_user_sees(error: BaseException, step: int, path: Path) -> BaseException:
             f"the policy is no longer finite at step {step + 1} ({error}); a lower "
             "optimizer.learning_rate may help"
         )
-    if isinstance(error, FileNotFoundError) and not path.exists():
-        return UserError(f"run folder {path}: was removed while the run wrote to it")
+    if isinstance(error, FileNotFoundError) and not (path / CONFIG).exists():
+        return UserError(f"run folder {path}: was removed or replaced while the run wrote to it")
     return error
 
 

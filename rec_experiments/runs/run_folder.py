@@ -68,6 +68,7 @@ class RunFolder:
         self._checkpoints = Checkpoints(self.checkpoints, world)
         self._identity: dict[str, Any] | None = None  # set by `start`
         self._lock: IO[Any] | None = None
+        self._place: os.stat_result | None = None  # set by `start`
 
     def status(self) -> dict[str, Any]:
         """Contents of status.json, or {} if there is none. Like every method that reads, it raises
@@ -82,8 +83,9 @@ class RunFolder:
         return found
 
     def command(self) -> list[str]:
-        """The words of the command that started the run last; [] if unknown."""
-        return [str(word) for word in self.provenance().get("command", [])]
+        """The words of the command that started the run first; [] if unknown."""
+        first = [*provenance.starts(self.provenance()), {}][0]
+        return [str(word) for word in first.get("command", [])]
 
     def other_releases(self) -> str:
         """The releases other than this one that computed steps, as in "release 11"; or ""."""
@@ -143,6 +145,7 @@ class RunFolder:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
         if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
             raise UserError(f"run_dir={self.path}: {ELSEWHERE}")
+        self._place = os.stat(self.path)
         self.check(config)  # again: another process may have run since the first check
         for folder in (self.path, self.checkpoints):
             for left in folder.glob(PARTIAL):  # by a process that was killed while writing
@@ -189,7 +192,17 @@ class RunFolder:
         except OSError:  # never locked, not readable, or no file
             return False
 
+    def check_place(self) -> None:
+        """Raise UserError if another folder, or none, is now where `start` found this one."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._place is None or os.path.samestat(self._place, os.stat(self.path)):
+                return
+        raise UserError(
+            f"run folder {self.path}: was removed or replaced while the run wrote to it"
+        )
+
     def set_status(self, state: str, **details: Any) -> None:
+        self.check_place()
         since = datetime.now().astimezone().isoformat(timespec="seconds")
         write_atomic(self.path / "status.json", _json({"state": state, "since": since, **details}))
 
@@ -203,9 +216,10 @@ class RunFolder:
             write_atomic(self.path / name, b"".join(line + b"\n" for line in kept))
 
     def append(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Add rows to metrics.jsonl or samples.jsonl."""
+        """Add rows to metrics.jsonl or samples.jsonl. Raises UserError as `check_place` does."""
         if not self.world.leads:
             return
+        self.check_place()
         with open(self.path / name, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -222,6 +236,7 @@ class RunFolder:
 
         background: in a thread, inside `writing`.
         """
+        self.check_place()
         if self.world.leads:
             for name in ROWS:
                 with open(self.path / name, "ab") as rows:

@@ -17,12 +17,14 @@ from rec_experiments.sweeps.jobs import (
     load_figure,
     names,
     outline,
+    points,
     resolve,
+    single_value,
     summary,
     sweep_of,
 )
 from rec_experiments.sweeps.state import ACTIVE, State, survey
-from rec_experiments.sweeps.submission import Submission, prepare
+from rec_experiments.sweeps.submission import Submission, prepare, root_of
 
 __all__ = [
     "ACTIVE",
@@ -44,8 +46,11 @@ __all__ = [
     "load_figure",
     "names",
     "outline",
+    "points",
     "prepare",
     "resolve",
+    "root_of",
+    "single_value",
     "summary",
     "survey",
     "sweep_of",

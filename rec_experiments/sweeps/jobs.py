@@ -189,6 +189,20 @@ def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
         return _composed(figure, expand(figure, overrides or []), kept)
 
 
+def points(figure: Figure, overrides: list[str]) -> list[Point]:
+    """The points of the figure, as `jobs` composes them."""
+    with composing():
+        return expand(figure, overrides)
+
+
+def single_value(line: str) -> dict[str, Any]:
+    """The key and the value of an override; {} if it chooses from a group."""
+    override = _parse([line])[0]
+    value = override.value()
+    is_choice = "." not in override.key_or_group and isinstance(value, str)
+    return {} if is_choice else {override.get_key_element(): value}
+
+
 def outline(figure: Figure, overrides: list[str]) -> tuple[list[Point], Job]:
     """The points of the figure, each combination of overrides once, and the first as a job.
 

@@ -80,7 +80,9 @@ def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
     if not stuck and (claim in ("done", "interrupted") or failed):
         name = "outdated" if claim == "done" else claim
         return State(name, step, str(status.get("reason") or f"by {folder.other_releases()}"))
-    if claim != "missing" or _log(record):  # a killed process leaves the status `running`
+    if (
+        claim != "missing" or _log(record) or _mistake(job.path)
+    ):  # a killed process leaves `running`
         return State("failed", step, _last_words(job.path, _log(record)))
     return State("missing", step)
 
@@ -138,11 +140,14 @@ def _log(record: Place | None) -> str:
 
 def _last_words(path: Path, log: str) -> str:
     """Why a job ended whose run recorded no reason."""
-    last = _text(path / "log.txt").rstrip().rpartition("\n")[2]
-    if last.startswith("error: "):  # a user's mistake
-        return last.removeprefix("error: ")
     ending = ENDING.search(log)
-    return ending[0] if ending else "ended without a result"
+    return _mistake(path) or (ending[0] if ending else "ended without a result")
+
+
+def _mistake(path: Path) -> str:
+    """The error in the last line of a job's log, or ""."""
+    last = _text(path / "log.txt").rstrip().rpartition("\n")[2]
+    return last.removeprefix("error: ") if last.startswith("error: ") else ""
 
 
 def _text(file: Path) -> str:

@@ -47,9 +47,14 @@ class Submission:
         return self.folder.name
 
 
+def root_of(job: Job) -> Path:
+    """Where the submissions of a job's sweep are recorded."""
+    return Path(job.config["output_dir"]).expanduser().absolute() / FOLDER
+
+
 def prepare(title: str, jobs: list[Job]) -> Submission:
     """Write the record and copy the code. Submits nothing."""
-    root = Path(jobs[0].config["output_dir"]).absolute() / FOLDER
+    root = root_of(jobs[0])
     stamp = f"{title}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     submission = Submission(
         folder=root / stamp,
@@ -84,7 +89,7 @@ def read(folder: Path) -> Submission:
 def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
     """The last submission of each run folder, and the job's number there. Looks in the output
     folders of `jobs`; prints the records that cannot be read and leaves them out."""
-    roots = {Path(job.config["output_dir"]).absolute() / FOLDER for job in jobs}
+    roots = set(map(root_of, jobs))
     records = [record for root in roots for record in root.glob(f"*/{RECORD}")]
     return {
         job.path: (submission, number)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -55,13 +57,13 @@ class Trackio(Piece):
             raise UserError(
                 f"tracking.project={self.project}: trackio refuses it ({first_line(error)})"
             ) from error
-        return _TrackioRun(trackio, run, self.project, Path(folder), self._logged(trackio, run.id))
+        return _TrackioRun(trackio, run, self, Path(folder), self.stored(trackio, run.id))
 
     def has(self, name: str, folder: str, step: int) -> bool:
         """Whether trackio has the run's rows up to `step`."""
         trackio = needed("trackio", "trackio")
         known = self._known(trackio, name, folder)
-        return known is not None and self._logged(trackio, known) >= step
+        return known is not None and self.stored(trackio, known) >= step
 
     def _known(self, trackio: Any, name: str, folder: str) -> str | None:
         """trackio's id of its newest run of that name, if that belongs to the folder."""
@@ -71,8 +73,8 @@ class Trackio(Piece):
         about = trackio.SQLiteStorage.get_run_config(self.project, name, run_id=newest["id"]) or {}
         return newest["id"] if about.get(FOLDER_ID) == lasting_id(Path(folder)) else None
 
-    def _logged(self, trackio: Any, run_id: str) -> int:
-        """The last logged step of a run, or -1."""
+    def stored(self, trackio: Any, run_id: str) -> int:
+        """The last step of a run in the file, or -1."""
         last = trackio.SQLiteStorage.get_max_step_for_run(self.project, run_id=run_id)
         return -1 if last is None else last
 
@@ -102,23 +104,37 @@ class TensorBoard(Piece):
 
 
 class _TrackioRun:
-    def __init__(self, trackio: Any, run: Any, project: str, folder: Path, logged: int):
-        self.trackio, self.run, self.project = trackio, run, project
+    def __init__(self, trackio: Any, run: Any, tracking: Trackio, folder: Path, logged: int):
+        self.trackio, self.run, self.tracking = trackio, run, tracking
         self.folder, self.logged = folder, logged  # the last logged step
 
     def log(self, row: Row) -> None:
-        lost = rows_before(row, self.folder) if self.logged < row["step"] - 1 else []
-        for each in (*lost, row):
+        lost = rows_before(row["step"], self.folder) if self.logged < row["step"] - 1 else []
+        self._send([*lost, row])
+
+    def _send(self, rows: list[Row]) -> None:
+        for each in rows:
             if each["step"] > self.logged:
                 self.run.log({k: v for k, v in each.items() if k != "step"}, step=each["step"])
                 self.logged = each["step"]
 
     def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        """Raises UserError if trackio, which reports no error, has not stored all steps."""
+        if self.run is None:  # it has raised
+            return []
+        if not failed:  # a run may have ended before the rows of its last steps were stored
+            self._send(rows_before(math.inf, self.folder))
+        run, self.run = self.run, None
         with quiet():
             if picture is not None:
-                self.run.log({"curves": self.trackio.Image(str(picture))}, step=self.logged)
+                run.log({"curves": self.trackio.Image(str(picture))}, step=self.logged)
             self.trackio.finish()  # run.finish() would print a message at exit
-        return [f"dashboard  trackio show --project {self.project}"]
+        if not failed and self.tracking.stored(self.trackio, run.id) < self.logged:
+            raise UserError(
+                f"tracking.project={self.tracking.project}: trackio has not stored all steps in "
+                f"{self.trackio.utils.TRACKIO_DIR}; once it can, the same command sends them"
+            )
+        return [f"dashboard  trackio show --project {shlex.quote(self.tracking.project)}"]
 
 
 class _TensorBoardRun:
@@ -132,7 +148,7 @@ class _TensorBoardRun:
             from torch.utils.tensorboard import SummaryWriter
 
             if not self.folder.exists():
-                rows = [*rows_before(row, self.folder.parent), row]
+                rows = [*rows_before(row["step"], self.folder.parent), row]
             self.writer = SummaryWriter(str(self.folder), purge_step=rows[0]["step"])
             self.writer.add_text("group", self.group)
         for each in rows:
@@ -146,11 +162,11 @@ class _TensorBoardRun:
         return [f"curves    tensorboard --logdir {self.folder.parent.parent}"]
 
 
-def rows_before(row: Row, folder: Path) -> list[Row]:
-    """The rows of a run's metrics.jsonl before this one, if the file exists."""
+def rows_before(step: float, folder: Path) -> list[Row]:
+    """The rows of a run's metrics.jsonl before a step, if the file exists."""
     file = folder / "metrics.jsonl"
     rows = read_rows(file) if file.exists() else []
-    return [each for _, each in rows if each["step"] < row["step"]]
+    return [each for _, each in rows if each["step"] < step]
 
 
 def needed(module: str, package: str) -> Any:

@@ -12,6 +12,8 @@ from rec_experiments.tracking.protocol import Tracker, Tracking
 from rec_experiments.types import Piece, check_choice
 
 Mode = Literal["online", "offline", "disabled"]
+LONGEST_NAME = 128  # characters of a run's name in W&B
+FOLDER = "folder"  # key of a tracked configuration: the name of the run folder
 ID_FILE = "wandb_id"  # file of the run folder: a resumed run continues the same tracked run
 
 
@@ -24,13 +26,16 @@ class Remembers(Protocol):
 
 
 def track_finished(
-    tracking: Tracking, folder: Path, rows: list[dict[str, Any]], config: dict[str, Any]
+    tracking: Tracking,
+    name: str,
+    folder: Path,
+    rows: list[dict[str, Any]],
+    config: dict[str, Any],
 ) -> list[str]:
     """Send a finished run to a tracker that can check that it does not have the run yet.
 
     Returns next steps for the user, as `finish` does.
     """
-    name = tracked_name(config, folder)
     if not (isinstance(tracking, Remembers) and rows):
         return []
     if tracking.has(name, str(folder), rows[-1]["step"]):
@@ -83,14 +88,14 @@ class Wandb(Piece):
             run = wandb.init(
                 project=self.project,
                 entity=self.entity,
-                name=name,
+                name=name[:LONGEST_NAME],
                 id=lasting_id(Path(folder)),
                 resume="allow",
                 group=group,
                 job_type="train",
                 tags=list(dict.fromkeys([*labels(config), *self.tags])),
                 dir=folder,
-                config=config,
+                config={**config, FOLDER: Path(folder).name},
                 mode=cast(Mode, mode),
                 settings=wandb.Settings(console="off"),  # keep the progress bar out of the log
             )
@@ -104,11 +109,6 @@ class Wandb(Piece):
     def has(self, name: str, folder: str, step: int) -> bool:
         """Whether the run was tracked at all: W&B resumes incomplete runs itself."""
         return Path(folder, "wandb").is_dir()
-
-
-def tracked_name(config: dict[str, Any], folder: Path) -> str:
-    """The name of a run in a tracker: its `name`, or that of its folder, which no other run has."""
-    return config.get("name") or folder.name
 
 
 def schedule_name(sync: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import sys
 import pytest
 import yaml
 from conftest import SMALL, composed, experiment, refused, resolve
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from rec_experiments.cli import train
@@ -43,7 +44,7 @@ CASES = (
     ("sweep=fig3", "sweep=fig3: starts all runs of a figure, so it needs -m"),
     ("seed", "seed"),
     ("optimizer.betas=[0.9", "optimizer.betas=[0.9: cannot be read"),
-    ("run_dir=~/runs", "such a value needs quotes: 'run_dir=\"~/runs\"'"),
+    ("run_dir=a~b", "such a value needs quotes: 'run_dir=\"a~b\"'"),
     ("model=pretrained", "model.path"),
     ("seed=${nowhere}", "nowhere"),
     # types
@@ -140,7 +141,7 @@ RANGES = (
     ("", "dataset.modulus=11", "between 2 and 10"),
     ("", "dataset.verifier_workers=-1", "between 0 and 1024"),
     ("", "dataset.verifier_timeout=nan", "finite"),
-    ("dataset=gsm8k", "dataset.verifier_workers=1000000", "between 1 and 1024"),
+    ("dataset=gsm8k", "dataset.verifier_workers=1000000", "between 0 and 1024"),
     ("dataset=gsm8k", "dataset.verifier_timeout=inf", "finite"),
     ("dataset=gsm8k", "dataset.format_bonus=inf", "finite"),
     ("", "updates.mini_batches=0", "at least 1"),
@@ -174,6 +175,14 @@ def test_a_value_out_of_range_names_its_key(choices, line, told):
     assert told in message
     assert key.rpartition(".")[0].partition(".")[0] in message
     assert "\n" not in message
+
+
+def test_the_home_folder_is_known_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["rec_experiments", "output_dir=~/runs", "--cfg", "job"])
+    GlobalHydra.instance().clear()
+    train.main()
+    assert f"output_dir: {tmp_path}/runs\n" in capsys.readouterr().out
 
 
 def test_absent_vllm_is_one_line_that_names_the_extra(tmp_path, monkeypatch, capfd):

@@ -10,7 +10,7 @@ from conftest import resolve
 
 from rec_experiments import Experiment
 from rec_experiments.config.identity import run_path
-from rec_experiments.config.labels import method, run_label
+from rec_experiments.config.labels import methods, run_label, run_labels, tracked_name
 
 PYTHON = ["/usr/bin/python", "-m", "rec_experiments"]
 
@@ -33,21 +33,63 @@ PYTHON = ["/usr/bin/python", "-m", "rec_experiments"]
 )  # fmt: skip
 def test_a_method_is_its_preset_and_what_was_changed(words, said):
     config = resolve()
-    assert method(config, words) == method(config, [*PYTHON, *words]) == said
+    assert methods([(config, words)]) == methods([(config, [*PYTHON, *words])]) == [said]
 
 
 def test_what_does_not_change_a_method_is_left_out():
     words = ["algo=grpo", "seed=3", "sync=offset10", "sync.offset=4", "output_dir=x", "run_dir=y"]
     config = resolve(*words)
     more = ["tracking=wandb", "tracking.project=p", "hydra.verbose=true", "sweep=fig3", "--f=1"]
-    assert method(config, [*words, *more]) == "GRPO"
+    assert methods([(config, [*words, *more])]) == ["GRPO"]
     assert run_label(config, words) == "GRPO · offset 4 · seed 3"
 
 
 def test_a_name_replaces_the_label_and_changes_no_folder():
     config = resolve("name=mine", "clip.high=2.0")
-    assert method(config, ["name=mine", "clip.high=2.0"]) == "mine"
+    assert methods([(config, ["name=mine", "clip.high=2.0"])]) == ["mine"]
     assert run_path(config) == run_path(resolve("clip.high=2.0"))
+
+
+def test_runs_that_their_commands_do_not_tell_apart_are_told_apart_by_their_values():
+    """By the fewest keys, and only where a label is shared."""
+    words = [
+        ["algo=grpo"],
+        ["algo=grpo", "dataset=arithmetic"],
+        ["algo=grpo", "dataset=arithmetic", "steps=7"],
+        ["algo=grpo", "dataset=arithmetic", "steps=7", "seed=5"],
+        ["algo=grpo", "sync=offline"],
+        ["algo=opmd", "eval_every=7"],
+    ]
+    runs = [(resolve(*each), each) for each in words]
+    assert methods(runs) == [
+        "GRPO", "GRPO · dataset=arithmetic", "GRPO · dataset=arithmetic · steps=7",
+        "GRPO · dataset=arithmetic · steps=7", "GRPO", "OPMD",
+    ]  # fmt: skip
+    silent = [(config, []) for config, _ in runs]
+    steps = runs[0][0]["steps"]
+    assert methods(silent) == [
+        f"GRPO · steps={steps} · dataset.kind=reduction",
+        f"GRPO · steps={steps} · dataset.kind=arithmetic",
+        "GRPO · steps=7 · dataset.kind=arithmetic",
+        "GRPO · steps=7 · dataset.kind=arithmetic",
+        f"GRPO · steps={steps} · dataset.kind=reduction",
+        "OPMD",
+    ]
+    for named in (runs, silent):
+        assert len({*run_labels(named)}) == len(runs)
+
+
+def test_one_name_for_several_runs_is_told_apart():
+    runs = [(resolve("name=mine", f"seed={seed}"), []) for seed in (0, 1)]
+    assert run_labels(runs) == ["mine · seed=0", "mine · seed=1"]
+
+
+def test_trackers_have_a_name_for_each_folder(tmp_path):
+    config = resolve("algo=grpo", "clip.high=2.0")
+    assert tracked_name(config, ["clip.high=2.0"], tmp_path / "grpo_m20-n0_seed0_12345678") == (
+        "GRPO · clip.high=2.0 · interval 20 · seed 0 · 12345678"
+    )
+    assert tracked_name(resolve("name=mine"), [], tmp_path / "a") == "mine"
 
 
 def test_folders_of_earlier_runs_keep_their_names():

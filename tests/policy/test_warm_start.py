@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rec_experiments.policy.warm_start import kept
+from rec_experiments import Experiment
+from rec_experiments.errors import UserError
+from rec_experiments.policy.chat import ChatTemplate
+from rec_experiments.policy.warm_start import kept, load_warm_start
 
 
 class Maker:
@@ -43,6 +46,16 @@ def test_damaged_file(tmp_path, maker, damage):
     assert maker(file) == b"weights"
     assert file.read_bytes() == b"weights"
     assert maker.said[1].endswith(f"kept in {file}, which was damaged")
+
+
+def test_a_whole_file_with_something_else_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("rec_experiments.policy.warm_start.kept", lambda *arguments: b"else")
+    experiment = Experiment.compose("dataset=arithmetic").settings
+    tiny, dataset = experiment.model, experiment.dataset
+    model = tiny.model()
+    chat = ChatTemplate(tiny.tokenizer(), model)
+    with pytest.raises(UserError, match=r"warm_start_\w+\.pt: holds no warm start of this model"):
+        load_warm_start(tiny, dataset, model, chat, [], print, print)
 
 
 def test_cache_is_no_folder(tmp_path, maker):

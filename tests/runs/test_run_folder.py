@@ -44,6 +44,21 @@ def again(folder: RunFolder, config: dict) -> RunFolder:
     return found
 
 
+def test_nothing_is_written_into_a_folder_that_took_the_place_of_the_runs(folder):
+    folder.path.rename(folder.path.with_name("renamed"))
+    for there in (False, True):
+        if there:
+            folder.path.mkdir()
+        for write in (
+            lambda: folder.append("metrics.jsonl", [{"step": 1}]),
+            lambda: folder.save_checkpoint(1, state(1)),
+            lambda: folder.set_status("failed"),
+        ):
+            with pytest.raises(UserError, match="was removed or replaced"):
+                write()
+    assert not any(folder.path.iterdir())
+
+
 def test_run_does_not_resume_on_other_data(tmp_path, config):
     """Only a run that has a state is bound to its data."""
     folder = RunFolder(tmp_path / "run")

@@ -211,9 +211,10 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     assert ended.value.code == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split() == ["state", "step", "ends", "run"]
-    assert [line.split() for line in lines[:-1]] == [
-        ["done", "40/150", jobs[0].path.name],
-        ["missing", "0/150", jobs[1].path.name],
+    label = "GRPO · setting=mini/gsm8k · offline · seed"
+    assert [" ".join(line.split()) for line in lines[:-1]] == [
+        f"done 40/150 {label} 0 {jobs[0].path.name}",
+        f"missing 0/150 {label} 1 {jobs[1].path.name}",
     ]
     assert lines[-1] == "2 runs: 1 done, 1 missing"
     start(jobs[1], "failed", reason="ValueError: boom")

@@ -13,6 +13,7 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import cloudpickle
 import pytest
 from conftest import SMALL, resolve, run, timeless
 from hydra import compose as hydra_compose
@@ -563,6 +565,22 @@ def test_sigterm_to_a_sweep_stops_its_jobs(multirun, tmp_path):
     [log] = tmp_path.glob("runs/*_seed6_*/log.txt")
     assert log.read_text() == "seed 6\ntold to stop by SIGTERM\n"
     assert_gone(tmp_path)
+
+
+def test_a_job_fails_in_one_line_if_the_code_has_changed(tmp_path):
+    """And its state says so. Another process is the body's own."""
+    job = sweeps.Job(
+        "", "", ["seed=0"], {**resolve(), "output_dir": str(tmp_path)}, tmp_path / "run"
+    )
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    payload = cloudpickle.dumps((print, job, str(tmp_path), "other code"))
+    body = multiprocessing.get_context("fork").Process(target=local._body, args=(sender, payload))
+    body.start()
+    reason = receiver.recv()
+    body.join()
+    assert reason == "the code has changed since the sweep began; the same command goes on with it"
+    assert (job.path / "log.txt").read_text() == f"error: {reason}\n"
+    assert sweeps.survey([job])[job.path] == sweeps.State("failed", 0, reason)
 
 
 def test_preloaded_modules_exist():

@@ -70,6 +70,20 @@ def test_trackio_has_each_step_of_a_resumed_run_once(seen, tmp_path):
     assert lines == ["dashboard  trackio show --project lab"]
 
 
+def test_steps_that_trackio_has_not_stored_are_an_error(tmp_path):
+    """trackio itself reports none."""
+    pytest.importorskip("trackio")
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", TRACK],
+        input=json.dumps([resolve("algo=rec_ring"), str(tmp_path), [ROWS]]),
+        env={**os.environ, "TRACKIO_DIR": str(tmp_path / "file")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode
+    assert "UserError: tracking.project=lab: trackio has not stored all steps" in done.stderr
+
+
 def test_tensorboard_hides_what_a_resumed_run_does_anew(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -131,9 +145,9 @@ from rec_experiments.tracking.trackers import ID_FILE, track_finished
 
 config, folders, rows = json.load(sys.stdin)
 tracking = Trackio(kind="trackio", project="lab", tags=[])
-said = [track_finished(tracking, Path(each), rows, config) for each in folders]
+said = [track_finished(tracking, "ring", Path(each), rows, config) for each in folders]
 Path(folders[-1], ID_FILE).unlink()
-said += [track_finished(tracking, Path(folders[-1]), rows, config) for _ in range(2)]
+said += [track_finished(tracking, "ring", Path(folders[-1]), rows, config) for _ in range(2)]
 records = trackio.SQLiteStorage.get_run_records("lab")
 found = [trackio.SQLiteStorage.get_logs("lab", "ring", run_id=each["id"]) for each in records]
 print(json.dumps([said, [[log["step"] for log in logs] for logs in found]]))
@@ -165,8 +179,8 @@ def test_tensorboard_is_told_of_a_finished_run_once(tmp_path):
     begun = tracking.start("ring", "g", str(folder), config)
     begun.log(ROWS[0])  # a start that was tracked, before others that were not
     begun.finish(failed=True)
-    assert track_finished(tracking, folder, ROWS, config)
-    assert not track_finished(tracking, folder, ROWS, config)
+    assert track_finished(tracking, "ring", folder, ROWS, config)
+    assert not track_finished(tracking, "ring", folder, ROWS, config)
     events = EventAccumulator(str(folder / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("eval/accuracy")] == [0]
     assert [event.step for event in events.Scalars("train/reward")] == [1, 2]
@@ -174,7 +188,7 @@ def test_tensorboard_is_told_of_a_finished_run_once(tmp_path):
 
 def test_who_cannot_tell_is_not_told(tmp_path):
     config = resolve("tracking=none")
-    assert track_finished(NoTracking(kind="none"), tmp_path, ROWS, config) == []
+    assert track_finished(NoTracking(kind="none"), "ring", tmp_path, ROWS, config) == []
     assert not (tmp_path / ID_FILE).exists()
 
 

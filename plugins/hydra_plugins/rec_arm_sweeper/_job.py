@@ -48,6 +48,7 @@ def failure(task: Callable[[Any], Any], job: "Job") -> str | None:
         return explain(error.__context__ or error)
     except Exception as error:
         traceback.print_exc()
+        print(f"error: {last_line(error)}", file=sys.stderr)  # the last line of the log
         return last_line(error)
     return None
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Imported once, by the process from which the jobs are forked.
 PRELOAD = [
+    "rec_experiments.sweeps.compositions",
     "rec_experiments.cli.train",
     "rec_experiments.runs.run",
     "rec_experiments.samplers.decoding",
@@ -44,6 +45,8 @@ class LocalLauncher(Launcher):
     Forked processes have torch and transformers imported. With submitit's LocalExecutor each job
     imports them again, which takes 9 s of processor time: a sweep of six miniature runs of three
     steps, two at a time, took 76 s forked and 255 s with submitit, on the same busy machine.
+
+    A job that starts after the code or its configuration was changed fails in one line.
 
     The jobs share what they draw from the initial weights, in a folder that is removed at the end.
     """
@@ -70,7 +73,9 @@ class LocalLauncher(Launcher):
         before it returns.
         """
         from rec_experiments.runs.signals import on_stop
+        from rec_experiments.sweeps.compositions import digest
 
+        code = digest()
         waiting = deque(enumerate(jobs))
         running: dict[Any, tuple[int, BaseProcess, float]] = {}
         reasons: dict[int, str | None] = {}
@@ -80,7 +85,7 @@ class LocalLauncher(Launcher):
                 while waiting or running:
                     while waiting and len(running) < self.jobs:
                         index, job = waiting.popleft()
-                        connection, process = _start(self.task, job, draws)
+                        connection, process = _start(self.task, job, draws, code)
                         running[connection] = (index, process, time.monotonic())
                     for connection in wait(list(running)):
                         index, process, started = running.pop(connection)
@@ -110,12 +115,16 @@ def _exit(number: int) -> None:
     sys.exit(128 + number)
 
 
-def _start(task: Callable[[Any], Any], job: "Job", draws: str) -> tuple[Connection, BaseProcess]:
+def _start(
+    task: Callable[[Any], Any], job: "Job", draws: str, code: str
+) -> tuple[Connection, BaseProcess]:
     """Start a job in a forked process, which sends why it failed, or None."""
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_body, args=(sender, cloudpickle.dumps((task, job, draws))))
+    process = context.Process(
+        target=_body, args=(sender, cloudpickle.dumps((task, job, draws, code)))
+    )
     process.start()
     sender.close()
     return receiver, process
@@ -124,14 +133,19 @@ def _start(task: Callable[[Any], Any], job: "Job", draws: str) -> tuple[Connecti
 def _body(sender: Connection, payload: bytes) -> None:
     """The body of a job's process."""
     from rec_experiments.samplers import shared
+    from rec_experiments.sweeps.compositions import digest
 
-    task, job, os.environ[shared.FOLDER] = cloudpickle.loads(payload)
+    task, job, os.environ[shared.FOLDER], code = cloudpickle.loads(payload)
     try:
         job.path.mkdir(parents=True, exist_ok=True)
         with open(job.path / "log.txt", "ab", opener=no_link) as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
-        reason = failure(task, job)
+        if digest() == code:
+            reason = failure(task, job)
+        else:
+            reason = "the code has changed since the sweep began; the same command goes on with it"
+            print(f"error: {reason}", flush=True)
     except OSError as error:
         reason = f"{error.filename}: cannot be written ({error.strerror})"
     except Exception as error:

@@ -74,8 +74,7 @@ class SlurmLauncher(Launcher):
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
             raise UserError(f"hydra/launcher={self.choice}: sbatch not found; use a login node")
         resources = self._for_gpus(max(sweeps.gpus_of(job.config) for job in jobs))
-        output = jobs[0].config["output_dir"]
-        if "%" in output:
+        if "%" in str(output := sweeps.root_of(jobs[0]).parent):
             raise UserError(f"output_dir={output}: SLURM replaces % in names of its log files")
         submission = sweeps.prepare(title, jobs)
         python = shlex.join([*IGNORE_USR2, sys.executable])  # until submitit handles it

@@ -148,6 +148,7 @@ def track(done: list["sweeps.Job"]) -> None:
     """
     from rec_experiments.config import schema
     from rec_experiments.config.experiment import Experiment
+    from rec_experiments.config.labels import tracked_name
     from rec_experiments.runs.run_folder import RunFolder
     from rec_experiments.tracking.trackers import track_finished
 
@@ -155,8 +156,9 @@ def track(done: list["sweeps.Job"]) -> None:
     for job in done:
         if job.config["tracking"]["kind"] != "none":
             tracking = schema.build(schema.restore(job.config), Experiment).tracking
-            rows = RunFolder(job.path).metrics()
-            sent.append(track_finished(tracking, job.path, rows, job.config))
+            folder = RunFolder(job.path)
+            name = tracked_name(job.config, folder.command(), job.path)
+            sent.append(track_finished(tracking, name, job.path, folder.metrics(), job.config))
     if number := sum(map(bool, sent)):
         print(f"tracked {number} runs that were already finished")
         print(*dict.fromkeys(line for lines in sent for line in lines), sep="\n", flush=True)

@@ -1,7 +1,7 @@
 """Arms: the runs over which a row of a table is a mean."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from rec_experiments.analysis.regime.quantities import Lags, Series, lags_of, se
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Row, Run, read_run
 from rec_experiments.config.identity import flat, identity
+from rec_experiments.config.labels import methods
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.runs.run_folder import CONFIG, read_config
+from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
 
 Config = dict[str, Any]  # dotted keys
@@ -89,45 +90,13 @@ def arms_of(folders: list[Path]) -> list[Arm]:
         groups.setdefault(repr(_without_seed(config)), {}).setdefault(run.seed, (run, config))
     arms_by_seed = [list(group.values()) for group in groups.values()]
     firsts = [group[0] for group in arms_by_seed]
+    names = methods([(config, RunFolder(run.path).command()) for run, config in firsts])
     arms = [
         Arm(name=name, section=run.column, runs=[each for each, _ in group], config=flat(config))
-        for name, (run, config), group in zip(
-            names([config for _, config in firsts]), firsts, arms_by_seed, strict=True
-        )
+        for name, (run, config), group in zip(names, firsts, arms_by_seed, strict=True)
     ]
     sections = list(dict.fromkeys(arm.section for arm in arms))
     return sorted(arms, key=lambda arm: sections.index(arm.section))
-
-
-def names(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """A name for the arm of each run: its algorithm and, if arms of one schedule share it, the
-    fewest keys that distinguish them."""
-    cells: dict[tuple[str, str], dict[str, Config]] = {}
-    places = []
-    for config in configs:
-        cell = (str(config["algo"]["name"]), schedule_name(config["sync"]))
-        kept = _without_seed(config)
-        cells.setdefault(cell, {})[repr(kept)] = kept
-        places.append((cell, kept))
-    keys = {cell: _distinguishing_keys(list(arms.values())) for cell, arms in cells.items()}
-    return [
-        ", ".join([cell[0], *(f"{key}={kept[key]}" for key in keys[cell] if key in kept)])
-        for cell, kept in places
-    ]
-
-
-def _distinguishing_keys(arms: list[Config]) -> list[str]:
-    """Keys whose values distinguish all arms, chosen greedily: the key that separates the most
-    arms, and the shortest of equals."""
-
-    def kinds(keys: list[str]) -> int:
-        return len({repr([(key in arm, arm.get(key)) for key in keys]) for arm in arms})
-
-    candidates = sorted({key for arm in arms for key in arm}, key=lambda key: (len(key), key))
-    chosen: list[str] = []
-    while kinds(chosen) < len(arms):
-        chosen.append(max(candidates, key=lambda key: kinds([*chosen, key])))
-    return chosen
 
 
 def _without_seed(config: dict[str, Any]) -> Config:

@@ -11,10 +11,11 @@ from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.report.columns import Column, columns
+from rec_experiments.analysis.results.begun import begun, default_folder
 from rec_experiments.analysis.results.figure_data import (
     FigureData,
     best_of,
-    default_folder,
+    figure_of,
     run_folders,
 )
 from rec_experiments.analysis.results.runs import (
@@ -27,14 +28,14 @@ from rec_experiments.analysis.results.runs import (
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.config.identity import flat, identity
-from rec_experiments.config.labels import run_label
+from rec_experiments.config.labels import run_label, run_labels
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
 
 DPI = 130  # sharp on a phone, small in the page
-ENOUGH = 0.5  # share of its runs that a figure needs to be shown unfolded
+ENOUGH = 0.5  # share of its cells in which a run must have begun, for a figure that nobody named
 
 Config = dict[str, Any]
 
@@ -60,9 +61,8 @@ class Evaluation:
 class RunPart:
     """A run folder as one row of the page's table, with its curves and responses.
 
-    name: its label. config: resolved. accuracies: of every
-    evaluation. final, reward, kl: as in the figures' statistics, None if never measured. columns:
-    its metrics as columns of numbers.
+    name: its label. config: resolved. accuracies: of every evaluation. final, reward, kl: as in the
+    figures' statistics, None if never measured. columns: its metrics as columns of numbers.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Differences:
 class FigurePart:
     """A figure and its numbers as text. A computed figure has no runs, and no arms and columns.
 
-    notes: on runs that are missing or unfinished, and on the releases of all. folded: too few runs.
+    notes: on runs that are missing or unfinished, and on the releases of all.
     """
 
     name: str
@@ -111,15 +111,16 @@ class FigurePart:
     notes: list[str]
     regime: str
     differences: Differences | None
-    folded: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contents:
-    """without_runs: names of figures. left_out: why runs could not be read."""
+    """without_runs: names of figures. few_runs: figures that are not drawn, as they have too few.
+    left_out: why runs could not be read."""
 
     figures: list[FigurePart]
     without_runs: list[str]
+    few_runs: list[str]
     claims: list[Verdict]
     runs: list[RunPart]
     left_out: list[str]
@@ -131,10 +132,18 @@ def gather(
     """Read the figures `names` and their runs.
 
     folders: where to look for run folders, instead of where the sweeps write them. overrides: as on
-    the sweep's command line. every_run: include runs that belong to no figure. Runs that cannot be
-    read are reported. Raises UserError for a wrong override.
+    the sweep's command line. every_run: include runs that belong to no figure, and leave out
+    figures with too few runs. Runs that cannot be read are reported. Raises UserError for a wrong
+    override.
     """
     swept = [name for name in names if name not in COMPUTED]
+    counts = {name: begun(figure_of(name, overrides)[0], folders, overrides) for name in swept}
+    few = {
+        name: f"{name} ({number} of {cells} cells)"
+        for name, (number, cells) in counts.items()
+        if every_run and 0 < number < ENOUGH * cells
+    }
+    names, swept = ([each for each in some if each not in few] for some in (names, swept))
     data = claims.read(swept, folders, overrides)  # with the seeds that only claims use
     found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
     if every_run:
@@ -151,6 +160,8 @@ def gather(
         except UserError as error:
             unreadable[path] = str(error)
             leave_out(str(error))
+    labels = run_labels([(run.config, run.command) for run in runs])
+    runs = [replace(run, name=label) for run, label in zip(runs, labels, strict=True)]
     data = {name: without(each, unreadable) for name, each in data.items()}
     data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
     configs = {run.path: run.config for run in runs}
@@ -161,6 +172,7 @@ def gather(
             if name in data or name in COMPUTED
         ],
         without_runs=[name for name in swept if name not in data],
+        few_runs=[*few.values()],
         claims=_verdicts(data, folders, overrides, every_run),
         runs=runs,
         left_out=list(unreadable.values()),
@@ -254,7 +266,6 @@ def _computed(name: str) -> FigurePart:
         notes=[],
         regime="",
         differences=None,
-        folded=False,
     )
 
 
@@ -273,7 +284,6 @@ def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
         notes=[*remarks(shown), releases_text(shown.runs)],
         regime=regime.tables.text(regime.of_figure(shown)),
         differences=differences(shown, configs),
-        folded=len(shown.missing) > (1 - ENOUGH) * len(shown.runs),
     )
 
 

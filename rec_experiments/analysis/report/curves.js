@@ -48,6 +48,15 @@ function pointsOf(run, steps, xs, ys) {
   return points;
 }
 
+/** Running mean of y over the last `width` steps; a width of 0 changes nothing. */
+function smoothed(points, width) {
+  let first = 0;
+  return points.map((point, i) => {
+    while (points[first].step <= point.step - width && first < i) first += 1;
+    return width ? { ...point, y: average(points.slice(first, i + 1).map((each) => each.y)) } : point;
+  });
+}
+
 function meanOf(lines) {
   const byStep = lines.map((line) => new Map(line.points.map((point) => [point.step, point])));
   const common = lines[0].points.filter((point) => byStep.every((run) => run.has(point.step)));
@@ -66,7 +75,11 @@ function linesOf(scope, column, on, steps, xs, ys) {
     const runs = scope.lines
       .filter((line) => line[0] === number && line[1] === column)
       .filter((line) => on.seeds.has(explorer.runs[line[2]].seed))
-      .map((line) => ({ arm, runs: [line[2]], points: pointsOf(line[2], steps, xs, ys) }))
+      .map((line) => ({
+        arm,
+        runs: [line[2]],
+        points: smoothed(pointsOf(line[2], steps, xs, ys), Number(control("smooth").value)),
+      }))
       .filter((line) => on.arms.has(arm.name) && line.points.length);
     if (runs.length < 2) return runs.map((line) => ({ ...line, thick: true }));
     const mean = { arm, runs: runs.flatMap((line) => line.runs), points: meanOf(runs), thick: true };
@@ -92,10 +105,14 @@ function rangeOf(values, log) {
   return [low - room, high + room];
 }
 
-/** at: the place of a value between the pixels `from` and `to`; not finite if it has none. */
+/**
+ * at: the place of a value between the pixels `from` and `to`; not finite if it has none.
+ * under: the place of a pixel in the range, which is logarithmic if the axis is.
+ */
 function scaleOf([low, high], log, from, to) {
   const at = (value) => from + (((log ? Math.log10(value) : value) - low) / (high - low)) * (to - from);
-  return { at, ticks: ticksOf(low, high, log) };
+  const under = (pixel) => low + ((pixel - from) / (to - from)) * (high - low);
+  return { at, under, ticks: ticksOf(low, high, log) };
 }
 
 function ticksOf(first, last, log) {

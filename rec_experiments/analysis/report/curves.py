@@ -17,11 +17,11 @@ import numpy as np
 
 from rec_experiments.analysis.figures.style import SOLID, looks
 from rec_experiments.analysis.metrics import catalogue
-from rec_experiments.analysis.regime.arms import names
 from rec_experiments.analysis.report.columns import TOTALS, Column
 from rec_experiments.analysis.report.contents import Contents, FigurePart, RunPart
 from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
 from rec_experiments.config.identity import flat, identity
+from rec_experiments.config.labels import methods
 
 LEVEL = 4  # of compression: 6 makes a page 1 % smaller in twice the time
 LINE_WIDTH = 1.6  # unit of the figures' dashes
@@ -119,7 +119,8 @@ def _figure(part: FigurePart, runs: Sequence[RunPart]) -> dict[str, Any]:
 
 
 def _every_run(runs: Sequence[RunPart]) -> dict[str, Any]:
-    labels, schedules = names([run.config for run in runs]), [run.schedule for run in runs]
+    labels = methods([(run.config, run.command) for run in runs])
+    schedules = [run.schedule for run in runs]
     arms, columns = sorted(set(labels)), sorted(set(schedules))
     lines = [
         [arms.index(label), columns.index(schedule), number]

@@ -1,4 +1,6 @@
-// Curves: pointing at values, and the controls.
+// Curves: pointing at values, zooming, and the controls.
+
+const DRAG = 6; // pixels in both directions that make a drag of a click
 
 // Pointing at a value, and showing its run.
 
@@ -30,10 +32,32 @@ function listen(panel, titles) {
   }
 
   const under = (event) => nearest(panel.marks, event.offsetX, event.offsetY);
-  over.canvas.addEventListener("pointermove", (event) => show(under(event)));
-  over.canvas.addEventListener("pointerleave", () => show(null));
+  let start = null; // of a drag, in pixels
+  const isDrag = ({ offsetX, offsetY }) =>
+    start && Math.min(Math.abs(offsetX - start.x), Math.abs(offsetY - start.y)) >= DRAG;
+  over.canvas.addEventListener("pointerdown", (event) => {
+    if (event.pointerType === "mouse") start = { x: event.offsetX, y: event.offsetY };
+  });
+  over.canvas.addEventListener("pointermove", (event) => {
+    show(isDrag(event) ? null : under(event));
+    if (!isDrag(event)) return;
+    over.strokeStyle = INK;
+    over.strokeRect(start.x, start.y, event.offsetX - start.x, event.offsetY - start.y);
+  });
+  over.canvas.addEventListener("pointerleave", () => ((start = null), show(null)));
   over.canvas.addEventListener("blur", () => show(null));
+  over.canvas.addEventListener("dblclick", () => zoomTo(null));
   over.canvas.addEventListener("click", (event) => {
+    const [from, dragged] = [start, isDrag(event)];
+    start = null;
+    if (dragged) {
+      const sides = [
+        [from.x, event.offsetX].map(panel.scaleX.under),
+        [from.y, event.offsetY].map(panel.scaleY.under),
+      ];
+      zoomTo(sides.map((ends) => ends.sort((a, b) => a - b)));
+      return;
+    }
     show(under(event));
     if (chosen) showRun(chosen, panel, titles);
   });
@@ -143,13 +167,62 @@ function swatch({ color, dash }) {
 
 const scopeChosen = () => explorer.scopes[control("scope").selectedIndex];
 
-function chooseScope() {
+let zoom = null; // ranges of x and y, logarithmic where the axis is; null for all points
+
+function zoomTo(ranges) {
+  zoom = ranges;
+  keepView();
+  return draw();
+}
+
+/** off: arms, columns and seeds that are not shown. */
+function chooseScope(off = {}) {
   const scope = scopeChosen();
   const seeds = [...new Set(scope.lines.map((line) => explorer.runs[line[2]].seed))];
   switches("arms", scope.arms.map((arm) => arm.name), scope.arms);
   switches("columns", scope.columns);
   switches("seeds", seeds.sort((a, b) => a.localeCompare(b, "en", { numeric: true })));
+  for (const group of GROUPS) {
+    for (const box of find("input", control(group))) box.checked = !off[group]?.includes(box.value);
+  }
   return draw();
+}
+
+// The view is kept in the address, so that a link or a reload shows it again.
+
+const VIEW = "#view=";
+const GROUPS = ["arms", "columns", "seeds"];
+const SELECTS = ["scope", "x", "y", "smooth"];
+const BOXES = ["log-x", "log-y", "runs", "means"];
+
+function keepView() {
+  const off = (name) => find("input:not(:checked)", control(name)).map((box) => box.value);
+  const view = {
+    selects: SELECTS.map((name) => control(name).value),
+    boxes: BOXES.map((name) => control(name).checked),
+    off: Object.fromEntries(GROUPS.map((name) => [name, off(name)])),
+    filters: [...filters, words].map((input) => input.value),
+    zoom,
+  };
+  history.replaceState(null, "", VIEW + encodeURIComponent(JSON.stringify(view)));
+}
+
+/** Sets the controls as an address says, and returns the view; null if it says nothing usable. */
+function restoreView() {
+  let view = null;
+  try {
+    if (location.hash.startsWith(VIEW)) view = JSON.parse(decodeURIComponent(location.hash.slice(VIEW.length)));
+    const offers = (name, i) => [...control(name).options].some((each) => each.value === view.selects[i]);
+    if (!view || !SELECTS.every(offers)) return null; // or of another page
+  } catch {
+    return null;
+  }
+  SELECTS.forEach((name, i) => (control(name).value = view.selects[i]));
+  BOXES.forEach((name, i) => (control(name).checked = view.boxes?.[i]));
+  [...filters, words].forEach((input, i) => (input.value = view.filters?.[i] ?? ""));
+  filterRuns();
+  zoom = view.zoom?.flat?.().every(Number.isFinite) ? view.zoom : null;
+  return view;
 }
 
 let [draws, drawn] = [0, 0]; // numbers of the last requested and the last finished drawing
@@ -167,7 +240,9 @@ async function draw() {
     .map((panel) => ({ ...panel, lines: linesOf(scope, panel.column, on, steps, xs, ys) }));
   const logs = [control("log-x").checked, control("log-y").checked];
   const points = panels.flatMap((panel) => panel.lines.flatMap((line) => line.points));
-  const ranges = ["x", "y"].map((axis, i) => rangeOf(points.map((point) => point[axis]), logs[i]));
+  const ranges =
+    zoom ?? ["x", "y"].map((axis, i) => rangeOf(points.map((point) => point[axis]), logs[i]));
+  control("whole").hidden = !zoom;
   control("panels").replaceChildren(...panels.map(framed));
   for (const panel of panels) {
     panel.width = panel.frame.clientWidth;
@@ -177,6 +252,7 @@ async function draw() {
   }
   control("reading").textContent = [...titles].reverse().map(described).join("; ") + ". " + READING;
   control("table").replaceChildren(lastPoints(panels, titles));
+  control("csv").onclick = () => download("curves.csv", pointsAsRows(panels, titles));
   drawn = mine;
 }
 
@@ -203,14 +279,32 @@ function lastPoints(panels, [x, y]) {
   return tableOf("As drawn above", ["column", "line", "step", x, y, "interval"], rows);
 }
 
+function pointsAsRows(panels, [x, y]) {
+  const rows = panels.flatMap((panel) =>
+    panel.lines.flatMap((line) =>
+      line.points.map((point) => [
+        panel.name, nameOf(line), point.step, point.x, point.y, point.low ?? "", point.high ?? "",
+      ])
+    )
+  );
+  return [["column", "line", "step", x, y, "low", "high"], ...rows];
+}
+
 if (explorer.scopes.length) {
   const metrics = Object.keys(explorer.metrics);
   options(control("scope"), explorer.scopes.map((scope) => scope.name));
   options(control("y"), metrics, "eval/accuracy");
   options(control("x"), metrics, "step");
-  document.getElementById("explore").addEventListener("input", (event) =>
-    event.target === control("scope") ? chooseScope() : draw()
-  );
+  document.getElementById("explore").addEventListener("input", (event) => {
+    if (event.target.closest("#explore-smooth, fieldset") === null) zoom = null; // other axes
+    event.target === control("scope") ? chooseScope() : draw();
+  });
+  for (const id of ["explore", "run-filters"]) {
+    document.getElementById(id).addEventListener("input", keepView);
+  }
+  control("whole").addEventListener("click", () => zoomTo(null));
   window.addEventListener("resize", draw);
-  chooseScope();
+  const view = restoreView();
+  chooseScope(view?.off);
+  if (view) document.getElementById("curves").scrollIntoView();
 }

@@ -12,6 +12,16 @@ for (const button of find(".figure button")) {
   });
 }
 
+/** Saves rows of values as a file of comma-separated values. */
+function download(name, rows) {
+  const quoted = (value) => `"${String(value).replaceAll('"', '""')}"`;
+  const text = rows.map((row) => row.map(quoted).join(",")).join("\r\n");
+  const link = element("a", "", { download: name });
+  link.href = URL.createObjectURL(new Blob([text + "\r\n"], { type: "text/csv" }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
 // Runs: a row is shown if it passes every filter.
 const rows = find("#run-table tbody tr");
 const filters = find("#run-filters select");
@@ -34,6 +44,11 @@ function filterRuns() {
 if (words) {
   for (const control of [...filters, words]) control.addEventListener("input", filterRuns);
   filterRuns();
+  document.getElementById("run-csv").addEventListener("click", () => {
+    const head = find("#run-table th").map((cell) => cell.textContent);
+    const shown = find("#run-table tbody tr:not([hidden])");
+    download("runs.csv", [head, ...shown.map((row) => [...row.cells].map((c) => c.dataset.sort))]);
+  });
 }
 
 // Runs: a click on a column's name sorts by it, a second one reverses the order.

@@ -54,6 +54,7 @@ RUN_HEAD = (
     "seconds", "figures",
 )  # fmt: skip
 NO_FIGURE = "no figure"
+SMOOTHING = (0, 5, 10, 20, 50, 100)  # steps of a running mean
 SAMPLE_CHARACTERS = 1500  # of a prompt or response, to keep the page small
 
 
@@ -113,7 +114,7 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
     head = ["claim", "verdict", "in words", "seeds", "figures"]
     return (
         f'<p class="verdicts">{summary}</p>'
-        + scroll(table(head, rows), "Claims")
+        + details(f"All {len(verdicts)} claims", scroll(table(head, rows), "Claims"))
         + details("How to read the verdicts", paragraphs(f"{line}." for line in READING))
     )
 
@@ -143,7 +144,8 @@ def _runs(contents: Contents, home: Path) -> str:
     )
     return (
         f'<form class="controls" id="run-filters">{controls}'
-        '<label>text<input id="filter-text" type="search" placeholder="words"></label></form>'
+        '<label>text<input id="filter-text" type="search" placeholder="words"></label>'
+        '<button type="button" id="run-csv">CSV</button></form>'
         '<p class="quiet" id="run-count" role="status"></p>'
         f"{scroll(listing, 'Runs', 'tall')}{left_out}"
     )
@@ -224,6 +226,10 @@ def _curves(runs: Sequence[RunPart]) -> str:
             ("means", "means and intervals", " checked"),
         )
     )
+    smooth = "".join(
+        f'<option value="{width}">{f"over {width} steps" if width else "none"}</option>'
+        for width in SMOOTHING
+    )
     groups = "".join(
         f'<fieldset id="explore-{name}"><legend>{name}</legend></fieldset>'
         for name in ("arms", "columns", "seeds")
@@ -232,8 +238,12 @@ def _curves(runs: Sequence[RunPart]) -> str:
         "<noscript><p>This section needs JavaScript. The numbers are also under each figure and in "
         "the table of runs.</p></noscript>"
         "<p>Point at a curve to read its values, and click to see its run: folder, configuration, "
-        "responses. With the keyboard, use the arrow keys and Enter.</p>"
-        f'<form class="controls" id="explore">{selects}{switches}{groups}</form>'
+        "responses. With the keyboard, use the arrow keys and Enter. Drag over a region to zoom "
+        "in, and double-click to see everything. The address of the page keeps what you chose.</p>"
+        f'<form class="controls" id="explore">{selects}'
+        f'<label>running mean<select id="explore-smooth">{smooth}</select></label>{switches}'
+        '<button type="button" id="explore-whole" hidden>zoom out</button>'
+        f'<button type="button" id="explore-csv">CSV</button>{groups}</form>'
         '<div id="explore-panels"></div><p class="quiet" id="explore-reading"></p>'
         '<div id="explore-run" aria-live="polite"></div>'
         + details("Last point of each line", scroll("", "Last points", name="explore-table"))
@@ -242,15 +252,21 @@ def _curves(runs: Sequence[RunPart]) -> str:
 
 def _figures(contents: Contents) -> str:
     parts = [_figure(figure) for figure in contents.figures]
-    if not parts and not contents.without_runs:
+    if not (parts or contents.without_runs or contents.few_runs):
         return ""
-    without = [f"No runs yet: {', '.join(contents.without_runs)}."] * bool(contents.without_runs)
+    without = [
+        f"{head}: {', '.join(found)}."
+        for head, found in (
+            ("Too few runs to draw", contents.few_runs),
+            ("No runs yet", contents.without_runs),
+        )
+        if found
+    ]
     hint = ["Click a figure to see it in full size."] * bool(parts)
     return paragraphs(hint, "quiet") + "".join(parts) + paragraphs(without, "quiet")
 
 
 def _figure(figure: FigurePart) -> str:
-    """A figure with too few runs is folded."""
     source = base64.b64encode(figure.png).decode()
     body = (
         f'<div class="scroll figure"><button type="button" aria-pressed="false" '
@@ -261,8 +277,6 @@ def _figure(figure: FigurePart) -> str:
     )
     if figure.regime:
         body += text_details(f"Regime of {figure.name}", figure.regime, figure.title)
-    if figure.folded:
-        return details(f"{figure.title} (fewer than half of its runs)", body)
     return f"<h3>{escape(figure.title)}</h3>{body}"
 
 

@@ -1,6 +1,7 @@
 """The figures as a W&B Report: a panel grid per figure, with a run set per arm.
 
-Runs have the names of their folders and the schedule as their group (`tracking=wandb` sets both).
+Runs have the names of their folders in their configuration and the schedule as their group
+(`tracking=wandb` sets both).
 So each line of a panel is one arm under one schedule, over seeds. Only saving needs the network.
 """
 
@@ -9,7 +10,7 @@ from typing import Any
 
 from rec_experiments import sweeps
 from rec_experiments.errors import UserError
-from rec_experiments.tracking.trackers import tracked_name
+from rec_experiments.tracking.trackers import FOLDER
 
 COLUMNS, PANEL_HEIGHT = 24, 8  # units of W&B's grid
 PANELS_A_ROW = 2
@@ -17,7 +18,7 @@ PANELS_A_ROW = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A figure. arms: names of the runs by label."""
+    """A figure. arms: names of run folders by label."""
 
     title: str
     caption: str
@@ -32,7 +33,7 @@ def sections(names: list[str], overrides: list[str]) -> list[Section]:
         figure = sweeps.load_figure(name, overrides)
         arms: dict[str, list[str]] = {}
         for job in sweeps.jobs(figure, overrides):
-            arms.setdefault(job.label, []).append(tracked_name(job.config, job.path))
+            arms.setdefault(job.label, []).append(job.path.name)
         found.append(
             Section(title=figure.title, caption=figure.caption, panels=figure.panels, arms=arms)
         )
@@ -45,7 +46,7 @@ def build(entity: str, project: str, figures: list[Section]) -> Any:
 
     def run_set(label: str, names: list[str]) -> Any:
         # Without entity and project, it reads the report's project and sends no request.
-        return wr.Runset(name=label, filters=f'Metric("Name") in {names!r}', groupby=["group"])
+        return wr.Runset(name=label, filters=f'Config("{FOLDER}") in {names!r}', groupby=["group"])
 
     def panel(place: int, panel: sweeps.Panel) -> Any:
         width = COLUMNS // PANELS_A_ROW

@@ -2,7 +2,7 @@
 
 import functools
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import yaml
 
 from rec_experiments import sweeps
 from rec_experiments.analysis.results import archive
+from rec_experiments.analysis.results.begun import begun, output_folder
 from rec_experiments.analysis.results.runs import Run, read_or_leave_out
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
@@ -71,7 +72,11 @@ def collect(
     overrides choose seeds. A damaged run counts as missing and is reported on stderr. Raises NoRuns
     if there is no run, UserError for a wrong override.
     """
-    figure, jobs = composed(name, tuple(overrides), for_claims)
+    figure, lines = figure_of(name, overrides, for_claims)
+    if not begun(figure, folders, lines)[0]:
+        sweeps.outline(figure, lines)  # raises for a wrong override
+        raise _no_runs(name, folders or [output_folder(overrides)], overrides)
+    jobs = composed(name, tuple(lines))[1]
     seeds = {job.config["seed"] for job in jobs}
     data = FigureData(
         name=name,
@@ -90,12 +95,16 @@ def collect(
     )
     if len(data.missing) == len(data.runs):
         searched = folders or sorted({run.path.parent for run in data.runs})
-        command = ["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides]
-        raise NoRuns(
-            f"{name}: no run found in {', '.join(map(str, searched))}; make them with: "
-            f"{shlex.join(command)}"
-        )
+        raise _no_runs(name, searched, overrides)
     return data
+
+
+def _no_runs(name: str, searched: Sequence[Path], overrides: list[str]) -> NoRuns:
+    command = ["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides]
+    return NoRuns(
+        f"{name}: no run found in {', '.join(map(str, searched))}; make them with: "
+        f"{shlex.join(command)}"
+    )
 
 
 def _read(job: sweeps.Job, folders: list[Path] | None) -> Run:
@@ -110,17 +119,21 @@ def _read_at(job: sweeps.Job, path: Path) -> Run:
     return read_or_leave_out(*about, job.config["steps"])
 
 
-@functools.cache  # composing takes seconds a figure; figures and claims share it
-def composed(
-    name: str, overrides: tuple[str, ...], for_claims: bool = False
-) -> tuple[sweeps.Figure, list[sweeps.Job]]:
-    """A figure and all its jobs; `for_claims` as in `collect`. Raises UserError for a wrong
-    override."""
-    figure = sweeps.load_figure(name, list(overrides))
+def figure_of(
+    name: str, overrides: list[str], for_claims: bool = False
+) -> tuple[sweeps.Figure, list[str]]:
+    """A figure, and the overrides that select its runs; for_claims as in `collect`."""
+    figure = sweeps.load_figure(name, overrides)
     needed = claim_seeds(figure.scale) if for_claims and not chooses_seeds(overrides) else None
     wanted = sorted({*figure.grid.get("seed", []), *(needed or [])})
-    seeds = [f"seed={','.join(map(str, wanted))}"] if needed else []
-    return figure, sweeps.jobs(figure, [*overrides, *seeds])
+    return figure, [*overrides, *([f"seed={','.join(map(str, wanted))}"] if needed else [])]
+
+
+@functools.cache  # composing takes seconds a figure; figures and claims share it
+def composed(name: str, overrides: tuple[str, ...]) -> tuple[sweeps.Figure, list[sweeps.Job]]:
+    """A figure and all its jobs. Raises UserError for a wrong override."""
+    figure = sweeps.load_figure(name, list(overrides))
+    return figure, sweeps.jobs(figure, list(overrides))
 
 
 def chooses_seeds(overrides: Iterable[str]) -> bool:
@@ -195,12 +208,6 @@ def _same(one: Run, other: Run) -> bool:
         ]
 
     return numbers(one) == numbers(other)
-
-
-def default_folder() -> Path:
-    """The default output_dir."""
-    config = (schema.CONF / "config.yaml").read_text(encoding="utf-8")
-    return Path(yaml.safe_load(config)["output_dir"])
 
 
 def run_folders(folders: Iterable[Path]) -> dict[str, list[Path]]:

@@ -7,8 +7,8 @@ from typing import Any
 import pandas
 
 from rec_experiments.analysis.results.figure_data import run_folders
-from rec_experiments.analysis.results.runs import leave_out, read_run
-from rec_experiments.config.labels import method
+from rec_experiments.analysis.results.runs import Row, leave_out, read_run
+from rec_experiments.config.labels import methods
 from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
@@ -31,7 +31,13 @@ def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFram
         if not Path(folder).is_dir():
             raise UserError(f"{folder}: no such folder")
     paths = [path for folder in folders for path in _runs(Path(folder))]
-    rows = [row for path in paths for row in _rows(path, keys)]
+    found = [each for path in paths for each in _read(path, keys)]
+    names = methods([(config, command) for _, config, command, _ in found])
+    rows = [
+        {**about, "method": name, **row}
+        for (about, _, _, own), name in zip(found, names, strict=True)
+        for row in own
+    ]
     return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=[*ABOUT, *keys, "step"])
 
 
@@ -42,13 +48,16 @@ def _runs(folder: Path) -> list[Path]:
     return [path for same in run_folders([folder]).values() for path in same]
 
 
-def _rows(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
+def _read(
+    path: Path, keys: Sequence[str]
+) -> list[tuple[Row, dict[str, Any], list[str], list[Row]]]:
+    """A run's columns besides its metrics, configuration, command and rows; [] if it is damaged."""
     try:
         config = read_config(path)
         run = read_run("", "", config["seed"], path)
+        command = RunFolder(path).command()
         values: list[Any] = [
-            path.name, str(path), printable(str(run.state)),
-            method(config, RunFolder(path).command()), config["algo"]["name"],
+            path.name, str(path), printable(str(run.state)), "", config["algo"]["name"],
             schedule_name(config["sync"]), config["dataset"]["kind"], run.seed,
         ]  # fmt: skip
     except UserError as error:
@@ -58,7 +67,7 @@ def _rows(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
         leave_out(f"run folder {path}: its {CONFIG} is not that of a run ({error!r})")
         return []
     about = {**dict(zip(ABOUT, values, strict=True)), **{key: _value(config, key) for key in keys}}
-    return [{**about, **row} for row in run.rows]
+    return [(about, config, command, run.rows)]
 
 
 def _value(config: dict[str, Any], key: str) -> Any:

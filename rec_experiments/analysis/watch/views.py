@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from rec_experiments.analysis.regime.alarms import ActiveAlarm, Alarm, active_al
 from rec_experiments.analysis.results.runs import Row, points, read_run
 from rec_experiments.analysis.results.statistics import seconds
 from rec_experiments.config.identity import flat
-from rec_experiments.config.labels import run_label
+from rec_experiments.config.labels import run_label, run_labels
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import Stamp, stamp
 from rec_experiments.runs.run_folder import RunFolder, read_config
@@ -25,13 +26,15 @@ STALLED = 600.0  # seconds without a row until a run that no local process owns 
 class View:
     """The state of a run.
 
-    name: its label. state: that of status.json, or `stalled` if it
-    is running, no local process owns it, and it has written nothing for STALLED seconds. reason:
-    why it ended, if known. rows: of metrics.jsonl. seconds_a_step: mean of the last steps.
+    name: its label. config: resolved. command: its words. state: that of status.json, or `stalled`
+    if it is running, no local process owns it, and it has written nothing for STALLED seconds.
+    reason: why it ended, if known. rows: of metrics.jsonl. seconds_a_step: mean of the last steps.
     seconds_left: of the remaining steps at that speed; None if unknown. alarms: current ones.
     """
 
     name: str
+    config: dict[str, Any]
+    command: list[str]
     state: str
     reason: str
     steps: int
@@ -78,7 +81,9 @@ class Watched:
                 views.append(self._view(folder))
             except UserError as error:
                 left_out.append(str(error))
-        return views, left_out
+        labels = run_labels([(view.config, view.command) for view in views])
+        named = [replace(view, name=name) for view, name in zip(views, labels, strict=True)]
+        return named, left_out
 
     def _view(self, folder: Path) -> View:
         """Raises UserError for a damaged folder, or one that belongs to no run."""
@@ -94,8 +99,11 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
     config, run = read_config(folder), read_run("", "", 0, folder)
     try:
         steps, speed = int(config["steps"]), _seconds_a_step(run.rows)
+        command = RunFolder(folder).command()
         return View(
-            name=run_label(config, RunFolder(folder).command()),
+            name=run_label(config, command),
+            config=config,
+            command=command,
             state=_state(folder),
             reason=str(RunFolder(folder).status().get("reason", "")),
             steps=steps,

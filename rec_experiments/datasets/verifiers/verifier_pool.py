@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -38,6 +39,20 @@ SLOW_IMPORTS = ["rec_experiments.datasets.verifiers.math_answer"]
 def inline_verifier(verify: Verify) -> BatchVerifier:
     """Verify in this process, without a deadline. An exception of `verify` scores as crashed."""
     return lambda items: [_safely(verify, *item) for item in items]
+
+
+class _WorkerProcess(ForkServerProcess):
+    """A worker, as its parent sees it: it ends with the processes that its verifier started."""
+
+    def terminate(self) -> None:
+        try:
+            os.killpg(self.pid or 0, signal.SIGKILL)
+        except ProcessLookupError:  # it has not begun, or has ended
+            super().terminate()
+
+
+class _Context(ForkServerContext):
+    Process = _WorkerProcess
 
 
 class VerifierPool:
@@ -119,7 +134,7 @@ class VerifierPool:
         self.close()
         # A fork server imports once and forks a replacement in milliseconds. Unlike a fork of this
         # process it is safe next to the threads of torch.
-        context = multiprocessing.get_context("forkserver")
+        context = _Context()
         context.set_forkserver_preload(["__main__", self._module, *self._imports])
         self._pool = ProcessPool(
             self.workers,
@@ -156,9 +171,10 @@ def _prepare(pickled: bytes, imports: Sequence[str]) -> None:
     for name in imports:  # done already, unless the fork server could not find them
         importlib.import_module(name)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # C code never returns to a Python handler
+    os.setpgid(0, 0)
     if sys.platform == "linux":
         _limit_memory()
-        die_with_parent()
+        die_with_parent(-os.getpgrp())
 
 
 def _limit_memory() -> None:
@@ -169,15 +185,16 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-def die_with_parent() -> None:
-    """Let the kernel end this process when the pipe to its parent closes, even if Python hangs.
+def die_with_parent(whom: int) -> None:
+    """Let the kernel end a process, or the process group −`whom`, when the pipe from this process
+    to its parent closes, even if Python hangs.
 
     The parent-death signal of prctl would be of no use: it watches the thread that forked, here
     the fork server, and that lives as long as any worker does.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, whom)
     flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
     fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)  # SIGIO, which terminates
 

@@ -45,7 +45,7 @@ def fig5(tmp_path, monkeypatch):
                 jobs.append(SimpleNamespace(label=arm, heading=column, config=config, path=path))
     absent = SimpleNamespace(**{**vars(jobs[0]), "path": tmp_path / "none"})
 
-    def composed(name, overrides, for_claims=False):
+    def composed(name, overrides):
         panel = SimpleNamespace(metric="eval/accuracy", label="accuracy", log=False)
         figure = SimpleNamespace(
             title=name, caption="", scale="paper" if "scale=paper" in overrides else "mini",
@@ -58,7 +58,13 @@ def fig5(tmp_path, monkeypatch):
         seeds = [int(seed) for seed in typed[-1]] if typed else DRAWN
         return figure, [job for job in jobs if job.config["seed"] in seeds]
 
+    def figure_of(name, overrides, for_claims=False):
+        seeds = [f"seed={','.join(map(str, [*DRAWN, *JUDGED]))}"] if for_claims else []
+        return composed(name, overrides)[0], [*seeds, *overrides]
+
     monkeypatch.setattr(figure_data, "composed", composed)
+    monkeypatch.setattr(figure_data, "figure_of", figure_of)
+    monkeypatch.setattr(figure_data, "begun", lambda *arguments: (1, 1))
     monkeypatch.setattr(sweeps, "names", lambda: ["fig3", "fig5", "fig6"])
     return tmp_path
 

@@ -223,10 +223,10 @@ def test_runs_that_differ_in_their_seed_alone_are_one_arm(tmp_path, configs):
     arms = arms_of(folders)
     rate = configs["grpo"]["optimizer"]["learning_rate"]
     assert [(arm.section, arm.name) for arm in arms] == [
-        ("interval 20", f"GRPO, optimizer.learning_rate={rate}"),
-        ("interval 20", "GRPO, optimizer.learning_rate=1e-09"),
+        ("interval 20", f"GRPO · lr={rate}"),
+        ("interval 20", "GRPO · lr=1e-09"),
         ("interval 20", "REC-OneSide-NoIS"),
-        ("on-policy", "GRPO"),
+        ("on-policy", f"GRPO · lr={rate}"),
     ]
     assert [[run.seed for run in arm.runs] for arm in arms] == [[0, 1]] * 4
     with pytest.raises(UserError, match="is not a run folder"):

@@ -8,6 +8,8 @@
 6. No text of a run is markup or script; the page's policy refuses foreign scripts.
 """
 
+import csv
+import io
 import itertools
 import json
 import re
@@ -215,6 +217,63 @@ def test_any_metric_against_any_other(opened, folder):
     choose(tab, "y", "train/loss")  # negative: no place on a logarithmic axis
     assert len(lines(tab)) == 16
     assert opened.said == []
+
+
+def test_a_region_is_zoomed_into_and_a_link_keeps_the_view(opened, folder):
+    tab = opened(folder / "page.html")
+    lines(tab)
+    choose(tab, "smooth", "5")
+    assert (
+        lines(tab)["offline", "GRPO, seed 0"][2] == "0.2"
+    )  # (1 + 2 + 3) / 3 · 4 / 40, in 5 steps 2
+    switch(tab, "arms", "REINFORCE")
+    tab.fill("#filter-text", "offline")
+    lines(tab)
+    picture = tab.locator("#explore-panels canvas:nth-child(2)").first
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.2 * box["height"])
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.6 * box["height"], steps=3)
+    tab.mouse.up()
+    shown = lines(tab)
+    zoom = tab.evaluate("zoom")
+    assert 0 < zoom[0][0] < zoom[0][1] < 12
+    again = opened(folder / "page.html")
+    again.goto(tab.url)
+    again.reload()
+    again.wait_for_selector("#explore-table table", state="attached")
+    assert lines(again) == shown
+    assert again.evaluate("zoom") == zoom
+    assert again.inner_text("#run-count") == "6 of 12 runs"
+    again.click("#explore-whole")
+    assert again.evaluate("zoom") is None
+    again.goto((folder / "page.html").as_uri() + "#view=%7B%22selects%22%3A%5B1%5D%7D")
+    again.reload()
+    again.wait_for_selector("#explore-table table", state="attached")
+    assert len(lines(again)) == 16
+    assert opened.said == []
+
+
+def test_tables_and_curves_are_saved_as_csv(opened, folder):
+    tab = opened(folder / "page.html")
+    lines(tab)
+
+    def saved(button: str) -> list[list[str]]:
+        with tab.expect_download() as download:
+            tab.click(button)
+        return list(csv.reader(io.StringIO(Path(download.value.path()).read_text())))
+
+    head, *rows = saved("#explore-csv")
+    assert head == ["column", "line", "step", "step", "eval/accuracy", "low", "high"]
+    ends = [float(row[4]) for row in rows if row[1] == "GRPO, seed 1" and row[2] == "12"]
+    assert ends == pytest.approx(
+        [rows_of(0, 1)[12]["eval/accuracy"], rows_of(1, 1)[12]["eval/accuracy"]]
+    )
+    tab.fill("#filter-text", "on-policy")
+    head, *rows = saved("#run-csv")
+    assert head == list(RUN_HEAD)
+    assert len(rows) == 6
 
 
 def test_a_point_leads_to_its_run(opened, folder):

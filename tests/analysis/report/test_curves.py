@@ -18,7 +18,6 @@ from conftest import resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.analysis.regime.arms import names
 from rec_experiments.analysis.report import contents
 from rec_experiments.analysis.report.columns import EVALUATED, MOST_ROWS, TOTALS, columns
 from rec_experiments.analysis.report.curves import pack, script_data
@@ -129,12 +128,9 @@ def test_runs_as_the_script_reads_them(tmp_path):
     assert {"sync.interval", "clip.low"} <= runs["r"]["differs"].keys()
     [scope] = data["scopes"]
     arms = [arm["name"] for arm in scope["arms"]]
-    rate = data["usual"]["optimizer.learning_rate"]
-    assert arms == [
-        "GRPO, optimizer.learning_rate=0.001", f"GRPO, optimizer.learning_rate={rate}", "REINFORCE",
-    ]  # fmt: skip
+    assert arms == ["GRPO", "GRPO · lr=1e-3", "REINFORCE"]
     places = {folders[run]: (arms[a], scope["columns"][c]) for a, c, run in scope["lines"]}
-    assert places["a b"] == places["javascript:alert(1)"] == (arms[1], "interval 20")
+    assert places["a b"] == places["javascript:alert(1)"] == (arms[0], "interval 20")
     assert places["r"] == ("REINFORCE", "offline")
     assert data["interval"][:2] == [None, None]
     assert data["interval"][2] == pytest.approx(12.7062 / math.sqrt(2), rel=1e-5)  # t(.975, 1)
@@ -143,23 +139,3 @@ def test_runs_as_the_script_reads_them(tmp_path):
         steps = unpack(data["metrics"]["step"]["numbers"])[first : first + data["rows"][number]]
         assert steps.tolist() == list(range(4 + len(folders[number])))
     assert data["metrics"][EVALUATED]["unit"] == "share"
-
-
-def test_arms_are_told_apart_by_few_keys():
-    configs = [
-        resolve("algo=grpo"),
-        resolve("algo=grpo", "dataset=arithmetic"),
-        resolve("algo=grpo", "dataset=arithmetic", "steps=7"),
-        resolve("algo=grpo", "dataset=arithmetic", "steps=7", "seed=5"),
-        resolve("algo=grpo", "sync=offline"),
-        resolve("algo=opmd"),
-    ]
-    found = names(configs)
-    usual = configs[0]["steps"]
-    assert found[:4] == [
-        f"GRPO, steps={usual}, dataset.kind=reduction",
-        f"GRPO, steps={usual}, dataset.kind=arithmetic",
-        "GRPO, steps=7, dataset.kind=arithmetic",
-        "GRPO, steps=7, dataset.kind=arithmetic",
-    ]
-    assert found[4:] == ["GRPO", "OPMD"]

@@ -108,6 +108,8 @@ def found(data) -> reading.Contents:
     write_run(folder / "loner", resolve("algo=opmd", "seed=7"), {"state": "running"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "collect", only(data))
+        patch.setattr(reading, "figure_of", lambda name, overrides: (name, overrides))
+        patch.setattr(reading, "begun", lambda name, *_: (int(name == "fig3"), 1))
         return reading.gather(["fig3", "fig8", "fig99"], [folder], [], every_run=True)
 
 
@@ -153,12 +155,13 @@ def test_runs_carry_their_numbers_and_places(found):
     assert runs["run2"].reason == HOSTILE
     assert found.without_runs == ["fig99"]
     assert "Runs of release 12." in found.figures[0].notes
-    assert not found.figures[0].folded
 
 
 def test_only_chosen_figures_bring_their_runs(data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "collect", only(data))
+        patch.setattr(reading, "figure_of", lambda name, overrides: (name, overrides))
+        patch.setattr(reading, "begun", lambda name, *_: (int(name == "fig3"), 1))
         chosen = reading.gather(["fig3"], [data.runs[0].path.parent], [], every_run=False)
     assert "loner" not in {run.path.name for run in chosen.runs}
     assert chosen.claims
@@ -221,14 +224,12 @@ def test_a_damaged_run_is_left_out_and_named(data, name, tmp_path, capsys):
     assert "Left out: run folder" in page.render(found, "today", tmp_path)
 
 
-def test_a_figure_leaves_out_damaged_runs_and_folds_with_too_few(data, found):
+def test_a_figure_leaves_out_damaged_runs(data):
     paths = [run.path for run in data.runs]
-    configs = {run.path: run.config for run in found.runs}
-    for damaged, folded in ((3, False), (6, True)):
+    for damaged in (3, 6):
         kept = reading.without(data, paths[:damaged])
         assert {run.path for run in kept.missing} == {*paths[:damaged], paths[7]}
         assert kept.runs[damaged:] == data.runs[damaged:]
-        assert reading._of_runs(kept, configs).folded == folded
 
 
 def test_long_responses_are_shortened():
@@ -352,7 +353,8 @@ def test_wandb_report_has_a_grid_a_figure_and_a_run_set_an_arm(monkeypatch):
         assert [each["name"] for each in grid["runSets"]] == list(section.arms)
         for run_set, names in zip(grid["runSets"], section.arms.values(), strict=True):
             (rule,) = run_set["filters"]["filters"]
-            assert (rule["key"]["name"], rule["op"], rule["value"]) == ("displayName", "IN", names)
+            assert rule["key"] == {"section": "config", "name": "folder"}
+            assert (rule["op"], rule["value"]) == ("IN", names)
             assert run_set["grouping"] == [{"section": "run", "name": "group"}]
         panels = grid["panelBankSectionConfig"]["panels"]
         assert [each["config"]["metrics"] for each in panels] == [

@@ -33,6 +33,7 @@ from rec_experiments.analysis.results.figure_data import (
     best_of,
     claim_seeds,
     composed,
+    figure_of,
     places,
     scales,
 )
@@ -244,7 +245,8 @@ def test_a_statistic_that_a_run_lacks_is_none():
 
 
 def seeds_of(overrides: tuple[str, ...], for_claims: bool) -> set[int]:
-    return {job.config["seed"] for job in composed("fig6", overrides, for_claims)[1]}
+    lines = figure_of("fig6", [*overrides], for_claims)[1]
+    return {job.config["seed"] for job in composed("fig6", tuple(lines))[1]}
 
 
 def test_claims_are_judged_on_the_seeds_that_their_scale_fixes():

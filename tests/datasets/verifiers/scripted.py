@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 from rec_experiments.datasets.verifiers import verifier_pool
@@ -23,6 +24,10 @@ def scripted(response: str, answer: str) -> VerifierResult:
     act, _, argument = response.partition(" ")
     if act == "note":  # leaves its process id in a file
         Path(argument).write_text(str(os.getpid()))
+    if act == "starts":  # a process that outlives the judging of the response
+        pid = subprocess.Popen(["sleep", "600"]).pid
+        Path(argument).write_text(str(pid))
+        sum(range(10**18))
     if act == "hang":
         if argument:
             Path(argument).write_text(str(os.getpid()))

@@ -368,3 +368,11 @@ def test_workers_end_with_the_interpreter(tmp_path: Path) -> None:
     process = parent(f"note {note}")
     assert process.wait(timeout=60) == 0
     assert wait_until(lambda: not alive(int(note.read_text())))
+
+
+@linux
+def test_a_worker_ends_with_what_its_verifier_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    with VerifierPool(scripted, workers=1, timeout=1) as isolated:
+        assert isolated([(f"starts {note}", ""), GOOD]) == [TIMED_OUT, RIGHT]
+    assert wait_until(lambda: not alive(int(note.read_text())))
