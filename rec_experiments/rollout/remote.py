@@ -275,7 +275,9 @@ def serve(
                     case "build", _:
                         worker = build()
                     case method, (places, request):
-                        held = [Snapshot(version, slots[i], start) for version, i, start in places]
+                        held = [
+                            Snapshot(version, slots[i], start=start) for version, i, start in places
+                        ]
                         result = getattr(worker, method)(
                             held if method == "draw" else held[0], request
                         )

@@ -30,6 +30,7 @@ PANELS = (
     ("train/entropy", "entropy (nats/token)", False),
 )
 BARS = "▁▂▃▄▅▆▇█"
+TITLE_WIDTH = 110  # characters per line
 
 
 def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> list[str]:
@@ -210,7 +211,7 @@ def draw_curves(rows: list[Row], title: str, path: Path) -> None:
 
 
 def curves(rows: list[Row], title: str) -> "Figure":
-    """The plot of one run: one panel per metric over gradient steps."""
+    """The plot of one run: over gradient steps, one panel per metric that was measured."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -218,10 +219,12 @@ def curves(rows: list[Row], title: str) -> "Figure":
     FigureCanvasAgg(figure)
     # Fixed margins with room for the widest tick labels: measuring them is as slow as drawing.
     figure.subplots_adjust(0.06, 0.08, 0.99, 0.88, wspace=0.27, hspace=0.4)
-    figure.suptitle(title, parse_math=False)
-    for axes, (key, label, logarithmic) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
+    figure.suptitle(textwrap.fill(title, TITLE_WIDTH), parse_math=False, fontsize="large")
+    grid = figure.subplots(2, 3).flat
+    measured = [panel for panel in PANELS if any(panel[0] in row for row in rows)]
+    for axes, (key, label, logarithmic) in zip(grid, measured, strict=False):
         points = [(row["step"], row[key]) for row in rows if key in row]
-        axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5) if points else None
+        axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5)
         axes.set_xlabel("gradient steps")
         axes.set_title(label, y=1, fontsize="medium")  # a given y avoids a slow search
         axes.grid(alpha=0.3)
@@ -229,4 +232,6 @@ def curves(rows: list[Row], title: str) -> "Figure":
             axes.set_ylim(-0.02, 1.02)
         if logarithmic and any(value > 0 for _, value in points):
             axes.set_yscale("log")
+    for axes in figure.axes[len(measured) :]:
+        axes.set_axis_off()
     return figure
