@@ -141,6 +141,7 @@ def test_prints_what_it_should(path, executed, kept):
     expected = {
         "bandit_and_masks": text(kept),
         "own_algorithm": "9 done, 0 failed",
+        "one_claim": text(kept),  # from the archive in docs/results
         "figures": "2 runs done, 0 partial, 0 missing",  # of its own sweep
         "tour": "over 3 steps",
     }

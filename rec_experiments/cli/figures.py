@@ -97,7 +97,7 @@ def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
         },
         summary=drawing.summary
         + (f"\nClaims that {name} judges\n\n{tables.text(found)}" if found else "")
-        + f"\nRegime\n\n{regime.tables.text(measured)}",
+        + (f"\nRegime\n\n{regime.tables.text(measured)}" if measured else ""),
     )
     judged = [each.sentence for each in found if each.outcome is not Outcome.not_run]
     return with_claims, [*remarks(data), *judged]

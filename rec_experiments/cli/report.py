@@ -54,7 +54,7 @@ def main(args: Namespace) -> None:
     for name in args.figures or ():
         if name not in sweeps.names():
             raise UserError(f"figures={name}: has no runs; allowed: {', '.join(sweeps.names())}")
-    usual = [name for name in sweeps.names() if name in catalogue.usual()]
+    usual = [name for name in sweeps.names() if sweeps.load_figure(name).picture == "curves"]
     sections = wandb_report.sections(args.figures or usual, args.overrides)
     entity, project = args.wandb
     print(wandb_report.save(wandb_report.build(entity, project, sections)))

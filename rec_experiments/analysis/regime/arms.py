@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rec_experiments.analysis.regime.quantities import Lags, Series, lags_of, series
+from rec_experiments.analysis.results.archive import is_archive
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Row, Run, read_run
 from rec_experiments.config.identity import flat, identity
@@ -60,12 +61,13 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def arms_in(data: FigureData) -> list[Arm]:
-    """The arms of a figure that have rows, column by column."""
+    """The arms of a figure that have rows, column by column. An archive has no single steps, so its
+    runs are left out."""
     return [
         Arm(name=name, section=column, runs=runs, config=flat(read_config(runs[0].path)))
         for column in data.columns
         for name in data.arms
-        if (runs := data.select(name, column))
+        if (runs := [run for run in data.select(name, column) if not is_archive(run.path.parent)])
     ]
 
 
