@@ -329,6 +329,7 @@ def two_sweeps(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(collect, "sweeps", fake)
     monkeypatch.setattr(collect, "composed", collect.composed.__wrapped__)
+    monkeypatch.setattr(collect, "begun", lambda *arguments: (1, 1))
     monkeypatch.setattr(catalogue, "sweeps", fake)
     for module in (catalogue, figures_command):
         monkeypatch.setattr(module, "COMPUTED", {"fig8": fig8.draw})
