@@ -15,8 +15,9 @@ def add_arguments(parser: Parser) -> None:
         help="gradient steps of the checkpoint; default: the newest",
     )  # fmt: skip
     parser.add_argument(
-        "--adapter", action="store_true",
-        help="of a run with adapter=lora: the adapter alone; default: merged into the weights",
+        "--part", choices=["model", "adapter"], default="model", metavar="model|adapter",
+        help="of a run with adapter=lora: the model with merged weights, or the adapter alone; "
+        "default: %(default)s",
     )  # fmt: skip
 
 
@@ -24,6 +25,5 @@ def main(args: Namespace) -> None:
     schema.register()
     from rec_experiments.runs.export import export  # imports torch
 
-    step = export(args.run, args.out, args.step, args.adapter)
-    what = "adapter" if args.adapter else "model"
-    print(f"{args.out}: the {what} of {args.run} after {step} gradient steps")
+    step = export(args.run, args.out, args.step, args.part == "adapter")
+    print(f"{args.out}: the {args.part} of {args.run} after {step} gradient steps")

@@ -24,7 +24,7 @@ def export(run: Path, out: Path, step: int | None, adapter: bool = False) -> int
         raise UserError(f"{out}: exists already; choose another folder")
     experiment = experiment_of(run, [])
     if adapter and not isinstance(experiment.model, Adapted):
-        raise UserError(f"--adapter: {run} trained all weights; leave the option out")
+        raise UserError(f"part=adapter: {run} trained all weights; leave the option out")
     model, step = model_of(run, experiment, step, merged=not adapter)
     partial = out.with_name(f".{secrets.token_hex(8)}.partial")
     made = [folder for folder in out.parents if not folder.exists()]  # innermost first

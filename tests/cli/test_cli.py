@@ -139,7 +139,7 @@ def test_help_has_the_comments_of_the_files():
         "steps: 150 # gradient steps; batch l is consumed by step l, or by `updates` steps",
         "swap_every: null # batches between two swaps to the policy; null for never",
         "low: 0.2 # ε_low; null for no bound, here and below",  # of conf/clip/one_side.yaml
-        "init_std: 0.04 # the library's 0.02 learns nothing",  # of conf/model/tiny.yaml
+        "init_std: 0.04 # with transformers' 0.02 a model of this width",  # of conf/model/tiny.yaml
         "hub: openai/gsm8k # OWNER/NAME on the Hugging Face hub, or OWNER/NAME/FILE",
         "run_dir: null # this run's folder; null for one named after the experiment",
     ):

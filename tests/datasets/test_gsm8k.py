@@ -143,8 +143,6 @@ def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     "changes",
     [
         {"verifier_workers": 0},
-        {"verifier_timeout": 0.0},
-        {"verifier_timeout": float("nan")},
         {"format_bonus": -0.1},
         {"max_prompt_tokens": 0},
         {"max_response_tokens": 0},

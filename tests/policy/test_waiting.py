@@ -35,6 +35,7 @@ def test_copy(tied):
     assert all(torch.equal(held[name], before[name]) for name in held)
     one, other = held["lm_head.weight"], held["model.embed_tokens.weight"]
     assert (one.data_ptr() == other.data_ptr()) is tied
+    policy.requires_grad_(True)
     assert len(copied(policy)) == len(list(policy.named_parameters()))
 
 
