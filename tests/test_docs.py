@@ -35,6 +35,7 @@ ELSEWHERE = (
 EMPTY = (
     "no finished run",
     "no run",
+    "not a run folder",
     "no such folder",
     "has no train.jsonl",
     "WANDB_API_KEY",
