@@ -1,6 +1,7 @@
 """Shared: one-thread torch, a cache of warm starts for the session, small experiments and runs."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import subprocess
@@ -26,6 +27,9 @@ from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.rollout.manager import RolloutManager
+from rec_experiments.rollout.replay import NoReplay
+from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.training.metrics import TokenLog
@@ -229,3 +233,38 @@ def padded_rows():
     float64 its norms still round to float32, where a tree's do not."""
     with mock.patch("rec_experiments.policy.tree.supports", return_value=False):
         yield
+
+
+@pytest.fixture(scope="module")
+def mini_batch():
+    """A float64 model, a batch of 16 responses of unlike lengths, and their algorithm inputs."""
+    exp = experiment(*SMALL, "algo=grpo")
+    trainer = prepare(exp)
+    model = trainer.model.double()
+    rollout_manager = RolloutManager(
+        worker=trainer.rollouts.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
+        problems=trainer.rollouts.problems, batches=3, bundle=1, batch_size=4,
+        group_size=4, temperature=1.0, shuffle=True,
+    )  # fmt: skip
+    rollout_manager.update_weights(0, 0, model.float())
+    rollouts = rollout_manager.get_batch(0)
+    results = [
+        dataclasses.replace(result, reward=float(i % 3))
+        for i, result in enumerate(rollouts.results)
+    ]
+    with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    rollouts = dataclasses.replace(rollouts, results=results)
+    return model.double(), rollouts, trainer.evaluator.chat.pad_id
+
+
+def with_exact_norms(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with norms that keep float64; those of the library compute in float32."""
+    for module in list(model.modules()):
+        for child, norm in module.named_children():
+            if "norm" in child:
+                exact = torch.nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
+                exact.weight = norm.weight
+                setattr(module, child, exact)
+    return model

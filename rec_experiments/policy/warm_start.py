@@ -74,7 +74,7 @@ def load_warm_start(
     weights = kept(file, make, f"{plan.steps} supervised steps", note)
     try:
         model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
-    except Exception as error:  # torch raises of many kinds
+    except Exception as error:  # for damaged files torch raises several unrelated types
         raise UserError(f"{file}: holds no warm start of this model; remove it") from error
 
 

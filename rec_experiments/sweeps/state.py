@@ -80,9 +80,8 @@ def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
     if not stuck and (claim in ("done", "interrupted") or failed):
         name = "outdated" if claim == "done" else claim
         return State(name, step, str(status.get("reason") or f"by {folder.other_releases()}"))
-    if (
-        claim != "missing" or _log(record) or _mistake(job.path)
-    ):  # a killed process leaves `running`
+    begun = claim != "missing" or _log(record) or _mistake(job.path)
+    if begun:  # a killed process leaves the status `running`
         return State("failed", step, _last_words(job.path, _log(record)))
     return State("missing", step)
 

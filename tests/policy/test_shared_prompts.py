@@ -11,7 +11,7 @@ import copy
 
 import pytest
 import torch
-from conftest import experiment, resolve, timeless
+from conftest import experiment, resolve, timeless, with_exact_norms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_packing import CONFIGS, STYLE, model
@@ -50,16 +50,8 @@ def sequences(groups, order):
 
 
 def exact(name, seed):
-    """A model whose norms keep float64. Those of the library are in float32, where a sum over the
-    responses is rounded in other places than each response by itself."""
-    policy = model(CONFIGS[name], seed)
-    for module in list(policy.modules()):
-        for child, norm in module.named_children():
-            if "norm" in child:
-                mended = torch.nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
-                mended.weight = norm.weight
-                setattr(module, child, mended)
-    return policy
+    """A model in which a sum over the responses is rounded as each response by itself."""
+    return with_exact_norms(model(CONFIGS[name], seed))
 
 
 def forward(is_shared):

@@ -23,11 +23,6 @@ from rec_experiments.errors import UserError
 class Engine:
     """In the place of vllm.LLM."""
 
-    started: list = []  # noqa: RUF012
-
-    def __init__(self, model, **options):
-        self.started.append((Path(model), options))
-
     def generate(self, *arguments, **options):
         return []
 
@@ -36,13 +31,18 @@ class Engine:
 def started(monkeypatch, tmp_path):
     """What the engines were started with."""
     platform = SimpleNamespace(is_cuda=lambda: False, is_cpu=lambda: True)
-    fake = SimpleNamespace(LLM=Engine, SamplingParams=lambda **options: options)
+    found = []
+
+    def engine(model, **options):
+        found.append((Path(model), options))
+        return Engine()
+
+    fake = SimpleNamespace(LLM=engine, SamplingParams=lambda **options: options)
     monkeypatch.setitem(sys.modules, "vllm", fake)
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
     monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
-    Engine.started = []
-    return Engine.started
+    return found
 
 
 def tiny(layers):

@@ -32,7 +32,6 @@ from conftest import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from test_training import mini_batch  # noqa: F401 (a fixture)
 
 import rec_experiments
 from rec_experiments import distributed
@@ -79,7 +78,7 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
 
 
 @pytest.mark.parametrize("algorithm", ["red_drop", "m2po"])
-def test_gradient_of_two_ranks(ranks, mini_batch, algorithm):  # noqa: F811
+def test_gradient_of_two_ranks(ranks, mini_batch, algorithm):
     gradient = assert_gradients_agree(ranks, mini_batch, algorithm, 3)
     assert gradient.abs().max() > 1e-4
 
@@ -95,14 +94,14 @@ def rows_of(rollouts, rows):
 
 
 @pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 5, 9, 13], 2)])
-def test_rank_without_rows(ranks, mini_batch, rows, size):  # noqa: F811
+def test_rank_without_rows(ranks, mini_batch, rows, size):
     model, rollouts, pad_id = mini_batch
     batch = (model, rows_of(rollouts, rows), pad_id)
     gradient = assert_gradients_agree(ranks, batch, "asymre", size)
     assert gradient.abs().max() > 1e-4
 
 
-def test_batch_without_gradient(ranks, mini_batch):  # noqa: F811
+def test_batch_without_gradient(ranks, mini_batch):
     model, rollouts, pad_id = mini_batch
     equal = [dataclasses.replace(result, reward=0.9) for result in rollouts.results]
     batch = (model, dataclasses.replace(rollouts, results=equal), pad_id)
@@ -126,7 +125,7 @@ def score_of(model, rows):
         return compute_logprobs(model, rows, 1.0).logp_BT
 
 
-def test_weights_after_a_step(ranks, mini_batch):  # noqa: F811
+def test_weights_after_a_step(ranks, mini_batch):
     expected = scores_around_a_step(distributed.ALONE, *mini_batch)
     assert not torch.allclose(*expected)
     for scores in ranks(scores_around_a_step, *mini_batch):

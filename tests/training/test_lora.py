@@ -19,9 +19,9 @@ from conftest import (
     assert_same_result,
     experiment,
     run,
+    with_exact_norms,
 )
 from test_distributed import assert_same, run_on
-from test_training import mini_batch  # noqa: F401 (a fixture)
 from transformers import AutoModelForCausalLM
 
 import rec_experiments
@@ -68,22 +68,11 @@ def moved(model):
     return model
 
 
-def exact(model):
-    """Norms keep float64, which the library computes in float32."""
-    for module in list(model.modules()):
-        for child, norm in module.named_children():
-            if "norm" in child:
-                mended = torch.nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
-                mended.weight = norm.weight
-                setattr(module, child, mended)
-    return model
-
-
 @pytest.mark.usefixtures("padded_rows")
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_gradient_is_that_of_all_weights_by_the_chain_rule(mini_batch, checkpointing):  # noqa: F811
+def test_the_gradient_is_that_of_all_weights_by_the_chain_rule(mini_batch, checkpointing):
     model, rollouts, pad_id = mini_batch
-    plain = exact(copy.deepcopy(model))
+    plain = with_exact_norms(copy.deepcopy(model))
     if checkpointing:
         plain.gradient_checkpointing_enable()
     policy = moved(lora.adapted(plain, PLAN))

@@ -25,36 +25,10 @@ import rec_experiments
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
-from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training import gradient as training
 from rec_experiments.training.trainer import measures_kl
-
-
-@pytest.fixture(scope="module")
-def mini_batch():
-    """A float64 model, a batch of 16 responses of unlike lengths, and their algorithm inputs."""
-    exp = experiment(*SMALL, "algo=grpo")
-    trainer = prepare(exp)
-    model = trainer.model.double()
-    feed = RolloutManager(
-        worker=trainer.rollouts.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
-        problems=trainer.rollouts.problems, batches=3, bundle=1, batch_size=4,
-        group_size=4, temperature=1.0, shuffle=True,
-    )  # fmt: skip
-    feed.update_weights(0, 0, model.float())
-    rollouts = feed.get_batch(0)
-    results = [
-        dataclasses.replace(result, reward=float(i % 3))
-        for i, result in enumerate(rollouts.results)
-    ]
-    with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    rollouts = dataclasses.replace(rollouts, results=results)
-    return model.double(), rollouts, trainer.evaluator.chat.pad_id
 
 
 def test_encode_all():
