@@ -85,7 +85,9 @@ def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
     data = collect(name, args.runs, args.overrides)
     if data.picture in catalogue.MAPS:  # their statistics are in the picture's own table
         return catalogue.draw(data, args.smooth), remarks(data)
-    found = claims.about([name], data.scale, {}, args.runs, args.overrides)
+    # A claim may need arms of other figures, which a choice of arms of this one does not name.
+    cells = [each for each in args.overrides if not each.startswith("hydra.sweeper.only=")]
+    found = claims.about([name], data.scale, {}, args.runs, cells)
     drawing = catalogue.draw(data, args.smooth)
     measured = regime.of_figure(data)
     with_claims = replace(
