@@ -87,8 +87,8 @@ def looks(labels: list[str]) -> dict[str, Look]:
         dash = DOTTED if re.search(r"-IS\b", label) else SOLID
         alike = seen[color, dash, marker]
         seen[color, dash, marker] += 1
-        dash = DASHES[alike % len(DASHES)] if alike else dash
-        found[label] = Look(color, dash, marker, 2.5 if marker == OWN else 2)
+        variant = DASHES[alike % len(DASHES)] if alike else dash
+        found[label] = Look(color, variant, marker, 2.5 if marker == OWN else 2)
     return found
 
 
