@@ -282,7 +282,8 @@ def _advice(path: str, error: Exception) -> str:
         )
     return (
         "no such folder, and it cannot be fetched from the hub "
-        f"({hub.silence() or first_line(error)}); run `hf download {path} --local-dir FOLDER` on a machine with network access, and give the folder"
+        f"({hub.silence() or first_line(error)}); run `hf download {path} --local-dir FOLDER` "
+        "on a machine with network access, and give the folder"
     )
 
 
