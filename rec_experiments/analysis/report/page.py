@@ -255,10 +255,10 @@ def _figures(contents: Contents) -> str:
     if not (parts or contents.without_runs or contents.few_runs):
         return ""
     without = [
-        details(f"{len(found)} more have {what}", paragraphs([f"{', '.join(found)}."]))
+        details(f"{what} ({len(found)})", paragraphs([f"{', '.join(found)}."]))
         for what, found in (
-            ("too few runs to be drawn", contents.few_runs),
-            ("no runs yet", contents.without_runs),
+            ("Too few runs to be drawn", contents.few_runs),
+            ("No runs yet", contents.without_runs),
         )
         if found
     ]
