@@ -76,11 +76,9 @@ def write_page(args: Namespace) -> None:
         every_run=not args.figures,
     )
     if not (contents.figures or contents.runs or contents.few_runs or contents.left_out):
-        name = contents.without_runs[0]
-        raise UserError(
-            f"nothing to show: no run of {', '.join(contents.without_runs)} yet; "
-            f"{PROGRAM} -m sweep={name} makes some"
-        )
+        named = f" of {', '.join(args.figures)}" if args.figures else ""
+        makes = f"-m sweep={args.figures[0]} makes some" if args.figures else "makes one"
+        raise UserError(f"nothing to show: there is no run{named} yet; {PROGRAM} {makes}")
     written = datetime.now().strftime("%-d %B %Y, %H:%M")
     out = args.out or Path(OUT)
     page = render(contents, written, out.parent).encode(errors="replace")

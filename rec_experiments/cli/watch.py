@@ -66,7 +66,7 @@ def _of_folders(args: Namespace) -> Folders:
     named = args.folders or [default_folder()]
     for place in named:
         if not place.is_dir():
-            raise UserError(f"{place}: no such folder; name run folders, or a sweep=NAME")
+            raise UserError(f"{place}: no such folder; name run folders, or sweep=NAME")
 
     def found() -> tuple[list[Path], int]:
         places = folders_in(named)

@@ -163,7 +163,8 @@ def _of_key(error: OmegaConfBaseException) -> str:
     for pattern, wanted in TYPES.items():
         if re.search(pattern, first_line(error)):
             return f"must be {wanted}"
-    return f"{first_line(error)}{_allowed_keys(error)}"
+    allowed = _allowed_keys(error)
+    return f"no such key{allowed}" if allowed else first_line(error)
 
 
 def _quoted(override: str) -> str:

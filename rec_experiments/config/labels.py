@@ -52,6 +52,17 @@ def run_label(config: Config, command: Sequence[str]) -> str:
     return run_labels([(config, command)])[0]
 
 
+def without_shared(labels: Sequence[str]) -> tuple[list[str], str]:
+    """Labels for a list of runs: without the changes, schedule or seed that all of them have, and
+    those. A single label stays whole."""
+    parts = [label.split(JOINT) for label in labels]
+    if len(parts) < 2:
+        return [*labels], ""
+    shared = [part for part in parts[0][1:] if all(part in each[1:] for each in parts[1:])]
+    short = [[first, *(each for each in more if each not in shared)] for first, *more in parts]
+    return [*map(JOINT.join, short)], JOINT.join(shared)
+
+
 def tracked_name(config: Config, command: Sequence[str], folder: Path) -> str:
     """The name of a run in a tracker: its `name`; or its label with the end of its folder's name,
     so that no other run has it."""

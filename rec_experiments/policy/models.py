@@ -281,8 +281,9 @@ def _advice(path: str, error: Exception) -> str:
             "HF_TOKEN or run `hf auth login`"
         )
     return (
-        f"cannot be fetched from the hub ({hub.silence() or first_line(error)}); run `hf download "
-        f"{path} --local-dir FOLDER` on a machine with network access, and give the folder"
+        "no such folder, and it cannot be fetched from the hub "
+        f"({hub.silence() or first_line(error)}); run `hf download {path} --local-dir FOLDER` "
+        "on a machine with network access, and give the folder"
     )
 
 

@@ -1,6 +1,7 @@
 """Output for the user: a description of the run, its progress, a final table, a plot."""
 
 import io
+import math
 import textwrap
 import time
 from pathlib import Path
@@ -79,8 +80,26 @@ def say(console: Console, line: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def shortened(name: str, room: int) -> str:
+    """The beginning and the end of a name: the method and the seed."""
+    if len(name) <= room:
+        return name
+    end = (room - 1) // 2
+    return f"{name[: room - 1 - end]}…{name[len(name) - end :]}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in seconds, minutes or hours."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes = math.ceil(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
 class Reporter:
-    """Progress of a run: a progress bar in a terminal, otherwise plain lines."""
+    """Progress of a run: a line for each evaluation, in a terminal above a progress bar."""
 
     def __init__(self, console: Console, steps: int):
         self.console, self.steps = console, steps
@@ -121,19 +140,18 @@ class Reporter:
         stale = f"staleness {row['train/staleness']:g}" if "train/staleness" in row else ""
         text = f"{reward}accuracy {self.accuracy:.3f}  {stale}"
         self.bar.update(self.task, completed=row["step"], total=self.steps, description=text)
-        if self.console.is_terminal:
-            return
         if self.first_step is None:
             self.first_step, self.started = row["step"], time.monotonic()
         if "eval/accuracy" in row:
-            self.note(f"step {row['step']:>4}/{self.steps}  {text}  {self._left(row['step'])}")
+            left = "" if self.console.is_terminal else self._left(row["step"])  # the bar shows it
+            self.note(f"step {row['step']:>4}/{self.steps}  {text}  {left}".rstrip())
 
     def _left(self, step: int) -> str:
         done = step - (self.first_step or 0)
         if not done:
             return ""
         seconds = (time.monotonic() - self.started) / done * (self.steps - step)
-        return f"{seconds:.0f} s left"
+        return f"{duration(seconds)} left"
 
 
 # Rows of the final table: metric and title.

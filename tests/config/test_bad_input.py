@@ -31,7 +31,7 @@ CASES = (
     ("region=ring", "region: is now part of clip"),
     (
         "sync.intervall=3",
-        "Key 'intervall' not in 'Schedule'; did you mean interval?",
+        "no such key; did you mean interval?",
     ),
     ("algorithm=grpo", "did you mean algo?"),
     ("model.warm_start.step=3", "did you mean steps?"),

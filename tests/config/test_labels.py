@@ -10,7 +10,13 @@ from conftest import resolve
 
 from rec_experiments import Experiment
 from rec_experiments.config.identity import run_path
-from rec_experiments.config.labels import methods, run_label, run_labels, tracked_name
+from rec_experiments.config.labels import (
+    methods,
+    run_label,
+    run_labels,
+    tracked_name,
+    without_shared,
+)
 
 PYTHON = ["/usr/bin/python", "-m", "rec_experiments"]
 
@@ -82,6 +88,21 @@ def test_runs_that_their_commands_do_not_tell_apart_are_told_apart_by_their_valu
 def test_one_name_for_several_runs_is_told_apart():
     runs = [(resolve("name=mine", f"seed={seed}"), []) for seed in (0, 1)]
     assert run_labels(runs) == ["mine · seed=0", "mine · seed=1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "short", "shared"),
+    [
+        (["A · lr=1 · seed 0", "B · lr=1 · seed 0"], ["A", "B"], "lr=1 · seed 0"),
+        (["A · lr=1 · seed 0", "A · lr=1 · seed 1"], ["A · seed 0", "A · seed 1"], "lr=1"),
+        (["A · lr=1", "B · lr=2"], ["A · lr=1", "B · lr=2"], ""),
+        (["A · lr=1", "A"], ["A · lr=1", "A"], ""),
+        (["A · lr=1"], ["A · lr=1"], ""),
+        ([], [], ""),
+    ],
+)
+def test_what_all_runs_of_a_list_share_is_said_once(labels, short, shared):
+    assert without_shared(labels) == (short, shared)
 
 
 def test_trackers_have_a_name_for_each_folder(tmp_path):

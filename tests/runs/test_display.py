@@ -2,12 +2,22 @@
 
 import io
 import itertools
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from rec_experiments.runs.display import PANELS, curves, draw_curves, say, summarise
+from rec_experiments.runs.display import (
+    PANELS,
+    Reporter,
+    curves,
+    draw_curves,
+    duration,
+    say,
+    shortened,
+    summarise,
+)
 
 STEPS = 100
 
@@ -84,3 +94,25 @@ def test_the_closing_table_says_how_a_run_stands():
     [line] = [line for line in beside.splitlines() if "KL to the reference" in line]
     assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.500", "0.500", "-"]
     assert "no evaluation" in closing([{"step": 0}], None)
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"), [(9, "abcdefghi"), (8, "abcd…ghi"), (3, "a…i"), (2, "a…"), (1, "…")]
+)
+def test_a_name_is_cut_in_its_middle(room, expected):
+    assert shortened("abcdefghi", room) == expected
+
+
+def test_durations_have_the_unit_that_fits():
+    spans = [duration(each) for each in (59.6, 600, 7200, 36000)]
+    assert spans == ["60 s", "10 min", "2.0 h", "10.0 h"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_each_evaluation_leaves_a_line(terminal):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=80)
+    with Reporter(console, STEPS) as reporter:
+        for row in rows(1.0):
+            reporter.row(row if row["step"] % 25 == 0 else {"step": row["step"], "train/reward": 0})
+    said = re.findall(r"step +(\d+)/100 .*accuracy (\d\.\d+)", console.file.getvalue())
+    assert said == [(str(step), f"{step / STEPS:.3f}") for step in range(0, STEPS + 1, 25)]

@@ -15,6 +15,7 @@ import functools
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -597,6 +598,11 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
     assert "4 runs, 0 already finished" in done.stdout
     assert "2 done, 2 failed" in done.stdout
     assert done.stderr.count("KeyError: 'boom'") >= 2
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    if launcher == "local":
+        assert re.search("^all: .*offline", done.stdout, re.MULTILINE)  # what they share, once
+        assert [line[:5] for line in lines] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+        assert all(re.search(r"seed [01]: (done|failed)(, \d+ s left)?$", line) for line in lines)
     told = {each.read_text() for each in tmp_path.glob("runs/*/told")}
     assert len(told) == 1
     assert (told == {""}) == (launcher != "local")
@@ -605,6 +611,21 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
     assert {job.path for job in jobs if sweeps.finished(job)} == {
         job.path for job in jobs if job.config["seed"] == 0
     }
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_line_of_a_sweep_fits_the_terminal(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    name = "REC-OneSide-NoIS · clip.high=2.0 · clip.low=0.6 · lr=3e-05 · interval 20 · seed 10"
+    arguments = ("[12/45] ", name, "accuracy 0.482", 700)
+    whole = f"[12/45] {name}: accuracy 0.482, 12 min left"
+    assert local._line(*arguments) == whole  # no terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    line = local._line(*arguments)
+    assert len(line) == min(width, len(whole))
+    assert line.startswith("[12/45] RE")
+    assert line.endswith(": accuracy 0.482, 12 min left")
+    assert (line == whole) == (width == 200)
 
 
 @pytest.mark.parametrize("multirun", [TELLING], indirect=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -72,10 +74,16 @@ class LocalLauncher(Launcher):
         If an exception or a signal ends it early, the running jobs save their states and stop
         before it returns.
         """
+        from rec_experiments.config.labels import run_labels, without_shared
         from rec_experiments.runs.signals import on_stop
         from rec_experiments.sweeps.compositions import digest
 
         code = digest()
+        labels = run_labels([(job.config, job.overrides) for job in jobs])
+        names, shared = without_shared(labels)
+        if shared:
+            print(f"all: {shared}", flush=True)
+        times: list[float] = []  # of finished runs, in seconds
         waiting = deque(enumerate(jobs))
         running: dict[Any, tuple[int, BaseProcess, float]] = {}
         reasons: dict[int, str | None] = {}
@@ -90,9 +98,17 @@ class LocalLauncher(Launcher):
                     for connection in wait(list(running)):
                         index, process, started = running.pop(connection)
                         reasons[index] = reason = _result(connection, process)
-                        seconds, ended = time.monotonic() - started, _ended(reason)
-                        head = f"[{len(reasons)}/{len(jobs)}] {ended} in {seconds:.0f} s:"
-                        print(head, *jobs[index].overrides, flush=True)
+                        if reason is None:
+                            times.append(time.monotonic() - started)
+                        left = len(jobs) - len(reasons)
+                        seconds = (
+                            fmean(times) * left / min(self.jobs, left) if times and left else 0
+                        )
+                        head = f"[{len(reasons)}/{len(jobs)}] "
+                        print(
+                            _line(head, names[index], _ended(jobs[index], reason), seconds),
+                            flush=True,
+                        )
             finally:
                 for _, process, _ in running.values():
                     process.terminate()
@@ -101,10 +117,30 @@ class LocalLauncher(Launcher):
         return [reasons[index] for index in range(len(jobs))]
 
 
-def _ended(reason: str | None) -> str:
-    if reason and reason.endswith(ELSEWHERE):
-        return "skipped, as another process runs it,"
-    return "failed" if reason else "done"
+def _ended(job: "Job", reason: str | None) -> str:
+    """How a job ended: its last accuracy, or that it failed."""
+    from rec_experiments.errors import UserError
+    from rec_experiments.runs.run_folder import RunFolder
+
+    if reason:
+        return "runs in another process" if reason.endswith(ELSEWHERE) else "failed"
+    try:
+        rows = RunFolder(job.path).metrics()
+    except UserError:  # somebody changed the folder
+        rows = []
+    evaluated = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
+    return f"accuracy {evaluated[-1]:.3f}" if evaluated else "done"
+
+
+def _line(head: str, name: str, ended: str, seconds: float) -> str:
+    """One line, as wide as a terminal at most. seconds: expected until the end of the sweep."""
+    from rec_experiments.errors import printable
+    from rec_experiments.runs.display import duration, shortened
+
+    tail = f": {ended}" + (f", {duration(seconds)} left" if seconds else "")
+    room = shutil.get_terminal_size().columns - len(head + tail)
+    name = printable(name)
+    return head + (shortened(name, max(room, 12)) if sys.stdout.isatty() else name) + tail
 
 
 def _exit(number: int) -> None:

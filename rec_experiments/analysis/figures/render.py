@@ -172,6 +172,7 @@ def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window:
             color=look.color,
             linestyle=look.dash,
             marker=look.marker,
+            zorder=look.zorder,
             markevery=marker_places(len(mean.steps), place, len(data.arms)),
         )
         if mean.interval:

@@ -1,5 +1,6 @@
 """The look of each method: the same colour and marker in every figure."""
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ RC: dict[str, Any] = {
 # The palette of Okabe and Ito, and darker shades of it.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, YELLOW = "#0072B2", "#D55E00", "#CC79A7", "#F0E442"
-GREY, DARK_PURPLE, DARK_ORANGE, DARK_BLUE = "#777777", "#7A2E5D", "#8F5A00", "#00375C"
+DARK_PURPLE, DARK_ORANGE, DARK_BLUE = "#7A2E5D", "#8F5A00", "#00375C"
 PALETTE = (
     BLUE, VERMILION, GREEN, BLACK, ORANGE, PURPLE, SKY, DARK_PURPLE, DARK_ORANGE, DARK_BLUE,
 )  # fmt: skip
@@ -49,6 +50,7 @@ METHODS = {
     "RIPO": (DARK_BLUE, "o"), "μ-GRPO": (ORANGE, "o"), "Clip-Cov": (DARK_PURPLE, "o"),
     "KL-Cov": (DARK_ORANGE, "v"), "OPO": (VERMILION, "v"), "ScaleRL": (DARK_BLUE, "v"),
 }  # fmt: skip
+OWN = "*"  # marker of a method of another package
 DARKER = {PURPLE: DARK_PURPLE, ORANGE: DARK_ORANGE, BLUE: DARK_BLUE}  # of REC with a wide clip
 WIDE = 0.5  # lowest ε_low of a wide clip
 SOLID, DOTTED = "-", (0, (1, 1.2))
@@ -58,20 +60,25 @@ DASHES = (SOLID, (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (8, 1.5, 2, 1.5, 2, 1
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colour, matplotlib's dash, and marker of a mean curve."""
+    """Colour, matplotlib's dash, marker and zorder of a mean curve."""
 
     color: str
     dash: Any
     marker: str
+    zorder: float
 
 
 def looks(labels: list[str]) -> dict[str, Look]:
     """A distinct look for each label of a legend, such as `REC-OneSide-NoIS (0.6, 2.0)`.
 
     Variants of a method, such as other learning rates, differ in their dashes. If all labels would
-    have one colour, they have the colours of the palette instead.
+    have one colour, they have the colours of the palette instead. A method that is not in METHODS
+    has a colour that no other has, as long as there is one, and is drawn above the others.
     """
-    styles = [_color_and_marker(label) for label in labels]
+    known = [_color_and_marker(label) for label in labels]
+    taken = {each[0] for each in known if each}
+    free = itertools.cycle([color for color in PALETTE if color not in taken] or PALETTE)
+    styles = [each or (next(free), OWN) for each in known]
     one_color = len(labels) > 1 and len({color for color, _ in styles}) == 1
     seen: Counter[tuple[str, Any, str]] = Counter()
     found = {}
@@ -80,13 +87,17 @@ def looks(labels: list[str]) -> dict[str, Look]:
         dash = DOTTED if re.search(r"-IS\b", label) else SOLID
         alike = seen[color, dash, marker]
         seen[color, dash, marker] += 1
-        found[label] = Look(color, DASHES[alike % len(DASHES)] if alike else dash, marker)
+        variant = DASHES[alike % len(DASHES)] if alike else dash
+        found[label] = Look(color, variant, marker, 2.5 if marker == OWN else 2)
     return found
 
 
-def _color_and_marker(label: str) -> tuple[str, str]:
+def _color_and_marker(label: str) -> tuple[str, str] | None:
+    """None for a method that is not in METHODS."""
     name = max((name for name in METHODS if label.startswith(name)), key=len, default="")
-    color, marker = METHODS.get(name, (GREY, "*"))
+    if not name:
+        return None
+    color, marker = METHODS[name]
     low = re.search(r"\((\d+(?:\.\d+)?)", label)
     wide = name.startswith("REC-") and low is not None and float(low[1]) >= WIDE
     return DARKER[color] if wide else color, marker

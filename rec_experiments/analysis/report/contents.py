@@ -28,7 +28,7 @@ from rec_experiments.analysis.results.runs import (
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.config.identity import flat, identity
-from rec_experiments.config.labels import run_label, run_labels
+from rec_experiments.config.labels import methods, run_labels
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder, read_config
@@ -61,11 +61,13 @@ class Evaluation:
 class RunPart:
     """A run folder as one row of the page's table, with its curves and responses.
 
-    name: its label. config: resolved. accuracies: of every evaluation. final, reward, kl: as in the
-    figures' statistics, None if never measured. columns: its metrics as columns of numbers.
+    name: its label. method: the label without schedule and seed. config: resolved. accuracies: of
+    every evaluation. final, reward, kl: as in the figures' statistics, None if never measured.
+    columns: its metrics as columns of numbers.
     """
 
     name: str
+    method: str
     path: Path
     places: list[Place]
     config: Config
@@ -160,8 +162,9 @@ def gather(
         except UserError as error:
             unreadable[path] = str(error)
             leave_out(str(error))
-    labels = run_labels([(run.config, run.command) for run in runs])
-    runs = [replace(run, name=label) for run, label in zip(runs, labels, strict=True)]
+    named = [(run.config, run.command) for run in runs]
+    labels = zip(runs, run_labels(named), methods(named), strict=True)
+    runs = [replace(run, name=name, method=method) for run, name, method in labels]
     data = {name: without(each, unreadable) for name, each in data.items()}
     data = {name: each for name, each in data.items() if len(each.missing) < len(each.runs)}
     configs = {run.path: run.config for run in runs}
@@ -207,7 +210,7 @@ def _verdicts(
 
 
 def _run_part(run: Run, where: list[Place]) -> RunPart:
-    """Raises UserError if a file of the run is damaged."""
+    """Without its labels, which depend on all runs. Raises UserError if a file is damaged."""
     if run.note:
         raise UserError(run.note)
     config, folder = read_config(run.path), RunFolder(run.path)
@@ -215,7 +218,8 @@ def _run_part(run: Run, where: list[Place]) -> RunPart:
     samples = [row for _, row in read_rows(run.path / "samples.jsonl")]
     try:
         return RunPart(
-            name=run_label(config, command),
+            name="",
+            method="",
             path=run.path,
             places=where,
             config=config,

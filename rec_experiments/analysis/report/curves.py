@@ -21,7 +21,6 @@ from rec_experiments.analysis.report.columns import TOTALS, Column
 from rec_experiments.analysis.report.contents import Contents, FigurePart, RunPart
 from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
 from rec_experiments.config.identity import flat, identity
-from rec_experiments.config.labels import methods
 
 LEVEL = 4  # of compression: 6 makes a page 1 % smaller in twice the time
 LINE_WIDTH = 1.6  # unit of the figures' dashes
@@ -119,12 +118,11 @@ def _figure(part: FigurePart, runs: Sequence[RunPart]) -> dict[str, Any]:
 
 
 def _every_run(runs: Sequence[RunPart]) -> dict[str, Any]:
-    labels = methods([(run.config, run.command) for run in runs])
-    schedules = [run.schedule for run in runs]
-    arms, columns = sorted(set(labels)), sorted(set(schedules))
+    arms = sorted({run.method for run in runs})
+    columns = sorted({run.schedule for run in runs})
     lines = [
-        [arms.index(label), columns.index(schedule), number]
-        for number, (label, schedule) in enumerate(zip(labels, schedules, strict=True))
+        [arms.index(run.method), columns.index(run.schedule), number]
+        for number, run in enumerate(runs)
     ]
     return _scope(EVERY_RUN, arms, columns, lines)
 

@@ -280,14 +280,20 @@ function lastPoints(panels, [x, y]) {
 }
 
 function pointsAsRows(panels, [x, y]) {
+  const digits = (value) => (value === undefined ? "" : Number(value.toPrecision(5))); // as packed
+  const besides = x === "step" ? [] : [x];
   const rows = panels.flatMap((panel) =>
     panel.lines.flatMap((line) =>
       line.points.map((point) => [
-        panel.name, nameOf(line), point.step, point.x, point.y, point.low ?? "", point.high ?? "",
+        panel.name,
+        nameOf(line),
+        digits(point.step),
+        ...besides.map(() => digits(point.x)),
+        ...[point.y, point.low, point.high].map(digits),
       ])
     )
   );
-  return [["column", "line", "step", x, y, "low", "high"], ...rows];
+  return [["column", "line", "step", ...besides, y, "low", "high"], ...rows];
 }
 
 if (explorer.scopes.length) {

@@ -98,7 +98,7 @@ function showSamples() {
   const evaluations = samples.runs[place[pickers.length]];
   const table = document.createElement("table");
   table.className = "sample-table";
-  const caption = pickers.map((picker) => picker.value).join(", ");
+  const caption = evaluations.length ? "Reward and response at each evaluation" : "No evaluation";
   table.append(element("caption", caption));
   const head = table.createTHead().insertRow();
   head.append(element("th", "prompt", { scope: "col" }));
@@ -112,8 +112,10 @@ function showSamples() {
     const asked = evaluations.map((evaluation) => evaluation.responses[i]).find(Boolean);
     const name = element("th", "", { scope: "row" });
     name.append(element("div", asked.prompt, { class: "text" }));
-    name.append(element("div", "expected", { class: "quiet" }));
-    name.append(element("div", asked.answer, { class: "text" }));
+    if (asked.answer) {
+      name.append(element("div", "expected", { class: "quiet" }));
+      name.append(element("div", asked.answer, { class: "text" }));
+    }
     row.append(name);
     for (const evaluation of evaluations) {
       const cell = row.insertCell();

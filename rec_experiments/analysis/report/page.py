@@ -114,7 +114,7 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
     head = ["claim", "verdict", "in words", "seeds", "figures"]
     return (
         f'<p class="verdicts">{summary}</p>'
-        + details(f"All {len(verdicts)} claims", scroll(table(head, rows), "Claims"))
+        + details(f"All {len(verdicts)} claims", scroll(table(head, rows), "Claims", "cards"))
         + details("How to read the verdicts", paragraphs(f"{line}." for line in READING))
     )
 
@@ -220,8 +220,8 @@ def _curves(runs: Sequence[RunPart]) -> str:
     switches = "".join(
         f'<label class="switch"><input type="checkbox" id="explore-{name}"{checked}>{label}</label>'
         for name, label, checked in (
-            ("log-y", "logarithmic y axis", ""),
-            ("log-x", "logarithmic x axis", ""),
+            ("log-y", "log y axis", ""),
+            ("log-x", "log x axis", ""),
             ("runs", "single runs", " checked"),
             ("means", "means and intervals", " checked"),
         )
@@ -246,7 +246,7 @@ def _curves(runs: Sequence[RunPart]) -> str:
         f'<button type="button" id="explore-csv">CSV</button>{groups}</form>'
         '<div id="explore-panels"></div><p class="quiet" id="explore-reading"></p>'
         '<div id="explore-run" aria-live="polite"></div>'
-        + details("Last point of each line", scroll("", "Last points", name="explore-table"))
+        + details("Last point of each line", scroll("", "Last points", "tall", "explore-table"))
     )
 
 
@@ -255,15 +255,15 @@ def _figures(contents: Contents) -> str:
     if not (parts or contents.without_runs or contents.few_runs):
         return ""
     without = [
-        f"{head}: {', '.join(found)}."
-        for head, found in (
-            ("Too few runs to draw", contents.few_runs),
+        details(f"{what} ({len(found)})", paragraphs([f"{', '.join(found)}."]))
+        for what, found in (
+            ("Too few runs to be drawn", contents.few_runs),
             ("No runs yet", contents.without_runs),
         )
         if found
     ]
     hint = ["Click a figure to see it in full size."] * bool(parts)
-    return paragraphs(hint, "quiet") + "".join(parts) + paragraphs(without, "quiet")
+    return paragraphs(hint, "quiet") + "".join(parts) + "".join(without)
 
 
 def _figure(figure: FigurePart) -> str:
@@ -322,7 +322,8 @@ def samples_data(runs: Sequence[RunPart]) -> dict[str, Any]:
             [place.figure, place.arm, place.column, f"seed {run.seed}", number]
             for number, run in enumerate(runs)
             if run.samples
-            for place in run.places or [Place(figure=NO_FIGURE, arm=run.name, column=run.schedule)]
+            for place in run.places
+            or [Place(figure=NO_FIGURE, arm=run.method, column=run.schedule)]
         ],
         "runs": [
             [

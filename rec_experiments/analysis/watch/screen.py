@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,8 +14,9 @@ from rich.text import Text
 from rec_experiments.analysis.regime.alarms import ActiveAlarm
 from rec_experiments.analysis.regime.tables import number, span
 from rec_experiments.analysis.watch.views import View
+from rec_experiments.config.labels import without_shared
 from rec_experiments.errors import printable
-from rec_experiments.runs.display import sparkline
+from rec_experiments.runs.display import duration, shortened, sparkline
 
 FEW = 3  # at most so many runs are shown with all their curves
 WIDTH = 36  # characters of a curve; a third in a table
@@ -53,9 +54,11 @@ def screen(
 ) -> RenderableType:
     """missing: number of runs of a sweep that have not begun. waiting: for a first active run."""
     ordered = sorted(views, key=lambda view: (_place(view.state), view.name))
-    runs: list[RenderableType] = (
-        [block(view) for view in ordered] if len(ordered) <= FEW else [Runs(ordered)]
-    )
+    runs: list[RenderableType] = [block(view) for view in ordered]
+    if len(ordered) > FEW:
+        names, shared = without_shared([view.name for view in ordered])
+        lines = [replace(view, name=name) for view, name in zip(ordered, names, strict=True)]
+        runs = [*([Text(f"all: {printable(shared)}")] if shared else []), Runs(lines)]
     return Group(
         Text(count(views, missing)),
         *([Text("no run is active yet; waiting (Ctrl-C ends)", style="dim")] if waiting else []),
@@ -165,14 +168,6 @@ def table(views: Sequence[View], room: int | None = None) -> Table:
     return made
 
 
-def shortened(name: str, room: int) -> str:
-    """The beginning and the end of a name: the method, and the seed and digest."""
-    if len(name) <= room:
-        return name
-    end = (room - 1) // 2
-    return f"{name[: room - 1 - end]}…{name[len(name) - end :]}"
-
-
 def curve(values: Sequence[float], width: int, share: bool) -> str:
     """At most `width` block characters, each the mean of a part of the values. share: the range is
     0 to 1 instead of that of the values."""
@@ -187,13 +182,3 @@ def curve(values: Sequence[float], width: int, share: bool) -> str:
 def shown(value: float) -> str:
     """Two or three significant digits; "?" for a value that is not finite."""
     return number(value) if math.isfinite(value) else "?"
-
-
-def duration(seconds: float) -> str:
-    """A duration in seconds, minutes or hours."""
-    if not math.isfinite(seconds):
-        return "?"
-    minutes = math.ceil(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

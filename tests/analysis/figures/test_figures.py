@@ -260,6 +260,14 @@ def test_unknown_methods_and_variants_of_one_are_distinct():
         assert len(set(style.looks(labels).values())) == len(labels)
 
 
+def test_a_method_of_another_package_has_a_colour_of_its_own_above_the_others():
+    for known in ARMS.values():
+        own, *others = style.looks(["MINE", *known]).values()
+        assert own.color in style.PALETTE
+        assert own.color not in {look.color for look in others}
+        assert own.zorder > max(look.zorder for look in others)
+
+
 # Schedule and masks ------------------------------------------------------------------------------
 
 

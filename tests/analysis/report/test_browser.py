@@ -223,9 +223,8 @@ def test_a_region_is_zoomed_into_and_a_link_keeps_the_view(opened, folder):
     tab = opened(folder / "page.html")
     lines(tab)
     choose(tab, "smooth", "5")
-    assert (
-        lines(tab)["offline", "GRPO, seed 0"][2] == "0.2"
-    )  # (1 + 2 + 3) / 3 · 4 / 40, in 5 steps 2
+    # Evaluations 4 steps apart: the last 5 steps have those at 8 and 12.
+    assert lines(tab)["offline", "GRPO, seed 0"][2] == str((8 + 12) / 2 / 40)
     switch(tab, "arms", "REINFORCE")
     tab.fill("#filter-text", "offline")
     lines(tab)
@@ -265,8 +264,8 @@ def test_tables_and_curves_are_saved_as_csv(opened, folder):
         return list(csv.reader(io.StringIO(Path(download.value.path()).read_text())))
 
     head, *rows = saved("#explore-csv")
-    assert head == ["column", "line", "step", "step", "eval/accuracy", "low", "high"]
-    ends = [float(row[4]) for row in rows if row[1] == "GRPO, seed 1" and row[2] == "12"]
+    assert head == ["column", "line", "step", "eval/accuracy", "low", "high"]
+    ends = [float(row[3]) for row in rows if row[1] == "GRPO, seed 1" and row[2] == "12"]
     assert ends == pytest.approx(
         [rows_of(0, 1)[12]["eval/accuracy"], rows_of(1, 1)[12]["eval/accuracy"]]
     )
@@ -287,7 +286,7 @@ def test_a_point_leads_to_its_run(opened, folder):
     name, _, step = tip.locator("div").all_text_contents()
     assert (name, step) == ("GRPO, seed 0", "step 4")
     picture.press("Enter")
-    assert "GRPO on-policy 0, done, step 12/150" in tab.inner_text("#explore-run")
+    assert "GRPO · on-policy · seed 0, done, step 12/150" in tab.inner_text("#explore-run")
     link = tab.locator("#explore-run a")
     assert link.inner_text() == "run folder"
     rows = tab.locator("#explore-run tbody tr").all_inner_texts()
@@ -312,9 +311,9 @@ def test_runs_and_responses(opened, folder):
     assert len(shown()) == 12
     tab.select_option("[data-key=algorithm]", "GRPO")
     tab.select_option("[data-key=seed]", "1")
-    assert shown() == ["GRPO offline 1", "GRPO on-policy 1"]
+    assert shown() == ["GRPO · offline · seed 1", "GRPO · on-policy · seed 1"]
     tab.fill("#filter-text", "grpo on-pol")
-    assert shown() == ["GRPO on-policy 1"]
+    assert shown() == ["GRPO · on-policy · seed 1"]
     assert tab.inner_text("#run-count") == "1 of 12 runs"
     for control in ("[data-key=algorithm]", "[data-key=seed]"):
         tab.select_option(control, "")
@@ -323,8 +322,11 @@ def test_runs_and_responses(opened, folder):
         tab.locator("#run-table th button").nth(RUN_HEAD.index("seed")).click()
     assert {name[-1] for name in shown()[:4]} == {"2"}
     pickers = tab.locator("#sample-pickers select")
-    pickers.nth(1).select_option("REINFORCE offline 1")
-    assert pickers.nth(3).locator("option").all_text_contents() == ["seed 1"]
+    pickers.nth(1).select_option("REINFORCE")
+    pickers.nth(3).select_option("seed 1")
+    options = [picker.locator("option").all_text_contents() for picker in pickers.all()]
+    seeds = [f"seed {seed}" for seed in SEEDS]
+    assert options == [["no figure"], ["GRPO", "REINFORCE"], ["offline", "on-policy"], seeds]
     table = tab.locator("#sample-view table")
     assert table.locator("th[scope=col]").all_text_contents() == [
         "prompt", "step 0", "step 4", "step 12",
@@ -346,7 +348,8 @@ def test_no_text_of_a_run_is_executed(opened, tmp_path):
     (tmp_path / "page.html").write_text(text)
     tab = opened(tmp_path / "page.html")
     assert {name for _, name in lines(tab)} == {
-        f"{SCRIPT}, mean of 2 runs", f"{SCRIPT}, seed 0{SCRIPT}", f"{SCRIPT}, seed 1{SCRIPT}",
+        f"{SCRIPT} · {SCRIPT}, {which}"
+        for which in ("mean of 2 runs", f"seed 0{SCRIPT}", f"seed 1{SCRIPT}")
     }  # fmt: skip
     choose(tab, "y", f"train/{SCRIPT}")
     assert len(lines(tab)) == 3

@@ -24,7 +24,7 @@ from rich.console import Console
 from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
 from rec_experiments.analysis.regime.ranges import load
 from rec_experiments.analysis.watch import live
-from rec_experiments.analysis.watch.screen import curve, duration, screen, shortened
+from rec_experiments.analysis.watch.screen import curve, screen
 from rec_experiments.analysis.watch.views import STALLED, Watched, folders_in, view
 from rec_experiments.cli.main import run_command
 
@@ -204,13 +204,6 @@ def test_a_table_fits_the_terminal(width, tmp_path):
         assert {"0.4", "1.5", "2", "%", "250"} <= {*values}
 
 
-@pytest.mark.parametrize(
-    ("room", "expected"), [(9, "abcdefghi"), (8, "abcd…ghi"), (3, "a…i"), (2, "a…"), (1, "…")]
-)
-def test_a_name_is_cut_in_its_middle(room, expected):
-    assert shortened("abcdefghi", room) == expected
-
-
 def test_the_curves_of_a_run_fit_80_columns(tmp_path):
     small = {"train/ess": 0.9, "train/grad_norm": 1.23e-5, "train/entropy": 4.56e-5}
     rows = [*rows_of(40, small), *(row | {"train/ess": 0.00123} for row in rows_of(95)[41:])]
@@ -246,15 +239,6 @@ def test_an_alarm_is_told_of_a_run_that_is_under_way(tmp_path):
 )
 def test_a_curve_in_characters(values, share, expected):
     assert curve(values, 4, share) == expected
-
-
-def test_durations_have_the_unit_that_fits():
-    assert [duration(each) for each in (59.6, 600, 7200, 36000)] == [
-        "60 s",
-        "10 min",
-        "2.0 h",
-        "10.0 h",
-    ]
 
 
 # The command ----------------------------------------------------------------------------------
