@@ -6,7 +6,7 @@
 """
 
 import ast
-import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -56,11 +56,11 @@ def exists(name: str) -> bool:
     places = [root / name for root in (PACKAGE, PACKAGE.parent)]
     if any(place.exists() or Path(f"{place}.py").exists() for place in places):
         return True
-    module, _, attribute = name.replace("/", ".").rpartition(".")
     try:
-        return hasattr(importlib.import_module(f"rec_experiments.{module}"), attribute)
-    except ImportError:
+        pkgutil.resolve_name(f"rec_experiments.{name.replace('/', '.')}")
+    except (ImportError, AttributeError):
         return False
+    return True
 
 
 @pytest.mark.parametrize(
