@@ -20,10 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.analysis.results.runs import read_run
-from rec_experiments.rng import TRAIN
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.types import Response, Rollouts, SampleKey, VerifierResult
+from rec_experiments.types import Response, Rollouts, VerifierResult
 
 PROMPT = [5, 6, 7]
 
@@ -91,19 +89,6 @@ def test_training_is_linear_in_the_vocabulary():
     counts = [operations(different(4, 6), vocabulary=V) for V in (64, 128, 192)]
     first, second = np.diff(counts)
     assert first == second > 0
-
-
-@pytest.mark.parametrize("draws", [1, 4, 16])
-def test_each_distinct_prefix_is_computed_once(draws):
-    limit, computed = 6, []
-    sampler = NativeSampler(model_of(), [1], 0, limit, max_rows=None)
-    step = sampler._step
-    sampler._step = lambda tokens, prefixes: computed.append(len(tokens)) or step(tokens, prefixes)
-    keys = [SampleKey(0, TRAIN, 0, 0, k) for k in range(draws)]
-    [responses] = sampler.sample([PROMPT], [keys], temperature=1.0)
-    said = [response.tokens for response in responses]
-    unfinished = {tuple(s[:n]) for s in said for n in range(1, limit) if n < len(s)}
-    assert sum(computed) == len(unfinished)
 
 
 def test_a_run_is_read_once_until_it_changes(tmp_path, monkeypatch):

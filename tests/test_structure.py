@@ -1,7 +1,13 @@
-"""Who may know the whole experiment: only what composes, prepares or reads a run. Everything below
-(`training` and further down) is given the values it uses."""
+"""The structure of the package.
+
+1. Only what composes, prepares or reads a run may know the whole experiment. Everything below
+   (`training` and further down) is given the values it uses.
+2. What docs/architecture.md names is there.
+"""
 
 import ast
+import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +44,37 @@ def test_no_function_takes_the_experiment(room):
 
 def test_the_check_sees_one():
     assert knows_experiment("def f(x: int, *, e: 'Experiment | None'): ...") == ["f"]
+
+
+PAGE = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+ROOMS = "|".join([*(p.parent.name for p in PACKAGE.glob("*/__init__.py")), "conf", "tests"])
+MODULES = "|".join(p.stem for p in PACKAGE.glob("[a-z]*.py"))
+
+
+def exists(name: str) -> bool:
+    """Whether a name is a file or folder, or a module, or what a module holds."""
+    places = [root / name for root in (PACKAGE, PACKAGE.parent)]
+    if any(place.exists() or Path(f"{place}.py").exists() for place in places):
+        return True
+    try:
+        pkgutil.resolve_name(f"rec_experiments.{name.replace('/', '.')}")
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted({
+        *re.findall(rf"\b(?:{ROOMS})/[\w/]*\w(?:\.\w+)*", PAGE),
+        *re.findall(rf"`((?:{ROOMS}|{MODULES})\.\w+(?:\.\w+)*)", PAGE),
+    }),
+)  # fmt: skip
+def test_the_architecture_page_names_what_exists(name):
+    assert exists(name)
+
+
+def test_a_name_that_is_gone_does_not_exist():
+    assert exists("rollout/schedule.Schedule")
+    assert not exists("rollout/schedule.Nothing")
+    assert not exists("rollout/nothing")

@@ -221,7 +221,7 @@ class MaxAtK(Piece):
         own_K = ascending_K.new_tensor([math.comb(i, k - 1) for i in range(size)])
         if self.k == 1 or not self.without_own:
             pairs = [math.comb(j - 1, k - 2) if j > 0 and k > 1 else 0 for j in range(size)]
-            found_K = own_K * ascending_K + _sum_of_later(own_K.new_tensor(pairs) * ascending_K)
+            found_K = own_K * ascending_K + sum_of_later(own_K.new_tensor(pairs) * ascending_K)
         else:  # sets in which another response is the best have the same best without i
             above_K = ascending_K - ascending_K[0]  # exactly 0 where all rewards are equal
             others_K = own_K.new_tensor([math.comb(j, k - 2) if k > 1 else 0 for j in range(size)])
@@ -229,7 +229,8 @@ class MaxAtK(Piece):
         return found_K * size / math.comb(size, k)
 
 
-def _sum_of_later(values_K: Tensor) -> Tensor:
+def sum_of_later(values_K: Tensor) -> Tensor:
+    """For each entry the sum of the later ones."""
     return values_K.sum() - values_K.cumsum(0)
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor
+from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor, outward
 from rec_experiments.types import LossInput, Needs, Piece, check_range
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SecondMoment(OneSide):
 
     def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         """Boolean B x T: the tokens whose second moment is bounded; only these can be dropped."""
-        return _outward(log_ratio_BT, batch)
+        return outward(log_ratio_BT, batch)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         import torch
@@ -84,7 +84,7 @@ class SecondMomentBounds(Piece):
         check_range(self, "miniclip_high", least=0)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        outward_BT = _outward(log_ratio_BT, batch)
+        outward_BT = outward(log_ratio_BT, batch)
         square_BT = log_ratio_BT.double() ** 2
         inside_BT = square_BT < self.bound(square_BT[outward_BT])
         if self.miniclip_high is not None:
@@ -165,8 +165,3 @@ def positive_share(log_ratio_BT: Tensor, batch: LossInput, lower: float, upper: 
     value_BT = ((clipped_BT * advantage_B1).abs() * batch.mask_BT).double()
     total = float(value_BT.sum())
     return float((value_BT * (advantage_B1 > 0)).sum()) / total if total else math.inf
-
-
-def _outward(log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-    """Live tokens that a one-side clip could drop: A > 0 and ρ > 1, or A < 0 and ρ < 1."""
-    return (log_ratio_BT * batch.advantage_B[:, None] > 0) & batch.mask_BT

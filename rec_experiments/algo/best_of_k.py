@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from rec_experiments.algo.advantages import sum_of_later
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.types import LossInput, Needs, Piece, check_range
 
@@ -67,7 +68,7 @@ class OffPolicyBest(Piece):
         pair_K, triple_K = _choose(ascending_K, k, 2), _choose(ascending_K, k, 3)
         shared_K = ascending_K * (pair_K * (1 + delta_K) + triple_K * before_K)
         per_delta_K = ascending_K * (pair_K - triple_K)  # for i's own δ in sets that end with j
-        found_K = own_K * ascending_K + _after(shared_K) + delta_K * _after(per_delta_K)
+        found_K = own_K * ascending_K + sum_of_later(shared_K) + delta_K * sum_of_later(per_delta_K)
         return found_K * size / math.comb(size, k)
 
 
@@ -79,8 +80,3 @@ def _choose(like_K: Tensor, k: int, held: int) -> Tensor:
         for j in range(len(like_K))
     ]
     return like_K.new_tensor(counts)
-
-
-def _after(values_K: Tensor) -> Tensor:
-    """For each entry the sum of the later ones."""
-    return values_K.sum() - values_K.cumsum(0)

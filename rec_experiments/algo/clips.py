@@ -249,6 +249,12 @@ class Isometric(Piece):
         return one_side(log_ratio_BT, batch, floor_BT.log(), ceiling_BT.log())
 
 
+def outward(log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+    """Live tokens that a one-side clip could drop, because their gradient moves them further from
+    the old policy: A > 0 and ρ > 1, or A < 0 and ρ < 1."""
+    return (log_ratio_BT * batch.advantage_B[:, None] > 0) & batch.mask_BT
+
+
 def total_variation(batch: LossInput) -> Tensor:
     """|π_θ − π_behavior| of each live token, 0 elsewhere; B x T, without gradient."""
     behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rec_experiments.algo.clips import OneSide, total_variation
+from rec_experiments.algo.clips import OneSide, outward, total_variation
 from rec_experiments.types import LossInput, Piece, check_range
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class MeanVariation(Piece):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         bound = math.inf if self.bound is None else self.bound
         far_B = _mean(batch.log_ratio_BT().expm1().abs(), batch) > bound
-        return ~(outward(batch) & far_B[:, None])
+        return ~(outward(batch.log_ratio_BT(), batch) & far_B[:, None])
 
 
 @dataclass(kw_only=True)
@@ -82,7 +82,7 @@ class PrefixBudget(Piece):
         rate_B1 = _percentile_90(moved_BT, mask_BT).clamp(self.budget, 2 * self.budget)
         left_BT = rate_B1 * _before(weight_BT) - _before(used_BT)
         inside_BT = used_BT <= self.delta + left_BT.clamp(max=0.0)
-        return inside_BT | ~outward(batch)
+        return inside_BT | ~outward(batch.log_ratio_BT(), batch)
 
 
 @dataclass(kw_only=True)
@@ -106,11 +106,6 @@ class Veto(OneSide):
             return kept_BT
         trigger_BT = batch.log_ratio_BT() < math.log(self.trigger)
         return kept_BT & ~((_before(trigger_BT.long()) > 0) & (batch.advantage_B < 0)[:, None])
-
-
-def outward(batch: LossInput) -> Tensor:
-    """Live tokens whose gradient moves them further from the behavior policy."""
-    return (batch.log_ratio_BT() * batch.advantage_B[:, None] > 0) & batch.mask_BT
 
 
 def _mean(values_BT: Tensor, batch: LossInput) -> Tensor:

@@ -118,12 +118,10 @@ class SharedBatch(NamedTuple):
 Batch = TokenBatch | PackedBatch | SharedBatch
 
 
-def collate(
-    prompts: list[list[int]], responses: list[list[int]], pad_id: int, response_width: int = 0
-) -> TokenBatch:
-    """A padded batch whose responses start in the same column. response_width: the least T."""
+def collate(prompts: list[list[int]], responses: list[list[int]], pad_id: int) -> TokenBatch:
+    """A padded batch whose responses start in the same column."""
     P = max(len(prompt) for prompt in prompts)
-    T = max(response_width, *(len(response) for response in responses))
+    T = max(map(len, responses))
     rows = [
         (P - len(prompt), prompt + response, T - len(response))  # padding, tokens, padding
         for prompt, response in zip(prompts, responses, strict=True)

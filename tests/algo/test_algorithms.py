@@ -1,27 +1,20 @@
-"""The paper's algorithms: identities, degenerate inputs, and errors.
-
-1. One-side and two-side masks are rings; bounds are inclusive.
-2. Degenerate groups have finite gradients.
-3. The identities of Sections 2 to 4: Eq. 6 to 7, Eq. 9 to 10, AsymRE, RED-Weight.
+"""The paper's algorithms: the identities of its Sections 2 to 4 (Eq. 6 to 7, Eq. 9 to 10 and
+RED-Weight), randomness, masks, and errors.
 
 test_field.py compares every preset with an independent reference.
 """
 
 import functools
 import itertools
-import math
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import rec_experiments
 from rec_experiments import rng
-from rec_experiments.algo import clips, data_weighting
+from rec_experiments.algo import data_weighting
 from rec_experiments.algo.groups import group_mean, group_sum
-from rec_experiments.algo.surrogate import tokens
 from rec_experiments.errors import UserError
 from rec_experiments.types import Advantages, LossInput, Outcomes, StepIndex
 
@@ -87,48 +80,6 @@ def test_count_dropped():
     assert credits[0].totals.tokens < credits[1].totals.tokens == int(inputs["mask"].sum())
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    low=st.floats(0, 0.99),
-    high=st.floats(0, 5),
-    ratios=st.lists(st.floats(-6, 6), min_size=1, max_size=9),
-    advantage=st.sampled_from([-1.0, 0.0, 1.0]),
-)
-def test_rings(low, high, ratios, advantage):
-    log_ratio = torch.tensor([ratios], dtype=torch.float64)
-    args = log_ratio, tokens(log_ratio, torch.tensor([advantage]))
-    ring = clips.Ring(low=low, high=high, outer_low=low, outer_high=high)
-    assert torch.equal(ring(*args), clips.OneSide(low=low, high=high)(*args))
-    unreachable = clips.Ring(low=low, high=high, outer_low=None, outer_high=None)
-    assert torch.equal(unreachable(*args), clips.TwoSide(low=low, high=high)(*args))
-
-
-def test_inclusive_bounds():
-    edge = torch.tensor([[math.log1p(-0.2), math.log1p(0.2)]], dtype=torch.float64)
-    for sign in (-1.0, 1.0):
-        a, far = torch.tensor([sign]), edge * 1e3
-        assert clips.TwoSide(low=0.2, high=0.2)(edge, tokens(edge, a)).all()
-        assert clips.OneSide(low=None, high=None)(far, tokens(far, a)).all()
-    outside = edge * 1.001
-    assert not clips.TwoSide(low=0.2, high=0.2)(outside, tokens(outside, torch.ones(1))).any()
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_degenerate_groups(preset):
-    """A group of one, equal rewards, a fully masked row, ratios beyond float32's range."""
-    inputs = batch(6)
-    inputs["groups"] = torch.tensor([0, *[1] * 5, *[2] * (B - 6)])
-    inputs["rewards"][1:6] = 0.9
-    inputs["mask"][7] = False
-    inputs["logp"] = (inputs["logp"].detach().float() + 200.0).requires_grad_()
-    inputs["behavior_logp"] = inputs["behavior_logp"].float()
-    out = algorithm_of(preset)(**inputs)
-    (grad,) = torch.autograd.grad(out.loss, inputs["logp"])
-    assert torch.isfinite(out.loss)
-    assert torch.isfinite(grad).all()
-    assert all(np.isfinite(value) for value in out.metrics.values())
-
-
 def test_sequence_mean_of_masked_rows():
     """Nor does a group without any other: rows 3 to 8 are group 1 and a row of each beside it."""
     inputs = batch(6)
@@ -187,14 +138,6 @@ def test_product_weights_are_red_drop():
     torch.testing.assert_close(eq9, eq10)
 
 
-def test_asymre_is_reinforce_plus_imitation():
-    inputs = batch(8)
-    reinforce = algorithm_of("reinforce")(**inputs).loss
-    imitation = -0.1 * (inputs["logp"] * inputs["mask"]).sum() / inputs["mask"].sum()
-    asymre = algorithm_of("asymre")(**inputs).loss
-    torch.testing.assert_close(asymre, reinforce + imitation)
-
-
 def test_red_weight_is_pairwise_plus_weighted_imitation():
     """Σ w_i (r_i − r̄) = Σ w_i (r_i − r̄_w) + Σ w_i (r̄_w − r̄), the first being Eq. 9 / mean w."""
     inputs = batch(9)
@@ -240,15 +183,6 @@ def test_loss_on_the_meta_device():
         assert algorithm.parts.loss(loss_input).loss.shape == ()
 
 
-def test_wrong_shapes():
-    inputs = batch()
-    algorithm = algorithm_of("grpo")
-    with pytest.raises(ValueError, match="one shape B x T"):
-        algorithm(**{**inputs, "mask": inputs["mask"][:, :-1]})
-    with pytest.raises(ValueError, match="must have 24 rows"):
-        algorithm(**{**inputs, "rewards": inputs["rewards"][:-1]})
-
-
 def test_other_policies_are_constants():
     """A behavior policy that was not detached changes no gradient, and gets none."""
     inputs = batch()
@@ -260,29 +194,7 @@ def test_other_policies_are_constants():
     torch.testing.assert_close(gradient(algorithm, inputs), expected, rtol=0, atol=0)
 
 
-def test_missing_policy():
-    inputs = batch()
-    for overrides, missing in (
-        (["ratio=proximal"], "proximal_logp"),
-        (["correction=truncated"], "sampler_logp"),
-    ):
-        with pytest.raises(ValueError, match=f"{missing} is missing"):
-            algorithm_of("grpo", *overrides)(**inputs)
-    versions = torch.zeros(B, dtype=torch.long)
-    interpolated = algorithm_of("grpo", "ratio=proximal", "proximal=interpolated")
-    assert torch.isfinite(interpolated(**inputs, versions=versions, step=3).loss)
-
-
 @pytest.mark.parametrize("override", ["updates=ppo", "buffer.redraws=1", "reward=clipped"])
 def test_run_configuration_is_refused(override):
     with pytest.raises(UserError, match=f"{override}: configures a run"):
         algorithm_of("grpo", override)
-
-
-def test_reward_must_be_finite():
-    inputs = batch()
-    inputs["rewards"][3] = math.nan
-    with pytest.raises(ValueError, match="rewards must be finite where judged is true"):
-        algorithm_of("grpo")(**inputs)
-    judged = torch.arange(B) != 3
-    assert torch.isfinite(algorithm_of("grpo")(**inputs, judged=judged).loss)

@@ -516,11 +516,6 @@ def test_exact_kl():
     assert regularizers.ExactKl(beta=0.3)(batch).flatten().tolist() == pytest.approx([0.15, 0.6, 0])
 
 
-def test_token_square():
-    _, batch = piece_input([0.5, -2.0])
-    assert regularizers.TokenSquare(tau=0.3)(batch).flatten().tolist() == [0.075, 1.2]
-
-
 @pytest.mark.parametrize("without_own", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
 def test_max_at_k(k, without_own):

@@ -76,6 +76,9 @@ def test_not_finite(preset, name, value):
         ({"groups": torch.ones(13).bool()}, "groups must be integers, they are torch.bool"),
         ({"versions": torch.zeros(13)}, "versions must be integers, they are torch.float32"),
         ({"rewards": [1.0] * 13}, "rewards must be a tensor, it is of list"),
+        ({"rewards": torch.ones(12)}, r"rewards \(12,\) must have 13 rows"),
+        ({"rewards": torch.full((13,), torch.nan)}, "rewards must be finite where judged is true"),
+        ({"mask": torch.ones(13, 5)}, ".*one shape B x T"),
         ({"seed": -1}, "seed=-1: must be an integer, at least 0"),
         ({"seed": 1.5}, "seed=1.5: must be an integer, at least 0"),
         ({"step": -1}, "step=-1: must be an integer, at least 0"),
@@ -102,7 +105,7 @@ def test_rewards_or_advantages():
         composed("grpo", "truncation=penalise")(**call, advantages=torch.ones(13))
 
 
-@pytest.mark.parametrize("preset", ["reinforce", "grpo", "red_weight", "pairwise", "dr_grpo"])
+@pytest.mark.parametrize("preset", ["reinforce", "red_weight", "pairwise", "dr_grpo"])
 def test_given_advantages(preset):
     batch, algorithm = drawn(0, "far"), composed(preset)
     piece = algorithm.parts.advantage

@@ -1,9 +1,8 @@
 """The data sets except GSM8K.
 
 1. A YAML file and one class define a math data set: any local format, nested fields, a filter.
-2. A LaTeX answer scores by its value.
-3. Tool calls load from ToolACE rows and instruction rows; Python calls are parsed, never run.
-4. In the real files, found through REC_DATA, every gold answer scores.
+2. Tool calls load from ToolACE rows and instruction rows; Python calls are parsed, never run.
+3. In the real files, found through REC_DATA, every gold answer scores.
 """
 
 import dataclasses
@@ -21,7 +20,6 @@ from rec_experiments.cli.check_data import report
 from rec_experiments.datasets.loading import text_of
 from rec_experiments.datasets.math_problems import Form, MathProblems, gold_answer
 from rec_experiments.datasets.tool_calls import ToolCalls, python_calls, tool_list
-from rec_experiments.datasets.verifiers import math_answer
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.errors import UserError
 from rec_experiments.types import Problem
@@ -76,19 +74,33 @@ def test_aime24_trains_and_evaluates_on_the_same_file(tmp_path: Path) -> None:
         assert len(train) == 1
 
 
-def test_one_file_of_a_hub_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+GSM8K = {"question": "Half of 144?", "answer": "144/2 = <<144/2=72>>72\n#### 72"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "guru_math",
+            [
+                ("LLM360/guru-RL-92k", None, "train/math__combined_54.4k.parquet", "train"),
+                ("HuggingFaceH4/MATH-500", None, None, "test"),
+            ],
+        ),
+        ("gsm8k", [("openai/gsm8k", "main", None, split) for split in ("train", "test")]),
+    ],
+)
+def test_what_the_hub_is_asked_for(name: str, expected: list, monkeypatch) -> None:
     asked = []
 
     def load(*names: str, **options: Any) -> datasets.Dataset:
         asked.append((*names, options["data_files"], options["split"]))
-        return datasets.Dataset.from_list([GURU if options["data_files"] else PLAIN])
+        plain = GSM8K if name == "gsm8k" else PLAIN
+        return datasets.Dataset.from_list([GURU if options["data_files"] else plain])
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    dataset("guru_math").load()
-    assert asked == [
-        ("LLM360/guru-RL-92k", None, "train/math__combined_54.4k.parquet", "train"),
-        ("HuggingFaceH4/MATH-500", None, None, "test"),
-    ]
+    dataset(name).load()
+    assert asked == expected
 
 
 @pytest.mark.parametrize(
@@ -180,76 +192,7 @@ def test_gold_answers(text: str, form: Form, answer: str | None) -> None:
     assert gold_answer(text, form) == answer
 
 
-# 2. LaTeX answers
-
-SAME = [
-    ("\\frac12", "\\boxed{\\frac{1}{2}}"),
-    ("\\frac12", "\\boxed{0.5}"),
-    ("\\frac12", "\\boxed{1/2}"),
-    ("\\frac12", "<answer>\\frac{1}{2}</answer>"),
-    ("\\frac12", "<answer>$\\dfrac{1}{2}$</answer>"),
-    ("\\frac{3}{4}", "The answer is $\\frac{3}{4}$."),
-    ("2\\sqrt{2}", "\\boxed{\\sqrt{8}}"),
-    ("2\\pi", "<answer>2\\pi</answer>"),
-    ("(3, \\frac{\\pi}{2})", "\\boxed{\\left( 3, \\frac{\\pi}{2} \\right)}"),
-    ("(-\\infty, 2) \\cup (3, \\infty)", "\\boxed{(-\\infty,2)\\cup(3,\\infty)}"),
-    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\boxed{\\begin{pmatrix}1\\\\2\\end{pmatrix}}"),
-    ("x^2+2x", "\\boxed{x(x+2)}"),
-    ("y = 2x + 3", "\\boxed{2x+3}"),
-    ("5", "\\boxed{x=5}"),
-    ("2x", "\\boxed{x \\cdot 2}"),
-    ("1,-2", "\\boxed{-2,1}"),
-    ("\\{1,2\\}", "\\boxed{\\{2,1\\}}"),
-    ("\\text{Evelyn}", "\\boxed{Evelyn}"),
-    ("\\text{(B)}", "\\boxed{B}"),
-    ("50\\%", "\\boxed{50\\%}"),
-    ("50\\%", "\\boxed{50}"),
-    ("90^\\circ", "\\boxed{90}"),
-    ("10,\\!000", "\\boxed{10{,}000}"),
-    ("\\$18.90", "\\boxed{18.9}"),
-    ("11111_2", "\\boxed{11111_2}"),
-    ("073", "\\boxed{73}"),
-    ("073", "\\boxed{\\textbf{(073)}}"),
-    ("18", "\\boxed{18 m}"),
-    ("18", "<answer>18m</answer>"),
-]
-DIFFERENT = [
-    ("\\frac12", "\\boxed{\\frac{1}{3}}"),
-    ("\\frac13", "\\boxed{0.33}"),
-    ("\\frac{1}{23}", "\\boxed{\\frac{12}{3}}"),
-    ("2\\sqrt{2}", "\\boxed{2.8}"),
-    ("2", "\\boxed{2x}"),
-    ("2x", "\\boxed{2}"),
-    ("3", "\\boxed{3i}"),
-    ("2", "\\boxed{2xy}"),
-    ("3m", "\\boxed{3}"),
-    ("2", "<answer>2\\pi</answer>"),
-    ("(1,2)", "\\boxed{(2,1)}"),
-    ("[0,1)", "\\boxed{[0,1]}"),
-    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\boxed{\\begin{pmatrix}2\\\\1\\end{pmatrix}}"),
-    ("x^2-1", "\\boxed{x^2+1}"),
-    ("\\{1,2\\}", "\\boxed{\\{1,3\\}}"),
-    ("34", "\\boxed{3,4}"),
-    ("\\text{(B)}", "\\boxed{C}"),
-    ("\\text{June 20}", "\\boxed{\\text{June 21}}"),
-    ("11111_2", "\\boxed{11110_2}"),
-    ("8:30", "\\boxed{8:31}"),
-    ("1", "\\boxed{-1}"),
-    ("3", "\\boxed{}"),
-]
-
-
-@pytest.mark.parametrize(("gold", "response"), SAME)
-def test_the_same_value_scores(gold: str, response: str) -> None:
-    assert math_answer.verify(response, gold, format_bonus=0.0).accuracy == 1
-
-
-@pytest.mark.parametrize(("gold", "response"), DIFFERENT)
-def test_a_different_value_does_not_score(gold: str, response: str) -> None:
-    assert math_answer.verify(response, gold, format_bonus=0.0).accuracy == 0
-
-
-# 3. Tool calls
+# 2. Tool calls
 
 TOOLS = '[{"name": "Get Weather", "parameters": {"city": "string [ISO]"}}]'
 SYSTEM = f"You know [these] functions:\n{TOOLS}. Put it in the format of [f(a=b)]."
@@ -420,7 +363,7 @@ def test_tool_list() -> None:
     assert tool_list("[1, 2] {} []") is None
 
 
-# 4. Real files
+# 3. Real files
 
 
 def test_real_aime24(data_folder: Path) -> None:

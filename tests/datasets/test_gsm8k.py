@@ -13,7 +13,7 @@ import pytest
 from conftest import experiment
 
 from rec_experiments.cli.check_data import check_gold, report
-from rec_experiments.datasets.math_problems import Form, MathProblems, gold_answer
+from rec_experiments.datasets.math_problems import MathProblems
 from rec_experiments.datasets.verifiers.math_answer import well_formed
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.errors import UserError
@@ -61,35 +61,7 @@ def test_the_bonus_reaches_the_reward(tmp_path: Path) -> None:
     assert gsm8k.verify("72", "73").reward == -0.1
 
 
-@pytest.mark.parametrize("end", ["#### 1,080", "####1080 ", "#### $1,080"])
-def test_gold_number(end: str) -> None:
-    assert gold_answer(f"a #### b\n{end}", Form.hashed) == "1080"
-
-
 GOOD = lines(ROWS)
-
-
-@pytest.mark.parametrize(
-    ("train", "test", "said"),
-    [
-        (GOOD, GOOD + '{"question": \n', "test.jsonl line 3: not valid JSON"),
-        (GOOD, '["a"]\n', "test.jsonl line 1: a JSON object is expected"),
-        (lines([{"question": "q"}]), GOOD, "train.jsonl line 1: field 'answer' is missing"),
-        (lines([{"question": "q", "answer": 7}]), GOOD, "line 1: field 'answer' is not text"),
-        (GOOD, "\n", "test.jsonl: holds no data"),
-        (
-            lines([{"question": "q", "answer": "72"}]),
-            GOOD,
-            "train.jsonl line 1: field 'answer' must end",
-        ),
-        (lines([{"question": "q", "answer": "#### x"}]), GOOD, "'#### NUMBER'"),
-    ],
-)
-def test_bad_files_are_named(tmp_path: Path, train: str, test: str, said: str) -> None:
-    with pytest.raises(UserError) as error:
-        gsm8k_of(write(tmp_path, train, test)).load()
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -123,35 +95,6 @@ def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     ) as error:
         gsm8k_of(None).load()
     assert "\n" not in str(error.value)
-
-
-def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def load(*names: str, **options: object) -> datasets.Dataset:
-        asked.append((*names, options["split"], options["data_files"]))
-        return datasets.Dataset.from_list(ROWS)
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    train, evaluation = gsm8k_of(None).load()
-    assert asked == [("openai/gsm8k", "main", split, None) for split in ("train", "test")]
-    assert [problem.answer for problem in train] == ["72", "1080"]
-    assert evaluation == train
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"verifier_workers": 0},
-        {"format_bonus": -0.1},
-        {"max_prompt_tokens": 0},
-        {"max_response_tokens": 0},
-    ],
-)
-def test_numbers_out_of_range(changes: dict) -> None:
-    name, value = next(iter(changes.items()))
-    with pytest.raises(ValueError, match=f"^{name}={value}: must be"):
-        gsm8k_of(None, **changes)
 
 
 def test_check_gold_names_what_is_rejected() -> None:

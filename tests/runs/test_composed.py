@@ -20,15 +20,6 @@ def test_an_experiment_is_what_the_command_line_composes():
     assert composed.settings.algo.name == "REC-Ring-NoIS"
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [("algo=ppo2", "no such choice"), ("stepz=3", "did you mean steps"), ("steps=0", "steps=0")],
-)
-def test_what_cannot_be_composed_is_one_line(override, message):
-    with pytest.raises(UserError, match=message):
-        Experiment.compose(override)
-
-
 def test_runs_and_their_numbers(tmp_path):
     paths = [
         Experiment.compose(*SMALL, f"seed={seed}", f"output_dir={tmp_path}").run()

@@ -165,14 +165,6 @@ def test_the_files_of_the_tables_have_their_columns(table, tmp_path, monkeypatch
     assert text.count("3      " + "  ".join(cells) + "\n") == 2
 
 
-def test_an_unknown_statistic_is_one_line(capsys):
-    with pytest.raises(SystemExit) as caught:
-        run_command("figures", *["paper2_table2", "hydra.sweeper.statistics=[mode]"])
-    error = capsys.readouterr().err
-    assert (caught.value.code, error.count("\n")) == (2, 1)
-    assert "hydra.sweeper.statistics=mode: no such choice; allowed: lowest, highest" in error
-
-
 @pytest.mark.parametrize(
     ("name", "scale"),
     [

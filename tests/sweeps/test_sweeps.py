@@ -33,7 +33,6 @@ from hydra_plugins.rec_arm_sweeper import local
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
 from rec_experiments.config import schema
-from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import expand
@@ -220,22 +219,6 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
     assert len({job.path for job in jobs}) == len(jobs)
 
 
-def test_there_are_no_other_figures():
-    paper_2 = ["paper2_fig2", "paper2_table2", "paper2_table3"]
-    maps = ["stability", "presets", "clip_anatomy", "warm_starts", "batch_sizes", "lengths"]
-    others = [
-        "correction",
-        "in_flight",
-        "ladder",
-        "why_no_collapse",
-        "why_red_drop",
-        *paper_2,
-        *maps,
-    ]
-    expected = [*FIGURES, *others]
-    assert sorted(sweeps.names()) == sorted(expected)
-
-
 @pytest.mark.parametrize(
     ("name", "scale", "titled"),
     [
@@ -281,13 +264,6 @@ def test_runs_that_differ_in_their_seed_alone_are_composed_once():
     assert [job.config["seed"] for job in found] == [5, 5, 6, 6, 7, 7]
     assert [job.config["sync"]["interval"] for job in found] == [None, 1] * 3
     assert asked == [["sync=offline", "algo=grpo"], ["sync=offset10", "algo=grpo"]]
-
-
-def test_a_single_run_has_the_same_folder_as_the_job_of_a_figure():
-    """A run is identified by its resolved config, however it was asked for."""
-    figure = sweeps.load_figure("fig3", ["hydra.sweeper.only=[GRPO]"])
-    job = sweeps.jobs(figure, ["seed=0", "sync=offline"])[0]
-    assert run_path(resolve("algo=grpo", "sync=offline")) == job.path
 
 
 def sweep(only=("*",)):

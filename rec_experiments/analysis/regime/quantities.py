@@ -60,13 +60,6 @@ def series(rows: list[Row], quantity: str, lags: list[int | None]) -> Series:
     )
 
 
-def mean_of(
-    rows: list[Row], quantity: str, lags: Lags | None = None, part: str | None = None
-) -> float | None:
-    """Mean of train/`quantity` over the steps at these lags, and in this part of them."""
-    return series(rows, quantity, lags_of(rows)).mean(lags, part)
-
-
 def _part(values: Array, part: str | None) -> Array:
     """The first, middle or last tenth of the points, at least one; all points for None."""
     if part is None:

@@ -1,12 +1,8 @@
-"""Tables as text, Markdown and terminal output, and values as JSON."""
+"""Tables as text and Markdown, and values as JSON."""
 
 import json
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 
 def text_table(rows: list[list[str]]) -> list[str]:
@@ -22,24 +18,6 @@ def markdown_table(head: list[str], rows: Iterable[list[str]]) -> list[str]:
     """The lines of a Markdown table."""
     table = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
-
-
-def print_table(
-    console: Console, head: list[str], rows: Iterable[list[str]], numbers: Container[int] = ()
-) -> None:
-    """Print a table. numbers: columns that are right-aligned and never wrapped."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for place, title in enumerate(head):
-        number = place in numbers
-        table.add_column(
-            escape(title),
-            justify="right" if number else "left",
-            no_wrap=number,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
 
 
 def to_json(value: Any) -> bytes:

@@ -78,13 +78,12 @@ def test_a_mean_at_a_lag_is_that_of_the_rows_that_the_schedule_gives_it(interval
     rows = rows_of(made, steps, clip_fraction=lambda lag, step: lag + 100 * step)
     lags = {made.staleness(batch) for batch in range(steps)}
     assert quantities.lags_of(rows) == [None, *map(made.staleness, range(steps))]
+    found = quantities.series(rows, "clip_fraction", quantities.lags_of(rows))
     for lag in lags:
         at = [lag + 100 * (b + 1) for b in range(steps) if made.staleness(b) == lag]
-        found = quantities.mean_of(rows, "clip_fraction", (lag, lag))
-        assert found == pytest.approx(sum(at) / len(at))
-    assert quantities.mean_of(rows, "clip_fraction", (max(lags) + 1, None)) is None
-    everything = quantities.mean_of(rows, "clip_fraction", (0, None))
-    assert everything == quantities.mean_of(rows, "clip_fraction")
+        assert found.mean((lag, lag)) == pytest.approx(sum(at) / len(at))
+    assert found.mean((max(lags) + 1, None)) is None
+    assert found.mean((0, None)) == found.mean()
 
 
 WIDE = ("clip.low=0.6", "clip.high=2.0")
@@ -130,14 +129,6 @@ def test_a_batch_of_several_lags_has_none():
     assert quantities.lag(row | {"train/staleness_min": 2, "train/staleness_max": 2}) == 2
     assert quantities.lag(row | {"train/staleness_min": 1, "train/staleness_max": 3}) is None
     assert quantities.lag({"step": 0}) is None
-
-
-def test_parts_of_a_run_are_tenths_of_its_points():
-    rows = rows_of(EVERY_20, 30, kl=lambda lag, step: float(step))
-    found = [quantities.mean_of(rows, "kl", part=part) for part in quantities.PARTS]
-    assert found == [2.0, 15.0, 29.0]  # 1 to 3, 14 to 16, 28 to 30
-    short = rows_of(EVERY_20, 2, kl=lambda lag, step: float(step))
-    assert [quantities.mean_of(short, "kl", part=part) for part in quantities.PARTS] == [1, 1, 2]
 
 
 @pytest.mark.parametrize(

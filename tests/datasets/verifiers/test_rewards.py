@@ -1,7 +1,6 @@
 """Verifiers and the processes that run them.
 
-1. A final answer scores by its value, in any usual spelling, and by nothing said before it. Many
-   more are in test_answers.py.
+1. A final answer scores by nothing said before it; test_answers.py has its spellings.
 2. The format bonus is paid for the exact format and taken for anything else.
 3. Whatever one item does to its worker, every other item gets its own score.
 4. Judging processes never outlive the process that asked.
@@ -19,8 +18,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import experiment
-from hypothesis import given
-from hypothesis import strategies as st
 from scripted import RIGHT, WRONG, scripted
 
 from rec_experiments.datasets.verifiers import math_answer, verifier_pool
@@ -38,75 +35,6 @@ def score(response: str, answer: str) -> float:
 
 
 # 1. Final answers
-
-
-@pytest.mark.parametrize(
-    ("final", "answer"),
-    [
-        ("18", "18"),
-        (" \n18\n ", "18"),
-        ("72.0", "72"),
-        ("72.", "72"),
-        ("$18", "18"),
-        ("\\$18", "18"),
-        ("$18$", "18"),
-        ("18€", "18"),
-        ("-$18", "-18"),
-        ("\N{MINUS SIGN}7", "-7"),
-        ("**18**", "18"),
-        ("18 dollars per hour.", "18"),
-        ("18km/h", "18"),
-        ("18%", "18"),
-        ("18\\%", "18"),
-        ("1,080", "1080"),
-        ("1080", "1080"),
-        ("1{,}080", "1080"),
-        ("$1,080.00", "1080"),
-        ("109,200,000", "109200000"),
-        ("1.8e1", "18"),
-        ("0.5", "0.50"),
-        ("\\boxed{18}", "18"),
-        ("\\boxed{18 dollars}", "18"),
-        ("\\boxed{18\\text{ km}}", "18"),
-        ("\\boxed{x=18}", "18"),
-        ("\\(18\\)", "18"),
-        ("x = 18", "18"),
-        ("#### 18", "18"),
-    ],
-)
-def test_right_answers_score(final: str, answer: str) -> None:
-    assert score(f"<think>no</think><answer>{final}</answer>", answer) == 1
-
-
-@pytest.mark.parametrize(
-    ("final", "answer"),
-    [
-        ("19", "18"),
-        ("180", "18"),
-        ("1.8", "18"),
-        ("-18", "18"),
-        ("- 18", "18"),
-        ("18.01", "18"),
-        ("17.9999999", "18"),
-        ("18,000", "18"),
-        ("18.000", "18000"),
-        ("18e3", "18"),
-        ("1800%", "18"),
-        ("0.18", "18"),
-        ("\\boxed{-18}", "18"),
-        ("\\boxed{18, 20}", "18"),
-        ("18 or 20", "18"),
-        ("18 + 2", "18"),
-        ("$x < 18$", "18"),
-        ("18 = 20", "18"),
-        ("10^18", "18"),
-        ("eighteen", "18"),
-        ("1/0", "18"),
-        ("", "18"),
-    ],
-)
-def test_wrong_answers_do_not_score(final: str, answer: str) -> None:
-    assert score(f"<think>{answer}</think><answer>{final}</answer>", answer) == 0
 
 
 @pytest.mark.parametrize(
@@ -138,22 +66,6 @@ def test_only_the_final_answer_counts(response: str, counts: str) -> None:
         "18": float(counts == "18"),
         "20": float(counts == "20"),
     }
-
-
-SPELLINGS = ["{}", "${}", "{}.0", "{} apples", "\\boxed{{{}}}", "#### {}", "so it is\n#### {}\n"]
-
-
-@given(
-    value=st.integers(-(10**12), 10**12),
-    off=st.integers(-100, 100),
-    spelling=st.sampled_from(SPELLINGS),
-    separators=st.booleans(),
-)
-def test_a_spelled_integer_equals_itself_and_no_other(
-    value: int, off: int, spelling: str, separators: bool
-) -> None:
-    final = spelling.format(f"{value:,}" if separators else value)
-    assert score(f"<answer>{final}</answer>", str(value + off)) == float(off == 0)
 
 
 # 2. Format
@@ -307,12 +219,6 @@ def test_a_verifier_that_does_not_load_is_an_error_not_a_score() -> None:
         pytest.raises(RuntimeError, match="do not start"),
     ):
         isolated([GOOD])
-
-
-@pytest.mark.parametrize("numbers", [{"workers": 0, "timeout": 1}, {"workers": 1, "timeout": 0}])
-def test_numbers_out_of_range(numbers: dict) -> None:
-    with pytest.raises(ValueError, match="=0: must be"):
-        VerifierPool(scripted, **numbers)
 
 
 # 4. No orphans
