@@ -4,18 +4,26 @@ By default with a tiny random Llama whose template is SmolLM2's; with SmolLM2 it
 tests, which need `make smollm2` or the package index.
 """
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
-from conftest import assert_equal, experiment, run, timeless
+from conftest import assert_equal, experiment, resolve, run, timeless
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rec_experiments import distributed
+from rec_experiments.analysis.report import contents, page
+from rec_experiments.distributed import whole as whole_tensor
 from rec_experiments.errors import UserError
 from rec_experiments.policy import smollm2
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.runs import evaluation, export
+from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run_folder import RunFolder
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -110,14 +118,47 @@ def test_transformers_scores_the_exported_model_alike(few, whole, tmp_path):
     ids = torch.tensor([tokenizer.encode("12 + 9 = 21. The answer is 21.")])
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, ours(ids).logits, rtol=0, atol=0)
-    data = [each for each in few if each.startswith(("dataset", "eval_", "threads"))]
+    data = experiment(*few).dataset
     of_run = evaluation.evaluate(str(whole.path), 3, ["eval_samples=4"])
     of_model = evaluation.evaluate(
-        str(out), 3, ["dataset=word_problems", "dataset.min_steps=1", "dataset.max_steps=3",
-                      *data, "eval_samples=4"]
+        str(out), 3, ["dataset=word_problems", "eval_problems=2", "threads=1", "eval_samples=4",
+                      *(f"dataset.{each.name}={getattr(data, each.name)}"
+                        for each in dataclasses.fields(data)
+                        if isinstance(getattr(data, each.name), int))]
     )  # fmt: skip
     assert of_run.metrics == of_model.metrics
     assert {"eval/pass@2", "eval/pass@4"} < of_run.metrics.keys()
+
+
+def on_ranks(world, path, overrides):
+    """Rows and weights of a run on this rank."""
+    overrides = (*overrides, f"ranks={world.size}")
+    folder, config = RunFolder(path, world), resolve(*overrides)
+    folder.check(config)
+    folder.start(config, {})
+    trainer = prepare(experiment(*overrides), world=world)
+    trainer.train(folder)
+    folder._lock.close() if world.leads else None
+    state = trainer.model.state_dict()
+    return folder.metrics(), {name: whole_tensor(each) for name, each in state.items()}
+
+
+@pytest.mark.long
+def test_two_ranks_train_as_one(few, ranks, tmp_path):
+    """Metrics and weights agree up to rounding."""
+    overrides = (*few, *WAITING, "steps=1", "sampler.max_rows=2")
+    rows, weights = on_ranks(distributed.ALONE, tmp_path / "one", overrides)
+    (two_rows, two_weights), (_, others) = ranks(on_ranks, tmp_path / "two", overrides)
+    for row, two_row in zip(rows, two_rows, strict=True):
+        assert timeless(two_row) == pytest.approx(timeless(row), rel=1e-2, abs=1e-4)
+    for name, tensor in weights.items():
+        torch.testing.assert_close(two_weights[name], tensor, rtol=1e-4, atol=2e-4)
+        assert torch.equal(two_weights[name], others[name])
+
+
+def test_the_report_has_the_run(whole):
+    found = contents.gather([], None, [whole.path.parent], every_run=True)
+    assert whole.path.name in page.render(found, "today", Path())
 
 
 # The supervised start -----------------------------------------------------------------------------

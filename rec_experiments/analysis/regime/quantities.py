@@ -15,7 +15,8 @@ Array = NDArray[np.float64]
 Lags = tuple[int, int | None]  # first and last, both included; None for no last
 PARTS = ("start", "middle", "end")
 SHARE = 10  # a part is a tenth of the points of a run
-PERCENT = ("clip_fraction", "live_groups", "distinct_responses")  # shown in per cent
+LEAST_LAGS = 5  # for a slope over lags
+PERCENT = ("clip_fraction", "live_groups", "distinct_responses", "truncated")  # shown in per cent
 
 
 def lag(row: Row) -> int | None:
@@ -79,6 +80,21 @@ def windows(rows: list[Row]) -> float | None:
     """Gradient steps ÷ interval: how often the sampler's policy was updated."""
     steps = len(points(rows, "train/policy_version")[1])
     return steps / each if (each := interval(rows)) else None
+
+
+def exponents(rows: list[Row], quantity: str) -> list[float]:
+    """For each version of the sampler's policy, the exponent with which train/`quantity` grows with
+    the lag of its batches: the least-squares slope of its logarithm over that of the lag. Lag 0 and
+    values of 0 have no logarithm and are left out, and so are versions with few other lags."""
+    found = []
+    for version in dict.fromkeys(points(rows, "train/policy_version")[1]):
+        its = [row for row in rows if row.get("train/policy_version") == version]
+        values = series(its, quantity, lags_of(its))
+        positive = (values.values_I > 0) & (values.lags_I > 0)
+        lags_J, values_J = values.lags_I[positive], values.values_I[positive]
+        if len(set(lags_J)) >= LEAST_LAGS:
+            found.append(float(np.polyfit(np.log(lags_J), np.log(values_J), 1)[0]))
+    return found
 
 
 def accuracy_at_two_thirds(rows: list[Row]) -> float | None:

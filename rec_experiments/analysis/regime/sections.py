@@ -5,15 +5,18 @@ from dataclasses import dataclass
 
 from rec_experiments.analysis.regime.arms import Arm
 from rec_experiments.analysis.regime.quantities import (
+    LEAST_LAGS,
     PARTS,
     Lags,
     between,
+    exponents,
     factor,
     interval,
     spread,
     windows,
 )
 from rec_experiments.analysis.regime.ranges import Published
+from rec_experiments.analysis.results.aggregate import interval_of_mean
 
 Cell = float | tuple[float, float] | None
 Column = Callable[[Arm], Cell]
@@ -25,10 +28,16 @@ BY_LAG = {
     "log_ratio_second_moment": "mean of (log ρ)²",
     "ess": "effective sample size, share of the responses",
 }
+# Quantities for which the exponent of this growth is shown, too.
+GROWING = ("clip_fraction", "log_ratio_second_moment")
 SIDES = {"ρ > 1": "high", "ρ < 1": "low", "A > 0": "positive", "A < 0": "negative"}
 BY_PART = {
     "KL to the reference, nats": {"token": "kl", "response": "kl_response"},
     "entropy in nats per token, and gradient norm": {"entropy": "entropy", "norm": "grad_norm"},
+    "response length in tokens, and share cut at the limit, %": {
+        "length": "response_length",
+        "cut": "truncated",
+    },
 }
 
 
@@ -98,7 +107,9 @@ def _blocks(arms: list[Arm], published: list[Published]) -> Iterator[Block]:
     at_lags += [(f"lag {each}", (each, each)) for each in lags]
     yield block("runs and batches", RUNS)
     for quantity, title in BY_LAG.items():
-        yield block(title, [(h, _mean(quantity, lags=each)) for h, each in at_lags], quantity)
+        columns: list[tuple[str, Column]] = [(h, _mean(quantity, lags=a)) for h, a in at_lags]
+        columns += _growth(quantity) if quantity in GROWING and len(lags) > LEAST_LAGS else []
+        yield block(title, columns, quantity)
         if quantity == "clip_fraction":
             yield block("clipped share by side and by sign of the advantage, %", CLIPPED)
     low, high = "ratio_p01", "ratio_p99"
@@ -141,6 +152,19 @@ def _range(low: Number, high: Number) -> Column:
         return None if first is None or last is None else (first, last)
 
     return column
+
+
+def _growth(quantity: str) -> list[tuple[str, Column]]:
+    """The columns of a quantity's exponent over the lag: mean and 95 % t interval over the windows
+    of all runs."""
+
+    def of(arm: Arm) -> list[float]:
+        return [each for run in arm.runs for each in exponents(run.rows, quantity)]
+
+    return [
+        ("exponent", lambda arm: sum(found) / len(found) if (found := of(arm)) else None),
+        ("95 %", lambda arm: interval_of_mean(of(arm))),
+    ]
 
 
 def _compared(published: Published, arms: list[Arm]) -> Comparison:

@@ -146,6 +146,23 @@ def test_windows_are_steps_by_interval(made, interval, windows):
     assert quantities.windows(rows[:1]) is None
 
 
+@given(st.floats(0.2, 4), st.floats(1e-6, 10), st.integers(6, 30), st.integers(1, 3))
+def test_exponent_of_a_power_of_the_lag(power, scale, interval, count):
+    """In each window of at least five lags beside 0, the last of which may have been cut."""
+    steps = count * interval - 2
+    rows = rows_of(schedule(interval), steps, ess=lambda lag, step: scale * lag**power)
+    found = quantities.exponents(rows, "ess")
+    assert len(found) == count - (interval - 2 <= quantities.LEAST_LAGS)
+    assert found == pytest.approx([power] * len(found))
+
+
+def test_exponent_needs_positive_values_at_several_lags():
+    rows = rows_of(EVERY_20, 60, ess=lambda lag, step: max(lag - 9, 0) if step > 20 else 0.0)
+    assert len(quantities.exponents(rows, "ess")) == 2
+    assert quantities.exponents(rows_of(schedule(1, 3), 60, ess=lambda *_: 1.0), "ess") == []
+    assert quantities.exponents(rows[:1], "ess") == []
+
+
 def test_accuracy_at_two_thirds_is_read_off_the_line_of_the_last_third():
     line = [{"step": s, "eval/accuracy": 0.1 + 0.004 * s} for s in range(0, 151, 10)]
     assert quantities.accuracy_at_two_thirds(line) == pytest.approx(0.5 / 0.7)
@@ -375,8 +392,10 @@ def test_text_markdown_and_json_hold_the_same_numbers(compared):
     sections = regime.of_arms(arms_of(compared))
     [plain] = json.loads(json.dumps(tables.plain(sections)))
     block = plain["blocks"][1]
-    assert block["columns"] == ["all", *(f"lag {lag}" for lag in (0, 1, 4, 9, 14, 19))]
-    assert block["arms"]["GRPO"][1:] == pytest.approx([0, 0.1, 0.4, 0.9, 1.4, 1.9])
+    lags = (f"lag {lag}" for lag in (0, 1, 4, 9, 14, 19))
+    assert block["columns"] == ["all", *lags, "exponent", "95 %"]
+    assert block["arms"]["GRPO"][1:-1] == pytest.approx([0, 0.1, 0.4, 0.9, 1.4, 1.9, 1])
+    assert block["arms"]["GRPO"][-1] == pytest.approx([1, 1])
     beside = next(each for each in block["published"] if each["name"] == "verl, PPO 0.5B")
     assert beside["here"] == {"GRPO": {"value": pytest.approx(0.0015), "place": "inside"}}
     text, markdown = tables.text(sections), tables.markdown(sections)
@@ -384,7 +403,7 @@ def test_text_markdown_and_json_hold_the_same_numbers(compared):
     for written in (text, markdown):
         [row] = [line for line in written.splitlines() if "GRPO" in line and "1.9" in line]
         cells = row.replace("|", " ").split()
-        assert cells == ["GRPO", "0.95", "0", "0.1", "0.4", "0.9", "1.4", "1.9"]
+        assert cells == ["GRPO", "0.95", "0", "0.1", "0.4", "0.9", "1.4", "1.9", "1", "1–1"]
         assert "verl, PPO 0.5B" in written
         assert "GRPO 0.15, inside" in written
         assert "checked 22 November 2026" in written
@@ -491,7 +510,7 @@ def test_a_figures_files_hold_the_regime(figure, tmp_path):
     assert tables.text(regime.of_figure(figure)) in written
     [section] = json.loads((tmp_path / "out" / "fig3.json").read_text())["regime"]
     assert section["section"] == "the column"
-    assert section["blocks"][1]["arms"]["<wide>"][-1] == pytest.approx(1.9)
+    assert section["blocks"][1]["arms"]["<wide>"][-3] == pytest.approx(1.9)
 
 
 def test_the_report_has_the_regime_of_each_figure_collapsed(figure):
