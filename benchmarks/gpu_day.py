@@ -258,11 +258,21 @@ def judge(name: str, place: Path, tiny: bool) -> str:
     return resumed_alike(check, words, folder) if name == "deterministic" else ""
 
 
+def tidy(folder: Path) -> None:
+    """Remove what only the judgement needed: states and models would take 16 GB for each check."""
+    for each in (folder / "checkpoints", exported(folder)):
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def exported(folder: Path) -> Path:
+    """Where the model of a run is exported to."""
+    return folder.with_name(f"{folder.name}_model")
+
+
 def scored_alone(check: Check, folder: Path) -> str:
     """Why the run cannot be exported, or scored without training."""
     words = [sys.executable, "-m", "rec_experiments"]
-    out = str(folder.with_name(f"{folder.name}_model"))
-    why = run(check, [*words, "export", str(folder), out])
+    why = run(check, [*words, "export", str(folder), str(exported(folder))])
     return why or run(check, [*words, "evaluate", str(folder)])
 
 
@@ -330,6 +340,7 @@ def main() -> None:
             with Memory() as memory:
                 why = judge(name, place, options.cpu)
             seconds, found = time.perf_counter() - started, numbers(place / name)
+            tidy(place / name)
             if memory.most is not None:
                 found["memory_gb"] = memory.most
             failed |= bool(why)

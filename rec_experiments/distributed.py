@@ -9,9 +9,10 @@ all of this does nothing.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -230,6 +231,19 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that may be split among the ranks. Every rank must call it."""
     return tensor.full_tensor() if is_split(tensor) else tensor
+
+
+def digest_of(weights: Mapping[str, Tensor]) -> str:
+    """A digest of names, types, shapes and bytes of weights, which may be split among the ranks.
+    Every rank must call it."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=16)
+    for name, part in weights.items():
+        weight = whole(part).detach().cpu().contiguous()
+        digest.update(repr((name, weight.dtype, tuple(weight.shape))).encode())
+        digest.update(weight.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def split_like(live: Tensor, rows: Any) -> Any:

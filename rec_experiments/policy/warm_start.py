@@ -15,6 +15,7 @@ import torch
 import transformers
 from torch import nn
 
+from rec_experiments.distributed import digest_of
 from rec_experiments.errors import UserError
 from rec_experiments.files import cache_folder, no_link, read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
@@ -80,12 +81,8 @@ def load_warm_start(
 
 def _beginning(source: FineTuned, model: nn.Module, threads: int) -> dict[str, Any]:
     """What the start of a pretrained model depends on: not how the runs after it compute."""
-    digest = hashlib.sha256()
-    for name, weights in model.state_dict().items():
-        digest.update(f"{name} {weights.dtype} {tuple(weights.shape)}\n".encode())
-        digest.update(weights.contiguous().view(torch.uint8).numpy())
     return {
-        "weights": digest.hexdigest(),
+        "weights": digest_of(model.state_dict()),
         "threads": threads,
         "attention": source.attention,
         "warm_start": dataclasses.asdict(source.warm_start),

@@ -26,14 +26,22 @@ SOURCE = "source.json"  # next to a copied package: the commit and the diff of t
 # Recorded of every start of a run; provenance.json has everything else of the newest start only.
 OF_A_START = (
     "time", "command", "release", "commit", "diff", "left_out", "copy", "device", "cpu_capability",
-    "ranks", "data", "shared_draws",
+    "ranks", "data", "base", "shared_draws",
 )  # fmt: skip
 
 
-def collect(config: dict[str, Any], data: str) -> dict[str, Any]:
+# What a resumed run must find unchanged, by the key of its digest, and what to restore otherwise.
+UNCHANGED = {
+    "data": ("the problems of its data set", "the data"),
+    "base": ("the weights beside its adapters", "the model"),
+}
+
+
+def collect(config: dict[str, Any], data: str, base: str | None = None) -> dict[str, Any]:
     """Release, commit, uncommitted diff, package versions, device and command of this process.
 
-    config: the run's resolved configuration. data: of `data_digest`. cpu_capability: torch's
+    config: the run's resolved configuration. data: of `data_digest`. base: a digest of the weights
+    beside adapters, if there are any. cpu_capability: torch's
     instruction set; results of different instruction sets, or different numbers of ranks, differ by
     rounding. shared_draws: responses from the initial weights may come from another run of the same
     sweep, in which case time/rollout of those batches is meaningless.
@@ -54,6 +62,7 @@ def collect(config: dict[str, Any], data: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "ranks": config.get("ranks"),
         "data": data,
+        "base": base,
         "shared_draws": bool(os.environ.get(shared.FOLDER)),
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in plugins.packages()},
@@ -69,11 +78,14 @@ def data_digest(*sets: Sequence[Problem]) -> str:
     return found.hexdigest()[:16]
 
 
-def has_other_data(origin: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Whether the last start of a run was on other problems than those of `now`. A start without a
-    digest, by an older release, counts as the same."""
-    known = [start["data"] for start in starts(origin) if start.get("data")]
-    return bool(known and now.get("data")) and known[-1] != now["data"]
+def changed(origin: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """The first key of UNCHANGED whose digest `now` is not that of the run's last start. A start
+    without a digest, by an older release, counts as the same."""
+    for key in UNCHANGED:
+        known = [start[key] for start in starts(origin) if start.get(key)]
+        if known and now.get(key) not in (None, known[-1]):
+            return key
+    return None
 
 
 def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
 from rec_experiments.config.labels import run_label, tracked_name
 from rec_experiments.determinism import explained
-from rec_experiments.distributed import ALONE, World
+from rec_experiments.distributed import ALONE, World, digest_of
 from rec_experiments.errors import RESUMES, Diverged, UserError
+from rec_experiments.policy import lora
 from rec_experiments.runs import provenance
 from rec_experiments.runs.display import Reporter, draw_curves, introduce, say, summarise
 from rec_experiments.runs.prepare import prepare
@@ -50,7 +51,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         stack.enter_context(on_stop(signals.append))  # before the status becomes `running`
         stack.callback(folder.unlock)
         data = provenance.data_digest(trainer.rollouts.problems, trainer.evaluator.problems)
-        folder.start(config, provenance.collect(config, data), experiment.remake)
+        folder.start(config, provenance.collect(config, data, base_of(trainer)), experiment.remake)
         with recording_early_end(folder, reporter.note) as cleanups:
             if world.leads:  # the messages are read from files that only the first rank writes
                 for line in start_messages(experiment, folder, trainer, replaced):
@@ -72,6 +73,12 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         for line in next_steps:
             say(console, line)
     return path
+
+
+def base_of(trainer: Trainer) -> str | None:
+    """A digest of the weights beside adapters, which checkpoints do not hold; None without any."""
+    base = lora.Base.of(trainer.model)
+    return digest_of(base.weights) if base else None
 
 
 def report_finished(experiment: Experiment, folder: RunFolder, console: Console) -> None:

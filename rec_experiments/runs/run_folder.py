@@ -50,7 +50,7 @@ from rec_experiments.training.protocol import State
 LOCK_PATIENCE = 2.0  # seconds; a reader or an ending process may hold the lock briefly
 ROWS = ("metrics.jsonl", "samples.jsonl")
 TAIL = 1 << 16  # bytes; more than a row of metrics
-CONFIG, STATES, LOCK = "config.yaml", "checkpoints", ".lock"
+CONFIG, PROVENANCE, STATES, LOCK = "config.yaml", "provenance.json", "checkpoints", ".lock"
 BEFORE_CONFIG = (LOCK, "log.txt")  # files that may exist before the run's config.yaml
 OF_EVERY_RUN = {"algo", "sync", "seed", "steps"}  # keys that every config.yaml has
 MAX_LISTED = 3  # files named in an error message
@@ -77,9 +77,9 @@ class RunFolder:
 
     def provenance(self) -> dict[str, Any]:
         """Contents of provenance.json, or {} if there is none."""
-        found = read_object(self.path / "provenance.json")
+        found = read_object(self.path / PROVENANCE)
         if not provenance.is_valid(found):
-            raise unreadable(self.path / "provenance.json", "no run wrote it like this")
+            raise unreadable(self.path / PROVENANCE, "no run wrote it like this")
         return found
 
     def command(self) -> list[str]:
@@ -152,10 +152,11 @@ class RunFolder:
                 remove(left)
         if remake and self.other_releases():
             self._clear()
-        elif self._checkpoints.steps() and provenance.has_other_data(self.provenance(), now):
+        elif self._checkpoints.steps() and (key := provenance.changed(self.provenance(), now)):
+            what, restored = provenance.UNCHANGED[key]
             raise UserError(
-                f"run_dir={self.path}: the problems of its data set have changed since it started; "
-                "restore the data, or choose another run_dir"
+                f"run_dir={self.path}: {what} have changed since it started; restore {restored}, "
+                "or choose another run_dir"
             )
         origin = provenance.after(self.provenance(), now, max([0, *self._checkpoints.steps()]))
         write_atomic(
@@ -163,7 +164,7 @@ class RunFolder:
             yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
         )
         # Uncommitted changes may be confidential.
-        write_atomic(self.path / "provenance.json", _json(origin), PRIVATE)
+        write_atomic(self.path / PROVENANCE, _json(origin), PRIVATE)
         self.set_status("running")
 
     def unlock(self) -> None:

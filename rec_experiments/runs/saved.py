@@ -11,12 +11,14 @@ from omegaconf.errors import OmegaConfBaseException
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.distributed import ALONE
+from rec_experiments.distributed import ALONE, digest_of
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.policy import lora
 from rec_experiments.policy.models import Adapted, Pretrained
+from rec_experiments.runs import provenance
 from rec_experiments.runs.checkpoints import Checkpoints
-from rec_experiments.runs.run_folder import CONFIG, STATES, read_config
+from rec_experiments.runs.reading import read_object
+from rec_experiments.runs.run_folder import CONFIG, PROVENANCE, STATES, read_config
 from rec_experiments.training.protocol import State
 
 if TYPE_CHECKING:
@@ -79,7 +81,9 @@ def model_of(
     try:
         weights = state["weights"]["model"]
         if isinstance(source, Adapted):
-            model = lora.loaded(source.model(), source.lora, weights, merged)
+            base = source.model()
+            check_base(run, source, base)
+            model = lora.loaded(base, source.lora, weights, merged)
         else:
             model = source.skeleton() if isinstance(source, Pretrained) else source.model()
             model.load_state_dict(weights, assign=True)
@@ -90,6 +94,16 @@ def model_of(
         ) from error
     model.tie_weights()
     return model, state["step"]
+
+
+def check_base(run: Path, source: Adapted, base: "PreTrainedModel") -> None:
+    """Raise UserError if these are not the weights that a run's adapters were trained beside."""
+    origin, now = read_object(run / PROVENANCE), {"base": digest_of(base.state_dict())}
+    if provenance.changed(origin, now):
+        raise UserError(
+            f"model.path={source.path}: does not hold the weights that the adapters of {run} were "
+            "trained beside; restore the model"
+        )
 
 
 def read_state(folder: Path, step: int | None) -> State:

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rec_experiments.distributed import digest_of
 from rec_experiments.files import read_whole, write_with_digest
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.samplers.native import Native
@@ -75,7 +76,7 @@ class SharedDraws:
         """A digest of everything that the responses depend on."""
         sampler, model = self.sampler, self.sampler.model
         if self._weights is None:
-            self._weights = _digest_of(model.state_dict())
+            self._weights = digest_of(model.state_dict())
         depends_on = (
             self._weights,
             type(model).__name__,
@@ -95,15 +96,6 @@ class SharedDraws:
             temperature,
         )
         return hashlib.blake2b(repr(depends_on).encode(), digest_size=DIGEST_BYTES).hexdigest()
-
-
-def _digest_of(weights: Mapping[str, Tensor]) -> str:
-    """A digest of names, types, shapes and bytes."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for name, weight in weights.items():
-        digest.update(repr((name, weight.dtype, tuple(weight.shape))).encode())
-        digest.update(weight.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _pack(responses: list[list[Response]]) -> bytes:

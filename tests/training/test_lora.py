@@ -9,6 +9,7 @@
 """
 
 import copy
+import shutil
 from unittest import mock
 
 import pytest
@@ -31,6 +32,7 @@ from rec_experiments.policy import lora
 from rec_experiments.policy.models import Lora
 from rec_experiments.runs import evaluation, export, saved
 from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.run import run as train
 
 TARGETS = ["q_proj", "v_proj", "o_proj", "down_proj"]
 PLAN = Lora(rank=3, alpha=7.0, targets=TARGETS, seed=5)
@@ -189,6 +191,28 @@ def test_two_ranks(ranks, overrides, tmp_path):
     parts = [state["weights"]["model"] for _, _, state, _ in together]
     name = next(name for name in parts[0] if ".lora_A." in name)
     assert [len(part[name]) for part in parts] == [2, 2]
+
+
+def test_other_weights_beside_the_adapters_are_refused(overrides, folder, tmp_path):
+    """A checkpoint does not hold them: their digest is recorded at each start of a run."""
+    place, path = tmp_path / "model", tmp_path / "run"
+    shutil.copytree(folder, place)
+    own = [each for each in overrides if not each.startswith("model.path=")]
+    own = experiment(*own, f"model.path={place}", f"run_dir={path}", "steps=2")
+    train(own)
+    model = AutoModelForCausalLM.from_pretrained(place)
+    with torch.no_grad():
+        model.model.norm.weight[0] += 1e-3
+    model.save_pretrained(place)
+    shutil.rmtree(path / "checkpoints" / "step_00000002")
+    (path / "status.json").write_text('{"state": "running"}')
+    with pytest.raises(UserError, match="weights beside its adapters have changed since it start"):
+        train(own)
+    with pytest.raises(UserError, match="does not hold the weights that the adapters of"):
+        export.export(path, tmp_path / "out", None)
+    assert not (tmp_path / "out").exists()
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    train(own)
 
 
 def test_the_exported_folder_scores_as_the_run_said(done, tmp_path):
