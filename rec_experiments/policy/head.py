@@ -161,14 +161,17 @@ class _TokenScores(torch.autograd.Function):
         precise = torch.promote_types(weight_VD.dtype, torch.float32)
         kept_NV, ctx.kept = ctx.kept, None  # it is overwritten
         hidden_grad_ND = torch.empty_like(hidden_ND)
-        weight_grad_VD = torch.zeros_like(weight_VD, dtype=precise)
+        weight_grad_VD = None  # a frozen head has no gradient, which would be as large as its weights
+        if ctx.needs_input_grad[1]:
+            weight_grad_VD = torch.zeros_like(weight_VD, dtype=precise)
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precise)
         for rows in _chunks(len(target_N), len(weight_VD)):
             logits_grad_CV = _logits_grad(
                 rows, head, kept_NV, reference, target_N, ctx.temperature, logp_grad_N, entropy, kl
             )
             hidden_grad_ND[rows] = logits_grad_CV @ head.weight_VD
-            weight_grad_VD += logits_grad_CV.mT @ head.hidden_ND[rows]
+            if weight_grad_VD is not None:
+                weight_grad_VD += logits_grad_CV.mT @ head.hidden_ND[rows]
             if bias_grad_V is not None:
                 bias_grad_V += logits_grad_CV.sum(0)
             del logits_grad_CV  # before the next chunk's logits are computed

@@ -239,6 +239,18 @@ def test_kept_logits(kept, made, monkeypatch):
     assert all(map(torch.equal, before, after))
 
 
+def test_frozen_head():
+    """Low-rank adapters leave the head as it is: other gradients do not depend on that."""
+    hidden_ND, weight_VD = leaves_of((12, 5), (VOCABULARY, 5))
+    target_N = torch.arange(12)
+    grads = []
+    for weight in (weight_VD, weight_VD.detach()):
+        found = token_scores(Head(hidden_ND, weight, None), {}, target_N, 0.7)
+        (grad_ND,) = torch.autograd.grad(found.logp_N.sum(), [hidden_ND])
+        grads.append(grad_ND)
+    torch.testing.assert_close(*grads, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_chunked_model(family):
     """Scores and the gradient of every parameter, also of tied embeddings."""
