@@ -44,15 +44,17 @@ class Stage:
 class ReasoningGym(TextDataset):
     """Raises ValueError for a number out of range, and unless name or stages is given.
 
-    name, parameters: one data set. stages: several; with shuffle=false, training follows their
-    order. Evaluation uses problems of all. data_seed: of the problems, independent of the run's
-    seed. train_problems, eval_problems: numbers to generate, divided equally between the stages.
-    answer_tag: the verifier gets the text within the last pair of these tags; null for the whole
-    response.
+    name, parameters: one data set. levels: of the package's curriculum for it, a stage for each;
+    parameters override what a level sets. stages: several data sets. With shuffle=false, training
+    follows the order of stages. Evaluation uses problems of all. data_seed: of the problems,
+    independent of the run's seed. train_problems, eval_problems: numbers to generate, divided
+    equally between the stages. answer_tag: the verifier gets the text within the last pair of these
+    tags; null for the whole response.
     """
 
     name: str | None
     parameters: dict[str, Any]
+    levels: list[int] | None
     stages: list[Stage] | None
     data_seed: int
     train_problems: int
@@ -66,11 +68,13 @@ class ReasoningGym(TextDataset):
                 f"name={self.name or 'null'}: must be a data set of reasoning-gym, such as lcm, "
                 "or null if there are stages"
             )
-        if self.stages is not None and (self.parameters or not self.stages):
+        if self.stages is not None and (self.parameters or self.levels or not self.stages):
             raise ValueError("stages: must be at least one, each with its own parameters")
+        if self.levels is not None and not self.levels:
+            raise ValueError("levels=[]: must be at least one, or null for no curriculum")
         check_range(self, "data_seed", least=0, below=1 << 31)
         for key in ("train_problems", "eval_problems"):
-            if getattr(self, key) < len(self._stages()):
+            if getattr(self, key) < len(self.stages or self.levels or [self.name]):
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least one of each stage")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
@@ -97,8 +101,9 @@ class ReasoningGym(TextDataset):
         return ["reasoning_gym"]
 
     def describe(self) -> str:
-        names = dict.fromkeys(stage.name for stage in self._stages())
-        return f"{', '.join(names)} of reasoning-gym"
+        names = dict.fromkeys(stage.name for stage in self.stages or []) or [self.name]
+        levels = f", levels {', '.join(map(str, self.levels))}" if self.levels else ""
+        return f"{', '.join(map(str, names))} of reasoning-gym{levels}"
 
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int
@@ -109,7 +114,8 @@ class ReasoningGym(TextDataset):
         if self.stages is not None:
             return self.stages
         assert self.name is not None  # see __post_init__
-        return [Stage(name=self.name, parameters=self.parameters)]
+        levels = [{}] if self.levels is None else [_of_level(self.name, n) for n in self.levels]
+        return [Stage(name=self.name, parameters={**each, **self.parameters}) for each in levels]
 
     def _splits(self, number: int) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems of a stage."""
@@ -167,6 +173,30 @@ def share(total: int, number: int, parts: int) -> int:
 
 def _fingerprint(entry: Mapping[str, Any]) -> int:
     return zlib.crc32(f"{entry['question']}\n{entry['answer']}".encode())
+
+
+@functools.cache
+def _of_level(name: str, level: int) -> dict[str, Any]:
+    """The parameters of a level of the package's curriculum for a data set.
+
+    Raises UserError if there is no such curriculum or level.
+    """
+    from reasoning_gym.factory import CURRICULA, create_curriculum
+
+    if name not in CURRICULA:
+        raise UserError(
+            f"dataset.levels: reasoning-gym has no curriculum for {name}; it has one for: "
+            f"{', '.join(sorted(CURRICULA.keys() - {*NONDETERMINISTIC}))}"
+        )
+    curriculum = create_curriculum(name)
+    highest = max(len(attribute.levels) for attribute in curriculum.attributes.values()) - 1
+    if not 0 <= level <= highest:
+        raise UserError(f"dataset.levels: {level} must be from 0 to {highest}, those of {name}")
+    curriculum.set_global_level(level)
+    configured = vars(curriculum.generate_configuration())
+    fields = ("field_name", "lower_field_name", "upper_field_name")
+    keys = [vars(each).get(field) for each in curriculum.attributes.values() for field in fields]
+    return {key: configured[key] for key in keys if key}
 
 
 @functools.lru_cache(maxsize=64)

@@ -47,6 +47,23 @@ def test_no_question_is_on_both_sides():
     assert len(evaluation) == gym.eval_problems
 
 
+def test_levels_of_a_curriculum_are_stages():
+    gym = experiment(*WORDS, "dataset.name=chain_sum", "dataset.levels=[0,3]").dataset
+    train, _ = gym.load()
+    terms = [question.count("+") + question.count("-") + 1 for question in questions(train)]
+    assert {*terms[:12]} == {2}
+    assert max(terms[12:]) > 2
+    assert gym.describe() == "chain_sum of reasoning-gym, levels 0, 3"
+    for problem in train:
+        assert gym.verify(problem.solution, problem.answer).accuracy == 1
+    fixed = experiment(
+        *WORDS, "dataset.name=chain_sum", "dataset.levels=[0,3]", "+dataset.parameters.max_terms=2"
+    ).dataset
+    assert {
+        question.count("+") + question.count("-") for question in questions(fixed.load()[0])
+    } == {1}
+
+
 def test_problems_depend_on_the_seed_alone():
     script = (
         "import sys; from rec_experiments import Experiment;"
@@ -147,6 +164,9 @@ def test_a_changed_item_is_not_scored():
         (["dataset.name=word_ladder"], "and generate the same items in each process; allowed: ab,"),
         (["dataset.name=lcm", "dataset.data_seed=-1"], "dataset.data_seed=-1: must be at least 0"),
         (["dataset.name=lcm", "dataset.eval_problems=0"], "eval_problems=0: must be at least one"),
+        (["dataset.name=lcm", "dataset.levels=[]"], "levels=[]: must be at least one, or null"),
+        (["dataset.name=lcm", "dataset.levels=[99]"], "dataset.levels: 99 must be from 0 to "),
+        (["dataset.name=acre", "dataset.levels=[0]"], "reasoning-gym has no curriculum for acre;"),
         (["dataset=reasoning_gym_stages", "dataset.name=lcm"], "dataset.name=lcm: must be a data"),
         (["dataset=reasoning_gym_stages", "dataset.stages=[]"], "dataset.stages: must be at least"),
     ],

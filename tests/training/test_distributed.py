@@ -179,10 +179,13 @@ SHAPES = {
         "updates=slow_fast", "updates.epochs=3", "updates.window=2", "updates.threshold=0.9",
         "clip=one_side", "weight=importance",
     ),
+    "in flight": (
+        "sync=in_flight", "sync.interval=1", "sync.tokens=5", "sync.late=drop", "sync.max_age=3",
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", ["one update a batch", "a moving average", "sfpo"])
+@pytest.mark.parametrize("shape", ["one update a batch", "a moving average", "sfpo", "in flight"])
 def test_ten_steps_of_two_ranks(ranks, tmp_path, shape):
     """Same responses, metrics and weights, up to float32 rounding."""
     overrides = ("steps=10", "sync.interval=3", "sync.offset=1", "micro_batch_size=3",

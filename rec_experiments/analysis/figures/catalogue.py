@@ -26,7 +26,7 @@ def usual() -> list[str]:
 
 
 def draw(data: FigureData, window: int) -> "Drawing":
-    """The figure of a sweep. window: steps in the running average of the training reward."""
+    """The figure of a sweep. window: steps in the running averages, of `curves.SMOOTHED`."""
     from rec_experiments.analysis.figures import maps, render  # matplotlib is slow
 
     others = {"map": maps.draw, "stability": maps.draw_stability}

@@ -26,6 +26,8 @@ EMPTY = "0.9"  # cells without runs
 CELL, NARROW = (0.5, 0.34), (0.25, 0.21)  # inches of a cell with and without a number
 MARGINS = (0.35, 0.3)  # inches around a panel
 OUTER = (0.7, 0.75)  # inches for the labels of the outer panels
+DARK = 0.75  # of the largest colour, from which on numbers are white
+LETTER = 0.06  # inches of the names of arms
 WIDEST = 12.5  # inches of all panels side by side
 BAR = 0.9  # inches of the colour bar
 LEAST = 0.05  # an on-policy gain below it has no share that could be kept
@@ -65,7 +67,7 @@ def draw(data: FigureData) -> Drawing:
         }
         colors = {cell: float(np.mean(gains)) for cell, gains in chosen.items() if gains}
         _paint(axes, colors, rows, columns, norm)
-        _write(axes, chosen, rows, columns)
+        _write(axes, chosen, rows, columns, limit)
         axes.set_title(_panel_title(keys["panels"], panel), fontsize=8.5)
     title = f"gain against {base}" if base else "gain"
     label = title if base else "mean accuracy of the second half − initial"
@@ -154,11 +156,12 @@ def _grid(
     """A page with a grid of panels, and a part for the colour bar. shape: the number of panels, and
     of columns and rows in each; cell: width and height in inches."""
     panels, columns, rows = shape
+    labels = OUTER[0] + (LETTER * max(map(len, data.arms)) if down == "arm" else 0.0)
     width, height = cell[0] * columns + MARGINS[0], cell[1] * rows + MARGINS[1]
-    fit = max(1, min(panels, int((WIDEST - OUTER[0]) / width)))
+    fit = max(1, min(panels, int((WIDEST - labels) / width)))
     lines = -(-panels // fit)
     side_by_side = -(-panels // lines)
-    size = (width * side_by_side + OUTER[0], height * lines + OUTER[1])
+    size = (width * side_by_side + labels, height * lines + OUTER[1])
     caption = " ".join([data.caption, *unfinished(data)])
     figure, place = page(size[0] + BAR, size[1], data.title, [], caption)
     left, right = place.subfigures(1, 2, squeeze=False, width_ratios=(size[0], BAR))[0]
@@ -191,13 +194,14 @@ def _tick(value: Any) -> str:
 
 
 def _write(
-    axes: Axes, cells_of: dict[tuple[Any, Any], list[float]], rows: list[Any], columns: list[Any]
+    axes: Axes, cells_of: dict[Cell, list[float]], rows: list[Any], columns: list[Any], limit: float
 ) -> None:
     for (row, column), gains in cells_of.items():
         if gains:
+            mean = float(np.mean(gains))
             axes.text(
-                columns.index(column), rows.index(row), f"{np.mean(gains):+.2f}",
-                ha="center", va="center", fontsize=7,
+                columns.index(column), rows.index(row), f"{mean:+.2f}", ha="center", va="center",
+                color="white" if abs(mean) > DARK * limit else "black", fontsize=7,
             )  # fmt: skip
 
 

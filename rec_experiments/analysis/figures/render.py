@@ -106,7 +106,7 @@ def legend_columns(width: float, labels: Sequence[str]) -> int:
 def draw(data: FigureData, window: int) -> Drawing:
     """A figure of curves with a row per metric and a column per schedule, as in the paper.
 
-    window: steps in the running average of the training reward.
+    window: steps in the running averages, of `curves.SMOOTHED`.
     """
     looks = style.looks(data.arms)
     drawn = {run.arm for run in data.runs if run.rows}
@@ -233,8 +233,9 @@ def _reading(data: FigureData, window: int) -> list[str]:
             f"Lines and bands: mean and {100 * CONFIDENCE:.0f} % t interval over {count} seeds, at "
             "the steps that all of them have."
         )
-    if window > 1 and any(panel.metric in SMOOTHED for panel in data.panels):
-        notes.append(f"Training reward: running average of {window} steps.")
+    smoothed = " and ".join(panel.label for panel in data.panels if panel.metric in SMOOTHED)
+    if window > 1 and smoothed:
+        notes.append(f"{smoothed[0].upper()}{smoothed[1:]}: running average of {window} steps.")
     if any(panel.log for panel in data.panels):
         notes.append("Logarithmic axes show no zeros, and no band that reaches zero.")
     return [*notes, *unfinished(data)]

@@ -2,9 +2,9 @@
 
 The file is a table that pandas reads by itself (`pandas.read_csv(FILE)`): one row per evaluation of
 a finished run. `run` is the name of the run folder, `overrides` what its command line set, and
-`release` that of the package. `eval/accuracy` is the evaluation; every train/ column is the mean
-over the gradient steps since the previous evaluation, and so has no value at step 0. Numbers have
-DIGITS significant digits.
+`release` that of the package. eval/ columns are evaluations; every train/ column is the mean over
+the gradient steps since the previous evaluation, and so has no value at step 0. A metric has a
+column if some run has it. Numbers have DIGITS significant digits.
 
 Every command that reads run folders (`runs=`) also reads such a file.
 """
@@ -25,9 +25,12 @@ from rec_experiments.files import ARCHIVE
 from rec_experiments.runs.run_folder import RunFolder
 
 EVALUATION = "eval/accuracy"
-AVERAGED = ("train/reward", "train/kl", "train/clip_fraction", "train/log_ratio_second_moment")
-METRICS = (EVALUATION, *AVERAGED)
-COLUMNS = ["run", "overrides", "release", "step", *METRICS]
+EVALUATED = (EVALUATION, "eval/response_length")
+AVERAGED = (
+    "train/reward", "train/kl", "train/clip_fraction", "train/log_ratio_second_moment",
+    "train/mismatch", "train/mismatch_max", "train/late", "train/late_accuracy",
+)  # fmt: skip
+COLUMNS = ["run", "overrides", "release", "step"]  # the first ones; the others are metrics
 DIGITS = 4
 OF_A_MACHINE = ("output_dir=", "run_dir=", "hydra.")  # overrides that say nothing of the experiment
 Lines = list[dict[str, str]]  # of one run
@@ -47,8 +50,12 @@ def archived(places: Iterable[Path]) -> tuple[bytes, int]:
     for place in places:
         found = _runs(place) if is_archive(place) else dict(_runs_in_folder(place))
         runs = {**found, **runs}
+    measured = {name for lines in runs.values() for line in lines for name in line if line[name]}
+    metrics = [name for name in (*EVALUATED, *AVERAGED) if name in measured]
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(
+        text, [*COLUMNS, *metrics], restval="", extrasaction="ignore", lineterminator="\n"
+    )
     writer.writeheader()
     for name in sorted(runs):
         writer.writerows(runs[name])
@@ -73,17 +80,19 @@ def _overrides(provenance: Row) -> str:
 
 def _lines(run: Run, overrides: str) -> Iterator[dict[str, str]]:
     newest = max((release for release in run.releases if release is not None), default=None)
-    steps, values = points(run.rows, EVALUATION)
+    steps, _ = points(run.rows, EVALUATION)
+    evaluated = {metric: dict(zip(*points(run.rows, metric), strict=True)) for metric in EVALUATED}
     series = {metric: points(run.rows, metric) for metric in AVERAGED}
     before = 0
-    for step, value in zip(steps, values, strict=True):
+    for step in steps:
+        values = {metric: evaluated[metric].get(step) for metric in EVALUATED}
         means = {metric: _mean(*series[metric], before, step) for metric in AVERAGED}
         yield {
             "run": run.path.name,
             "overrides": overrides,
             "release": _written(newest),
             "step": str(step),
-            **{metric: _written(number) for metric, number in {EVALUATION: value, **means}.items()},
+            **{metric: _written(number) for metric, number in {**values, **means}.items()},
         }
         before = step
 
@@ -112,7 +121,7 @@ def read_archived(arm: str, column: str, seed: int, path: Path) -> Run:
 
 
 def _row(line: dict[str, str]) -> Row:
-    measured = {metric: float(line[metric]) for metric in METRICS if line[metric]}
+    measured = {name: float(line[name]) for name in line if name not in COLUMNS and line[name]}
     return {"step": int(line["step"]), **measured}
 
 
@@ -125,8 +134,8 @@ def _read(file: Path, changed: int) -> dict[str, Lines]:
     """changed: time of the last change of the file, as the cache's key."""
     try:
         reader = csv.DictReader(io.StringIO(lzma.decompress(file.read_bytes()).decode()))
-        if reader.fieldnames != COLUMNS:
-            raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+        if list(reader.fieldnames or [])[: len(COLUMNS)] != COLUMNS:
+            raise ValueError(f"its first columns are not {', '.join(COLUMNS)}")
         return {name: list(lines) for name, lines in groupby(reader, lambda line: line["run"])}
     except (OSError, ValueError, lzma.LZMAError) as error:
         raise UserError(f"{file}: is no archive of runs ({first_line(error)})") from None

@@ -78,6 +78,22 @@ def test_archives_can_be_joined(folder):
     assert content == file.read_bytes()
 
 
+def test_archive_has_a_column_for_each_metric_that_some_run_has(folder):
+    plain, _ = written(folder)
+    assert "train/mismatch" not in pandas.read_csv(plain)
+    rows = [{**row, "train/mismatch": 0.01 * row["step"]} for row in rows_of("GRPO", 3)]
+    path = write_run(folder / "more" / "run3", rows, "done")
+    (path / "provenance.json").write_text(json.dumps({"command": [], "release": 12}))
+    joined, runs = written(folder, plain, folder / "more")
+    assert runs == 3
+    mismatch = pandas.read_csv(joined).set_index(["run", "step"])["train/mismatch"]
+    assert mismatch["run3", 20] == pytest.approx(0.01 * (11 + 20) / 2, rel=1e-3)
+    assert mismatch["run1"].isna().all()
+    last = archive.read_archived("GRPO", "offline", 3, joined / "run3").rows[-1]
+    assert last["train/mismatch"] == pytest.approx(0.355, rel=1e-3)
+    assert "train/mismatch" not in archive.read_archived("GRPO", "", 1, joined / "run1").rows[-1]
+
+
 def test_archive_is_the_same_bytes_each_time(folder):
     assert archive.archived([folder])[0] == archive.archived([folder])[0]
 
