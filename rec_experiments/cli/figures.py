@@ -42,7 +42,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
     parser.add_argument(
         "--smooth", type=number_between(1, inf), default=WINDOW, metavar="STEPS",
-        help="window of the running average of the training reward and of the accuracy of late responses; default: %(default)s",
+        help="window of the running averages of training rewards and of the accuracy of late "
+        "responses; default: %(default)s",
     )  # fmt: skip
     parser.add_overrides(OVERRIDES)
 
