@@ -161,7 +161,8 @@ class _TokenScores(torch.autograd.Function):
         precise = torch.promote_types(weight_VD.dtype, torch.float32)
         kept_NV, ctx.kept = ctx.kept, None  # it is overwritten
         hidden_grad_ND = torch.empty_like(hidden_ND)
-        weight_grad_VD = None  # a frozen head has no gradient, which would be as large as its weights
+        # A frozen head, as beside adapters, needs no gradient, which is as large as its weights.
+        weight_grad_VD = None
         if ctx.needs_input_grad[1]:
             weight_grad_VD = torch.zeros_like(weight_VD, dtype=precise)
         bias_grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precise)
