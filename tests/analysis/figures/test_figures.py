@@ -360,6 +360,16 @@ def test_a_figure_with_runs_is_written(two_sweeps, tmp_path, capsys):
     assert len(list(out.iterdir())) == 5
 
 
+def test_a_choice_of_arms_does_not_reach_the_claims(two_sweeps, tmp_path, monkeypatch):
+    """A claim may compare arms of another figure, which would refuse the choice."""
+    given = []
+    monkeypatch.setattr(
+        figures_command.claims, "about", lambda *arguments: given.extend(arguments[4]) or []
+    )
+    run_command("figures", *["fig3", f"out={tmp_path}/out", "hydra.sweeper.only=[GRPO]", "seed=0"])
+    assert given == ["seed=0"]
+
+
 def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
     moved = tmp_path / "moved"
     two_sweeps.rename(moved)
