@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ DARK = 0.75  # of the largest colour, from which on numbers are white
 LETTER = 0.06  # inches of the names of arms
 WIDEST = 12.5  # inches of all panels side by side
 BAR = 0.9  # inches of the colour bar
+LABEL = 26  # letters in a line of the colour bar's label
 LEAST = 0.05  # an on-policy gain below it has no share that could be kept
 NAMES = {
     "optimizer.learning_rate": "learning rate",
@@ -253,5 +255,5 @@ def _panel_title(keys: list[str], panel: tuple[Any, ...]) -> str:
 def _color_bar(figure: Any, place: Any, norm: Any, label: str) -> None:
     axes = place.add_axes((0.1, 0.2, 0.2, 0.6))
     bar = figure.colorbar(ScalarMappable(norm, COLORS), cax=axes)
-    bar.set_label(label, fontsize=8)
+    bar.set_label(textwrap.fill(label, LABEL), fontsize=8)
     bar.ax.tick_params(labelsize=7)
