@@ -30,7 +30,7 @@ OUTER = (0.7, 0.75)  # inches for the labels of the outer panels
 DARK = 0.75  # of the largest colour, from which on numbers are white
 LETTER = 0.06  # inches of the names of arms
 WIDEST = 12.5  # inches of all panels side by side
-BAR = 0.9  # inches of the colour bar
+BAR = 1.05  # inches of the colour bar
 LABEL = 26  # letters in a line of the colour bar's label
 LEAST = 0.05  # an on-policy gain below it has no share that could be kept
 NAMES = {
@@ -141,7 +141,10 @@ def _keys(data: FigureData) -> dict[str, list[str]]:
 
 
 def _values(table: pandas.DataFrame, keys: list[str]) -> list[tuple[Any, ...]]:
-    return list(table[keys].drop_duplicates().itertuples(index=False, name=None))
+    """The values of these keys in order of appearance, with equal first values side by side."""
+    found = list(table[keys].drop_duplicates().itertuples(index=False, name=None))
+    first = list(dict.fromkeys(value for value, *_ in found))
+    return sorted(found, key=lambda values: first.index(values[0]))
 
 
 def _axis(table: pandas.DataFrame, key: str) -> list[Any]:

@@ -219,14 +219,19 @@ def remarks(data: FigureData) -> list[str]:
         )
     if data.partial:
         found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
-    seeds: dict[str, list[str]] = {}
+    missing: dict[str, list[int]] = {}
     for run in data.missing:
-        seeds.setdefault(run.cell, []).append(str(run.seed))
-    if seeds:
-        found.append(
-            "Missing: " + _names(f"{cell}, seed {', '.join(each)}" for cell, each in seeds.items())
-        )
+        missing.setdefault(run.cell, []).append(run.seed)
+    if missing:
+        found.append("Missing: " + _names(map(_missing, missing, missing.values())))
     return found + duplicates(data.runs)
+
+
+def _missing(cell: str, seeds: list[int]) -> str:
+    """A column of a map holds several runs of one seed."""
+    different = dict.fromkeys(seeds)
+    runs = f" ({len(seeds)} runs)" if len(seeds) > len(different) else ""
+    return f"{cell}, seed {', '.join(map(str, different))}{runs}"
 
 
 def duplicates(runs: Iterable[Run]) -> list[str]:
