@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from rec_experiments.types import Piece, check_range
+from rec_experiments.types import Piece, within
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,12 +38,9 @@ class MaskTruncated(Piece):
 
 @dataclass(kw_only=True)
 class PenaliseTruncated(Piece):
-    """Subtracts `penalty` from its reward. Raises ValueError unless penalty ≥ 0."""
+    """Subtracts `penalty` from its reward."""
 
-    penalty: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "penalty", least=0)
+    penalty: float = field(metadata=within(least=0))
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B - self.penalty * (~finished_B), finished_B.new_ones(finished_B.shape)

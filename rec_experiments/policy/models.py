@@ -2,14 +2,14 @@
 
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import cache_folder
-from rec_experiments.types import Piece, check_choice, check_range
+from rec_experiments.types import Piece, check_range, one_of, within
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -54,23 +54,21 @@ class Tiny(Piece):
     initial weights. context: tokens of prompt and response together.
     """
 
-    hidden_size: int
-    layers: int
-    heads: int
-    intermediate_size: int
-    init_std: float
-    context: int
+    hidden_size: int = field(metadata=within(least=1))
+    layers: int = field(metadata=within(least=1))
+    heads: int = field(metadata=within(least=1))
+    intermediate_size: int = field(metadata=within(least=1))
+    init_std: float = field(metadata=within(above=0))
+    context: int = field(metadata=within(least=1))
     warm_start: WarmStart
     compute_dtype: ClassVar[str] = "float32"  # no other is of use at this size
 
     def __post_init__(self) -> None:
-        sizes = ("hidden_size", "layers", "heads", "intermediate_size", "context")
-        check_range(self, *sizes, least=1)
+        super().__post_init__()
         if self.hidden_size % (2 * self.heads):
             raise ValueError(
                 f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
             )
-        check_range(self, "init_std", above=0)
         check_warm_start(self)
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
@@ -116,18 +114,16 @@ class Pretrained(Piece):
     """
 
     path: str
-    dtype: str
-    compute_dtype: str
-    attention: str
+    dtype: str = field(metadata=one_of(DTYPES))
+    compute_dtype: str = field(metadata=one_of(DTYPES))
+    attention: str = field(metadata=one_of(ATTENTIONS))
     gradient_checkpointing: bool
     packed: bool
     shared_prompts: bool
     compile_layers: bool
 
     def __post_init__(self) -> None:
-        check_choice(self, "dtype", DTYPES)
-        check_choice(self, "compute_dtype", DTYPES)
-        check_choice(self, "attention", ATTENTIONS)
+        super().__post_init__()
         if self.attention.startswith("flash") and {self.dtype, self.compute_dtype} == {"float32"}:
             raise ValueError(
                 f"attention={self.attention}: needs compute_dtype=bfloat16; in float32 use sdpa"
