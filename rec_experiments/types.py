@@ -40,7 +40,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+
+    Tensor = torch.Tensor
+else:  # torch takes seconds to import, and many commands do not need it
+    Tensor = Any
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 

@@ -1,18 +1,13 @@
 """The advantage of each response within its group. Inputs and outputs are float64, B rows."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
 from rec_experiments.errors import UserError
-from rec_experiments.types import Needs, Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import Needs, Piece, Tensor, within
 
 
 class Advantage(Protocol):

@@ -1,16 +1,11 @@
 """Clips whose mask depends on the whole mini-batch: M2PO and BAPO."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor, outward
-from rec_experiments.types import LossInput, Needs, Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
 DIGITS = 9  # of a bound that repeated steps have moved; the rest is rounding
 

@@ -1,17 +1,12 @@
 """The off-policy gradient of the best of k responses (arXiv 2510.23393, Section 3.3)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rec_experiments.algo.advantages import sum_of_later
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
 
 @dataclass(kw_only=True)

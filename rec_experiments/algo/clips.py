@@ -4,16 +4,11 @@ A clip maps log-ratios to a mask, so it is exact at ρ = 0 and never overflows. 
 null means no bound. A token whose advantage is 0 has no gradient and counts as kept.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from rec_experiments.types import LossInput, Needs, Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
 
 class Clip(Protocol):

@@ -6,18 +6,13 @@ that the sampler reported. With a correction, ρ is relative to the trainer's pr
 accounts for the rest.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from rec_experiments.algo.clips import binary_kl
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, check_range, one_of, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, check_range, one_of, within
 
 WEIGHTS = ("one", "token", "product")
 MEASURES = ("token", "product", "mean", "k3", "binary_kl")

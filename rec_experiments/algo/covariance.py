@@ -5,17 +5,12 @@ A token's share of it is (A − Ā)(log π_θ − mean log π_θ), means over th
 mini-batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rec_experiments import rng
 from rec_experiments.algo.clips import OneSide
-from rec_experiments.types import LossInput, Needs, Piece, check_range, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, check_range, within
 
 
 @dataclass(kw_only=True)

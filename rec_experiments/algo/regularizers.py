@@ -1,17 +1,12 @@
 """Extra loss added to the surrogate, outside its mask (Section 4.2). B x T per-token terms."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from rec_experiments.algo.groups import group_size, group_sum
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
 
 class Regularizer(Protocol):

@@ -1,16 +1,10 @@
 """Clips that decide about a token by the whole response that it is in."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rec_experiments.algo.clips import OneSide, outward, total_variation
-from rec_experiments.types import LossInput, Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Piece, Tensor, within
 
 
 @dataclass(kw_only=True)

@@ -1,14 +1,9 @@
 """How responses that were cut at the length limit are treated."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from rec_experiments.types import Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import Piece, Tensor, within
 
 
 class Truncation(Protocol):

@@ -3,16 +3,11 @@
 An objective J(ρ) has the gradient ρ J'(ρ) ∇log π_θ. The factor ρ J'(ρ) is the weight, a constant.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from rec_experiments.types import LossInput, Piece, within
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Piece, Tensor, within
 
 # No step survives a weight of exp(20), and products with it stay finite in float32.
 MAX_LOG_WEIGHT = 20.0

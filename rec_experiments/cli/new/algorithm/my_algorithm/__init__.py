@@ -1,14 +1,8 @@
 """MyAlgorithm: policy gradients with a capped importance weight."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from rec_experiments.types import LossInput, Piece, within
-
-if TYPE_CHECKING:  # every command imports this module: import slow packages late
-    from torch import Tensor
+from rec_experiments.types import LossInput, Piece, Tensor, within
 
 
 @dataclass(kw_only=True)
