@@ -33,7 +33,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -102,11 +102,16 @@ def one_of(allowed: Sequence[str], hint: str = "") -> dict[str, Any]:
     return {"check": functools.partial(check_choice, allowed=allowed, hint=hint)}
 
 
-def check_fields(piece: Any) -> None:
-    """Raise ValueError for a field outside what its metadata allows."""
-    for each in fields(piece):
+def check_fields(piece: Any, inside: str = "") -> None:
+    """Raise ValueError for a field outside what its metadata allows. inside: the name of a field,
+    whose fields are checked; those of another piece are not, as it checks them itself."""
+    owner = getattr(piece, inside) if inside else piece
+    for each in fields(owner):
         if check := each.metadata.get("check"):
-            check(piece, each.name)
+            check(piece, f"{inside}.{each.name}".lstrip("."))
+        value = getattr(owner, each.name)
+        if is_dataclass(value) and not isinstance(value, Piece):
+            check_fields(piece, each.name)
 
 
 @dataclass(kw_only=True)
@@ -158,7 +163,7 @@ def check_range(
 
 def check_choice(piece: object, name: str, allowed: Sequence[str], hint: str = "") -> None:
     """Raise ValueError unless this field is one of the allowed words; None passes."""
-    value = getattr(piece, name)
+    value = attrgetter(name)(piece)
     if value is not None and value not in allowed:
         raise ValueError(f"{name}={value}: must be one of {', '.join(allowed)}{hint}")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import cache_folder
-from rec_experiments.types import Piece, check_range, one_of, within
+from rec_experiments.types import Piece, one_of, within
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-# No float16: small gradients would become 0 without loss scaling.
 CACHE = "cache"
+# No float16: small gradients would become 0 without loss scaling.
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{n}" for n in (2, 3, 4)))
 PLAIN_TEMPLATE = (
@@ -32,18 +32,10 @@ class WarmStart:
     seed: of random weights, demonstrations and their order; runs with other seeds share it.
     """
 
-    steps: int
-    batch_size: int
-    learning_rate: float
-    seed: int
-
-
-def check_warm_start(model: "Tiny | FineTuned") -> None:
-    """Raise ValueError for a warm start whose values are out of range."""
-    check_range(model, "warm_start.learning_rate", above=0)
-    check_range(model, "warm_start.steps", least=0)
-    check_range(model, "warm_start.batch_size", least=1)
-    check_range(model, "warm_start.seed", least=0, below=2**63)
+    steps: int = field(metadata=within(least=0))
+    batch_size: int = field(metadata=within(least=1))
+    learning_rate: float = field(metadata=within(above=0))
+    seed: int = field(metadata=within(least=0, below=2**63))
 
 
 @dataclass(kw_only=True)
@@ -69,7 +61,6 @@ class Tiny(Piece):
             raise ValueError(
                 f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
             )
-        check_warm_start(self)
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         return byte_tokenizer()
@@ -219,10 +210,6 @@ class FineTuned(Pretrained):
 
     warm_start: WarmStart
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_warm_start(self)
-
     def describe(self) -> str:
         return f"{super().describe()}, after {self.warm_start.steps} supervised steps"
 
@@ -231,10 +218,10 @@ class FineTuned(Pretrained):
 class Lora:
     """Low-rank adapters; conf/adapter/lora.yaml explains the values."""
 
-    rank: int
-    alpha: float
+    rank: int = field(metadata=within(least=1))
+    alpha: float = field(metadata=within(above=0))
     targets: list[str]
-    seed: int
+    seed: int = field(metadata=within(least=0, below=2**63))
 
 
 @dataclass(kw_only=True)
@@ -245,9 +232,6 @@ class Adapted(Pretrained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "lora.rank", least=1)
-        check_range(self, "lora.alpha", above=0)
-        check_range(self, "lora.seed", least=0, below=2**63)
         if not self.lora.targets:
             raise ValueError("lora.targets=[]: must name at least one kind of layer, as q_proj")
 
