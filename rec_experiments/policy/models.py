@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rec_experiments.datasets import hub
+from rec_experiments import files
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import cache_folder
 from rec_experiments.types import Piece, one_of, within
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class Pretrained(Piece):
     def place(self) -> str:
         """The path, where `cache:NAME` stands for a folder that a command put into the cache."""
         scheme, _, name = self.path.partition(":")
-        return str(cache_folder() / name) if scheme == CACHE else self.path
+        return str(files.cache_folder() / name) if scheme == CACHE else self.path
 
     def _load(self, auto: Any, **options: Any) -> Any:
         from safetensors import SafetensorError
@@ -193,7 +192,7 @@ class Pretrained(Piece):
         if not sys.stderr.isatty():
             logging.disable_progress_bar()  # it fills log files
         if not _is_local(self.path):
-            hub.silence()  # one question to the hub instead of many
+            files.hub_silence()  # one question to the hub instead of many
         try:
             return auto.from_pretrained(self.place, **options)
         except (OSError, ValueError, SafetensorError) as error:
@@ -262,8 +261,8 @@ def _advice(path: str, error: Exception) -> str:
         )
     return (
         "no such folder, and it cannot be fetched from the hub "
-        f"({hub.silence() or first_line(error)}); run `hf download {path} --local-dir FOLDER` "
-        "on a machine with network access, and give the folder"
+        f"({files.hub_silence() or first_line(error)}); run `hf download {path} --local-dir "
+        "FOLDER` on a machine with network access, and give the folder"
     )
 
 
