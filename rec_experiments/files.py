@@ -1,27 +1,30 @@
-"""Files that are written completely or not at all, and checked when they are read."""
+"""Files that are written completely or not at all, and checked when they are read, and whether the
+Hugging Face hub can be asked for others.
+"""
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, first_line
 
 Row = dict[str, Any]  # one line of a JSON Lines file; it has a `step`
 
 PARTIAL = ".*.partial"  # pattern of the names of files that are being written
 PRIVATE = 0o600  # mode of a file that only its owner may read
-
-
 ARCHIVE = ".csv.xz"  # suffix of an archive of runs (analysis/results/archive.py)
+HUB_PATIENCE = 5.0  # seconds to connect, and to get the first byte
 
 
 def cache_folder() -> Path:
@@ -216,3 +219,28 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@functools.cache
+def hub_silence() -> str:
+    """Why the Hugging Face hub cannot be asked, or "" if it answers.
+
+    A process asks only once, because libraries retry a silent hub for half a minute per file. If it
+    does not answer, this process and its children use only what was fetched before.
+    """
+    from huggingface_hub import constants, get_session, is_offline_mode
+
+    if is_offline_mode():
+        return "HF_HUB_OFFLINE is set, and it has not been fetched before"
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_PATIENCE)
+    except Exception as error:  # of the hub's HTTP library, whichever that is
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        constants.HF_HUB_OFFLINE = True
+        if datasets := sys.modules.get("datasets"):  # has already read the variable
+            datasets.config.HF_HUB_OFFLINE = True
+        return (
+            f"{constants.ENDPOINT} has not answered within {HUB_PATIENCE:g} s "
+            f"({first_line(error)}), and it has not been fetched before"
+        )
+    return ""

@@ -28,18 +28,22 @@ Within a function each letter has one value; the tests check this at every call.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+
+    Tensor = torch.Tensor
+else:  # torch takes seconds to import, and many commands do not need it
+    Tensor = Any
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": ...}
 
@@ -87,9 +91,33 @@ class Needs:
         )
 
 
+def within(**bounds: Any) -> dict[str, Any]:
+    """The metadata of a field for a number in a range, as in `field(metadata=within(least=0))`;
+    bounds and hint are those of `check_range`."""
+    return {"check": functools.partial(check_range, **bounds)}
+
+
+def one_of(allowed: Sequence[str], hint: str = "") -> dict[str, Any]:
+    """The metadata of a field for one of these words."""
+    return {"check": functools.partial(check_choice, allowed=allowed, hint=hint)}
+
+
+def check_fields(piece: Any, inside: str = "") -> None:
+    """Raise ValueError for a field outside what its metadata allows. inside: the name of a field,
+    whose fields are checked; those of another piece are not, as it checks them itself."""
+    owner = getattr(piece, inside) if inside else piece
+    for each in fields(owner):
+        if check := each.metadata.get("check"):
+            check(piece, f"{inside}.{each.name}".lstrip("."))
+        value = getattr(owner, each.name)
+        if is_dataclass(value) and not isinstance(value, Piece):
+            check_fields(piece, each.name)
+
+
 @dataclass(kw_only=True)
 class Piece:
-    """Base of every class that a config group can choose.
+    """Base of every class that a config group can choose. Raises ValueError for a field outside
+    what its metadata allows (`within`, `one_of`).
 
     kind: the name under which schema.py registers the class, so that a resolved configuration
     names the class in each slot. Only schema.py sets it.
@@ -99,6 +127,9 @@ class Piece:
     kind: str = ""
     needs: ClassVar[Needs] = Needs()
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def describe(self, *_: Any, **__: Any) -> str:
         """One line for people; by default the first line of the docstring."""
         return (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
@@ -106,33 +137,33 @@ class Piece:
 
 def check_range(
     piece: object,
-    *names: str,
+    name: str,
+    *,
     least: float = -math.inf,
     above: float = -math.inf,
     most: float = math.inf,
     below: float = math.inf,
     hint: str = "",
 ) -> None:
-    """Raise ValueError unless these fields are finite and in this range; None passes.
+    """Raise ValueError unless this field is finite and in this range; None passes.
 
-    names: of fields, "a.b" for a field of a field. The range includes `least` and `most`, but
-    neither `above` nor `below`. hint: ends the message.
+    name: "a.b" for a field of a field. The range includes `least` and `most`, but neither `above`
+    nor `below`. hint: ends the message.
     """
+    value = attrgetter(name)(piece)
     bounds = {"at least": least, "greater than": above, "at most": most, "below": below}
     words = " and ".join(f"{word} {x:g}" for word, x in bounds.items() if math.isfinite(x))
     words = re.sub(r"at least (\S+) and at most", r"between \1 and", words)
-    for name in names:
-        value = attrgetter(name)(piece)
-        if value is not None and not math.isfinite(value):
-            words = ", ".join(filter(None, [words, "finite"]))
-        elif value is None or (least <= value <= most and above < value < below):
-            continue
-        raise ValueError(f"{name}={value}: must be {words}{hint}")
+    if value is not None and not math.isfinite(value):
+        words = ", ".join(filter(None, [words, "finite"]))
+    elif value is None or (least <= value <= most and above < value < below):
+        return
+    raise ValueError(f"{name}={value}: must be {words}{hint}")
 
 
 def check_choice(piece: object, name: str, allowed: Sequence[str], hint: str = "") -> None:
     """Raise ValueError unless this field is one of the allowed words; None passes."""
-    value = getattr(piece, name)
+    value = attrgetter(name)(piece)
     if value is not None and value not in allowed:
         raise ValueError(f"{name}={value}: must be one of {', '.join(allowed)}{hint}")
 

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig, OmegaConf
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
+from rec_experiments import files
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.cli import train
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.datasets import hub
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.policy.batching import Limits
@@ -72,7 +72,7 @@ def _session(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch):
     """The hub is not asked whether it answers: what would be fetched from it is made up."""
-    monkeypatch.setattr(hub, "silence", lambda: "")
+    monkeypatch.setattr(files, "hub_silence", lambda: "")
 
 
 @pytest.fixture(autouse=True)

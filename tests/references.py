@@ -556,24 +556,6 @@ def ewma_update(average, weights, decay):
     }
 
 
-def ewma_update_normalised(average, weights, decay, total_weight):
-    """The average of arXiv 2110.00641's code, whose weights always sum to 1; (new, total weight).
-
-    W' = decay·W + 1, average' = (decay·W·average + weights)/W', from W = 1 at the first weights.
-    It starts as a plain mean and tends to `ewma_update` as W tends to 1/(1 - decay).
-    """
-    new_total = decay * total_weight + 1.0
-    new = {
-        name: (
-            decay * total_weight * np.asarray(average[name], dtype=np.float64)
-            + np.asarray(weights[name], dtype=np.float64)
-        )
-        / new_total
-        for name in average
-    }
-    return new, new_total
-
-
 def _shares(mask, groups, by_length):
     """What each row's token sum counts: 1/G of the groups with a live row, 1/K of such rows in its
     group, and 1/|y| of its tokens if `by_length`. Rows without tokens are left out."""
@@ -906,33 +888,6 @@ def k3_kl(logp, reference, mask, beta=1.0):
 
 
 # --- a plain training loop ------------------------------------------------------------------
-
-
-def token_logps(logits, tokens):
-    """log softmax(logits)[token] for B x T x V logits and B x T tokens."""
-    logits = np.asarray(logits, dtype=np.float64)
-    found = np.zeros(np.shape(tokens))
-    for i in range(found.shape[0]):
-        for t in range(found.shape[1]):
-            top = logits[i, t].max()
-            log_sum = top + math.log(math.fsum(np.exp(logits[i, t] - top)))
-            found[i, t] = logits[i, t, tokens[i][t]] - log_sum
-    return found
-
-
-def logits_gradient(logits, tokens, gradient):
-    """The gradient with respect to the logits from the one with respect to `token_logps`.
-
-    dlog π(y)/dz_v = 1[v = y] - π(v).
-    """
-    logits = np.asarray(logits, dtype=np.float64)
-    found = np.zeros(logits.shape)
-    for i in range(logits.shape[0]):
-        for t in range(logits.shape[1]):
-            exponentials = np.exp(logits[i, t] - logits[i, t].max())
-            found[i, t] = -gradient[i][t] * exponentials / exponentials.sum()
-            found[i, t, tokens[i][t]] += gradient[i][t]
-    return found
 
 
 def clip_by_norm(grads, max_norm):

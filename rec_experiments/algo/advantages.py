@@ -1,18 +1,13 @@
 """The advantage of each response within its group. Inputs and outputs are float64, B rows."""
 
-from __future__ import annotations
-
 import functools
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
 from rec_experiments.errors import UserError
-from rec_experiments.types import Needs, Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import Needs, Piece, Tensor, within
 
 
 class Advantage(Protocol):
@@ -36,10 +31,7 @@ class AsGiven(Piece):
 class GroupMean(Piece):
     """r_i − (r̄ + shift). Eq. 1 with shift 0; AsymRE (Section 4.2) with shift −τ."""
 
-    shift: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "shift")
+    shift: float = field(metadata=within())
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return center(rewards_B, groups_B) - self.shift
@@ -54,12 +46,12 @@ class GroupStandard(Piece):
     """
 
     ddof: int
-    epsilon: float
+    epsilon: float = field(metadata=within(least=0))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.ddof not in (0, 1):
             raise ValueError(f"ddof={self.ddof}: must be 0 (population) or 1 (sample)")
-        check_range(self, "epsilon", least=0)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -70,15 +62,9 @@ class GroupStandard(Piece):
 
 @dataclass(kw_only=True)
 class GroupWhitened(Piece):
-    """(r_i − r̄) / √(σ_r² + epsilon) with the population's variance (arXiv 2505.22257, Eq. 2).
+    """(r_i − r̄) / √(σ_r² + epsilon) with the population's variance (arXiv 2505.22257, Eq. 2)."""
 
-    Raises ValueError unless epsilon ≥ 0.
-    """
-
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "epsilon", least=0)
+    epsilon: float = field(metadata=within(least=0))
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -89,12 +75,9 @@ class GroupWhitened(Piece):
 @dataclass(kw_only=True)
 class BatchStandard(Piece):
     """(r_i − r̄) / (σ + epsilon) with the standard deviation σ of all r_i − r̄ of the mini-batch, not
-    of the group's (ScaleRL, arXiv 2510.13786). Raises ValueError unless epsilon ≥ 0."""
+    of the group's (ScaleRL, arXiv 2510.13786)."""
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "epsilon", least=0)
+    epsilon: float = field(metadata=within(least=0))
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -131,14 +114,10 @@ class RelativeToMean(Piece):
     """(r_i − r̄) / (r̄ + epsilon): REINFORCE weighted by the inverse success rate. For many
     responses it tends to maximum likelihood (MaxRL, arXiv 2602.02710).
 
-    Raises ValueError unless epsilon ≥ 0, and UserError for a negative reward: the mean of such
-    rewards is not a success rate.
+    Raises UserError for a negative reward: the mean of such rewards is not a success rate.
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "epsilon", least=0)
+    epsilon: float = field(metadata=within(least=0))
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         if (rewards_B < 0).any():
@@ -154,16 +133,10 @@ class RelativeToMean(Piece):
 class FixedBaseline(Piece):
     """scale · (r_i − baseline), independent of the other responses. With scale 2 and baseline ½
     rewards of 0 and 1 become −1 and 1.
-
-    Raises ValueError unless baseline is finite and scale greater than 0.
     """
 
-    baseline: float
-    scale: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "baseline")
-        check_range(self, "scale", above=0)
+    baseline: float = field(metadata=within())
+    scale: float = field(metadata=within(above=0))
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return self.scale * (rewards_B - self.baseline)
@@ -174,14 +147,10 @@ class OptimalValue(Piece):
     """r_i − V*, V* = β log mean_j exp(r_j/β) over the group: the value of the optimal policy under
     a KL penalty β to the policy that drew the group (arXiv 2505.20686, 2602.19362).
 
-    temperature: β; V* is the mean for β → ∞ and the maximum for β → 0. Raises ValueError unless
-    it is > 0.
+    temperature: β; V* is the mean for β → ∞ and the maximum for β → 0.
     """
 
-    temperature: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "temperature", above=0)
+    temperature: float = field(metadata=within(above=0))
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         below_B = rewards_B - group_max(rewards_B, groups_B)
@@ -197,15 +166,10 @@ class MaxAtK(Piece):
 
     without_own: subtract from each term the maximum over I without i. This has expectation 0 and
     lowers the variance; a group of one then has advantage 0. With k = 1 nothing is subtracted.
-
-    Raises ValueError for k < 1.
     """
 
-    k: int
+    k: int = field(metadata=within(least=1))
     without_own: bool
-
-    def __post_init__(self) -> None:
-        check_range(self, "k", least=1)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         advantage_B = rewards_B.new_zeros(rewards_B.shape)

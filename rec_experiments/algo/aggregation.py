@@ -1,14 +1,9 @@
 """How per-token losses become one scalar. Denominators are those of the whole mini-batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from rec_experiments.types import Advantages, Piece
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import Advantages, Piece, Tensor
 
 
 class Aggregation(Protocol):

@@ -1,18 +1,12 @@
 """Clips whose mask depends on the whole mini-batch: M2PO and BAPO."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor, outward
-from rec_experiments.types import LossInput, Needs, Piece, check_range
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-WHOLE = Needs(whole_batch=True)
 DIGITS = 9  # of a bound that repeated steps have moved; the rest is rounding
 
 
@@ -22,16 +16,11 @@ class SecondMoment(OneSide):
     largest (log ρ)² first, until the mean of the others is at most `threshold`: Algorithm 1 of M2PO
     (arXiv 2510.01161). Of equal tokens the first, by row and position, is dropped first.
 
-    low, high: the bounds of a further one-side clip; null in the paper. Raises ValueError unless
-    threshold ≥ 0.
+    low, high: the bounds of a further one-side clip; null in the paper.
     """
 
-    needs: ClassVar[Needs] = WHOLE
-    threshold: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "threshold", least=0)
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
+    threshold: float = field(metadata=within(least=0))
 
     def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         """Boolean B x T: the tokens whose second moment is bounded; only these can be dropped."""
@@ -70,18 +59,13 @@ class SecondMomentBounds(Piece):
     micro-batch and adds 1e-12 in its comparisons; here τ is computed for the mini-batch.
 
     miniclip_low, miniclip_high: ratios from 1 − miniclip_low to 1 + miniclip_high are never
-    dropped; null for no such range. Raises ValueError unless threshold ≥ 0.
+    dropped; null for no such range.
     """
 
-    needs: ClassVar[Needs] = WHOLE
-    threshold: float
-    miniclip_low: float | None
-    miniclip_high: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "threshold", least=0)
-        check_range(self, "miniclip_low", least=0, most=1)
-        check_range(self, "miniclip_high", least=0)
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
+    threshold: float = field(metadata=within(least=0))
+    miniclip_low: float | None = field(metadata=within(least=0, most=1))
+    miniclip_high: float | None = field(metadata=within(least=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         outward_BT = outward(log_ratio_BT, batch)
@@ -119,16 +103,17 @@ class Balanced(Piece):
     ≤ 1 and both steps are at least 1e-9.
     """
 
-    needs: ClassVar[Needs] = WHOLE
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
     lower_start: float
     lower_end: float
-    lower_step: float
+    lower_step: float = field(metadata=within(least=10.0**-DIGITS))
     upper_start: float
     upper_end: float
-    upper_step: float
-    target: float
+    upper_step: float = field(metadata=within(least=10.0**-DIGITS))
+    target: float = field(metadata=within(least=0, most=1))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.lower_start <= self.lower_end <= 1:
             raise ValueError(
                 f"lower_start={self.lower_start}: must be between 0 and lower_end={self.lower_end},"
@@ -138,8 +123,6 @@ class Balanced(Piece):
             raise ValueError(
                 f"upper_start={self.upper_start}: must be between 1 and upper_end={self.upper_end}"
             )
-        check_range(self, "lower_step", "upper_step", least=10.0**-DIGITS)
-        check_range(self, "target", least=0, most=1)
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return self.search(log_ratio_BT, batch)(log_ratio_BT, batch)

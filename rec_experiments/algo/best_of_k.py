@@ -1,19 +1,12 @@
 """The off-policy gradient of the best of k responses (arXiv 2510.23393, Section 3.3)."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rec_experiments.algo.advantages import sum_of_later
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-WHOLE = Needs(whole_batch=True)
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
 
 @dataclass(kw_only=True)
@@ -29,17 +22,11 @@ class OffPolicyBest(Piece):
 
     bound: of |δ_j|; null for none. The authors' code has one (Listing 3), but the paper does not
     state its value. A group of fewer than k responses is one set.
-
-    Raises ValueError for k < 1 or a bound that is not above 0.
     """
 
-    needs: ClassVar[Needs] = WHOLE
-    k: int
-    bound: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "k", least=1)
-        check_range(self, "bound", above=0)
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
+    k: int = field(metadata=within(least=1))
+    bound: float | None = field(metadata=within(above=0))
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         worth_B1 = self.worth(batch)[:, None].to(batch.logp_BT.dtype)

@@ -4,16 +4,11 @@ A clip maps log-ratios to a mask, so it is exact at ρ = 0 and never overflows. 
 null means no bound. A token whose advantage is 0 has no gradient and counts as kept.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
-from rec_experiments.types import LossInput, Needs, Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
 
 class Clip(Protocol):
@@ -34,17 +29,10 @@ class NoClip(Piece):
 
 @dataclass(kw_only=True)
 class RatioBounds(Piece):
-    """1 − low ≤ ρ ≤ 1 + high, written (ε_low, ε_high) in the paper.
+    """1 − low ≤ ρ ≤ 1 + high, written (ε_low, ε_high) in the paper."""
 
-    Raises ValueError unless 0 ≤ low ≤ 1 and high ≥ 0.
-    """
-
-    low: float | None
-    high: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "low", least=0, most=1)
-        check_range(self, "high", least=0)
+    low: float | None = field(metadata=within(least=0, most=1))
+    high: float | None = field(metadata=within(least=0))
 
 
 @dataclass(kw_only=True)
@@ -98,15 +86,9 @@ class Ring(RatioBounds):
 class Dual(OneSide):
     """The one-side mask without the tokens with A < 0 and ρ > ceiling: their surrogate is at
     least ceiling · A, so that no single token dominates the step (arXiv 1912.09729).
-
-    Raises ValueError unless ceiling > 1.
     """
 
-    ceiling: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "ceiling", above=1)
+    ceiling: float = field(metadata=within(above=1))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         beyond_BT = log_ratio_BT > math.log(self.ceiling)
@@ -118,13 +100,10 @@ class Dual(OneSide):
 @dataclass(kw_only=True)
 class LogBounds(Piece):
     """The one-side mask with bounds on log ρ: log ρ ≤ log_high where A > 0, log ρ ≥ −log_low where
-    A < 0 (GMPO, arXiv 2507.20673). Raises ValueError unless both are at least 0."""
+    A < 0 (GMPO, arXiv 2507.20673)."""
 
-    log_low: float | None
-    log_high: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "log_low", "log_high", least=0)
+    log_low: float | None = field(metadata=within(least=0))
+    log_high: float | None = field(metadata=within(least=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return one_side(log_ratio_BT, batch, -_bound(self.log_low), _bound(self.log_high))
@@ -133,12 +112,9 @@ class LogBounds(Piece):
 @dataclass(kw_only=True)
 class Reciprocal(Piece):
     """1/(1 + epsilon) ≤ ρ ≤ 1 + epsilon, whatever the sign of the advantage (sPPO, arXiv
-    2108.05828). Raises ValueError unless epsilon ≥ 0."""
+    2108.05828)."""
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "epsilon", least=0)
+    epsilon: float = field(metadata=within(least=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return two_side(log_ratio_BT, batch, -math.log1p(self.epsilon), math.log1p(self.epsilon))
@@ -165,14 +141,10 @@ class Divergence(Piece):
     """Drops a token if its probability is too far from the behavior policy's and the gradient would
     move it further: A > 0, π_θ > π_behavior and a distance above delta_high, or A < 0,
     π_θ < π_behavior and a distance above delta_low (DPPO, arXiv 2602.04879). The distance is
-    between two Bernoulli distributions: this token or any other. Raises ValueError for a negative
-    bound."""
+    between two Bernoulli distributions: this token or any other."""
 
-    delta_low: float | None
-    delta_high: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "delta_low", "delta_high", least=0)
+    delta_low: float | None = field(metadata=within(least=0))
+    delta_high: float | None = field(metadata=within(least=0))
 
     def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
         """Between π_behavior and π_θ, given as log-probabilities; B x T, at least 0."""
@@ -209,12 +181,9 @@ class BinaryKl(Divergence):
 @dataclass(kw_only=True)
 class TwoSideVariation(Piece):
     """|π_θ − π_behavior| ≤ delta of the token, whatever the sign of the advantage (IPO, prime-rl's
-    ipo_loss_fn). Raises ValueError unless delta ≥ 0."""
+    ipo_loss_fn)."""
 
-    delta: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "delta", least=0)
+    delta: float | None = field(metadata=within(least=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         inside_BT = total_variation(batch) <= _bound(self.delta)
@@ -226,19 +195,12 @@ class Isometric(Piece):
     """The one-side mask with wider bounds for rarer tokens: A > 0 keeps
     ρ ≤ min(1 + √(delta_high/π_behavior), ceiling), A < 0 keeps
     ρ ≥ max(1 − √(delta_low/π_behavior), floor) (RIPO, arXiv 2607.10169).
-
-    Raises ValueError unless both deltas are at least 0, 0 ≤ floor ≤ 1 and ceiling ≥ 1.
     """
 
-    delta_low: float
-    delta_high: float
-    floor: float
-    ceiling: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "delta_low", "delta_high", least=0)
-        check_range(self, "floor", least=0, most=1)
-        check_range(self, "ceiling", least=1)
+    delta_low: float = field(metadata=within(least=0))
+    delta_high: float = field(metadata=within(least=0))
+    floor: float = field(metadata=within(least=0, most=1))
+    ceiling: float | None = field(metadata=within(least=1))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from rec_experiments.algo.advantages import with_lengths
 from rec_experiments.algo.data_weighting import DropNegatives
 from rec_experiments.errors import UserError
-from rec_experiments.types import LossInput, Outcomes, Piece, StepIndex, Undeclared
+from rec_experiments.types import LossInput, Outcomes, Piece, StepIndex, Tensor, Undeclared
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from rec_experiments.algo.surrogate import Algorithm
 
 

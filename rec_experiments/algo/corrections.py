@@ -6,18 +6,13 @@ that the sampler reported. With a correction, ρ is relative to the trainer's pr
 accounts for the rest.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from rec_experiments.algo.clips import binary_kl
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, check_choice, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, check_range, one_of, within
 
 WEIGHTS = ("one", "token", "product")
 MEASURES = ("token", "product", "mean", "k3", "binary_kl")
@@ -62,16 +57,14 @@ class MismatchCorrection(Piece):
     """
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"sampler"}))
-    weight: str
-    cap: float | None
-    measure: str
+    weight: str = field(metadata=one_of(WEIGHTS))
+    cap: float | None = field(metadata=within(least=1))
+    measure: str = field(metadata=one_of(MEASURES))
     low: float | None
     high: float | None
 
     def __post_init__(self) -> None:
-        check_choice(self, "weight", WEIGHTS)
-        check_choice(self, "measure", MEASURES)
-        check_range(self, "cap", least=1)
+        super().__post_init__()
         of_equal = 0.0 if self.measure in DIVERGENCES else 1.0  # its value at κ = 1
         check_range(self, "low", least=0, most=of_equal)
         check_range(self, "high", least=of_equal)

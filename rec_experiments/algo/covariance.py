@@ -5,19 +5,12 @@ A token's share of it is (A − Ā)(log π_θ − mean log π_θ), means over th
 mini-batch.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rec_experiments import rng
 from rec_experiments.algo.clips import OneSide
-from rec_experiments.types import LossInput, Needs, Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-WHOLE = Needs(whole_batch=True)
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, check_range, within
 
 
 @dataclass(kw_only=True)
@@ -29,15 +22,13 @@ class CovarianceClip(OneSide):
     Raises ValueError unless 0 ≤ fraction ≤ 1 and above ≤ below; fraction 0 for none.
     """
 
-    needs: ClassVar[Needs] = WHOLE
-    fraction: float
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
+    fraction: float = field(metadata=within(least=0, most=1))
     above: float
-    below: float
+    below: float = field(metadata=within())
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "fraction", least=0, most=1)
-        check_range(self, "below")
         check_range(self, "above", most=self.below, hint=f"=below={self.below:g}")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
@@ -59,17 +50,11 @@ class CovarianceClip(OneSide):
 class CovariancePenalty(Piece):
     """beta |log π_θ/π_behavior| of the tokens with the largest shares of the covariance, a fraction
     of all, at least one (KL-Cov). Of equal shares the first, by row and position, is taken first.
-
-    Raises ValueError unless 0 ≤ fraction ≤ 1 and beta ≥ 0.
     """
 
-    needs: ClassVar[Needs] = WHOLE
-    fraction: float
-    beta: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "fraction", least=0, most=1)
-        check_range(self, "beta", least=0)
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
+    fraction: float = field(metadata=within(least=0, most=1))
+    beta: float = field(metadata=within(least=0))
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         live_N = batch.mask_BT.flatten().nonzero().flatten()

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.groups import center, group_size, group_sum
-from rec_experiments.types import Piece
+from rec_experiments.types import Piece, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
 
 class Weighted(NamedTuple):

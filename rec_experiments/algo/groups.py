@@ -1,12 +1,8 @@
 """Sums and means within groups of responses to one prompt. Group ids are any integers."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import Tensor
 
 FLOAT32_EPSILON = 2.0**-23  # the distance from 1 to the next number
 

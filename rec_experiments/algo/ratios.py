@@ -1,14 +1,9 @@
 """The log-ratio that the clip and the importance weight use. B x T, without gradient."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
-from rec_experiments.types import LossInput, Needs, Piece
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor
 
 
 class Ratio(Protocol):

@@ -1,17 +1,12 @@
 """Extra loss added to the surrogate, outside its mask (Section 4.2). B x T per-token terms."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from rec_experiments.algo.groups import group_size, group_sum
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
 
 
 class Regularizer(Protocol):
@@ -35,13 +30,10 @@ class SequenceSquare(Piece):
     """τ/2 (log π_θ(y|x) − log π_old(y|x))² of each sequence: OPMD as the paper writes it.
 
     A sequence's term is spread evenly over its live tokens, so that any aggregation that sums
-    tokens counts it once, on the scale of the sequence's surrogate. Raises ValueError for τ < 0.
+    tokens counts it once, on the scale of the sequence's surrogate.
     """
 
-    tau: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "tau", least=0)
+    tau: float = field(metadata=within(least=0))
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
@@ -52,15 +44,9 @@ class SequenceSquare(Piece):
 
 @dataclass(kw_only=True)
 class TokenSquare(Piece):
-    """τ (log π_θ − log π_old)² of each token: OPMD as the paper's framework computes it.
+    """τ (log π_θ − log π_old)² of each token: OPMD as the paper's framework computes it."""
 
-    Raises ValueError for τ < 0.
-    """
-
-    tau: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "tau", least=0)
+    tau: float = field(metadata=within(least=0))
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return self.tau * _live_difference(batch) ** 2
@@ -69,13 +55,10 @@ class TokenSquare(Piece):
 @dataclass(kw_only=True)
 class ReferencePenalty(Piece):
     """beta times an estimate of KL(π_θ ‖ π_ref) at each sampled token. The estimators' numbers are
-    Schulman's (joschu.net/blog/kl-approx.html). Raises ValueError for beta < 0."""
+    Schulman's (joschu.net/blog/kl-approx.html)."""
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}))
-    beta: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "beta", least=0)
+    beta: float = field(metadata=within(least=0))
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         """Of log_ratio_BT = log π_θ − log π_ref, differentiable; 0 at 0."""
@@ -129,14 +112,10 @@ class UnbiasedKl(ReferencePenalty):
 
 @dataclass(kw_only=True)
 class ExactKl(Piece):
-    """beta · KL(π_θ ‖ π_ref) of each token, exact over the vocabulary. Raises ValueError for
-    beta < 0."""
+    """beta · KL(π_θ ‖ π_ref) of each token, exact over the vocabulary."""
 
     needs: ClassVar[Needs] = Needs(dense=frozenset({"kl"}))
-    beta: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "beta", least=0)
+    beta: float = field(metadata=within(least=0))
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return (self.beta * batch.dense["kl"]).where(batch.mask_BT, 0.0)
@@ -151,14 +130,11 @@ class PairSquare(Piece):
     A response without a live token takes part with d = 0, as it does in the others' baseline;
     without it, nothing would restrain a shift that all d of a group share. Up to a factor the sum
     over pairs is Σ d_i (d_i − d̄). A response's term is spread evenly over its live tokens, so that
-    sequence_mean sums it. Raises ValueError for beta < 0.
+    sequence_mean sums it.
     """
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}), whole_batch=True)
-    beta: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "beta", least=0)
+    beta: float = field(metadata=within(least=0))
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT

@@ -1,16 +1,10 @@
 """Clips that decide about a token by the whole response that it is in."""
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from rec_experiments.algo.clips import OneSide, outward, total_variation
-from rec_experiments.types import LossInput, Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Piece, Tensor, within
 
 
 @dataclass(kw_only=True)
@@ -18,14 +12,10 @@ class NegativesNearBehavior(OneSide):
     """The one-side mask without the responses that have A < 0 and a mean of log(π_behavior/π_θ)
     above `drift`: off-policy sequence masking (DeepSeek-V3.2, arXiv 2512.02556).
 
-    Raises ValueError unless drift ≥ 0; null for no bound.
+    drift: null for no bound.
     """
 
-    drift: float | None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "drift", least=0)
+    drift: float | None = field(metadata=within(least=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         kept_BT = super().__call__(log_ratio_BT, batch)
@@ -40,13 +30,10 @@ class MeanVariation(Piece):
     """Drops tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, in responses whose mean |ρ − 1| is
     above `bound` (VACO, arXiv 2603.01365, as Open Instruct's rho_mask_tv_divergence has it).
 
-    Raises ValueError unless bound ≥ 0; null for no bound.
+    bound: null for no bound.
     """
 
-    bound: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "bound", least=0)
+    bound: float | None = field(metadata=within(least=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         bound = math.inf if self.bound is None else self.bound
@@ -62,17 +49,11 @@ class PrefixBudget(Piece):
 
     The weights w fall linearly from 1 at the first token of the response to `last_weight` at its
     last. δ_p is the 90th percentile of the response's D, at least `budget` and at most twice that.
-
-    Raises ValueError unless delta and budget are at least 0 and 0 < last_weight ≤ 1.
     """
 
-    delta: float
-    budget: float
-    last_weight: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "delta", "budget", least=0)
-        check_range(self, "last_weight", above=0, most=1)
+    delta: float = field(metadata=within(least=0))
+    budget: float = field(metadata=within(least=0))
+    last_weight: float = field(metadata=within(above=0, most=1))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         mask_BT, moved_BT = batch.mask_BT, total_variation(batch)
@@ -91,14 +72,10 @@ class Veto(OneSide):
     whose ρ is below `trigger`. After it, the response continues a text that π_θ would hardly write
     (negative-advantage veto of μ-GRPO, arXiv 2605.17570). The trigger itself is not dropped.
 
-    Raises ValueError unless 0 ≤ trigger ≤ 1; 0 for no veto.
+    trigger: 0 for no veto.
     """
 
-    trigger: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "trigger", least=0, most=1)
+    trigger: float = field(metadata=within(least=0, most=1))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         kept_BT = super().__call__(log_ratio_BT, batch)

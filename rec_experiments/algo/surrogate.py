@@ -24,12 +24,12 @@ from rec_experiments.types import (
     Needs,
     Outcomes,
     StepIndex,
+    Tensor,
     Totals,
 )
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,14 +1,9 @@
 """How responses that were cut at the length limit are treated."""
 
-from __future__ import annotations
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-from rec_experiments.types import Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import Piece, Tensor, within
 
 
 class Truncation(Protocol):
@@ -38,12 +33,9 @@ class MaskTruncated(Piece):
 
 @dataclass(kw_only=True)
 class PenaliseTruncated(Piece):
-    """Subtracts `penalty` from its reward. Raises ValueError unless penalty ≥ 0."""
+    """Subtracts `penalty` from its reward."""
 
-    penalty: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "penalty", least=0)
+    penalty: float = field(metadata=within(least=0))
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B - self.penalty * (~finished_B), finished_B.new_ones(finished_B.shape)

@@ -3,16 +3,11 @@
 An objective J(ρ) has the gradient ρ J'(ρ) ∇log π_θ. The factor ρ J'(ρ) is the weight, a constant.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from rec_experiments.types import LossInput, Piece, check_range
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from rec_experiments.types import LossInput, Piece, Tensor, within
 
 # No step survives a weight of exp(20), and products with it stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
@@ -127,14 +122,11 @@ class SoftGate(Piece):
     """4 σ(x)(1 − σ(x)) · ratio with x = τ (ratio − 1): the gradient of (4/τ) σ(x), which fades out
     on both sides of 1 where a clip cuts (SAPO, arXiv 2511.20347).
 
-    tau_positive: τ where A > 0. tau_negative: elsewhere. Raises ValueError unless both are > 0.
+    tau_positive: τ where A > 0. tau_negative: elsewhere.
     """
 
-    tau_positive: float
-    tau_negative: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "tau_positive", "tau_negative", above=0)
+    tau_positive: float = field(metadata=within(above=0))
+    tau_negative: float = field(metadata=within(above=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ratio_BT = log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
@@ -148,11 +140,8 @@ class GeometricMean(Piece):
     −log_low where A < 0: GMPO's factor in place of ρ (arXiv 2507.20673, Eq. 4). The bounds are
     those of clip=log_bounds, which drops the gradient of tokens beyond them; null for no bound."""
 
-    log_low: float | None
-    log_high: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "log_low", "log_high", least=0)
+    log_low: float | None = field(metadata=within(least=0))
+    log_high: float | None = field(metadata=within(least=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1, mask_BT = batch.advantage_B[:, None], batch.mask_BT
@@ -169,18 +158,12 @@ class GeometricMean(Piece):
 class GammaWeight(Piece):
     """w^k · exp(λ (1 − w)) of each response, w = Π_t ρ_t: 1 at w = 1, 0 at 0 and ∞ (VESPO, arXiv
     2602.10693). One pair (k, λ) where A ≥ 0, another where A < 0.
-
-    Raises ValueError unless all four are > 0.
     """
 
-    power_positive: float
-    decay_positive: float
-    power_negative: float
-    decay_negative: float
-
-    def __post_init__(self) -> None:
-        names = ("power_positive", "decay_positive", "power_negative", "decay_negative")
-        check_range(self, *names, above=0)
+    power_positive: float = field(metadata=within(above=0))
+    decay_positive: float = field(metadata=within(above=0))
+    power_negative: float = field(metadata=within(above=0))
+    decay_negative: float = field(metadata=within(above=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         log_w_B1 = batch.log_ratio_BT().sum(1, keepdim=True)
@@ -196,16 +179,10 @@ class PowerOfPositives(Piece):
     """min(ratio^power, cap) where A > 0, min(ratio, cap) elsewhere. Power 0 leaves positives as
     REINFORCE has them (UP, arXiv 2607.06987, Eq. 15); power −1 weights those up that the policy
     finds less likely than it did (ASPO, arXiv 2510.06062). Null for no cap.
-
-    Raises ValueError unless power is finite and cap ≥ 1.
     """
 
-    power: float
-    cap: float | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "power")
-        check_range(self, "cap", least=1)
+    power: float = field(metadata=within())
+    cap: float | None = field(metadata=within(least=1))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ceiling = MAX_LOG_WEIGHT if self.cap is None else math.log(self.cap)
@@ -219,14 +196,9 @@ class SoftVariation(Piece):
     ρ A − |A| π_behavior (ρ − 1)²/(2 epsilon) (DRPO, arXiv 2606.09821, Eq. 8 and 9). With an epsilon
     below 1 it turns negative where a token's probability has moved by more than epsilon in the
     direction of A.
-
-    Raises ValueError unless epsilon > 0.
     """
 
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "epsilon", above=0)
+    epsilon: float = field(metadata=within(above=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ratio_BT = batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()

@@ -1,7 +1,7 @@
 """The whole experiment as one typed object: what the configuration composes, and nothing else."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from rec_experiments.algo.advantages import MaxAtK
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native
-from rec_experiments.types import MultiTurnDataset, check_choice, check_range
+from rec_experiments.types import MultiTurnDataset, check_fields, check_range, one_of, within
 
 if TYPE_CHECKING:
     from rec_experiments.algo.advantages import Advantage
@@ -86,21 +86,21 @@ class Experiment(Pieces):
     tracking: Tracking
     name: str | None
     seed: int
-    steps: int
-    batch_size: int
-    group_size: int
-    micro_batch_size: int | None
-    micro_batch_tokens: int | None
+    steps: int = field(metadata=within(least=1))
+    batch_size: int = field(metadata=within(least=1))
+    group_size: int = field(metadata=within(least=2, hint=": the baseline is the mean of a group"))
+    micro_batch_size: int | None = field(metadata=within(least=1))
+    micro_batch_tokens: int | None = field(metadata=within(least=1))
     shuffle: bool
-    eval_every: int
-    eval_problems: int | None
-    eval_samples: int
-    checkpoint_every: int
+    eval_every: int = field(metadata=within(least=1))
+    eval_problems: int | None = field(metadata=within(least=1))
+    eval_samples: int = field(metadata=within(least=1))
+    checkpoint_every: int = field(metadata=within(least=1))
     async_checkpoints: bool
-    kl_every: int
-    ranks: int
-    device: str
-    threads: int
+    kl_every: int = field(metadata=within(least=0))
+    ranks: int = field(metadata=within(least=1))
+    device: str = field(metadata=one_of(("auto", "cpu", "cuda")))
+    threads: int = field(metadata=within(least=1, most=MOST_THREADS))
     deterministic: bool
     output_dir: str
     run_dir: str | None
@@ -109,12 +109,7 @@ class Experiment(Pieces):
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        check_range(self, "steps", "batch_size", "micro_batch_size", "micro_batch_tokens", least=1)
-        check_range(self, "group_size", least=2, hint=": the baseline is the mean of a group")
-        check_range(self, "eval_every", "eval_problems", "eval_samples", least=1)
-        check_range(self, "checkpoint_every", "ranks", least=1)
-        check_range(self, "kl_every", least=0)
-        check_range(self, "threads", least=1, most=MOST_THREADS)
+        check_fields(self)
         check_range(self, "dataset.verifier_workers", least=0, most=MOST_WORKERS)
         check_range(self, "dataset.verifier_timeout", above=0)
         for name in ("sync.interval", "sync.offset"):
@@ -148,7 +143,6 @@ class Experiment(Pieces):
             )
         if self.resplit and not self.run_dir:
             raise ValueError("resplit=true: needs run_dir, the folder of the run to continue")
-        check_choice(self, "device", ("auto", "cpu", "cuda"))
 
     def _refuse_policies_that_nobody_reads(self) -> None:
         algorithm = self.algorithm()

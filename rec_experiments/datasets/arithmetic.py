@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rec_experiments import rng
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, Problem, VerifierResult, check_range
+from rec_experiments.types import Piece, Problem, VerifierResult, check_range, within
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,25 +32,22 @@ class Arithmetic(Piece):
     hard_error; the other facts have probability easy_error.
     """
 
-    modulus: int
+    modulus: int = field(metadata=within(least=2, most=10))
     min_steps: int
     max_steps: int
-    train_problems: int
-    eval_problems: int
-    hard_share: float
-    hard_error: float
-    easy_error: float
-    max_prompt_tokens: int
-    max_response_tokens: int
+    train_problems: int = field(metadata=within(least=1))
+    eval_problems: int = field(metadata=within(least=1))
+    hard_share: float = field(metadata=within(least=0, most=1))
+    hard_error: float = field(metadata=within(least=0, most=1))
+    easy_error: float = field(metadata=within(least=0, most=1))
+    max_prompt_tokens: int = field(metadata=within(least=1))
+    max_response_tokens: int = field(metadata=within(least=1))
     verifier_workers: int
     verifier_timeout: float
 
     def __post_init__(self) -> None:
-        check_range(self, "modulus", least=2, most=10)
+        super().__post_init__()
         check_range(self, "min_steps", least=1, most=self.max_steps)
-        check_range(self, "hard_share", "hard_error", "easy_error", least=0, most=1)
-        check_range(self, "train_problems", "eval_problems", least=1)
-        check_range(self, "max_prompt_tokens", "max_response_tokens", least=1)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         train: list[Problem] = []

@@ -25,7 +25,7 @@ class Calculator(Arithmetic):
     max_turns: int
 
     def __post_init__(self) -> None:
-        Arithmetic.__post_init__(self)
+        super().__post_init__()
         check_range(self, "max_turns", above=self.max_steps, hint=", max_steps, to answer at last")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.datasets import hub
+from rec_experiments import files
 from rec_experiments.errors import UserError, first_line
 
 Row = Mapping[str, Any]
@@ -68,7 +68,7 @@ class Source:
 
         found = HUB_NAME.fullmatch(self.hub or "")
         assert found is not None, self.hub  # see check()
-        silence = hub.silence()
+        silence = files.hub_silence()
         try:
             rows = datasets.load_dataset(
                 found["repository"], self.subset, data_files=found["file"], split=self.split

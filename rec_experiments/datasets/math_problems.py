@@ -5,14 +5,14 @@ A YAML file in conf/dataset/ names the sources of the rows and the meaning of th
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from rec_experiments.datasets.loading import Located, Source, text_of
 from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt
 from rec_experiments.datasets.verifiers.marks import last_boxed
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult, check_range
+from rec_experiments.types import Problem, VerifierResult, within
 
 
 class Form(Enum):
@@ -48,12 +48,12 @@ class MathSource(ProblemSource):
     def check(self, name: str, path: str | None) -> None:
         """Raise ValueError also for a filter that is no regular expression."""
         Source.check(self, name, path)
-        for field, pattern in self.filter.items():
+        for key, pattern in self.filter.items():
             try:
                 re.compile(pattern)
             except re.error as error:
                 raise ValueError(
-                    f"{name}.filter.{field}={pattern}: must be a regular expression ({error})"
+                    f"{name}.filter.{key}={pattern}: must be a regular expression ({error})"
                 ) from None
 
     def read(self, name: str, path: str | None) -> list[Located]:
@@ -95,14 +95,13 @@ class MathProblems(SplitDataset):
     train: MathSource
     evaluation: MathSource
     answers: Answers
-    format_bonus: float
+    format_bonus: float = field(metadata=within(least=0))
 
     def __post_init__(self) -> None:
-        SplitDataset.__post_init__(self)
+        super().__post_init__()
         if not isinstance(self.answers, Answers):
             allowed = " or ".join(choice.value for choice in Answers)
             raise ValueError(f"answers={self.answers}: must be {allowed}")
-        check_range(self, "format_bonus", least=0)
 
     def verify(self, response: str, answer: str) -> VerifierResult:
         from rec_experiments.datasets.verifiers import math_answer  # sympy is slow to import

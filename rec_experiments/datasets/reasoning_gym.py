@@ -10,13 +10,13 @@ import dataclasses
 import functools
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rec_experiments.datasets.text import TextDataset, prompt, solutions
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Problem, VerifierResult, check_range
+from rec_experiments.types import Problem, VerifierResult, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,13 +56,13 @@ class ReasoningGym(TextDataset):
     parameters: dict[str, Any]
     levels: list[int] | None
     stages: list[Stage] | None
-    data_seed: int
+    data_seed: int = field(metadata=within(least=0, below=1 << 31))
     train_problems: int
     eval_problems: int
     answer_tag: str | None
 
     def __post_init__(self) -> None:
-        TextDataset.__post_init__(self)
+        super().__post_init__()
         if (self.name is None) == (self.stages is None):
             raise ValueError(
                 f"name={self.name or 'null'}: must be a data set of reasoning-gym, such as lcm, "
@@ -72,7 +72,6 @@ class ReasoningGym(TextDataset):
             raise ValueError("stages: must be at least one, each with its own parameters")
         if self.levels is not None and not self.levels:
             raise ValueError("levels=[]: must be at least one, or null for no curriculum")
-        check_range(self, "data_seed", least=0, below=1 << 31)
         for key in ("train_problems", "eval_problems"):
             if getattr(self, key) < len(self.stages or self.levels or [self.name]):
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least one of each stage")

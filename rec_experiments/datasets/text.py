@@ -1,13 +1,13 @@
 """Base classes of the data sets whose responses are texts, judged in worker processes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from rec_experiments import rng
 from rec_experiments.datasets.loading import Located, Source
 from rec_experiments.errors import UserError
-from rec_experiments.types import Message, Piece, Problem, check_range
+from rec_experiments.types import Message, Piece, Problem, within
 
 
 class LongPrompts(StrEnum):
@@ -25,15 +25,11 @@ class TextDataset(Piece):
     """
 
     system_prompt: str
-    max_prompt_tokens: int
+    max_prompt_tokens: int = field(metadata=within(least=1))
     long_prompts: LongPrompts
-    max_response_tokens: int
-    verifier_workers: int
+    max_response_tokens: int = field(metadata=within(least=1))
+    verifier_workers: int = field(metadata=within(least=1))
     verifier_timeout: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "max_prompt_tokens", "max_response_tokens", least=1)
-        check_range(self, "verifier_workers", least=1)
 
 
 @dataclass(kw_only=True)
@@ -58,7 +54,7 @@ class SplitDataset(TextDataset):
     evaluation: ProblemSource
 
     def __post_init__(self) -> None:
-        TextDataset.__post_init__(self)
+        super().__post_init__()
         self.train.check("train", self.path)
         self.evaluation.check("evaluation", self.path)
 

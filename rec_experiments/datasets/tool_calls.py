@@ -13,14 +13,14 @@ import math
 import re
 import warnings
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rec_experiments.datasets.loading import Located, Row, Source, text_of
 from rec_experiments.datasets.text import TextDataset, prompt
 from rec_experiments.datasets.verifiers import tool_call
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult, check_range
+from rec_experiments.types import Problem, VerifierResult, within
 
 INSTRUCTION = ("instruction", "input", "output")
 LONGEST = 10_000  # characters of a reply; Python's parser can exhaust the memory on long texts
@@ -39,14 +39,12 @@ class ToolCalls(TextDataset):
 
     path: str | None
     source: Source
-    train_problems: int | None
-    held_out: int
+    train_problems: int | None = field(metadata=within(least=1, hint=", or null for all"))
+    held_out: int = field(metadata=within(least=2))
 
     def __post_init__(self) -> None:
-        TextDataset.__post_init__(self)
+        super().__post_init__()
         self.source.check("source", self.path)
-        check_range(self, "train_problems", least=1, hint=", or null for all")
-        check_range(self, "held_out", least=2)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems, in file order."""

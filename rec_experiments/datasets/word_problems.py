@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rec_experiments import rng
 from rec_experiments.datasets.arithmetic import EVALUATION_SHARE
 from rec_experiments.datasets.text import solutions
-from rec_experiments.types import Piece, Problem, VerifierResult, check_range
+from rec_experiments.types import Piece, Problem, VerifierResult, check_range, within
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,21 +69,18 @@ class WordProblems(Piece):
     """
 
     min_steps: int
-    max_steps: int
-    largest: int
-    train_problems: int
-    eval_problems: int
-    max_prompt_tokens: int
-    max_response_tokens: int
+    max_steps: int = field(metadata=within(least=1, most=len(LINKS)))
+    largest: int = field(metadata=within(least=10))
+    train_problems: int = field(metadata=within(least=1, most=MOST_PROBLEMS))
+    eval_problems: int = field(metadata=within(least=1, most=MOST_PROBLEMS))
+    max_prompt_tokens: int = field(metadata=within(least=1))
+    max_response_tokens: int = field(metadata=within(least=1))
     verifier_workers: int
     verifier_timeout: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_range(self, "min_steps", least=1, most=self.max_steps)
-        check_range(self, "max_steps", least=1, most=len(LINKS))
-        check_range(self, "largest", least=10)
-        check_range(self, "train_problems", "eval_problems", least=1, most=MOST_PROBLEMS)
-        check_range(self, "max_prompt_tokens", "max_response_tokens", least=1)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Problems with distinct stories; a hash of the story decides its split."""

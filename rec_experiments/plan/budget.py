@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 from transformers import AutoConfig, PretrainedConfig
 
+from rec_experiments import files
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.datasets import hub
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.plan import assumptions
 from rec_experiments.plan.cost import Cost, step_cost
@@ -41,7 +41,7 @@ def shape_of(experiment: Experiment) -> dict[str, Any]:
     if source.path in shapes:
         return dict(shapes[source.path])
     if not Path(source.path).is_dir():
-        hub.silence()  # one question to the hub instead of many
+        files.hub_silence()  # one question to the hub instead of many
     try:
         found = AutoConfig.from_pretrained(source.path)
     except (OSError, ValueError) as error:

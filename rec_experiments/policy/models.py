@@ -2,20 +2,19 @@
 
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rec_experiments.datasets import hub
+from rec_experiments import files
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import cache_folder
-from rec_experiments.types import Piece, check_choice, check_range
+from rec_experiments.types import Piece, one_of, within
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-# No float16: small gradients would become 0 without loss scaling.
 CACHE = "cache"
+# No float16: small gradients would become 0 without loss scaling.
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{n}" for n in (2, 3, 4)))
 PLAIN_TEMPLATE = (
@@ -32,18 +31,10 @@ class WarmStart:
     seed: of random weights, demonstrations and their order; runs with other seeds share it.
     """
 
-    steps: int
-    batch_size: int
-    learning_rate: float
-    seed: int
-
-
-def check_warm_start(model: "Tiny | FineTuned") -> None:
-    """Raise ValueError for a warm start whose values are out of range."""
-    check_range(model, "warm_start.learning_rate", above=0)
-    check_range(model, "warm_start.steps", least=0)
-    check_range(model, "warm_start.batch_size", least=1)
-    check_range(model, "warm_start.seed", least=0, below=2**63)
+    steps: int = field(metadata=within(least=0))
+    batch_size: int = field(metadata=within(least=1))
+    learning_rate: float = field(metadata=within(above=0))
+    seed: int = field(metadata=within(least=0, below=2**63))
 
 
 @dataclass(kw_only=True)
@@ -54,24 +45,21 @@ class Tiny(Piece):
     initial weights. context: tokens of prompt and response together.
     """
 
-    hidden_size: int
-    layers: int
-    heads: int
-    intermediate_size: int
-    init_std: float
-    context: int
+    hidden_size: int = field(metadata=within(least=1))
+    layers: int = field(metadata=within(least=1))
+    heads: int = field(metadata=within(least=1))
+    intermediate_size: int = field(metadata=within(least=1))
+    init_std: float = field(metadata=within(above=0))
+    context: int = field(metadata=within(least=1))
     warm_start: WarmStart
     compute_dtype: ClassVar[str] = "float32"  # no other is of use at this size
 
     def __post_init__(self) -> None:
-        sizes = ("hidden_size", "layers", "heads", "intermediate_size", "context")
-        check_range(self, *sizes, least=1)
+        super().__post_init__()
         if self.hidden_size % (2 * self.heads):
             raise ValueError(
                 f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
             )
-        check_range(self, "init_std", above=0)
-        check_warm_start(self)
 
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         return byte_tokenizer()
@@ -116,18 +104,16 @@ class Pretrained(Piece):
     """
 
     path: str
-    dtype: str
-    compute_dtype: str
-    attention: str
+    dtype: str = field(metadata=one_of(DTYPES))
+    compute_dtype: str = field(metadata=one_of(DTYPES))
+    attention: str = field(metadata=one_of(ATTENTIONS))
     gradient_checkpointing: bool
     packed: bool
     shared_prompts: bool
     compile_layers: bool
 
     def __post_init__(self) -> None:
-        check_choice(self, "dtype", DTYPES)
-        check_choice(self, "compute_dtype", DTYPES)
-        check_choice(self, "attention", ATTENTIONS)
+        super().__post_init__()
         if self.attention.startswith("flash") and {self.dtype, self.compute_dtype} == {"float32"}:
             raise ValueError(
                 f"attention={self.attention}: needs compute_dtype=bfloat16; in float32 use sdpa"
@@ -197,7 +183,7 @@ class Pretrained(Piece):
     def place(self) -> str:
         """The path, where `cache:NAME` stands for a folder that a command put into the cache."""
         scheme, _, name = self.path.partition(":")
-        return str(cache_folder() / name) if scheme == CACHE else self.path
+        return str(files.cache_folder() / name) if scheme == CACHE else self.path
 
     def _load(self, auto: Any, **options: Any) -> Any:
         from safetensors import SafetensorError
@@ -206,7 +192,7 @@ class Pretrained(Piece):
         if not sys.stderr.isatty():
             logging.disable_progress_bar()  # it fills log files
         if not _is_local(self.path):
-            hub.silence()  # one question to the hub instead of many
+            files.hub_silence()  # one question to the hub instead of many
         try:
             return auto.from_pretrained(self.place, **options)
         except (OSError, ValueError, SafetensorError) as error:
@@ -223,10 +209,6 @@ class FineTuned(Pretrained):
 
     warm_start: WarmStart
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_warm_start(self)
-
     def describe(self) -> str:
         return f"{super().describe()}, after {self.warm_start.steps} supervised steps"
 
@@ -235,10 +217,10 @@ class FineTuned(Pretrained):
 class Lora:
     """Low-rank adapters; conf/adapter/lora.yaml explains the values."""
 
-    rank: int
-    alpha: float
+    rank: int = field(metadata=within(least=1))
+    alpha: float = field(metadata=within(above=0))
     targets: list[str]
-    seed: int
+    seed: int = field(metadata=within(least=0, below=2**63))
 
 
 @dataclass(kw_only=True)
@@ -249,9 +231,6 @@ class Adapted(Pretrained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "lora.rank", least=1)
-        check_range(self, "lora.alpha", above=0)
-        check_range(self, "lora.seed", least=0, below=2**63)
         if not self.lora.targets:
             raise ValueError("lora.targets=[]: must name at least one kind of layer, as q_proj")
 
@@ -282,8 +261,8 @@ def _advice(path: str, error: Exception) -> str:
         )
     return (
         "no such folder, and it cannot be fetched from the hub "
-        f"({hub.silence() or first_line(error)}); run `hf download {path} --local-dir FOLDER` "
-        "on a machine with network access, and give the folder"
+        f"({files.hub_silence() or first_line(error)}); run `hf download {path} --local-dir "
+        "FOLDER` on a machine with network access, and give the folder"
     )
 
 

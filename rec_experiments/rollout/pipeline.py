@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, check_range
+from rec_experiments.types import Piece, within
 
 if TYPE_CHECKING:
     import torch
@@ -48,14 +48,13 @@ class Overlap(Piece):
     """
 
     device: str
-    max_ahead: int | None
-    timeout: float
+    max_ahead: int | None = field(metadata=within(least=1, hint=", or null"))
+    timeout: float = field(metadata=within(above=0))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not re.fullmatch(r"auto|cuda:\d+", self.device):
             raise ValueError(f"device={self.device}: must be auto or cuda:N")
-        check_range(self, "max_ahead", least=1, hint=", or null")
-        check_range(self, "timeout", above=0)
 
     def check(self, device: torch.device, ranks: int) -> None:
         """Raise UserError if `self.device` cannot be used with the run's device."""

@@ -5,11 +5,11 @@ names for batch d. Draws, batches and groups count from 0. A batch's composition
 so overlapped and resumed runs use the same groups.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, check_range
+from rec_experiments.types import Piece, within
 
 
 class Portion(NamedTuple):
@@ -42,12 +42,9 @@ class ReplayBuffer(Protocol):
 
 @dataclass(kw_only=True)
 class NoReplay(Piece):
-    """Each batch is one fresh draw. Raises ValueError for redraws below 0."""
+    """Each batch is one fresh draw."""
 
-    redraws: int
-
-    def __post_init__(self) -> None:
-        check_range(self, "redraws", least=0)
+    redraws: int = field(metadata=within(least=0))
 
     @property
     def window(self) -> int:
@@ -69,17 +66,11 @@ class Replay(Piece):
 
     They are sampled uniformly, without repetition, from the groups of the last `window` draws. The
     first batches are smaller, because there are not enough earlier groups.
-
-    Raises ValueError for a number out of range.
     """
 
-    redraws: int
-    reuse: int
-    window: int
-
-    def __post_init__(self) -> None:
-        check_range(self, "redraws", least=0)
-        check_range(self, "reuse", "window", least=1)
+    redraws: int = field(metadata=within(least=0))
+    reuse: int = field(metadata=within(least=1))
+    window: int = field(metadata=within(least=1))
 
     def fresh(self, batch_size: int) -> int:
         if self.reuse >= batch_size:

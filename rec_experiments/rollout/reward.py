@@ -1,10 +1,10 @@
 """Changes of a reward between verifier and algorithm; pure functions of one response."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, Response, SampleKey, check_range
+from rec_experiments.types import Piece, Response, SampleKey, check_range, within
 
 
 class RewardAdjustment(Protocol):
@@ -33,10 +33,7 @@ class OverlongPenalty(Piece):
     ValueError for a buffer below 1 token.
     """
 
-    buffer: int
-
-    def __post_init__(self) -> None:
-        check_range(self, "buffer", least=1)
+    buffer: int = field(metadata=within(least=1))
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         over = len(response.tokens) - (limit - self.buffer)
@@ -53,14 +50,13 @@ class FlipNoise(Piece):
     Raises ValueError unless 0 ≤ share ≤ 1 and low ≤ high.
     """
 
-    share: float
+    share: float = field(metadata=within(least=0, most=1))
     low: float
-    high: float
+    high: float = field(metadata=within())
 
     def __post_init__(self) -> None:
-        check_range(self, "share", least=0, most=1)
+        super().__post_init__()
         check_range(self, "low", most=self.high)
-        check_range(self, "high")
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         words = key.response, key.group | key.attempt << 32, key.batch
@@ -76,11 +72,11 @@ class ClippedReward(Piece):
     """Clips rewards to [low, high]. Raises ValueError unless low ≤ high."""
 
     low: float
-    high: float
+    high: float = field(metadata=within())
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_range(self, "low", most=self.high)
-        check_range(self, "high")
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         return min(self.high, max(self.low, reward))

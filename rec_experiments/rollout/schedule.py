@@ -9,11 +9,11 @@ PipelineRL (arXiv 2509.19128) and AReaL (arXiv 2505.24298).
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import fmean
 
-from rec_experiments.types import Piece, Response, Rollouts, check_choice, check_range
+from rec_experiments.types import Piece, Response, Rollouts, check_fields, one_of, within
 
 
 class Phase(Enum):
@@ -30,13 +30,12 @@ class Schedule:
     Raises ValueError for an interval below 1, a negative offset, or an offset without an interval.
     """
 
-    interval: int | None
-    offset: int
+    interval: int | None = field(metadata=within(least=1, hint=", or null for offline"))
+    offset: int = field(metadata=within(least=0))
     phase: Phase
 
     def __post_init__(self) -> None:
-        check_range(self, "interval", least=1, hint=", or null for offline")
-        check_range(self, "offset", least=0)
+        check_fields(self)
         if self.interval is None and self.offset:
             raise ValueError(f"offset={self.offset}: must be 0 for offline data")
 
@@ -118,24 +117,19 @@ class InFlight(Schedule, Piece):
     written to its end nevertheless, to be measured. max_age: older tokens, in gradient steps, are
     left out of the loss and its denominators; None for no limit.
 
-    Raises ValueError for an interval other than 1 and for a value out of range.
+    Raises ValueError for an interval other than 1.
     """
 
-    versions: int
-    tokens: int
-    cache: str
-    late: str
-    max_age: int | None
+    versions: int = field(metadata=within(least=2, hint="; for 1 use sync=on_policy"))
+    tokens: int = field(metadata=within(least=1))
+    cache: str = field(metadata=one_of(("recomputed", "kept")))
+    late: str = field(metadata=one_of(("wait", "drop")))
+    max_age: int | None = field(metadata=within(least=0, hint=", or null"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.interval != 1:
             raise ValueError(f"interval={self.interval}: must be 1, a swap for each batch")
-        check_range(self, "versions", least=2, hint="; for 1 use sync=on_policy")
-        check_range(self, "tokens", least=1)
-        check_choice(self, "cache", ("recomputed", "kept"))
-        check_choice(self, "late", ("wait", "drop"))
-        check_range(self, "max_age", least=0, hint=", or null")
 
     def segments(self, batch: int) -> list[tuple[int, int]]:
         begun = batch - self.offset - (self.versions - 1)

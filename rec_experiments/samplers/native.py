@@ -1,10 +1,10 @@
 """Configuration of the native sampler, which needs only torch and transformers (`decoding`)."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rec_experiments.types import Piece, check_choice, check_range
+from rec_experiments.types import Piece, check_range, one_of, within
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -16,23 +16,17 @@ COLDEST = 1e-3  # a lower temperature overflows the logits of float32
 
 @dataclass(kw_only=True)
 class Native(Piece):
-    """The native sampler; conf/sampler/native.yaml explains the values.
+    """The native sampler; conf/sampler/native.yaml explains the values."""
 
-    Raises ValueError for a value out of range.
-    """
-
-    temperature: float
-    eval_temperature: float
-    max_rows: int | None
-    bundle_bytes: int
+    temperature: float = field(metadata=within(least=COLDEST))
+    eval_temperature: float = field(metadata=within(least=0))
+    max_rows: int | None = field(metadata=within(least=1, hint=", or null for all"))
+    bundle_bytes: int = field(metadata=within(least=0))
 
     def __post_init__(self) -> None:
-        check_range(self, "temperature", least=COLDEST)
-        check_range(self, "eval_temperature", least=0)
+        super().__post_init__()
         if self.eval_temperature:
             check_range(self, "eval_temperature", least=COLDEST, hint=", or 0")
-        check_range(self, "max_rows", least=1, hint=", or null for all")
-        check_range(self, "bundle_bytes", least=0)
 
     def check(self) -> None:
         """It needs nothing that could be missing."""
@@ -68,21 +62,12 @@ class Native(Piece):
 
 @dataclass(kw_only=True)
 class Mismatched(Native):
-    """The native sampler with perturbed weights; conf/sampler/bfloat16.yaml explains the values.
+    """The native sampler with perturbed weights; conf/sampler/bfloat16.yaml explains the values."""
 
-    Raises ValueError for a value out of range.
-    """
-
-    compute_dtype: str | None
-    quantization: str | None
-    noise: float
-    noise_seed: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self, "compute_dtype", ("bfloat16", "float16"), hint=", or null")
-        check_choice(self, "quantization", ("int8", "fp8"), hint=", or null")
-        check_range(self, "noise", "noise_seed", least=0)
+    compute_dtype: str | None = field(metadata=one_of(("bfloat16", "float16"), hint=", or null"))
+    quantization: str | None = field(metadata=one_of(("int8", "fp8"), hint=", or null"))
+    noise: float = field(metadata=within(least=0))
+    noise_seed: int = field(metadata=within(least=0))
 
     def copied(self, model: "PreTrainedModel") -> "PreTrainedModel":
         import torch

@@ -22,7 +22,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ from rec_experiments.samplers.weight_push import (
     dtype_name,
     update_info,
 )
-from rec_experiments.types import Piece, Response, SampleKey, check_choice, check_range
+from rec_experiments.types import Piece, Response, SampleKey, check_range, one_of, within
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,34 +61,27 @@ ENVIRONMENT = {
 class Vllm(Piece):
     """The vLLM sampler; conf/sampler/vllm.yaml explains the values.
 
-    Raises ValueError for a value out of range. There is no top_p and no top_k: with a truncated
+    There is no top_p and no top_k: with a truncated
     distribution, samples come from another policy than the one in the importance ratio.
     """
 
-    temperature: float
+    temperature: float = field(metadata=within(least=LEAST_TEMPERATURE))
     eval_temperature: float
-    dtype: str | None
-    tensor_parallel_size: int
-    max_num_seqs: int
-    batches_per_call: int
-    gpu_memory_utilization: float
-    kv_cache_memory_bytes: int | None
+    dtype: str | None = field(metadata=one_of(DTYPES, hint=", or null"))
+    tensor_parallel_size: int = field(metadata=within(least=1))
+    max_num_seqs: int = field(metadata=within(least=1))
+    batches_per_call: int = field(metadata=within(least=1))
+    gpu_memory_utilization: float = field(metadata=within(above=0, most=1))
+    kv_cache_memory_bytes: int | None = field(
+        metadata=within(least=1, hint=", or null for what gpu_memory_utilization leaves")
+    )
     enforce_eager: bool
     sleep: bool
 
     def __post_init__(self) -> None:
-        check_range(self, "temperature", least=LEAST_TEMPERATURE)
+        super().__post_init__()
         if self.eval_temperature:
             check_range(self, "eval_temperature", least=LEAST_TEMPERATURE, hint=", or 0 for greedy")
-        check_choice(self, "dtype", DTYPES, hint=", or null")
-        check_range(self, "tensor_parallel_size", "max_num_seqs", "batches_per_call", least=1)
-        check_range(self, "gpu_memory_utilization", above=0, most=1)
-        check_range(
-            self,
-            "kv_cache_memory_bytes",
-            least=1,
-            hint=", or null for what gpu_memory_utilization leaves",
-        )
 
     def check(self) -> None:
         """Raise UserError if vLLM is not installed; it is not imported."""

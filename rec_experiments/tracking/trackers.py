@@ -2,14 +2,14 @@
 
 import secrets
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import write_atomic
 from rec_experiments.tracking.protocol import Tracker, Tracking
-from rec_experiments.types import Piece, check_choice
+from rec_experiments.types import Piece, one_of
 
 Mode = Literal["online", "offline", "disabled"]
 LONGEST_NAME = 128  # characters of a run's name in W&B
@@ -68,17 +68,13 @@ class NoTracking(Piece):
 class Wandb(Piece):
     """Weights & Biases. mode: online, offline or disabled; null means online if there is a key.
 
-    A run is tagged with its method, schedule and dataset, and with `tags`. Raises ValueError for
-    another mode.
+    A run is tagged with its method, schedule and dataset, and with `tags`.
     """
 
     project: str
     entity: str | None
-    mode: str | None
+    mode: str | None = field(metadata=one_of(get_args(Mode), hint=", or null"))
     tags: list[str]
-
-    def __post_init__(self) -> None:
-        check_choice(self, "mode", get_args(Mode), hint=", or null")
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         import wandb  # slow to import

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rec_experiments.distributed import whole
 from rec_experiments.training.protocol import State
-from rec_experiments.types import Piece, check_range
+from rec_experiments.types import Piece, within
 
 if TYPE_CHECKING:
     import torch
@@ -18,21 +18,18 @@ if TYPE_CHECKING:
 class AdamW(Piece):
     """learning_rate: after warm-up. warmup_steps: gradient steps of linear warm-up, 0 for none.
     max_grad_norm: the gradient is scaled down to this norm.
-
-    Raises ValueError for a value outside its range.
     """
 
-    learning_rate: float
+    learning_rate: float = field(metadata=within(above=0))
     betas: list[float]
-    weight_decay: float
-    warmup_steps: int
+    weight_decay: float = field(metadata=within(least=0))
+    warmup_steps: int = field(metadata=within(least=0))
     max_grad_norm: float
 
     def __post_init__(self) -> None:
-        check_range(self, "learning_rate", above=0)
+        super().__post_init__()
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={self.betas}: must be two numbers in [0, 1)")
-        check_range(self, "weight_decay", "warmup_steps", least=0)
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be greater than 0")
 

@@ -5,11 +5,11 @@ A policy exists only if a piece of the algorithm or a metric reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from rec_experiments.training.protocol import State
-from rec_experiments.types import LossInput, Piece, check_range
+from rec_experiments.types import LossInput, Piece, within
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,14 +58,11 @@ class Interpolated(Proximal):
     forward pass (A-3PO, arXiv 2512.06547). v_θ and v_b: number of gradient steps of the policy and
     of a row's behavior policy; v_prox = max(v_b, v_θ − lag). α = 0 if v_θ = v_b.
 
-    lag: gradient steps by which the proximal policy is behind. Raises ValueError for lag < 1.
+    lag: gradient steps by which the proximal policy is behind.
     """
 
     of_versions: ClassVar[bool] = True
-    lag: int
-
-    def __post_init__(self) -> None:
-        check_range(self, "lag", least=1)
+    lag: int = field(metadata=within(least=1))
 
     def logp(self, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"]
@@ -79,16 +76,10 @@ class Interpolated(Proximal):
 
 @dataclass(kw_only=True)
 class MovingAverage(Proximal):
-    """θ_prox ← decay · θ_prox + (1 − decay) · θ after every update (PPO-EWMA, arXiv 2110.00641).
-
-    Raises ValueError unless 0 ≤ decay < 1.
-    """
+    """θ_prox ← decay · θ_prox + (1 − decay) · θ after every update (PPO-EWMA, arXiv 2110.00641)."""
 
     has_weights: ClassVar[bool] = True
-    decay: float
-
-    def __post_init__(self) -> None:
-        check_range(self, "decay", least=0, below=1)
+    decay: float = field(metadata=within(least=0, below=1))
 
     def move(self, proximal: nn.Module, policy: nn.Module) -> None:
         for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
@@ -103,14 +94,11 @@ class Reference(Piece):
     """The policy of KL penalties and of train/kl: the initial model, or the policy at the last
     swap.
 
-    swap_every: batches between two swaps; None for never. Raises ValueError for a number below 1.
+    swap_every: batches between two swaps; None for never.
     """
 
     resets_optimizer: ClassVar[bool] = False
-    swap_every: int | None
-
-    def __post_init__(self) -> None:
-        check_range(self, "swap_every", least=1, hint=", or null for never")
+    swap_every: int | None = field(metadata=within(least=1, hint=", or null for never"))
 
     def is_due(self, batch: int) -> bool:
         """Whether the policy becomes the reference before this batch."""

@@ -4,13 +4,13 @@ way back to where they started, and a slow step from there."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rec_experiments.distributed import copied_to_host
 from rec_experiments.training.protocol import Row, State
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import StepIndex, check_range
+from rec_experiments.types import StepIndex, check_range, within
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,20 +30,17 @@ class SlowFast(Updates):
     The paper sets α = 0 instead; as in the authors' code, the fast steps, which would then change
     only the optimizer's state, are skipped.
 
-    alpha: in [0, 1]. window: batches. threshold: None for never. Raises ValueError for a value out
-    of range, and for a single epoch, which leaves no fast step.
+    alpha: in [0, 1]. window: batches. threshold: None for never. Raises ValueError for a single
+    epoch, which leaves no fast step.
     """
 
-    alpha: float
-    window: int
-    threshold: float | None
+    alpha: float = field(metadata=within(least=0, most=1))
+    window: int = field(metadata=within(least=2))
+    threshold: float | None = field(metadata=within(above=0, hint=", or null for never"))
 
     def __post_init__(self) -> None:
-        Updates.__post_init__(self)
+        super().__post_init__()
         check_range(self, "epochs", least=2, hint=", one fast and one slow")
-        check_range(self, "alpha", least=0, most=1)
-        check_range(self, "window", least=2)
-        check_range(self, "threshold", above=0, hint=", or null for never")
 
     def batches(self, updates: int) -> int:
         first = self.window * self.per_batch  # the fast steps cannot stop earlier

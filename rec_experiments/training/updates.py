@@ -1,26 +1,21 @@
 """How a batch is cut into gradient steps: epochs over it, each in mini-batches of whole groups."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rec_experiments import rng
 from rec_experiments.training.protocol import UpdateHook
-from rec_experiments.types import Piece, StepIndex, check_range
+from rec_experiments.types import Piece, StepIndex, within
 
 
 @dataclass(kw_only=True)
 class Updates(Piece):
     """epochs: passes over each batch. mini_batches: gradient steps in each pass. shuffle: whether
     each pass assigns groups to mini-batches in a random order.
-
-    Raises ValueError for a number below 1.
     """
 
-    epochs: int
-    mini_batches: int
+    epochs: int = field(metadata=within(least=1))
+    mini_batches: int = field(metadata=within(least=1))
     shuffle: bool
-
-    def __post_init__(self) -> None:
-        check_range(self, "epochs", "mini_batches", least=1)
 
     @property
     def per_batch(self) -> int:

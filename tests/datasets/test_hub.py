@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rec_experiments.datasets import hub
+from rec_experiments.files import HUB_PATIENCE
 
 ASKS = """
 from rec_experiments.errors import UserError
@@ -71,7 +71,7 @@ def test_a_silent_hub_is_asked_once(silent, tmp_path):
         ["dataset.path=FOLDER", *["hf download owner/model --local-dir FOLDER"] * 2], strict=True,
     ):  # fmt: skip
         assert line.startswith(key)
-        assert f"{address} has not answered within {hub.PATIENCE:g} s (" in line
+        assert f"{address} has not answered within {HUB_PATIENCE:g} s (" in line
         assert remedy in line
 
 

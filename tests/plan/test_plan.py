@@ -96,7 +96,7 @@ def test_a_configuration_with_names_of_its_own(tmp_path):
 
 def test_the_hub_is_asked_once(monkeypatch):
     asked = []
-    monkeypatch.setattr(budget.hub, "silence", lambda: asked.append(1))
+    monkeypatch.setattr(budget.files, "hub_silence", lambda: asked.append(1))
     monkeypatch.setattr(budget.AutoConfig, "from_pretrained", lambda path: GPT2Config())
     budget.shape_of(experiment("model=pretrained", "model.path=some/model"))
     assert asked == [1]

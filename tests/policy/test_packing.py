@@ -46,22 +46,22 @@ def sequences(lengths):
     return [TokenSequence(tokens(p), tokens(r), [n]) for n, (p, r) in enumerate(lengths)]
 
 
-def forward(is_packed):
+def forward(**layout):
     return ForwardPass(
-        pad_id=0, temperature=0.7, compute_dtype=torch.float32, packed=is_packed
+        pad_id=0, temperature=0.7, compute_dtype=torch.float32, **layout
     )  # float32 leaves the weights' float64
 
 
-def loss_and_gradient(policy, reference, rows, is_packed):
+def loss_and_gradient(policy, reference, rows, **layout):
     policy.zero_grad()
-    scored = forward(is_packed)(
+    scored = forward(**layout)(
         policy, rows, others={"reference": reference}, kl=True,
         differentiable={"entropy", "kl"}, chunked=True,
     )  # fmt: skip
     loss = torch.zeros((), dtype=torch.float64)
     for b, row in enumerate(rows):
         live = slice(len(row.response))
-        worth = torch.linspace(-1, 2, len(row.response), dtype=torch.float64)
+        worth = torch.linspace(-1, 2, len(row.response), dtype=torch.float64) * (b + 1)
         loss = loss + (worth * scored.logp_BT[b, live]).sum()
         loss = loss + 0.3 * scored.kl_BT[b, live].sum() - 0.2 * scored.entropy_BT[b, live].sum()
         loss = loss + scored.others["reference"][b, live].sum()
@@ -78,8 +78,8 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7)), min_size=1, 
 def test_loss_and_gradient(name, lengths):
     policy, reference = (model(CONFIGS[name], seed) for seed in (0, 1))
     rows = sequences(lengths)
-    one = loss_and_gradient(policy, reference, rows, is_packed=False)
-    other = loss_and_gradient(policy, reference, rows, is_packed=True)
+    one = loss_and_gradient(policy, reference, rows, packed=False)
+    other = loss_and_gradient(policy, reference, rows, packed=True)
     torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
     assert one[1].abs().max() > 1e-3
 
@@ -104,8 +104,8 @@ def test_no_padding(lengths):
     """Counted where tokens enter it."""
     policy, rows, seen = model(CONFIGS["qwen2"]), sequences(lengths), []
     policy.model.embed_tokens.register_forward_hook(lambda _, args, out: seen.append(args[0]))
-    forward(True)(policy, rows)
-    forward(False)(policy, rows)
+    forward(packed=True)(policy, rows)
+    forward(packed=False)(policy, rows)
     one_row, padded = seen
     assert one_row.numel() == sum(row.length - 1 for row in rows)
     width = max(len(row.prompt) for row in rows) + max(len(row.response) for row in rows)
@@ -115,7 +115,7 @@ def test_no_padding(lengths):
 def test_other_heads_are_padded():
     config = Gemma2Config(**STYLE, head_dim=8)
     policy, rows = model(config), sequences([(3, 4), (5, 2)])
-    one, other = (forward(is_packed)(policy, rows).logp_BT for is_packed in (False, True))
+    one, other = (forward(packed=is_packed)(policy, rows).logp_BT for is_packed in (False, True))
     assert torch.equal(one, other)
 
 

@@ -14,13 +14,12 @@ import torch
 from conftest import experiment, resolve, timeless, with_exact_norms
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_packing import CONFIGS, STYLE, model
+from test_packing import CONFIGS, STYLE, forward, loss_and_gradient, model
 from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen2Config
 
 from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
 from rec_experiments.policy.batching import TokenSequence
-from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.token_batch import shared
 from rec_experiments.runs.prepare import prepare
@@ -54,29 +53,6 @@ def exact(name, seed):
     return with_exact_norms(model(CONFIGS[name], seed))
 
 
-def forward(is_shared):
-    return ForwardPass(
-        pad_id=0, temperature=0.7, compute_dtype=torch.float32, shared=is_shared
-    )  # float32 leaves the weights' float64
-
-
-def loss_and_gradient(policy, reference, rows, is_shared):
-    policy.zero_grad()
-    scored = forward(is_shared)(
-        policy, rows, others={"reference": reference}, kl=True,
-        differentiable={"entropy", "kl"}, chunked=True,
-    )  # fmt: skip
-    loss = torch.zeros((), dtype=torch.float64)
-    for b, row in enumerate(rows):
-        live = slice(len(row.response))
-        worth = torch.linspace(-1, 2, len(row.response), dtype=torch.float64) * (b + 1)
-        loss = loss + (worth * scored.logp_BT[b, live]).sum()
-        loss = loss + 0.3 * scored.kl_BT[b, live].sum() - 0.2 * scored.entropy_BT[b, live].sum()
-        loss = loss + scored.others["reference"][b, live].sum()
-    loss.backward()
-    return loss.detach(), torch.cat([p.grad.flatten() for p in policy.parameters()])
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=8, deadline=None)
 @given(groups=GROUPS, order=st.randoms(use_true_random=False))
@@ -84,8 +60,8 @@ def test_loss_and_gradient(name, groups, order):
     policy, reference = (exact(name, seed) for seed in (0, 1))
     policy.train().gradient_checkpointing_enable()
     rows = sequences(groups, order)
-    one = loss_and_gradient(policy, reference, rows, is_shared=False)
-    other = loss_and_gradient(policy, reference, rows, is_shared=True)
+    one = loss_and_gradient(policy, reference, rows, shared=False)
+    other = loss_and_gradient(policy, reference, rows, shared=True)
     torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
     assert one[1].abs().max() > 1e-3
 
@@ -96,7 +72,7 @@ def test_each_prompt_once(groups, order):
     """Counted where tokens enter it, padding at the end of shorter rows apart."""
     policy, rows, seen = model(CONFIGS["qwen2"]), sequences(groups, order), []
     policy.model.embed_tokens.register_forward_hook(lambda _, args, out: seen.append(args[0]))
-    forward(True)(policy, rows)
+    forward(shared=True)(policy, rows)
     lengths = [length + sum(n - 1 for n in responses) for length, responses in groups]
     assert tuple(seen[0].shape) == (len(groups), max(lengths))
     batch = shared([s.prompt for s in rows], [s.response for s in rows], 0)

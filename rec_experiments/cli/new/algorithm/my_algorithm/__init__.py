@@ -1,28 +1,18 @@
 """MyAlgorithm: policy gradients with a capped importance weight."""
 
-from __future__ import annotations
+from dataclasses import dataclass, field
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from rec_experiments.types import LossInput, Piece
-
-if TYPE_CHECKING:  # every command imports this module: import slow packages late
-    from torch import Tensor
+from rec_experiments.types import LossInput, Piece, Tensor, within
 
 
 @dataclass(kw_only=True)
 class MyAlgorithm(Piece):
-    """w(ρ) = min(ρ, cap), where ρ = π_θ / π_behavior. Raises ValueError unless cap > 0.
+    """w(ρ) = min(ρ, cap), where ρ = π_θ / π_behavior.
 
     The fields are the configuration; conf/weight/my_algorithm.yaml has the values.
     """
 
-    cap: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.cap < float("inf"):
-            raise ValueError(f"cap={self.cap}: must be greater than 0, and finite")
+    cap: float = field(metadata=within(above=0))
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         """The weight of each token's gradient, B x T. log_ratio_BT: log ρ, without gradient."""
