@@ -38,8 +38,8 @@ def first_line(error: BaseException) -> str:
 
 
 def mistake(error: Exception) -> UserError | None:
-    """The UserError for an error that the user can fix: a package that is not installed, or a file
-    name that is too long. None for any other error."""
+    """The UserError for an error that the user can fix: a package that is not installed, a file
+    name that is too long, or a current folder that is gone. None for any other error."""
     if isinstance(error, ModuleNotFoundError) and (module := _missing(error)):
         package = PACKAGES.get(module, module.replace("_", "-"))
         return UserError(f"{package}: is not installed here; python -m pip install {package}")

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rec_experiments import distributed
+from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.cli.parser import PROGRAM
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
@@ -85,7 +86,7 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
     sys.argv[1:] = words = [re.sub(r"=~(?=/|$)", f"={Path.home()}", word) for word in sys.argv[1:]]
     with one_line_errors():
         check_options(words)
-        check_multirun(words)
+        check_sweep(words)
         schema.register()
         try:
             start(reporting)()
@@ -98,9 +99,12 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
             sys.exit(128 + signal.SIGINT)
 
 
-def check_multirun(words: list[str]) -> None:
-    """Raise UserError for a sweep without -m: one word must not start dozens of runs."""
+def check_sweep(words: list[str]) -> None:
+    """Raise UserError for a figure that needs no sweep, and for a sweep without -m: one word must
+    not start dozens of runs."""
     figure = next((word for word in words if word.startswith("sweep=")), None)
+    if figure and (name := figure.removeprefix("sweep=")) in COMPUTED:
+        raise UserError(f"{figure}: this figure is computed without runs: {PROGRAM} figures {name}")
     if figure and {"-m", "--multirun", "-c", "--cfg", "-i", "--info"}.isdisjoint(words):
         raise UserError(
             f"{figure}: starts all runs of a figure, so it needs -m; "

@@ -24,8 +24,8 @@ TURN = "\N{OBJECT REPLACEMENT CHARACTER}"
 class ChatTemplate:
     """The tokenizer and chat template of one model.
 
-    Raises UserError for a tokenizer without a chat template or an end token, and if the
-    template refuses a prompt.
+    Raises UserError for a tokenizer without a chat template or an end token, for a model whose
+    configuration has no longest context, and if the template refuses a prompt.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerFast", model: "PreTrainedModel"):

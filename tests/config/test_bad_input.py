@@ -41,6 +41,10 @@ CASES = (
     ("+updates.needs=3", "updates.needs: is not a key of the experiment; allowed: epochs, kind"),
     ("sync=3", "sync=3: no such choice"),
     ("scale=paper", "scale: can be chosen only with a sweep, as in -m sweep=fig3"),
+    (
+        "-m sweep=fig1",
+        "sweep=fig1: this figure is computed without runs: python -m rec_experiments figures fig1",
+    ),
     ("sweep=fig3", "sweep=fig3: starts all runs of a figure, so it needs -m"),
     ("seed", "seed"),
     ("optimizer.betas=[0.9", "optimizer.betas=[0.9: cannot be read"),

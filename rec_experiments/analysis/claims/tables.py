@@ -37,11 +37,13 @@ CURVES = (
 
 
 def card(found: Verdicts) -> str:
-    """The outcomes counted for each setting, one line per claim, and how to make missing runs."""
-    table = text_table([["claim", *found], *_outcomes(found)])
+    """The outcomes counted for each setting, one line per claim that has runs, and how to make
+    missing runs."""
+    rows = [row for row in _outcomes(found) if {*row[1:]} != {Outcome.not_run.value}]
+    table = ["", *text_table([["claim", *found], *rows])] if rows else []
     outcomes = {verdict.outcome for verdicts in found.values() for verdict in verdicts}
     missing = ["", MISSING] if Outcome.not_run in outcomes else []
-    return "\n".join([*(_counts(*each) for each in found.items()), "", *table, *missing]) + "\n"
+    return "\n".join([*(_counts(*each) for each in found.items()), *table, *missing]) + "\n"
 
 
 def _outcomes(found: Verdicts) -> list[list[str]]:

@@ -43,12 +43,13 @@ _SEVERAL = re.compile(
     rf",(?!\d{{3}}(?!\d))|;|\b(?:or|and)\b|\\(?:cup|in|begin)\b|{_RELATION.pattern}"
     rf"|{_TWO_NUMBERS.pattern}"
 )
-_NO_LIST = re.compile(r"\\(?:cup|cap|begin|in|setminus|mid)\b|:|\\?\|")
+_NO_LIST = re.compile(r"\\(?:cup|cap|begin|in|setminus|mid|mathbb)\b|:|\\?\|")
 _AND = re.compile(r"[\s$]*(?:\\text\s*\{)?[,\s]*\b(?:or|and)\b\s*\}?[\s$]*")
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")  # 1,080
 _SUBSCRIPT_OR_ARGUMENT = re.compile(r"_(?:\w|\{\w+\})|\([^()]*\)")
+_IN_INDEX = re.compile(r"_\{[^{}]*\}")  # x \to 0 is no second value there
 _NO_NAME = re.compile(r"\d|^\s*-|\\sqrt|[!^]")
-_ASSIGNED = re.compile(r"\s*\$?\s*[a-zA-Z](?:_(?:\w|\{\w+\}))?\s*=(.*)", re.DOTALL)
+_ASSIGNED = re.compile(r"\s*\$?\s*([a-zA-Z](?:_(?:\w|\{\w+\}))?)\s*=(.*)", re.DOTALL)
 
 
 def same_expression(text: str, answer: str) -> bool:
@@ -136,13 +137,31 @@ def _same_structure(inside: str, gold: str) -> bool | None:
         return None if _RELATION.search(inside) or _NO_LIST.search(inside) else False
     (brackets, elements), (wanted, values) = found, expected
     as_set = ({"\\{\\}", ""} >= {brackets, wanted}) and not any("\\ldots" in v for v in values)
-    if brackets != wanted and not as_set:
+    as_tuple = (brackets, wanted) == ("", "()") and _names_each(elements)
+    if brackets != wanted and not (as_set or as_tuple):
         return False
+    if as_set:
+        elements, values = _both_signs(elements), _both_signs(values)
     if len(elements) != len(values):
-        return None if any("\\pm" in each for each in (*elements, *values)) else False
+        return False
     if not as_set:
         return all(_same_element(a, b) for a, b in zip(elements, values, strict=True))
     return _match(elements, values)
+
+
+def _both_signs(elements: list[str]) -> list[str]:
+    r"""With 1 + a and 1 - a in the place of 1 \pm a."""
+    return [
+        element.replace("\\pm", plus).replace("\\mp", minus)
+        for element in elements
+        for plus, minus in (("+", "-"), ("-", "+"))[: 1 + ("\\pm" in element)]
+    ]
+
+
+def _names_each(elements: list[str]) -> bool:
+    """Whether each element gives a value to a name of its own: x = 1, y = 2."""
+    found = [_ASSIGNED.fullmatch(element) for element in elements]
+    return all(found) and len({each[1] for each in found if each}) == len(found)
 
 
 def _match(elements: list[str], values: list[str]) -> bool:
@@ -159,7 +178,7 @@ def _match(elements: list[str], values: list[str]) -> bool:
 def _same_element(element: str, value: str) -> bool:
     found = _ASSIGNED.fullmatch(element)
     if found and not _ASSIGNED.fullmatch(value):
-        element = found[1]
+        element = found[2]
     return _same(bare(element), bare(value), marked=True)
 
 
@@ -179,7 +198,8 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
             return opening + closing, elements
         return None
     elements = _split(text)
-    return ("", elements) if len(elements) > 1 and not _GROUPED.fullmatch(text) else None
+    several = len(elements) > 1 or "\\pm" in text
+    return ("", elements) if several and not _GROUPED.fullmatch(text) else None
 
 
 def _encloses(text: str, opening: str, closing: str) -> bool:
@@ -230,9 +250,9 @@ def _is_evasive(text: str, gold: str) -> bool:
     shouts = _FACTORIAL_TWICE.search(text) or (
         _PROSE.search(text) and _PROSE_FACTORIAL.search(text)
     )
-    if doubts - allowed or shouts:
+    if doubts - allowed or shouts or "\\ldots" in text:
         return True
-    one_value = not _SEVERAL.search(gold)
+    text, one_value = _IN_INDEX.sub("", text), not _SEVERAL.search(gold)
     return one_value and bool(_RELATION.search(text) or _TWO_NUMBERS.search(text))
 
 

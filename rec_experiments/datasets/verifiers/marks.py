@@ -6,7 +6,7 @@ prompt, so that only </think> is in the response.
 
 import re
 
-_THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
+_THINK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\{|\s+(?P<bare>[^\s$.,{}\\]+))")  # or \boxed 3
 _BRACE = re.compile(r"(?<!\\)[{}]")
 # What may stand between two boxes that give one answer together: "\boxed{1} or x = \boxed{-2}".
@@ -15,9 +15,10 @@ _JOINS = re.compile(
     r"(?:(?:or|and)\b[\s}$(\[\\]*)?(?:[a-zA-Z](?:_\w{1,3})?\s*=\s*)?"
 )
 LONGEST_JOIN = 60  # characters
-_HEADING = re.compile(  # "#### Step 1" is no answer
+_STEP = re.compile(  # "#### Step 1" is no answer
     r"####[^\S\n]*[*_]*(?:step|part|case|section|solution|stage|phase)\b[^\n]*", re.IGNORECASE
 )
+_TITLE = re.compile(r"\s*####[^\d\\$]*[^\W\d_]{3}[^\d\\$]*")  # "#### Answer", with 42 below it
 _SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?]\s")
 _HASHES = re.compile(r"####[^\S\n]*([^\n]*)")
 _CLAUSE_END = re.compile(r"(?<=[.?])\s+|,\s+(?:and|so)\s|</?(?:think|answer)>")
@@ -26,8 +27,10 @@ _CLAUSE_END = re.compile(r"(?<=[.?])\s+|,\s+(?:and|so)\s|</?(?:think|answer)>")
 def after_reasoning(response: str) -> str | None:
     """What follows the last </think>. None if reasoning was opened and not closed: there is no
     answer then, whatever the reasoning says."""
-    text = response.rpartition(_THINK_CLOSE)[2]
-    return None if _THINK_OPEN in text else text
+    tags = list(_THINK.finditer(response))
+    if not tags:
+        return response
+    return response[tags[-1].end() :] if tags[-1][1] else None
 
 
 def final_answer(response: str) -> str:
@@ -39,7 +42,7 @@ def final_answer(response: str) -> str:
     answer = after_reasoning(response)
     if answer is None:
         return ""
-    text = answer = _HEADING.sub("", answer)
+    text = answer = _without_titles(_STEP.sub("", answer))
     for narrow in (_tagged, _boxed, _hashed):  # each mark in what the one before it has left
         found = narrow(text)
         text = text if found is None else found
@@ -62,6 +65,14 @@ def last_boxed(text: str) -> str | None:
         contents.insert(0, content)
         start = box.start()
     return ", ".join(contents)
+
+
+def _without_titles(text: str) -> str:
+    """Without the lines after #### that hold words alone and have a digit below them."""
+    lines = text.split("\n")
+    last = max((i for i, line in enumerate(lines) if any(map(str.isdigit, line))), default=0)
+    titles = (i < last and _TITLE.fullmatch(line) for i, line in enumerate(lines))
+    return "\n".join("" if title else line for title, line in zip(titles, lines, strict=True))
 
 
 def _content(text: str, box: re.Match[str], limit: int) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 r"""One spelling for answers: Unicode, LaTeX and Markdown variants of one meaning are unified."""
 
 import re
+from fractions import Fraction
 
 from rec_experiments.datasets.verifiers.marks import last_boxed
 
@@ -8,7 +9,11 @@ _SPELLINGS = {
     "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\\$": "$", "\\%": "%", "{,}": ",",
     "\\varnothing": "\\emptyset", "\u2205": "\\emptyset", "\\left": "", "\\right": "",
     "\\dots": "\\ldots", "\\cdots": "\\ldots", "\u2026": "\\ldots", "\\langle": "\u27e8",
-    "\\rangle": "\u27e9", "\\lbrace": "\\{", "\\rbrace": "\\}",
+    "\\rangle": "\u27e9", "\\lbrace": "\\{", "\\rbrace": "\\}", "\\{\\}": "\\emptyset",
+    "\u00b7": "\\cdot ", "\u221a": "\\sqrt ", "\u221e": "\\infty ", "\u00b1": "\\pm ",
+    "\u2264": "\\le ", "\u2265": "\\ge ", "\u2260": "\\ne ",
+    "\u00bd": "\\frac{1}{2}", "\u00bc": "\\frac{1}{4}", "\u00be": "\\frac{3}{4}",
+    "\u2153": "\\frac{1}{3}", "\u2154": "\\frac{2}{3}",
 }  # fmt: skip
 _SPELLING = re.compile(
     "|".join(
@@ -17,11 +22,11 @@ _SPELLING = re.compile(
     )
 )
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n")
-# A power of a letter or bracket. Behind a digit it is left alone: 18² is no plain 18.
-_POWER = re.compile(r"(?<=[a-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
+_POWER = re.compile(r"(?<=[\da-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
+_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
 _STYLE = r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}"
 STYLED = re.compile(_STYLE)
-_WRAPPINGS = [STYLED, re.compile(r"\(([^(),]*)\)"), re.compile(r"\{([^{}]*)\}")]
+_WRAPPINGS = [STYLED, re.compile(r"\(([^(),;]*)\)"), re.compile(r"\{([^{}]*)\}")]
 _DOLLARS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
 _FULL_STOP = re.compile(r"(?<=[\w)}\]!%$])\s*\.\s*$")
 # LaTeX and Markdown that may stand around a number.
@@ -75,4 +80,13 @@ def unstyled(text: str) -> str:
 
 def _unified(text: str) -> str:
     text = _SPELLING.sub(lambda found: _SPELLINGS[found[0]], text)
+    text = _REPEATING.sub(_fraction, text)
     return _POWER.sub(lambda power: f"^{{{power[0].translate(_SUPERSCRIPTS)}}}", text)
+
+
+def _fraction(repeating: re.Match[str]) -> str:
+    """The value of a repeating decimal, as LaTeX."""
+    whole, fixed, period = repeating.groups()
+    once = int(f"0{whole}{fixed}")
+    value = Fraction(int(f"{once}{period}") - once, 10 ** len(fixed) * (10 ** len(period) - 1))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
