@@ -85,6 +85,10 @@ class AdamW8bit(AdamW):
             )
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        import logging
+
+        # On a CPU its import warns of a package for layers of 4 bits.
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
         from bitsandbytes.optim import AdamW8bit as Quantized
 
         optimizer: torch.optim.Optimizer = Quantized(
