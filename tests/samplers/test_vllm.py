@@ -169,7 +169,7 @@ def test_the_callers_weights_and_the_samplers_stay_apart(pair):
 def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
     """Sleeping and the push to tensor-parallel workers, held to this version's signatures, and what
     is pushed to what its workers read."""
-    from vllm import LLM
+    from vllm import LLM, envs
     from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.distributed.weight_transfer import ipc_engine
     from vllm.engine.arg_utils import EngineArgs
@@ -182,6 +182,7 @@ def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
     inspect.signature(LLM.update_weights).bind(None, {"update_info": {}})
     inspect.signature(LLM.init_weight_transfer_engine).bind(None, {"init_info": {}})
     assert WeightTransferConfig(backend="ipc").backend == "ipc"
+    assert "VLLM_USE_V2_MODEL_RUNNER" in envs.environment_variables  # of benchmarks/gpu_day.py
     assert not ipc_engine.IPCWeightTransferInitInfo(packed=False).packed
     part = [("a", torch.ones(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
     told = update_info(part, [[w, w] for _, w in part], ["GPU-0", "GPU-1"], lambda w: (None, (w,)))
