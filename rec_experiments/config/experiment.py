@@ -9,6 +9,7 @@ from rec_experiments.algo.advantages import MaxAtK
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native
+from rec_experiments.training.optimizers import AdamW8bit
 from rec_experiments.types import MultiTurnDataset, check_fields, check_range, one_of, within
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ class Experiment(Pieces):
             )
         if self.resplit and not self.run_dir:
             raise ValueError("resplit=true: needs run_dir, the folder of the run to continue")
+        if self.ranks > 1 and isinstance(self.optimizer, AdamW8bit):
+            raise ValueError("optimizer=adamw_8bit: needs ranks=1; use optimizer=adamw")
 
     def _refuse_policies_that_nobody_reads(self) -> None:
         algorithm = self.algorithm()

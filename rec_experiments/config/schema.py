@@ -60,7 +60,7 @@ from rec_experiments.tracking.local import TensorBoard, Trackio
 from rec_experiments.tracking.protocol import Tracking
 from rec_experiments.tracking.trackers import NoTracking, Wandb
 from rec_experiments.training import policies
-from rec_experiments.training.optimizers import AdamW
+from rec_experiments.training.optimizers import AdamW, AdamW8bit
 from rec_experiments.training.protocol import Optimizer
 from rec_experiments.training.sfpo import SlowFast
 from rec_experiments.training.updates import Updates
@@ -197,7 +197,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
     "sampler": {"native": Native, "mismatched": Mismatched, "vllm": Vllm},
     "pipeline": {"sequential": Sequential, "overlap": Overlap},
-    "optimizer": {"adamw": AdamW},
+    "optimizer": {"adamw": AdamW, "adamw_8bit": AdamW8bit},
     "tracking": {
         "none": NoTracking,
         "wandb": Wandb,

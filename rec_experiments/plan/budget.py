@@ -14,7 +14,13 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.plan import assumptions
 from rec_experiments.plan.cost import Cost, step_cost
-from rec_experiments.plan.memory import Use, configuration, model_bytes, training_memory
+from rec_experiments.plan.memory import (
+    Use,
+    configuration,
+    model_bytes,
+    moment_bytes,
+    training_memory,
+)
 from rec_experiments.plan.passes import rows_of_pass, rows_of_update
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, check_cache, sampler_memory
 from rec_experiments.policy.head import REFERENCE
@@ -145,7 +151,7 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     beside, moves = isinstance(experiment.pipeline, Overlap), experiment.reference.swap_every
     moved = [role for role in frozen_roles(experiment) if role != REFERENCE or moves]
     held = changed if changed < weights else weights * (experiment.ranks if beside else 1)
-    state = 3 * changed + held + weights * len(moved)
+    state = changed + moment_bytes(experiment, changed) + held + weights * len(moved)
     free = card["memory"] - min(values["margin_gb"] * GB, card["memory"] / 12)
     return Plan(
         experiment=experiment,

@@ -31,6 +31,7 @@ from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import compute_dtype, frozen_roles
 from rec_experiments.training.gradient import begin_gradient
+from rec_experiments.training.optimizers import AdamW8bit
 from rec_experiments.training.sfpo import SlowFast
 
 LAYERS = (3, 4)  # of the models that are measured; FSDP holds less with fewer
@@ -104,6 +105,17 @@ def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> tuple[int, int
     return (every - changed or every), changed
 
 
+def moment_bytes(experiment: Experiment, changed: float) -> float:
+    """Bytes of AdamW's two moments of trained weights that take `changed` bytes: two copies, or of
+    each number two bytes and its share of the scales, one of float32 for 256 numbers."""
+    if not isinstance(experiment.optimizer, AdamW8bit):
+        return 2 * changed
+    adapters = isinstance(experiment.model, Adapted)  # of float32
+    source: Any = experiment.model
+    itemsize = 4 if adapters else getattr(torch, source.dtype).itemsize
+    return 2 * (1 + 4 / 256) * changed / itemsize
+
+
 def training_memory(
     experiment: Experiment, shape: dict[str, Any], prompt_tokens: int
 ) -> dict[str, Use]:
@@ -116,6 +128,7 @@ def training_memory(
     adapter = changed if isinstance(experiment.model, Adapted) else 0
     held = weights + adapter  # by the model that is trained
     part, step_part = held / ranks, changed / ranks
+    moments = moment_bytes(experiment, step_part)
     config = configuration(shape)
     source: Any = experiment.model
     embedding = config.vocab_size * config.hidden_size * getattr(torch, source.dtype).itemsize
@@ -137,8 +150,7 @@ def training_memory(
     }
 
     held_here += start * (ranks > 1)
-    # Weights and AdamW's two moments.
-    resident = part * (1 + frozen) + 2 * step_part + held_here + copy
+    resident = part * (1 + frozen) + moments + held_here + copy
     whole = held + max(0, frozen - 1) * part + (held if frozen else 0)
     whole = max(whole, held + frozen * part + copy) if ranks > 1 else held * (1 + frozen)
     brought = reference_on_device(experiment, weights, config) if waiting else 0
@@ -148,12 +160,12 @@ def training_memory(
         restored = resident + 2 * largest
     else:
         twice = config.tie_word_embeddings  # a tied embedding is in the state under both names
-        restored = resident + 3 * step_part + part * moved + held_here - 2 * step_part + held_here
+        restored = resident + step_part + part * moved + 2 * held_here
         restored += (2 + twice) * largest
     host = waiting + slots + held_whole + start * (ranks == 1)
     # Overlap's weights that are sampled from are whole on every rank, but for adapters.
     behavior = weights if overlaps and not adapter else step_part
-    state = 3 * step_part + part * moved + behavior + start
+    state = step_part + moments + part * moved + behavior + start
     saving = state if experiment.async_checkpoints else 0
     found = {
         "start": Use(whole if ranks > 1 else whole + copy, waiting + max(weights, slots)),

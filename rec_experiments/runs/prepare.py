@@ -48,6 +48,7 @@ from rec_experiments.runs.parts import (
 )
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.training.optimizers import AdamW8bit
 from rec_experiments.training.trainer import Trainer
 from rec_experiments.types import Dataset, MultiTurnDataset, Problem, SlowlyVerifiedDataset
 
@@ -70,6 +71,8 @@ def prepare(
     experiment.sampler.check()
     if isinstance(experiment.model, Adapted):
         check_installed()
+    if isinstance(experiment.optimizer, AdamW8bit):
+        experiment.optimizer.check()
     experiment.pipeline.check(torch.device(world.device), world.neighbours)
     torch.set_num_threads(experiment.threads)
     dataset = experiment.dataset

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rec_experiments.distributed import whole
+from rec_experiments.errors import UserError
 from rec_experiments.training.protocol import State
 from rec_experiments.types import Piece, within
 
@@ -33,7 +35,7 @@ class AdamW(Piece):
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be greater than 0")
 
-    def build(self, model: nn.Module) -> torch.optim.AdamW:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
 
         return torch.optim.AdamW(
@@ -64,6 +66,38 @@ class AdamW(Piece):
         return (
             f"AdamW, learning rate {self.learning_rate:g}{warm}, weight decay {self.weight_decay:g}"
         )
+
+
+@dataclass(kw_only=True)
+class AdamW8bit(AdamW):
+    """AdamW with moments of 8 bits, each block of 256 with a scale of its own (arXiv 2110.02861,
+    bitsandbytes). Weights of fewer than 4,096 numbers have moments of 32 bits. One rank only."""
+
+    def check(self) -> None:
+        """Raise UserError if bitsandbytes is not installed; it is not imported."""
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise UserError(
+                "optimizer=adamw_8bit: bitsandbytes is not installed; install this package with "
+                "its extra adamw_8bit, as in pip install '.[adamw_8bit]' in a checkout"
+            )
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        import logging
+
+        # On a CPU its import warns of a package for layers of 4 bits.
+        logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+        from bitsandbytes.optim import AdamW8bit as Quantized
+
+        optimizer: torch.optim.Optimizer = Quantized(
+            [each for each in model.parameters() if each.requires_grad],
+            lr=self.learning_rate,
+            betas=(self.betas[0], self.betas[1]),
+            weight_decay=self.weight_decay,
+        )
+        return optimizer
+
+    def describe(self) -> str:
+        return f"{super().describe()}, moments of 8 bits"
 
 
 def restore(optimizer: torch.optim.Optimizer, state: State) -> None:

@@ -6,7 +6,9 @@
 4. A response stops at any end token, which it includes, or at the limit.
 5. Starting the engine disturbs nothing of the run around it.
 6. A run goes through the command line, and resumes.
-7. The folder that a run is exported to, loaded by vLLM itself, scores as the run said.
+7. The folder that a run is exported to, with adapters merged, scores as the run said, in vLLM
+   itself and in transformers.
+8. Where adapters are trained, the engine draws with the newest ones, and a dropped push is seen.
 
 Skipped where vLLM is not installed; `make test-vllm` makes an environment that has it.
 """
@@ -31,9 +33,11 @@ from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rng import TRAIN
+from rec_experiments.runs.evaluation import evaluate
 from rec_experiments.runs.export import export
+from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.native import Native
-from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.samplers.vllm import Vllm, VllmSampler
 from rec_experiments.samplers.weight_push import update_info
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.types import Response, SampleKey
@@ -165,7 +169,7 @@ def test_the_callers_weights_and_the_samplers_stay_apart(pair):
 def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
     """Sleeping and the push to tensor-parallel workers, held to this version's signatures, and what
     is pushed to what its workers read."""
-    from vllm import LLM
+    from vllm import LLM, envs
     from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.distributed.weight_transfer import ipc_engine
     from vllm.engine.arg_utils import EngineArgs
@@ -178,6 +182,7 @@ def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
     inspect.signature(LLM.update_weights).bind(None, {"update_info": {}})
     inspect.signature(LLM.init_weight_transfer_engine).bind(None, {"init_info": {}})
     assert WeightTransferConfig(backend="ipc").backend == "ipc"
+    assert "VLLM_USE_V2_MODEL_RUNNER" in envs.environment_variables  # of benchmarks/gpu_day.py
     assert not ipc_engine.IPCWeightTransferInitInfo(packed=False).packed
     part = [("a", torch.ones(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
     told = update_info(part, [[w, w] for _, w in part], ["GPU-0", "GPU-1"], lambda w: (None, (w,)))
@@ -318,14 +323,55 @@ def test_a_run_ends_and_resumes_to_the_same_numbers(tmp_path):
     assert rows_of(cut) == rows
 
 
-def test_an_exported_folder_scores_as_the_run_said(tmp_path):
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory):
+    """Overrides of a run that trains adapters beside a model of transformers."""
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    start = prepare(experiment(*SMALL, "model.heads=2", "model.warm_start.steps=100"))
+    start.model.save_pretrained(path)
+    start.evaluator.chat.tokenizer.save_pretrained(path)
+    return (
+        *(each for each in SMALL if not each.startswith("model.")), "model=pretrained",
+        f"model.path={path}", "adapter=lora", "model.lora.rank=4", "model.lora.alpha=16",
+        "optimizer.learning_rate=0.01", "algo=asymre",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_engine_draws_with_the_newest_adapters(dropped, adapters, tmp_path, monkeypatch):
+    build, load, samplers, pushes = Vllm.build, VllmSampler.load, [], []
+
+    def kept(*arguments):
+        samplers.append(build(*arguments))
+        return samplers[-1]
+
+    def some(sampler, weights):
+        pushes.append(1)
+        if not dropped or len(pushes) == 1:
+            load(sampler, weights)
+
+    monkeypatch.setattr(Vllm, "build", kept)
+    monkeypatch.setattr(VllmSampler, "load", some)
+    own = ("sampler=vllm", "sampler.enforce_eager=true", "sampler.kv_cache_memory_bytes=67108864")
+    try:
+        done = run(tmp_path / "run", *adapters, *own, "sync=on_policy")
+    finally:
+        for sampler in samplers:
+            sampler.engine.llm_engine.engine_core.shutdown()
+    first, *later = [row["train/mismatch_max"] for row in done.metrics()[1:]]
+    assert first < 1e-4
+    assert len(later) == 2
+    assert all(gap > 1e-2 if dropped else gap < 1e-4 for gap in later), later
+
+
+@pytest.mark.parametrize("kind", ["all weights", "adapters"])
+def test_an_exported_folder_scores_as_the_run_said(kind, request, tmp_path):
     """Weights, tokenizer and end tokens are those of the folder; nothing is pushed."""
     from vllm import LLM, SamplingParams
 
-    overrides = (
-        *SMALL, "model.heads=2", "model.warm_start.steps=100", "sampler.eval_temperature=0",
-        "eval_problems=16", "eval_every=1",
-    )  # fmt: skip
+    all_weights = (*SMALL, "model.heads=2", "model.warm_start.steps=100")
+    own = all_weights if kind == "all weights" else request.getfixturevalue("adapters")
+    overrides = (*own, "sampler.eval_temperature=0", "eval_problems=16", "eval_every=1")
     done = run(tmp_path / "run", *overrides)
     step = export(done.path, tmp_path / "model", None)
     engine = LLM(
@@ -358,4 +404,6 @@ def test_an_exported_folder_scores_as_the_run_said(tmp_path):
     ]
     said = {k: v for k, v in done.metrics()[step].items() if k.startswith("eval/")}
     assert response_metrics("eval", responses, results) == said
+    data = [each for each in overrides if each.startswith(("dataset", "eval_", "sampler"))]
+    assert evaluate(str(tmp_path / "model"), step, data).metrics == said
     assert said["eval/response_length"] > 1
