@@ -139,7 +139,8 @@ $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 test-peers: $(PEERS_STAMP) ## compare the losses with those of TRL and verl, and run ours inside them, on the same inputs
 	$(PEERS_VENV)/bin/python -m pytest tests/peers $(ARGS)
 
-bench-peers: $(PEERS_STAMP) ## measure speed and memory against TRL, a plain loop and, after make test-vllm, vLLM; half an hour
+bench-peers: $(PEERS_STAMP) ## measure speed and memory against TRL, a plain loop and, after make test-vllm, vLLM; an hour
+	$(PEERS_VENV)/bin/python -m rec_experiments get smollm2
 	$(PEERS_VENV)/bin/python benchmarks/peers.py --out docs/peers.json $(ARGS)
 
 bench-memory: $(STAMP) ## compare the plan's memory with that of real steps, and measure a checkpoint's

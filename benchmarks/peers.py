@@ -1,6 +1,6 @@
 """This project beside its peers on the same work: `make bench-peers`.
 
-The same tiny model, prompts, rewards, batch, K, lengths, threads and allocator for TRL's
+The same model, prompts, rewards, batch, K, lengths, threads and allocator for TRL's
 GRPOTrainer, a plain loop over the transformers model, vLLM's build for CPUs (sampling alone) and
 this project. Each is a process of its own, and they take turns: every round is made by all, one
 after the other, before the next begins. What is compared are processor seconds, since a machine
@@ -21,11 +21,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from array import array
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 FOLDER = Path(__file__).parent
 ALLOCATOR = ("MALLOC_", "LD_PRELOAD", "PYTHONMALLOC")  # variables that start so are taken away
@@ -55,8 +56,11 @@ class Workload:
         return replace(self, contestants=chosen)
 
 
+PRETRAINED = (
+    "this_project.py", "pretrained", "model=pretrained", "model.path={folder}/model",
+)  # fmt: skip
 TRAINERS = {
-    "this project, model=pretrained": ("this_project.py", "pretrained"),
+    "this project, model=pretrained": PRETRAINED,
     "plain loop": ("plain_loop.py", "plain"),
     "TRL, best": ("trl_trainer.py", "trl_best", "one_pass"),
     "TRL, default": ("trl_trainer.py", "trl_default", "default"),
@@ -75,6 +79,10 @@ DIFFERENT = (
     "model.warm_start.steps=0", "algo=rec_oneside_is",
 )  # fmt: skip
 MINIATURE = ("algo=rec_oneside_is",)
+SMOLLM2 = (
+    "setting=lm/gsm8k", "algo=rec_oneside_is", "sync=on_policy", "micro_batch_size=16",
+    "optimizer.learning_rate=1.0e-6", "optimizer.warmup_steps=0",
+)  # fmt: skip
 HEADS = "model.heads=2"  # of 32; vLLM's kernels for CPUs know none of 16
 WORKLOADS = {
     "different": Workload(
@@ -97,7 +105,33 @@ WORKLOADS = {
         overrides=DIFFERENT,
         hashed=True,
         steps=2,
-        contestants={"this project, model=pretrained": ("this_project.py", "pretrained")} | TRIED,
+        contestants={"this project, model=pretrained": PRETRAINED} | TRIED,
+    ),
+    "smollm2": Workload(
+        title="SmolLM2 of 135M parameters on word problems, on-policy: 8 prompts x 8 responses, at "
+        "most 48 tokens, passes of 16 responses, float32",
+        overrides=SMOLLM2,
+        hashed=False,
+        steps=1,
+        contestants={
+            "this project": (
+                "this_project.py",
+                "smollm2",
+                "model.path={folder}/model",
+                "model.warm_start.steps=0",
+            ),
+            "plain loop": ("plain_loop.py", "plain", "16"),
+            "TRL, best": ("trl_trainer.py", "trl_best", "passes_of_16"),
+            "TRL, default": ("trl_trainer.py", "trl_default", "default"),
+        },
+    ),
+    "sampling_smollm2": Workload(
+        title="sampling alone from SmolLM2 on word problems, 64 responses at a time",
+        overrides=SMOLLM2,
+        hashed=False,
+        steps=1,
+        contestants=SAMPLERS,
+        trains=False,
     ),
     "sampling": Workload(
         title="sampling alone, every response different, model with 2 heads of 32",
@@ -166,10 +200,8 @@ def start(
 ) -> Contestant:
     script, name, *rest = command
     if script == "this_project.py":
-        rest = [f"threads={threads}", *rest]
-        if name == "pretrained":
-            rest += ["model=pretrained", f"model.path={folder}/model"]
-        rest = ["first" if first else "given", *rest]
+        rest = [each.format(folder=folder) for each in rest]
+        rest = ["first" if first else "given", f"threads={threads}", *rest]
     log = folder / f"{name}.log"
     with open(log, "wb") as stderr:
         process = subprocess.Popen(
@@ -186,7 +218,7 @@ def measure(
     """All contestants, having made their rounds in turns. The first round is not counted."""
     prepare = [sys.executable, str(FOLDER / "contestants/this_project.py"), "prepare", str(folder)]
     subprocess.run(
-        [*prepare, str(int(workload.hashed)), *workload.overrides],
+        [*prepare, str(int(workload.hashed)), *workload.overrides, f"threads={threads}"],
         env=environment(threads), check=True, stdout=subprocess.DEVNULL, cwd=FOLDER.parent,
     )  # fmt: skip
     found = []
@@ -220,13 +252,12 @@ def gradients(workload: Workload, folder: Path) -> dict[str, float]:
     for label, (_, name, *_) in workload.contestants.items():
         file = folder / f"{name}.gradient"
         if file.exists():
-            vectors[label] = array("f", file.read_bytes())
+            vectors[label] = np.fromfile(file, dtype=np.float32)
     if not vectors:
         return {}
     ours = next(iter(vectors.values()))
-    length = sum(x * x for x in ours) ** 0.5
     return {
-        label: sum((x - y) ** 2 for x, y in zip(ours, theirs, strict=True)) ** 0.5 / length
+        label: float(np.linalg.norm(theirs - ours) / np.linalg.norm(ours))
         for label, theirs in vectors.items()
     }
 
@@ -279,7 +310,7 @@ def checked(rows: list[dict[str, Any]], apart: dict[str, float]) -> list[str]:
 
 COLUMNS = {
     "program": "{contestant}",
-    "steps/s": "{steps_per_second:.2f}",
+    "steps/s": "{steps_per_second:.3g}",
     "time ÷ ours": "{times_ours:.2f}",
     "range": "{times_ours_range[0]:.2f}–{times_ours_range[1]:.2f}",
     "sampled tokens/s": "{sampled_per_second:,.0f}",
@@ -306,9 +337,11 @@ def table(rows: list[dict[str, Any]], trains: bool) -> list[str]:
 
 def about(threads: int, rounds: int) -> str:
     """When, where and how a workload was measured."""
+    cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    named = cpuinfo.partition("model name\t: ")[2].partition("\n")[0] or platform.machine()
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
     return (
-        f"{datetime.date.today()}, {os.cpu_count()} cores of {platform.machine()}, "
+        f"{datetime.date.today()}, {os.cpu_count()} cores of {named}, "
         f"Python {platform.python_version()}, {versions}; {threads} thread(s), the C library's "
         f"allocator with its defaults; medians of {rounds} rounds, in processor seconds."
     )
@@ -338,7 +371,10 @@ def markdown(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default="different,miniature,sampling,sampling_miniature")
+    parser.add_argument(
+        "--workloads",
+        default="different,miniature,smollm2,sampling,sampling_miniature,sampling_smollm2",
+    )
     parser.add_argument("--only", help="names of contestants, as in peers.py: tiny,plain,trl_best")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)

@@ -66,7 +66,7 @@ def vllm(work: Work) -> Draw:
 
     engine = LLM(
         work.model, skip_tokenizer_init=True, generation_config="vllm", dtype="float32",
-        max_model_len=128, kv_cache_memory_bytes=64 << 20, max_num_seqs=work.rows,
+        max_model_len=work.context, kv_cache_memory_bytes=512 << 20, max_num_seqs=work.rows,
         enforce_eager=True, seed=0,
     )  # fmt: skip
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))

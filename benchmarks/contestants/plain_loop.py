@@ -1,11 +1,12 @@
-"""The same training as a plain loop over a transformers model: `plain_loop.py FOLDER NAME`.
+"""The same training as a plain loop over a transformers model: `plain_loop.py FOLDER NAME [ROWS]`.
 
-`generate`, one forward and backward pass over the whole batch, clipped surrogate, AdamW. It shares
-nothing between responses and skips nothing.
+`generate`, forward and backward passes over as many rows (by default the whole batch), clipped
+surrogate, AdamW. It shares nothing between responses and skips nothing.
 """
 
 import itertools
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -100,16 +101,22 @@ class Drawer:
         return Batch(ids, mask, live, advantage, old)
 
 
-def loss(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """GRPO's clipped surrogate, a mean over tokens."""
+def passes(batch: Batch, rows: int) -> Iterator[Batch]:
+    """The batch in parts."""
+    for i in range(0, len(batch.ids), rows):
+        yield Batch(*(x if x is None else x[i : i + rows] for x in batch))
+
+
+def loss(model: PreTrainedModel, batch: Batch, tokens: Tensor) -> Tensor:
+    """GRPO's clipped surrogate, summed over tokens and divided by those of the whole batch."""
     logp = logprobs(model, batch.ids, batch.mask, batch.live.shape[1])
     ratio = (logp - (logp.detach() if batch.old is None else batch.old)).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
     surrogate = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
-    return -(surrogate * batch.live).sum() / batch.live.sum()
+    return -(surrogate * batch.live).sum() / tokens
 
 
-def run(work: Work, name: str) -> None:
+def run(work: Work, name: str, rows: int) -> None:
     pace = Pace()
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(work.model).train()
@@ -119,7 +126,8 @@ def run(work: Work, name: str) -> None:
     pace.ready()
     for number in itertools.count():
         for batch in drawer.draw(number):
-            loss(model, batch).backward()
+            for part in passes(batch, rows):
+                loss(model, part, batch.live.sum()).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), NEVER_CLIPPED)
             optimizer.step()
             optimizer.zero_grad()
@@ -127,4 +135,5 @@ def run(work: Work, name: str) -> None:
 
 
 if __name__ == "__main__":
-    run(Work.load(sys.argv[1]), sys.argv[2])
+    shared = Work.load(sys.argv[1])
+    run(shared, sys.argv[2], int(sys.argv[3]) if sys.argv[3:] else shared.rows)

@@ -40,9 +40,11 @@ def make(folder: Path, hashed: bool, overrides: list[str]) -> None:
     experiment, trainer = loaded(overrides)
     folder.mkdir(parents=True, exist_ok=True)
     trainer.model.save_pretrained(folder / "model")
-    trainer.evaluator.chat.tokenizer.save_pretrained(folder / "model")
+    chat = trainer.evaluator.chat
+    tokenizer = chat.tokenizer
+    tokenizer.save_pretrained(folder / "model")
     problems = [
-        {"prompt": "".join(m["content"] for m in problem.messages), "answer": problem.answer}
+        {"prompt": tokenizer.decode(chat.encode(problem.messages)), "answer": problem.answer}
         for problem in trainer.rollouts.problems
     ]
     (folder / "problems.json").write_text(json.dumps(problems))
@@ -52,11 +54,11 @@ def make(folder: Path, hashed: bool, overrides: list[str]) -> None:
         prompts=experiment.batch_size,
         group_size=experiment.group_size,
         limit=experiment.dataset.max_response_tokens,
+        context=experiment.dataset.max_prompt_tokens + experiment.dataset.max_response_tokens,
         interval=experiment.sync.interval or 1,
         hashed=hashed,
         learning_rate=experiment.optimizer.learning_rate,
-        modulus=experiment.dataset.modulus,
-    ).save()
+    ).save(experiment.dataset)
 
 
 class Watched:

@@ -6,13 +6,16 @@ processor where they are compared: on a machine with other work, a clock on the 
 """
 
 import contextlib
+import ctypes
 import json
 import os
+import pickle
 import sys
 import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,11 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "_scaled_dot_product", "_flash_atte
 class Work:
     """One workload, the same for all.
 
-    folder: holds the model as transformers saves it, `problems.json` and the first batches drawn.
-    overrides: what makes it an experiment of this project. prompts, group_size: of a batch.
-    limit: most tokens of a response. interval: batches drawn from one version. hashed: rewards are
-    a hash of the response and not the task's, so that every group is live.
+    folder: holds the model as transformers saves it, `problems.json`, the task and the first
+    batches drawn. overrides: what makes it an experiment of this project. prompts, group_size: of a
+    batch. limit: most tokens of a response. context: most of a prompt with its response. interval:
+    batches drawn from one version. hashed: rewards are a hash of the response and not the task's,
+    so that every group is live.
     """
 
     folder: str
@@ -35,10 +39,10 @@ class Work:
     prompts: int
     group_size: int
     limit: int
+    context: int
     interval: int
     hashed: bool
     learning_rate: float
-    modulus: int
 
     @property
     def rows(self) -> int:
@@ -48,8 +52,9 @@ class Work:
     def model(self) -> str:
         return f"{self.folder}/model"
 
-    def save(self) -> None:
+    def save(self, task: Any) -> None:
         Path(self.folder, "work.json").write_text(json.dumps(asdict(self)))
+        Path(self.folder, "task.pickle").write_bytes(pickle.dumps(task))
 
     @classmethod
     def load(cls, folder: str) -> "Work":
@@ -59,13 +64,16 @@ class Work:
         """{prompt, answer} in the order in which all train on them."""
         return json.loads(Path(self.folder, "problems.json").read_text())
 
+    @cached_property
+    def task(self) -> Any:
+        """The data set, whose verifier judges."""
+        return pickle.loads(Path(self.folder, "task.pickle").read_bytes())
+
     def reward(self, response: str, answer: str) -> float:
         """Of a response's text."""
         if self.hashed:
             return zlib.crc32(response.encode()) / 2**32
-        from rec_experiments.datasets.reduction import is_reduction, read
-
-        return float(is_reduction(response, *read(answer), self.modulus))
+        return self.task.verify(response, answer).reward
 
     @property
     def per_version(self) -> int:
@@ -90,13 +98,13 @@ class Work:
 
 def keep_first_gradient(work: Work, name: str, model: Any) -> None:
     """Write the gradient of the first optimizer step of this process, as one vector."""
-    import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     def keep(*_: Any) -> None:
         hook.remove()
-        gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
-        gradient.numpy().tofile(Path(work.folder, f"{name}.gradient"))
+        with open(Path(work.folder, f"{name}.gradient"), "wb") as file:
+            for parameter in model.parameters():
+                parameter.grad.numpy().tofile(file)
 
     hook = register_optimizer_step_pre_hook(keep)
 
@@ -137,6 +145,9 @@ class Pace:
         self._wait()
 
     def _wait(self) -> None:
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the C library on Linux
+        if trim:
+            trim(0)  # who waits leaves the memory to the others
         line = sys.stdin.readline()
         if not line:  # the driver has all it wants
             os._exit(0)

@@ -1,7 +1,7 @@
 """The whole road of a language model: supervised start, RL, resume, overlap, export, evaluation.
 
-By default with a tiny random Llama whose template is SmolLM2's; with SmolLM2 itself among the long
-tests, which need `make smollm2` or the package index.
+With a tiny random Llama whose template is SmolLM2's, and with SmolLM2 itself where `make smollm2`
+has put it into the cache: its training among the ordinary tests, the rest among the long ones.
 """
 
 import dataclasses
@@ -9,26 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from conftest import assert_equal, experiment, resolve, run, timeless
+from language_models import smollm2_folder, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments import distributed
 from rec_experiments.analysis.report import contents, page
 from rec_experiments.distributed import whole as whole_tensor
 from rec_experiments.errors import UserError
-from rec_experiments.policy import smollm2
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.runs import evaluation, export
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 FEW = (
     "setting=lm/gsm8k", "threads=1", "model.warm_start.steps=2", "model.warm_start.batch_size=2",
     "steps=3", "batch_size=2", "group_size=2", "eval_every=1", "eval_problems=2",
@@ -39,42 +33,19 @@ FEW = (
 WAITING = ("sync.interval=2", "sync.offset=1")
 
 
-def tiny_llama(folder):
-    tokenizer = byte_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
-    tokenizer.chat_template = CHATML
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=48, intermediate_size=96, num_hidden_layers=2,
-            num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=1024,
-            tie_word_embeddings=True, initializer_range=0.1, bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-        )
-    )  # fmt: skip
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+def on_models(*models):
+    return pytest.mark.parametrize("few", models, indirect=True)
 
 
-def real_model():
-    """The user's own copy, or one that is made now."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("REC_EXPERIMENTS_CACHE")
-        if smollm2.folder().is_dir():
-            return smollm2.folder()
-    try:
-        return smollm2.make()
-    except UserError as error:
-        pytest.skip(str(error))
+with_smollm2 = on_models("tiny", "smollm2")
+long_with_smollm2 = on_models("tiny", pytest.param("smollm2", marks=pytest.mark.long))
 
 
-@pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.long)])
+@pytest.fixture(scope="module")
 def few(request, tmp_path_factory):
     """The overrides of a short run on the model."""
     made = tmp_path_factory.mktemp("model") / "llama"
-    return (*FEW, f"model.path={tiny_llama(made) if request.param == 'tiny' else real_model()}")
+    return (*FEW, f"model.path={tiny_llama(made) if request.param == 'tiny' else smollm2_folder()}")
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +62,13 @@ def assert_same_run(one, other):
     assert_equal(*states)
 
 
+@with_smollm2
 def test_every_step_moves_the_model(whole):
     assert [row["step"] for row in whole.metrics()] == [0, 1, 2, 3]
     assert all(row["train/grad_norm"] > 0 for row in whole.metrics()[1:])
 
 
+@long_with_smollm2
 def test_a_stopped_run_resumes_bit_for_bit(few, whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", *few, *WAITING, until=2)
@@ -103,10 +76,12 @@ def test_a_stopped_run_resumes_bit_for_bit(few, whole, tmp_path):
 
 
 @pytest.mark.long
+@with_smollm2
 def test_overlapped_is_sequential(few, whole, tmp_path):
     assert_same_run(run(tmp_path / "run", *few, *WAITING, "pipeline=overlap"), whole)
 
 
+@long_with_smollm2
 def test_transformers_scores_the_exported_model_alike(few, whole, tmp_path):
     """And an evaluation of either has the same numbers, with pass@k."""
     out = tmp_path / "model"
@@ -144,6 +119,7 @@ def on_ranks(world, path, overrides):
 
 
 @pytest.mark.long
+@with_smollm2
 def test_two_ranks_train_as_one(few, ranks, tmp_path):
     """Metrics and weights agree up to rounding."""
     overrides = (*few, *WAITING, "steps=1", "sampler.max_rows=2")
@@ -156,6 +132,7 @@ def test_two_ranks_train_as_one(few, ranks, tmp_path):
         assert torch.equal(two_weights[name], others[name])
 
 
+@with_smollm2
 def test_the_report_has_the_run(whole):
     found = contents.gather([], None, [whole.path.parent], every_run=True)
     assert whole.path.name in page.render(found, "today", Path())
