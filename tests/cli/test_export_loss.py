@@ -2,11 +2,12 @@
 
 1. A loss that needs more than the trainer hands over is refused in one line, and nothing is
    written.
-2. The files are Python, and say what a loss leaves out.
+2. The files are Python whatever the names in them, and say what a loss leaves out.
 3. prime-rl's interface, with a stand-in for its two dataclasses: the sum of all responses, divided
    by the tokens, has the gradient of the whole mini-batch. TRL and verl: tests/peers.
 """
 
+import ast
 import functools
 import sys
 from dataclasses import dataclass
@@ -150,3 +151,20 @@ def test_prime_rl_refuses_what_it_would_ignore():
         exported(LossInputs(x, x, None, x, live, loss_weights=x))
     with pytest.raises(ValueError, match=r"^advantages must be the same at all live tokens"):
         exported(LossInputs(x, x, None, torch.arange(3.0), live))
+
+
+@pytest.mark.parametrize("trainer", export_loss.PEERS)
+def test_any_name_stays_in_the_docstring(trainer):
+    hostile = 'a""" \\N{x} \'b\''
+    quoted = hostile.replace("'", "\\'")
+    text = export_loss.text("grpo", [f"algo.name='{quoted}'"], trainer, "exported")
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree).startswith(f"{hostile} (Eq. 8), for ")
+    kinds = {type(node) for node in tree.body[1:]}
+    assert kinds <= {ast.Import, ast.ImportFrom, ast.Assign, ast.FunctionDef, ast.ClassDef}
+
+
+def test_prime_rl_says_that_it_keeps_its_own_advantages():
+    said = "A loss cannot carry the rest of the preset: `advantage` length_weighted."
+    assert said in export_loss.text("opo", [], "prime_rl", "exported")
+    assert said not in export_loss.text("opo", [], "verl", "exported")

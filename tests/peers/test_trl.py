@@ -61,7 +61,7 @@ def theirs(row: dict, x: dict) -> torch.Tensor:
         "max_completion_length": args.max_completion_length,
         "use_vllm": given == "sampler",
         "vllm_importance_sampling_correction": given == "sampler",
-        "off_policy_mask_threshold": None,
+        "off_policy_mask_threshold": args.off_policy_mask_threshold,
         "top_entropy_quantile": 1.0,
         "aux_loss_enabled": False,
         "_entropy_bonus_enabled": False,

@@ -24,6 +24,9 @@ SPEC = importlib.util.find_spec("verl")
 if SPEC is None:
     pytest.skip("verl is not installed: pip install --no-deps verl", allow_module_level=True)
 PLACE = Path(SPEC.submodule_search_locations[0])
+OF_A_LOSS = (  # settings below `policy_loss`
+    "dro_beta", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef",
+)  # fmt: skip
 
 
 class Config(SimpleNamespace):
@@ -75,7 +78,7 @@ def theirs(row: dict, x: dict) -> torch.Tensor:
     aggregation = settings.pop("aggregation", "token-mean")
     config = Config(
         global_batch_info={},
-        policy_loss=SimpleNamespace(dro_beta=settings.pop("dro_beta", None)),
+        policy_loss=SimpleNamespace(**{key: settings.pop(key, None) for key in OF_A_LOSS}),
         **settings,
     )
     logp = x["logp"].clone().requires_grad_()

@@ -74,19 +74,25 @@ def text(preset: str, overrides: list[str], trainer: str, module: str) -> str:
         config = compose("algorithm", [f"algo={preset}", *overrides])
         base = compose("algorithm", [f"algo={BASE}"])
     about = [f"    {line}" for line in loss.describe().splitlines()]
-    if left_out := changes(config, base, OF_A_RUN):
+    own = () if peer.advantages else ("advantage",)
+    if left_out := changes(config, base, (*OF_A_RUN, *own)):
         said = f"A loss cannot carry the rest of the preset: {', '.join(left_out)}."
         about += ["", *textwrap.wrap(said, 98)]
     words = " ".join([preset, f"trainer={trainer}", *overrides])
     return Template((Path(__file__).parent / f"{trainer}.py").read_text("utf-8")).substitute(
-        TITLE=f"{config.algo.name} ({config.algo.source})",
-        COMMAND=f"{PROGRAM} export-loss {words}",
-        ABOUT="\n".join(about),
+        TITLE=_in_docstring(f"{config.algo.name} ({config.algo.source})"),
+        COMMAND=_in_docstring(f"{PROGRAM} export-loss {words}"),
+        ABOUT=_in_docstring("\n".join(about)),
         PRESET='", "'.join(json.dumps(word)[1:-1] for word in (preset, *overrides)),
         NAME=f"rec_{preset}",
         MODULE=module,
         MEAN_OVER=mean_over,
     )
+
+
+def _in_docstring(text: str) -> str:
+    """Text that neither ends a docstring nor begins an escape sequence in it."""
+    return text.replace("\\", r"\\").replace('"""', r"\"\"\"")
 
 
 def carried(preset: str, loss: "StandaloneAlgorithm", peer: Peer) -> str:
