@@ -166,17 +166,6 @@ def test_locale_without_our_letters(words, tmp_path):
     assert "Traceback" not in said
 
 
-def test_ctrl_c_before_a_command_has_begun_is_one_line(monkeypatch, capsys):
-    def imported(words):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(main, "dispatch", imported)
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted\n"
-
-
 @pytest.mark.parametrize("words", [["algorithms"], ["claims", "--help"], ["--help"]])
 def test_closed_pipe_ends_a_command_quietly(words, tmp_path):
     reader, writer = os.pipe()

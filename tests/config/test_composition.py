@@ -60,7 +60,3 @@ def test_threads_compose_side_by_side():
 
     with ThreadPoolExecutor(len(low)) as pool:
         assert list(pool.map(composed, low)) == low
-
-
-def test_public_names_are_listed():
-    assert {"Experiment", "algorithm", "load_runs"} <= set(dir(rec_experiments))

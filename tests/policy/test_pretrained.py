@@ -239,13 +239,6 @@ def test_no_end_token(folders):
         ChatTemplate(made, model)
 
 
-def test_no_longest_context(folders):
-    model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
-    without = SimpleNamespace(generation_config=model.generation_config, config=SimpleNamespace())
-    with pytest.raises(UserError, match="has no max_position_embeddings"):
-        ChatTemplate(made, without)
-
-
 def damaged(folders, tmp_path, what):
     """A copy of a good model with something gone."""
     if what == "empty":

@@ -3,13 +3,10 @@
 import math
 from itertools import combinations
 from statistics import fmean
-from types import SimpleNamespace
 
 import pytest
 
 from rec_experiments.errors import UserError
-from rec_experiments.policy.models import Pretrained
-from rec_experiments.runs import evaluation
 from rec_experiments.runs.evaluation import Scores, difference, pass_at_powers
 
 
@@ -48,22 +45,6 @@ def test_interval_of_a_difference_is_students():
     mean, low, high = difference(scores(gaps), scores([0.0] * 4))
     half = 3.1824463 * math.sqrt(1 / 24) / 2  # t at .975 with 3 degrees of freedom
     assert (mean, low, high) == pytest.approx((0.25, 0.25 - half, 0.25 + half))
-
-
-class Broken:
-    """An evaluator whose model gives no finite logits."""
-
-    worker = SimpleNamespace(close=lambda: None)
-
-    def answer(self, model, step):
-        raise FloatingPointError
-
-
-def test_weights_without_finite_logits_are_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(evaluation, "evaluator_of", lambda experiment, model: Broken())
-    monkeypatch.setattr(Pretrained, "model", lambda self: None)
-    with pytest.raises(UserError, match=f"^{tmp_path}: its weights give no finite logits$"):
-        evaluation.evaluate(str(tmp_path), None, [])
 
 
 def test_different_problems_are_refused():

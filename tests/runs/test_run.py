@@ -189,8 +189,6 @@ def followed(cause: Exception) -> Exception:
         (followed(ModuleNotFoundError("No module", name="pandas")), "pip install pandas"),
         (ModuleNotFoundError("Could not import module"), None),
         (OSError(36, "File name too long", "x" * 300), "xxx: is too long"),
-        (FileNotFoundError(2, "No such file or directory"), "current folder has been removed"),
-        (FileNotFoundError(2, "No such file or directory", "x"), None),
         (ModuleNotFoundError("No module", name="rec_experiments.gone"), None),
         (OSError(5, "Input/output error"), None),
     ],

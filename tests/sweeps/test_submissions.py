@@ -9,7 +9,6 @@
 import fcntl
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -17,7 +16,6 @@ import sys
 import time
 
 import pytest
-import submitit
 from conftest import SMALL, resolve
 from hydra_plugins.rec_arm_sweeper.slurm import outside_of_jobs
 from kill_and_resume import differences
@@ -529,28 +527,3 @@ def test_submission_hides_the_variables_of_the_job_it_comes_from(monkeypatch):
         assert "SLURM_MEM_PER_CPU" not in os.environ
         assert os.environ["SLURM_CONF"] == "/etc/slurm.conf"
     assert os.environ["SLURM_MEM_PER_CPU"] == "100"
-
-
-@pytest.fixture
-def scheduler(monkeypatch):
-    """A launcher where sbatch refuses every array."""
-
-    def refused(self, *arguments):
-        words = "sbatch: error: Batch job submission failed: Invalid job array specification"
-        raise submitit.core.utils.FailedJobError(words)
-
-    monkeypatch.setattr(shutil, "which", lambda name: name)
-    monkeypatch.setattr(submitit.SlurmExecutor, "map_array", refused)
-    return slurm_launcher(cpus_per_task=1, signal_delay_s=60)
-
-
-def test_an_array_that_is_too_long_is_told_with_a_way_out(jobs, scheduler):
-    with pytest.raises(UserError, match=r"Invalid job array.*fewer than 2 jobs.*seed=0,1"):
-        scheduler.submit("fig3", jobs)
-
-
-def test_a_percent_sign_in_a_path_is_refused(scheduler):
-    overrides = ["sync=offline", "seed=0", "hydra.sweeper.only=[GRPO]", "output_dir=runs%j"]
-    jobs = sweeps.jobs(sweeps.load_figure("fig3", overrides), overrides)
-    with pytest.raises(UserError, match=r"^output_dir=.*runs%j: SLURM replaces %"):
-        scheduler.submit("fig3", jobs)
