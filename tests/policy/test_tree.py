@@ -81,12 +81,12 @@ def in_float64(config, seed):
 @given(rows=ROWS)
 def test_loss_and_gradient(name, short, rows):
     policy, reference = (in_float64(CONFIGS[name], seed) for seed in (0, 1))
-    one = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
+    one = loss_and_gradient(policy, reference, sequences(rows), shared=False)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tree, "supports", lambda model: True)
         patched.setattr(logprobs, "collate", None)  # not that way
         patched.setattr(attention, "LONGEST_SHORT", short)
-        other = loss_and_gradient(policy, reference, sequences(rows), is_shared=False)
+        other = loss_and_gradient(policy, reference, sequences(rows), shared=False)
         with torch.no_grad():
             silent = FORWARD(policy, sequences(rows)).logp_BT
         assert torch.equal(silent, FORWARD(policy, sequences(rows)).logp_BT)
