@@ -121,7 +121,8 @@ def draw(data: FigureData, window: int) -> Drawing:
     by_column = columns > 1
     if not by_column:
         rows, columns = -(-rows // PANELS_A_ROW), min(rows, PANELS_A_ROW)
-    width, height = max(6.6, CELL[0] * columns + 0.4), CELL[1] * rows + 0.5
+    titled = len(data.title) * TITLE_CHARACTER + 0.3
+    width, height = max(6.6, CELL[0] * columns + 0.4, titled), CELL[1] * rows + 0.5
     caption = " ".join([data.caption, *_reading(data, window)])
     figure, panels = page(width, height, data.title, legend, caption, layout=None)
     grid = panels.subplots(
