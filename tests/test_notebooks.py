@@ -18,11 +18,18 @@ from pathlib import Path
 import nbformat
 import pytest
 from conftest import SMALL
+from language_models import tiny_llama
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
-LONG = {"own_algorithm", "tour"}  # these train
+LONG = {"own_algorithm", "tour", "language_model"}  # these train
+# In place of those of SMALL: a few steps of a tiny language model.
+LANGUAGE_MODEL = (
+    "threads=1", "model.warm_start.steps=1", "steps=4", "sync.interval=2", "batch_size=2",
+    "group_size=2", "eval_every=2", "eval_problems=2", "dataset.eval_problems=4",
+    "dataset.train_problems=16", "dataset.max_prompt_tokens=400", "dataset.max_response_tokens=12",
+)  # fmt: skip
 MOST_BYTES = 200_000
 MINUTES = 15  # for one cell
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+|\b[A-Z]:\\")
@@ -105,7 +112,11 @@ def executed(path: Path, tmp_path_factory: pytest.TempPathFactory) -> NotebookNo
     """The notebook run with tiny experiments, where no earlier run can be found."""
     folder = tmp_path_factory.mktemp("checkout") / "notebooks"
     folder.mkdir()
-    return execute(path, folder, REC_NOTEBOOK_OVERRIDES=" ".join(SMALL))
+    smaller = SMALL
+    if path.stem == "language_model":
+        made = tiny_llama(tmp_path_factory.mktemp("model"))
+        smaller = (*LANGUAGE_MODEL, f"model.path={made}")
+    return execute(path, folder, REC_NOTEBOOK_OVERRIDES=" ".join(smaller))
 
 
 def test_runs_and_gives_the_kinds_of_outputs_that_are_kept(executed, kept):
@@ -144,6 +155,7 @@ def test_prints_what_it_should(path, executed, kept):
         "one_claim": text(kept),  # from the archive in docs/results
         "figures": "2 runs done, 0 partial, 0 missing",  # of its own sweep
         "tour": "over 3 steps",
+        "language_model": "for 4 steps and the evaluations",
     }
     assert expected[path.stem] in text(executed)
 
