@@ -23,7 +23,7 @@ from rec_experiments.analysis.figures.curves import SMOOTHED, curve, tidy
 from rec_experiments.analysis.results.aggregate import CONFIDENCE, band
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.formatting import to_json
-from rec_experiments.analysis.results.runs import Row
+from rec_experiments.analysis.results.runs import Row, points
 from rec_experiments.analysis.results.summary import summary, summary_text
 from rec_experiments.files import write_atomic
 from rec_experiments.sweeps import Panel
@@ -117,7 +117,8 @@ def draw(data: FigureData, window: int) -> Drawing:
         )
         for arm, look in looks.items()
     ]
-    rows, columns = len(data.panels), len(data.columns)
+    shown = _recorded(data)
+    rows, columns = len(shown), len(data.columns)
     by_column = columns > 1
     if not by_column:
         rows, columns = -(-rows // PANELS_A_ROW), min(rows, PANELS_A_ROW)
@@ -133,7 +134,7 @@ def draw(data: FigureData, window: int) -> Drawing:
         sharey="row" if by_column else False,
         gridspec_kw=_places(width, height, rows, columns, by_column),
     )
-    cells = [(panel, column) for panel in data.panels for column in data.columns]
+    cells = [(panel, column) for panel in shown for column in data.columns]
     for axes, (panel, column) in zip(grid.flat, cells, strict=False):
         _draw_panel(axes, data, panel, column, window)
         _label_panel(axes, panel, column if by_column else None)
@@ -141,6 +142,16 @@ def draw(data: FigureData, window: int) -> Drawing:
         axes.set_axis_off()
     found = summary(data)
     return Drawing(data.name, figure, list(tidy(data, window)), found, summary_text(found))
+
+
+def _recorded(data: FigureData) -> list[Panel]:
+    """The panels that some run has values for, as an archive lacks metrics; all if none has any."""
+    found = [
+        panel
+        for panel in data.panels
+        if any(points(run.rows, panel.metric)[0] for run in data.runs)
+    ]
+    return found or list(data.panels)
 
 
 def _places(width: float, height: float, rows: int, columns: int, shared: bool) -> dict[str, float]:
@@ -239,6 +250,10 @@ def _reading(data: FigureData, window: int) -> list[str]:
         notes.append(f"{smoothed[0].upper()}{smoothed[1:]}: running average of {window} steps.")
     if any(panel.log for panel in data.panels):
         notes.append("Logarithmic axes show no zeros, and no band that reaches zero.")
+    shown = _recorded(data)
+    missing = ", ".join(panel.label for panel in data.panels if panel not in shown)
+    if missing:
+        notes.append(f"Not recorded in these runs: {missing}.")
     return [*notes, *unfinished(data)]
 
 

@@ -141,6 +141,14 @@ def test_caption_and_legend_count_what_is_missing(data):
     assert "running average" not in texts(render.draw(data, window=1))
 
 
+def test_a_panel_without_values_is_named_instead_of_drawn(data):
+    unknown = Panel(metric="train/unknown", label="unknown quantity", log=False)
+    drawing = render.draw(replace(data, panels=[*PANELS, unknown]), window=3)
+    labels = [axes.get_ylabel() for axes in drawing.figure.get_axes()]
+    assert [each for each in labels if each] == [panel.label for panel in PANELS]
+    assert "Not recorded in these runs: unknown quantity." in texts(drawing)
+
+
 def test_one_column_lays_its_panels_in_rows_of_three(data):
     panels = [Panel(metric=f"m{i}", label=f"metric {i}", log=True) for i in range(5)]
     runs = [
