@@ -581,7 +581,9 @@ def test_reference_is_a_gradient(objective):
     there the objective is Σ w A log π, or Σ M r A, with w and M as they are at the batch's policy.
     """
     step = 1e-6
-    tried = [(batch, objective(batch, batch.logp)[1]) for batch in (drawn(0, "far"), drawn(1, "near"))]
+    tried = [
+        (batch, objective(batch, batch.logp)[1]) for batch in (drawn(0, "far"), drawn(1, "near"))
+    ]
     batch, gradient = next(pair for pair in tried if np.abs(pair[1]).max() > 1e-3)
     for i, t in zip(*np.nonzero(batch.mask), strict=True):
         moved = [batch.logp.copy() for _ in range(2)]
