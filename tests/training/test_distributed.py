@@ -59,9 +59,7 @@ def gradient_on(world, model, rollouts, pad_id, algorithm, micro_batch_size):
         rollouts,
         rec_experiments.algorithm(algorithm).parts,
         pad_id=pad_id,
-        temperature=1.0,
         micro_batch_size=micro_batch_size,
-        seed=0,
         reference=reference,
         world=world,
     )

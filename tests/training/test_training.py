@@ -50,10 +50,8 @@ def gradient_of(
         rollouts,
         rec_experiments.algorithm(algorithm).parts,
         pad_id=pad_id,
-        temperature=1.0,
         micro_batch_size=micro_batch_size,
         micro_batch_tokens=micro_batch_tokens,
-        seed=0,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
 

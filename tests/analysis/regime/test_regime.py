@@ -189,9 +189,8 @@ def test_lags_shown_are_some_of_those_that_occur_from_first_to_last(lags, most):
     ]
 
 
-def test_lags_shown_of_an_interval():
+def test_lags_shown_are_evenly_spaced():
     assert quantities.spread(set(range(20))) == [0, 1, 4, 9, 14, 19]
-    assert quantities.spread({0, 1, 2}) == [0, 1, 2]
     assert quantities.spread(set()) == quantities.between([]) == []
 
 
@@ -280,11 +279,8 @@ def published(**changes) -> Published:
 
 
 def test_an_arm_is_compared_where_its_configuration_fits():
-    grpo, other = (arm({"algo": name}, EVERY_20) for name in ("GRPO", "REINFORCE"))
-    assert published().is_for(grpo.config)
-    assert not published().is_for(other.config)
-    assert published(arms={}).is_for(other.config)
-    assert not published(arms={"absent": 1}).is_for(grpo.config)
+    assert published().is_for({"algo": "GRPO", "seed": 0})
+    assert not published().is_for({"algo": "REINFORCE"})
 
 
 def test_a_lag_counts_if_a_run_comes_back_to_it():
