@@ -75,12 +75,6 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
     return alone
 
 
-@pytest.mark.parametrize("algorithm", ["red_drop", "m2po"])
-def test_gradient_of_two_ranks(ranks, mini_batch, algorithm):
-    gradient = assert_gradients_agree(ranks, mini_batch, algorithm, 3)
-    assert gradient.abs().max() > 1e-4
-
-
 def rows_of(rollouts, rows):
     return dataclasses.replace(
         rollouts,
