@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run, read_run
@@ -44,12 +45,33 @@ def rows_of(arm: str, seed: int, steps: int = STEPS) -> list[dict]:
     return rows
 
 
-def write_run(path: Path, rows: list[dict], state: str = "done") -> Path:
+def write_run(
+    path: Path,
+    rows: list[dict],
+    state: str = "done",
+    config: dict | None = None,
+    command: list[str] | None = None,
+    **status: str,
+) -> Path:
+    """A run folder; config: of a method that does not exist, unless it is given."""
     path.mkdir(parents=True)
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "config.yaml").write_text("{algo: {name: fabricated}, sync: {}, seed: 0, steps: 40}\n")
-    (path / "status.json").write_text(json.dumps({"state": state}))
+    config = config or {"algo": {"name": "fabricated"}, "sync": {}, "seed": 0, "steps": 40}
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    write_lines(path / "metrics.jsonl", rows)
+    (path / "status.json").write_text(json.dumps({"state": state, **status}))
+    if command:
+        (path / "provenance.json").write_text(json.dumps({"command": command, "release": 12}))
     return path
+
+
+def write_lines(file: Path, rows: list[dict]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def sample(step: int, response: str, prompt: str = "1+1=", answer: str = "2") -> dict:
+    return {
+        "step": step, "prompt": prompt, "response": response, "answer": answer, "reward": 0.0,
+    }  # fmt: skip
 
 
 def make_runs(folder: Path) -> list[Run]:

@@ -74,7 +74,7 @@ def write(runs: dict[str, list[dict]], file: Path = FILE, release: int = RELEASE
     if runs != locked["runs"] and release <= locked["release"]:
         raise SystemExit(
             f"RELEASE={release}: numbers of runs have changed since release {locked['release']}; "
-            "raise it in rec_experiments/__init__.py"
+            "raise it in rec_experiments/config/identity.py"
         )
     presets = (
         f'  "{preset}": [\n   ' + ",\n   ".join(map(json.dumps, rows)) + "\n  ]"

@@ -37,9 +37,9 @@ else:  # OmegaConf knows no protocols; schema.py says which classes may fill a s
     Truncation = Weight = RewardAdjustment = ReplayBuffer = ModelChoice = Optimizer = Pipeline = Any
     SamplerChoice = Tracking = Proximal = Reference = Updates = Dataset = Any
 
-MOST_THREADS = 1024  # torch dies of a million
+MOST_THREADS = 1024  # with a million, torch crashes
 MOST_WORKERS = 1024  # processes; more than any machine has cores
-LONGEST_SCHEDULE = 1_000_000  # batches; it is looked through one by one
+LONGEST_SCHEDULE = 1_000_000  # batches; a search visits them one by one
 
 
 @dataclass(kw_only=True)
@@ -135,7 +135,7 @@ class Experiment(Pieces):
         if self.ranks > fresh:
             raise ValueError(
                 f"ranks={self.ranks}: must be at most the {fresh} prompts that are drawn for a "
-                f"batch of batch_size={self.batch_size}, so that each has a group to draw"
+                f"batch of batch_size={self.batch_size}, so that each rank has a group to draw"
             )
         if self.updates.mini_batches > fresh:
             raise ValueError(

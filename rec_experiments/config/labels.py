@@ -28,9 +28,9 @@ JOINT = " · "
 def methods(runs: Sequence[Named]) -> list[str]:
     """The method of each run and what its command changed, as in `GRPO · clip.high=2.0 · lr=1e-4`.
 
-    Runs that differ only in their schedule and seed share it, no others do: where commands tell
-    too little, the fewest keys that tell the configurations apart follow. The key `name` replaces
-    what the command says.
+    Only runs that differ in nothing but schedule and seed share a label: if their commands do not
+    distinguish others, the fewest keys that do are added. The key `name` replaces what the command
+    says.
     """
     return _told_apart([_method(*run) for run in runs], runs, {"seed", *SCHEDULE})
 

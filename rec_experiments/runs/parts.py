@@ -27,7 +27,7 @@ def compute_dtype(experiment: Experiment) -> torch.dtype:
 def gradient_pass(
     experiment: Experiment, pad_id: int, policies: Policies, world: World
 ) -> GradientPass:
-    """Measures KL; `without_kl` gives that of updates that do not."""
+    """For updates that measure KL; its method `without_kl` returns the one for the others."""
     return GradientPass(
         algorithm=experiment.algorithm(),
         forward=forward_pass(experiment, pad_id),

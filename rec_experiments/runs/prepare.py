@@ -149,9 +149,9 @@ def place(
     """Frozen models for these roles. `model` itself moves to its device, not yet split: the sampler
     needs it whole.
 
-    initial: what the reference is a copy of: the model, or what its adapters were added to. A
-    process alone needs no copy of the latter; the former stays on the host while no update measures
-    KL.
+    initial: the model that the reference equals: `model` or, if it has adapters, the model that
+    they were added to. A single process uses the latter without a copy. A copy of the former stays
+    on the host, except in updates that measure KL.
     """
     models = {}
     if REFERENCE in roles and world.size == 1:

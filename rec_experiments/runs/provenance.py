@@ -41,10 +41,10 @@ def collect(config: dict[str, Any], data: str, base: str | None = None) -> dict[
     """Release, commit, uncommitted diff, package versions, device and command of this process.
 
     config: the run's resolved configuration. data: of `data_digest`. base: a digest of the weights
-    beside adapters, if there are any. cpu_capability: torch's
-    instruction set; results of different instruction sets, or different numbers of ranks, differ by
-    rounding. shared_draws: responses from the initial weights may come from another run of the same
-    sweep, in which case time/rollout of those batches is meaningless.
+    beside adapters, if there are any. cpu_capability: torch's instruction set; results of different
+    instruction sets, or different numbers of ranks, differ by rounding. shared_draws: responses
+    from the initial weights may come from another run of the same sweep, in which case
+    time/rollout of those batches is meaningless.
     """
     import torch
 

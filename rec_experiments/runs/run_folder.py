@@ -79,7 +79,7 @@ class RunFolder:
         """Contents of provenance.json, or {} if there is none."""
         found = read_object(self.path / PROVENANCE)
         if not provenance.is_valid(found):
-            raise unreadable(self.path / PROVENANCE, "no run wrote it like this")
+            raise unreadable(self.path / PROVENANCE, "its starts are malformed")
         return found
 
     def command(self) -> list[str]:

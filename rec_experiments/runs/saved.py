@@ -55,7 +55,8 @@ def _restored(run: Path) -> DictConfig:
         slots = schema.registry().keys()
         for key, value in saved.items():
             if isinstance(value, dict) != (key in slots):
-                raise UserError(f"{key}: is {'no' if key in slots else 'a'} choice of a group")
+                expected = "a choice of its group" if key in slots else "a single value"
+                raise UserError(f"{key}: must be {expected}")
         config = schema.restore(saved)
         schema.build(config, Experiment)
     except (OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
@@ -121,5 +122,4 @@ def read_state(folder: Path, step: int | None) -> State:
                 print(f"checkpoint {name} is damaged and was skipped", file=sys.stderr)
             return state
         damaged.append(checkpoints.of(each).name)
-    other = "there is no other one" if step is None else "was asked for"
-    raise UserError(f"{folder}: {', '.join(damaged)}: damaged, and {other}")
+    raise UserError(f"{folder}: {', '.join(damaged)}: damaged")

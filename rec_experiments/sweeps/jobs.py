@@ -94,7 +94,8 @@ class Figure(Sweep):
 
     columns: the grid's key whose values are the columns. headings: those values to column titles.
     panels: the rows. picture: one of PICTURES. map: what a map has as panels, across and down: the
-    word arm or column, or keys of a run's configuration; and the arm that others are held against.
+    word arm or column, or keys of a run's configuration; and the arm that the others are
+    compared with.
     statistics: those of STATISTICS to tabulate, or []. hours: estimated duration of one run.
     """
 

@@ -37,10 +37,6 @@ class Proximal(Piece):
         default that of the policy itself, which is right at the first update on a batch."""
         return batch.logp_BT.detach()
 
-    def describe(self) -> str:
-        """For people."""
-        return type(self).__name__
-
 
 @dataclass(kw_only=True)
 class BatchStart(Proximal):

@@ -178,8 +178,8 @@ class Trainer:
         before = copied(self.model) if kl else None
         norm = float(self.optimizer.step(self.torch_optimizer, self.model, index.step))
         if not math.isfinite(norm):  # then neither are the weights
-            why = ", of finite log-ratios, so perhaps a piece of the loss" if log.is_finite else ""
-            raise FloatingPointError(f"norm of the gradient: {norm}{why}")
+            hint = "; the log-ratios are finite, so a piece of the loss may be at fault"
+            raise FloatingPointError(f"norm of the gradient: {norm}{hint if log.is_finite else ''}")
         row |= {"train/grad_norm": norm, "train/learning_rate": self.optimizer.rate(index.step)}
         if before is not None:
             row["train/weight_step"] = relative_distance(self.model, before, self.world)

@@ -32,7 +32,7 @@ composed = functools.cache(rec_experiments.algorithm)
     [
         (
             ("m2po", "trainer=trl"),
-            "m2po: its loss compares the responses of a mini-batch; TRL give",
+            "m2po: its loss compares all responses of a mini-batch; TRL pas",
         ),
         (("a3po", "trainer=verl"), "a3po: its loss reads log-probabilities of the proximal policy"),
         (("gspo", "trainer=prime_rl"), "gspo: its loss is a mean over responses; prime-rl divides"),

@@ -93,7 +93,6 @@ def gradient_of(model, rollouts, *choices, reference=None, micro_batch_size=3):
         pad_id=PAD,
         temperature=0.8,
         micro_batch_size=micro_batch_size,
-        seed=0,
         reference=reference,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()

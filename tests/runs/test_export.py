@@ -158,9 +158,9 @@ def test_bad_input_is_one_line(done, tmp_path, name, arguments, line, monkeypatc
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model": [1]}, "model: is no choice of a group"),
-        ({"dataset": None}, "dataset: is no choice of a group"),
-        ({"extra": {}}, "extra: is a choice of a group"),
+        ({"model": [1]}, "model: must be a choice of its group"),
+        ({"dataset": None}, "dataset: must be a choice of its group"),
+        ({"extra": {}}, "extra: must be a single value"),
         ({"steps": "many"}, "steps: must be a whole number"),
         ({"steps": -1}, "steps=-1: must be at least 1"),
         ({"algo": {}}, "algo.name"),

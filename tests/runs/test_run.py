@@ -132,7 +132,7 @@ def test_a_piece_that_gives_no_number_is_not_the_policys_fault(tmp_path, monkeyp
         return log_ratio_BT * float("nan")
 
     monkeypatch.setattr("rec_experiments.algo.weights.CappedWeight.__call__", of_no_number)
-    with pytest.raises(FloatingPointError, match="nan, of finite log-ratios, so perhaps a piece"):
+    with pytest.raises(FloatingPointError, match="nan; the log-ratios are finite, so a piece"):
         train_until(tmp_path / "run", *SMALL, "algo=asymre", "weight=capped")
 
 

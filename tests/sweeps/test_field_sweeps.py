@@ -165,22 +165,6 @@ def test_the_files_of_the_tables_have_their_columns(table, tmp_path, monkeypatch
     assert text.count("3      " + "  ".join(cells) + "\n") == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "scale"),
-    [
-        ("presets", "mini_chain"),
-        ("paper2_fig2", "paper"),
-        ("paper2_table3", "small"),
-    ],
-)
-def test_every_scale_has_titles_captions_and_resources(name, scale):
-    figure, points = expanded(name, scale)
-    assert figure.title
-    assert figure.caption
-    assert points
-    assert figure.hours > 0
-
-
 # Stand-ins ---------------------------------------------------------------------------------------
 
 STAND_INS = [

@@ -59,9 +59,7 @@ def gradient_on(world, model, rollouts, pad_id, algorithm, micro_batch_size):
         rollouts,
         rec_experiments.algorithm(algorithm).parts,
         pad_id=pad_id,
-        temperature=1.0,
         micro_batch_size=micro_batch_size,
-        seed=0,
         reference=reference,
         world=world,
     )
@@ -75,12 +73,6 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
         torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-15)
         assert row == pytest.approx(alone_row, rel=1e-11, abs=1e-13)
     return alone
-
-
-@pytest.mark.parametrize("algorithm", ["red_drop", "m2po"])
-def test_gradient_of_two_ranks(ranks, mini_batch, algorithm):
-    gradient = assert_gradients_agree(ranks, mini_batch, algorithm, 3)
-    assert gradient.abs().max() > 1e-4
 
 
 def rows_of(rollouts, rows):

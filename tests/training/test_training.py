@@ -1,7 +1,7 @@
 """Gradients, micro-batches, schedule and resume of the real training path, on the tiny model.
 
-1. The gradient of a mini-batch does not depend on the split, the padding, the order, or on a
-   sequence being computed once that several rows are.
+1. The gradient of a mini-batch does not depend on the split, the order, or on a sequence being
+   computed once that several rows are.
 2. Only the right policy version draws a batch; on-policy ratios are 1, and the ratio moves off it.
 3. Evaluation at step s scores the weights after s steps.
 4. A resumed run is the uninterrupted one, bit for bit, with a damaged checkpoint too.
@@ -50,10 +50,8 @@ def gradient_of(
         rollouts,
         rec_experiments.algorithm(algorithm).parts,
         pad_id=pad_id,
-        temperature=1.0,
         micro_batch_size=micro_batch_size,
         micro_batch_tokens=micro_batch_tokens,
-        seed=0,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
 
@@ -111,22 +109,6 @@ def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch
     torch.testing.assert_close(once, apart, rtol=0, atol=1e-6 * float(apart.abs().max()))
     for name, value in apart_log.items():
         assert once_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
-
-
-def test_gradient_of_any_padding(mini_batch):
-    """Extra columns left of the prompts and right of the responses, as a longer row would make."""
-    model, rollouts, pad_id = mini_batch
-    prompts, responses = rollouts.prompts, [r.tokens for r in rollouts.responses]
-    longest = [1] * (max(map(len, prompts)) + 5), [1] * (max(map(len, responses)) + 7)
-    gradients = []
-    for extra in (False, True):
-        rows = collate(prompts + [longest[0]] * extra, responses + [longest[1]] * extra, pad_id)
-        mine = copy.deepcopy(model)
-        logp_BT = compute_logprobs(mine, rows, temperature=1.0).logp_BT[:16]
-        mask_BT = rows.attention_mask[:16, -rows.response_length :]
-        (logp_BT * mask_BT).sum().backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in mine.parameters()]))
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-11)
 
 
 def test_scores_of_a_plain_forward_pass(mini_batch):

@@ -16,6 +16,7 @@ Lags = tuple[int, int | None]  # first and last, both included; None for no last
 PARTS = ("start", "middle", "end")
 SHARE = 10  # a part is a tenth of the points of a run
 LEAST_LAGS = 5  # for a slope over lags
+MOST_LAGS = 6  # that a table shows
 PERCENT = ("clip_fraction", "live_groups", "distinct_responses", "truncated")  # shown in per cent
 
 
@@ -121,14 +122,14 @@ def factor(quantity: str) -> int:
     return 100 if quantity.startswith(PERCENT) else 1
 
 
-def spread(lags: set[int], most: int = 6) -> list[int]:
-    """At most `most` of the lags: all, or the first two and then evenly spaced ones, rounded down,
-    to the last."""
+def spread(lags: set[int]) -> list[int]:
+    """At most MOST_LAGS of the lags: all, or the first two and then evenly spaced ones, rounded
+    down, to the last."""
     ordered = sorted(lags)
-    if len(ordered) <= most:
+    if len(ordered) <= MOST_LAGS:
         return ordered
     last = ordered[-1]
-    even = [math.floor(last * n / (most - 2)) for n in range(1, most - 1)]
+    even = [math.floor(last * n / (MOST_LAGS - 2)) for n in range(1, MOST_LAGS - 1)]
     nearest = [max(each for each in ordered if each <= max(point, ordered[0])) for point in even]
     return sorted({*ordered[:2], *nearest})
 

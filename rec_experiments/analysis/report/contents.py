@@ -16,7 +16,6 @@ from rec_experiments.analysis.results.figure_data import (
     FigureData,
     best_of,
     figure_of,
-    run_folders,
 )
 from rec_experiments.analysis.results.runs import (
     Run,
@@ -24,6 +23,7 @@ from rec_experiments.analysis.results.runs import (
     points,
     read_or_leave_out,
     releases_text,
+    run_folders,
 )
 from rec_experiments.analysis.results.statistics import final, if_any, seconds
 from rec_experiments.analysis.results.summary import remarks
@@ -150,7 +150,10 @@ def gather(
     found = {run.path: run for each in data.values() for run in each.runs if run.state != "missing"}
     if every_run:
         known = {path.name for path in found}
-        for name, paths in run_folders(folders or [default_folder()]).items():
+        others: dict[str, list[Path]] = {}
+        for path in run_folders(folders or [default_folder()]):
+            others.setdefault(path.name, []).append(path)
+        for name, paths in others.items():
             if name not in known:
                 run = best_of([read_or_leave_out("", "", 0, path) for path in paths])
                 found[run.path] = run

@@ -19,9 +19,9 @@ def script_json(value: Any) -> str:
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
-def details(summary: str, body: str, opened: bool = False) -> str:
+def details(summary: str, body: str) -> str:
     """A part that opens on a click. body: HTML."""
-    return f"<details{' open' * opened}><summary>{escape(summary)}</summary>{body}</details>"
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
 
 def text_details(summary: str, text: str, title: str) -> str:

@@ -1,12 +1,16 @@
 """Run folders as numbers, for claims, figures and reports.
 
-runs            one run: its state, rows and release
-figure_data     the runs of a figure
-statistics      one number of a run, from its rows
-learning_curve  a curve fitted to a run
-aggregate       mean and interval over seeds
-summary         the statistics of a figure
-staleness       final accuracy against the age of the data
-frames          runs as a pandas data frame
-formatting      tables as text, Markdown and terminal output; JSON
+runs             one run: its state, rows and release
+begun            how many cells of a figure have runs
+figure_data      the runs of a figure
+archive          many runs in one compressed file
+frames           runs as a pandas data frame
+statistics       one number of a run, from its rows
+learning_curve   a curve fitted to a run
+aggregate        mean and interval over seeds
+summary          the statistics of a figure
+cells            the runs of a map as a table
+stability        the rate and age at which a method fails
+edge_table       these rates as a table
+formatting       tables as text and Markdown; JSON
 """

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rec_experiments.analysis.results.runs import Row, Run, leave_out, points, read_run
+from rec_experiments.analysis.results.runs import Row, Run, leave_out, points, read_run, run_folders
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import ARCHIVE
 from rec_experiments.runs.run_folder import RunFolder
@@ -64,7 +64,7 @@ def archived(places: Iterable[Path]) -> tuple[bytes, int]:
 
 
 def _runs_in_folder(folder: Path) -> Iterator[tuple[str, Lines]]:
-    for path in sorted(file.parent for file in folder.glob("*/status.json")):
+    for path in run_folders([folder]):
         try:
             run = read_run("", "", 0, path)
             if run.done:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from rec_experiments import sweeps
+from rec_experiments.analysis.results.runs import run_folders
 from rec_experiments.config import schema
 from rec_experiments.config.identity import NOT_IDENTITY, ON_POLICY, flat
 from rec_experiments.errors import UserError
@@ -30,7 +31,7 @@ def begun(
     """
     cells: dict[frozenset[str], bool] = {}
     configs: dict[Any, list[Config]] = defaultdict(list)
-    for path in _run_folders(folders or [output_folder(overrides)]):
+    for path in run_folders(folders or [output_folder(overrides)]):
         config = _config(path)
         configs[config.get("seed")].append(config)
     archived = any(folder.is_file() for folder in folders or ())
@@ -58,10 +59,6 @@ def default_folder() -> Path:
     """The default output_dir."""
     config = (schema.CONF / "config.yaml").read_text(encoding="utf-8")
     return Path(yaml.safe_load(config)["output_dir"])
-
-
-def _run_folders(folders: Iterable[Path]) -> set[Path]:
-    return {file.parent for folder in folders for file in folder.glob("*/status.json")}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -208,11 +208,3 @@ def _same(one: Run, other: Run) -> bool:
         ]
 
     return numbers(one) == numbers(other)
-
-
-def run_folders(folders: Iterable[Path]) -> dict[str, list[Path]]:
-    """The run folders in some folders, by name."""
-    found: dict[str, list[Path]] = {}
-    for path in sorted(file.parent for folder in folders for file in folder.glob("*/status.json")):
-        found.setdefault(path.name, []).append(path)
-    return found

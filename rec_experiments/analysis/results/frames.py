@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas
 
-from rec_experiments.analysis.results.figure_data import run_folders
-from rec_experiments.analysis.results.runs import Row, leave_out, read_run
+from rec_experiments.analysis.results.runs import Row, leave_out, read_run, run_folders
 from rec_experiments.config.labels import methods
 from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
@@ -30,7 +29,8 @@ def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFram
     for folder in folders:
         if not Path(folder).is_dir():
             raise UserError(f"{folder}: no such folder")
-    paths = [path for folder in folders for path in _runs(Path(folder))]
+    places = map(Path, folders)
+    paths = [path for p in places for path in ([p] if (p / CONFIG).is_file() else run_folders([p]))]
     found = [each for path in paths for each in _read(path, keys)]
     names = methods([(config, command) for _, config, command, _ in found])
     rows = [
@@ -39,13 +39,6 @@ def load_runs(*folders: str | Path, keys: Sequence[str] = ()) -> pandas.DataFram
         for row in own
     ]
     return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=[*ABOUT, *keys, "step"])
-
-
-def _runs(folder: Path) -> list[Path]:
-    """The folder itself if it is a run folder, otherwise the run folders in it."""
-    if (folder / CONFIG).is_file():
-        return [folder]
-    return [path for same in run_folders([folder]).values() for path in same]
 
 
 def _read(

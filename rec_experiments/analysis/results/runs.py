@@ -60,6 +60,11 @@ class Run:
         return self.rows[-1]["step"] if self.rows else 0
 
 
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """The run folders directly in some folders, sorted."""
+    return sorted(file.parent for folder in folders for file in folder.glob("*/status.json"))
+
+
 def read_run(arm: str, column: str, seed: int, path: Path) -> Run:
     """Read a run, finished or not; one that has not started has no rows.
 

@@ -103,21 +103,16 @@ def area_under_curve(rows: list[Row], metric: str) -> float:
 
 
 def area_under_middle_third(rows: list[Row], metric: str) -> float:
-    return area_under_curve(_third(rows, 1), metric)
+    """The area under the second third of the run's steps, ends included, as a mean."""
+    last_step = rows[-1]["step"] if rows else 0
+    middle = [row for row in rows if last_step <= 3 * row["step"] <= 2 * last_step]
+    return area_under_curve(middle, metric)
 
 
 def second_half(rows: list[Row], metric: str) -> float:
     """The area under the second half of the run's steps, as a mean."""
     last_step = rows[-1]["step"] if rows else 0
     return area_under_curve([row for row in rows if 2 * row["step"] >= last_step], metric)
-
-
-def _third(rows: list[Row], number: int) -> list[Row]:
-    """The rows in the first (0), second or last (2) third of the run's steps, ends included."""
-    last_step = rows[-1]["step"] if rows else 0
-    return [
-        row for row in rows if number * last_step <= 3 * row["step"] <= (number + 1) * last_step
-    ]
 
 
 def difference(first: Measure, second: Measure) -> Measure:

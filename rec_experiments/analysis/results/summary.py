@@ -213,10 +213,8 @@ def remarks(data: FigureData) -> list[str]:
     found = []
     seeds_run = {run.seed for run in data.runs if run.rows}
     if data.claim_seeds and len(seeds_run) < len(data.claim_seeds):
-        found.append(
-            f"A quick look at {count_of_seeds(len(seeds_run))}; "
-            f"claims need {len(data.claim_seeds)}."
-        )
+        seeds = "1 seed" if len(seeds_run) == 1 else f"{len(seeds_run)} seeds"
+        found.append(f"A quick look at {seeds}; claims need {len(data.claim_seeds)}.")
     if data.partial:
         found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
     missing: dict[str, list[int]] = {}
@@ -251,11 +249,6 @@ def _names(names: Iterable[str]) -> str:
     names = list(names)
     more = len(names) - NAMES_SHOWN
     return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
-
-
-def count_of_seeds(count: int) -> str:
-    """As in `1 seed` or `3 seeds`."""
-    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _describe(run: Run) -> str:

@@ -103,19 +103,13 @@ def block(view: View) -> RenderableType:
             ends = f"{shown(values[0])} → {shown(values[-1])}"
             curves.add_row(f"  {name}", curve(values, WIDTH, share), ends)
     sounded = [] if view.active else [Text(f"  {alarm(each)}") for each in view.alarms]
-    facts = [f"step {view.step}/{view.steps}", *_facts(view)]
+    named = zip(HEAD[5:9], _numbers(view), strict=True)
+    facts = [f"step {view.step}/{view.steps}", *(f"{name} {text}" for name, text in named if text)]
     title = Text.assemble(
         printable(view.name), "  ", (printable(view.state), TONES.get(view.state, ""))
     )
     reason = [Text(f"  {printable(view.reason)}")] if view.reason else []
     return Group(title, *reason, Text(f"  {', '.join(facts)}"), curves, *sounded)
-
-
-def _facts(view: View) -> list[str]:
-    named = zip(
-        HEAD[5:9], ("staleness", "clipped", "tokens/s", "left"), _numbers(view), strict=True
-    )
-    return [f"{name} {text}" for _, name, text in named if text]
 
 
 def _numbers(view: View) -> list[str]:

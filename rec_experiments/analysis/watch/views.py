@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rec_experiments.analysis.regime.alarms import ActiveAlarm, Alarm, active_alarms
-from rec_experiments.analysis.results.runs import Row, points, read_run
+from rec_experiments.analysis.results.runs import Row, points, read_run, run_folders
 from rec_experiments.analysis.results.statistics import seconds
 from rec_experiments.config.identity import flat
 from rec_experiments.config.labels import run_label, run_labels
@@ -138,7 +138,7 @@ def folders_in(places: Iterable[Path]) -> list[Path]:
     """The run folders among the places, and in them. A place without any is kept, for an error."""
     found: dict[Path, None] = {}
     for place in places:
-        inside = sorted(file.parent for file in place.glob("*/status.json"))
+        inside = run_folders([place])
         own = (place / "status.json").exists() or not inside
         found.update(dict.fromkeys([place] if own else inside))
     return list(found)

@@ -101,13 +101,13 @@ def carried(preset: str, loss: "StandaloneAlgorithm", peer: Peer) -> str:
     needs = loss.parts.needs
     policies = ", ".join(sorted(needs.logps - peer.policies))
     if needs.dense:
-        reason = f"reads the exact {', '.join(sorted(needs.dense))}; {peer.name} gives it no logits"
+        reason = f"reads the exact {', '.join(sorted(needs.dense))}; {peer.name} passes no logits"
     elif policies:
-        reason = f"reads log-probabilities of the {policies} policy; {peer.name} has none for it"
+        reason = f"reads log-probabilities of the {policies} policy, which {peer.name} lacks"
     elif not isinstance(loss.parts.truncation, TrainTruncated):
-        reason = f"depends on which responses were cut; {peer.name} does not tell it"
+        reason = f"depends on which responses were truncated, which {peer.name} does not report"
     elif (mean_over := mean(loss)) is None:
-        reason = f"compares the responses of a mini-batch; {peer.name} gives it some at a time"
+        reason = f"compares all responses of a mini-batch; {peer.name} passes only some at a time"
     elif peer.of_tokens and mean_over != "tokens":
         reason = f"is a mean over responses; {peer.name} divides by the number of tokens"
     else:

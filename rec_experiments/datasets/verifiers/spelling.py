@@ -23,7 +23,7 @@ _SPELLING = re.compile(
 )
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n")
 _POWER = re.compile(r"(?<=[\da-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
-_REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
+_REPEATING = re.compile(r"(?<!\d)(\d*)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
 _STYLE = r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}"
 STYLED = re.compile(_STYLE)
 _WRAPPINGS = [STYLED, re.compile(r"\(([^(),;]*)\)"), re.compile(r"\{([^{}]*)\}")]

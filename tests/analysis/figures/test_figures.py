@@ -44,17 +44,13 @@ def data(tmp_path: Path) -> FigureData:
 # Numbers -----------------------------------------------------------------------------------------
 
 
-def test_running_average():
-    assert curves.smooth([3.0, 0.0, 6.0, 3.0], 3) == [3.0, 1.5, 3.0, 3.0]
-    assert curves.smooth([3.0, 0.0, 6.0], 1) == [3.0, 0.0, 6.0]
-
-
-def test_only_the_training_reward_is_smoothed():
+def test_a_running_average_of_the_training_reward():
     rows = [
         {"step": s, "train/reward": v, "train/kl": v} for s, v in enumerate([0.0, 1.0, 0.0, 1.0])
     ]
     assert curves.curve(rows, "train/kl", 3)[1] == [0.0, 1.0, 0.0, 1.0]
     assert curves.curve(rows, "train/reward", 3)[1] == pytest.approx([0, 1 / 2, 1 / 3, 2 / 3])
+    assert curves.curve(rows, "train/reward", 1)[1] == [0.0, 1.0, 0.0, 1.0]
 
 
 # Pictures ----------------------------------------------------------------------------------------

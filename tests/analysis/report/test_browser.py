@@ -16,9 +16,11 @@ import re
 import shutil
 from pathlib import Path
 
+import fabricated
 import numpy as np
 import pytest
 from conftest import resolve
+from fabricated import sample, write_lines
 from scipy import stats
 
 from rec_experiments.analysis.report import contents, page
@@ -51,22 +53,9 @@ def rows_of(place: int, seed: int) -> list[dict]:
 
 
 def write_run(path: Path, config: dict, rows: list[dict], word: str = "x") -> None:
-    path.mkdir(parents=True)
-    samples = [
-        {
-            "step": s,
-            "prompt": word,
-            "response": f"{path.name} at {s}",
-            "answer": word,
-            "reward": 0.0,
-        }
-        for s in (0, 4, 12)
-    ]
-    (path / "config.yaml").write_text(json.dumps(config))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples))
-    (path / "provenance.json").write_text(json.dumps({"command": [word]}))
-    (path / "status.json").write_text(json.dumps({"state": "done", "reason": word}))
+    fabricated.write_run(path, rows, config=config, command=[word], reason=word)
+    samples = [sample(step, f"{path.name} at {step}", word, word) for step in (0, 4, 12)]
+    write_lines(path / "samples.jsonl", samples)
 
 
 @pytest.fixture(scope="module")

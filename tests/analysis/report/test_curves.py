@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 from conftest import resolve
+from fabricated import write_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,14 +97,6 @@ def test_a_column_is_its_metric_row_by_row(found):
             np.testing.assert_array_equal(column, np.array(expected, dtype=np.float32))
 
 
-def write_run(path: Path, overrides: list[str], rows: list[dict]) -> None:
-    path.mkdir()
-    (path / "config.yaml").write_text(json.dumps(resolve(*overrides)))
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "provenance.json").write_text(json.dumps({"command": ["run", *overrides]}))
-    (path / "status.json").write_text('{"state": "done"}')
-
-
 def test_runs_as_the_script_reads_them(tmp_path):
     home = tmp_path / "pages"
     for name, overrides in {
@@ -112,7 +105,12 @@ def test_runs_as_the_script_reads_them(tmp_path):
         'q"<i>#?%41': ["algo=grpo", "seed=1", "optimizer.learning_rate=1e-3"],
         "r": ["algo=reinforce", "sync=offline", "seed=0"],
     }.items():
-        write_run(tmp_path / name, overrides, rows_of(3 + len(name)))
+        write_run(
+            tmp_path / name,
+            rows_of(3 + len(name)),
+            config=resolve(*overrides),
+            command=["run", *overrides],
+        )
     found = contents.gather([], [tmp_path], [], every_run=True)
     data = script_data(found, home)
     json.dumps(data, allow_nan=False)

@@ -18,8 +18,11 @@ import socket
 from html.parser import HTMLParser
 from pathlib import Path
 
+import fabricated
 import pytest
+import yaml
 from conftest import resolve
+from fabricated import sample, write_lines
 
 from rec_experiments import sweeps
 from rec_experiments.analysis import claims
@@ -45,20 +48,14 @@ MISSING = ("GRPO", "offline", 1)
 FAILED = ("REINFORCE", "offline", 0)
 
 
-def write_run(path: Path, config: dict, state: dict, command: str = "python -m run") -> None:
-    path.mkdir(parents=True)
-    rows = [{"step": 0, "eval/accuracy": 0.25}]
+def write_run(path: Path, config: dict, state: str = "done", **status: str) -> None:
+    rows: list[dict] = [{"step": 0, "eval/accuracy": 0.25}]
     rows += [{"step": s, "train/reward": s / 4, "time/train": 1.5} for s in (1, 2, 3)]
     rows[-1]["eval/accuracy"] = 0.75
-    samples = [
-        {"step": s, "prompt": "1+1=", "response": f"{HOSTILE} at {s}", "answer": "2", "reward": 0.0}
-        for s in (0, 1, 2, 3)
-    ]
-    (path / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in samples) + '{"st')
-    (path / "provenance.json").write_text(json.dumps({"command": command.split(), "release": 12}))
-    (path / "status.json").write_text(json.dumps(state))
+    fabricated.write_run(path, rows, state, config, ["python", "-m", "run"], **status)
+    write_lines(path / "samples.jsonl", [sample(s, f"{HOSTILE} at {s}") for s in range(4)])
+    with (path / "samples.jsonl").open("a") as file:
+        file.write('{"st')  # a line that is being written
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +69,8 @@ def data(tmp_path_factory) -> FigureData:
             path = folder / f"run{len(runs)}"
             if (arm, column, seed) != MISSING:
                 failed = (arm, column, seed) == FAILED
-                state = {"state": "failed", "reason": HOSTILE} if failed else {"state": "done"}
-                write_run(path, {**config, "seed": seed}, state)
+                status = {"state": "failed", "reason": HOSTILE} if failed else {}
+                write_run(path, {**config, "seed": seed}, **status)
             runs.append(read_run(arm, column, seed, path))
     return FigureData(
         name="fig3",
@@ -105,7 +102,7 @@ def found(data) -> reading.Contents:
     """The contents of fig3, fig8, a figure without runs, and a run of no figure."""
 
     folder = data.runs[0].path.parent
-    write_run(folder / "loner", resolve("algo=opmd", "seed=7"), {"state": "running"})
+    write_run(folder / "loner", resolve("algo=opmd", "seed=7"), "running")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims, "collect", only(data))
         patch.setattr(reading, "figure_of", lambda name, overrides: (name, overrides))
@@ -254,7 +251,7 @@ SCRIPT = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 def test_no_value_of_any_file_is_markup(data, tmp_path):
     """All texts of a run's files, and numbers that may be texts, are scripts."""
     path = Path(shutil.copytree(data.runs[0].path, tmp_path / "run"))
-    config = json.loads((path / "config.yaml").read_text())
+    config = yaml.safe_load((path / "config.yaml").read_text())
     config["steps"] = config["seed"] = config["algo"]["name"] = SCRIPT
     config["sync"] = {"interval": 3, "offset": 2, "phase": SCRIPT}
     (path / "config.yaml").write_text(json.dumps(config))

@@ -1,7 +1,7 @@
 """Runs of a figure are found without composing its jobs."""
 
+import fabricated
 import pytest
-import yaml
 from conftest import resolve
 
 from rec_experiments import sweeps
@@ -11,9 +11,7 @@ from rec_experiments.analysis.results.figure_data import NoRuns, collect
 
 
 def write_run(folder, *overrides):
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(resolve(*overrides)))
-    (folder / "status.json").write_text("{}")
+    fabricated.write_run(folder, [], config=resolve(*overrides))
 
 
 @pytest.fixture(scope="module")

@@ -236,11 +236,6 @@ def test_a_straight_line_and_steps_that_are_apart():
     assert statistics.area_under_curve(uneven, "m") == pytest.approx(5 / 40)
 
 
-def test_a_statistic_that_a_run_lacks_is_none():
-    assert statistics.if_any(statistics.final, rows(), "m") is None
-    assert statistics.if_any(statistics.final, rows(1, 1, 1), "m") == 1
-
-
 # Which runs --------------------------------------------------------------------------------------
 
 

@@ -10,13 +10,13 @@
 
 import fcntl
 import io
-import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import fabricated
 import pytest
 from conftest import resolve
 from rich.console import Console
@@ -45,17 +45,9 @@ def rows_of(steps: int, numbers: dict = CALM) -> list[dict]:
 
 
 def write_run(path: Path, state: str = "done", rows=None, **status) -> Path:
-    path.mkdir(parents=True)
-    (path / "config.yaml").write_text(
-        json.dumps(resolve("algo=grpo") | {"steps": 100, "name": path.name})
-    )
-    write_rows(path, rows_of(40) if rows is None else rows)
-    (path / "status.json").write_text(json.dumps({"state": state, **status}))
-    return path
-
-
-def write_rows(path: Path, rows: list[dict]) -> None:
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = resolve("algo=grpo") | {"steps": 100, "name": path.name}
+    rows = rows_of(40) if rows is None else rows
+    return fabricated.write_run(path, rows, state, config, **status)
 
 
 def shown(*paths: Path, width: int = 120) -> str:
@@ -98,7 +90,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     done, going = write_run(tmp_path / "a"), write_run(tmp_path / "b", "running")
     watched = Watched(ALARMS_OF_PACKAGE)
     before, _ = watched.look([done, going])
-    write_rows(going, rows_of(50))
+    fabricated.write_lines(going / "metrics.jsonl", rows_of(50))
     after, _ = watched.look([done, going])
     assert after[0].rows is before[0].rows
     assert after[1].rows is not before[1].rows
@@ -267,7 +259,7 @@ def test_it_goes_on_until_all_is_done(tmp_path, monkeypatch):
     path, refreshed = write_run(tmp_path / "a", "running"), []
 
     def change(number: int) -> None:
-        write_rows(path, rows_of(40 + number))
+        fabricated.write_lines(path / "metrics.jsonl", rows_of(40 + number))
         if number == 3:
             (path / "status.json").write_text('{"state": "done"}')
 
