@@ -185,6 +185,19 @@ def test_noise_on_logits_does_not_depend_on_what_is_drawn_together(model):
         assert one.logp == pytest.approx(other.logp, abs=1e-5)
 
 
+@pytest.mark.parametrize("keeps_cache", [True, False])
+def test_noise_on_logits_in_flight(model, keeps_cache):
+    """A swap to the same weights, within a response, changes nothing."""
+    sampler, weights = build(mismatched(logit_noise=0.5), model), model.state_dict()
+    whole, flown = (
+        chain.from_iterable(sampler.sample_in_flight(PROMPTS, KEYS, 1.0, each, keeps_cache))
+        for each in ((), [(0, weights), (3, weights)])
+    )
+    for one, other in zip(whole, flown, strict=True):
+        assert one.tokens == other.tokens
+        assert one.logp == pytest.approx(other.logp, abs=1e-5)
+
+
 def test_more_noise_is_more_mismatch(model):
     gaps = [gap(build(mismatched(noise=size), model), model) for size in (0.001, 0.01, 0.1)]
     assert gaps[0] < gaps[1] < gaps[2]
