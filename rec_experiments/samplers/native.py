@@ -73,13 +73,11 @@ class Native(Piece):
 
 @dataclass(kw_only=True)
 class Mismatched(Native):
-    """The native sampler with perturbed weights or logits; conf/sampler/bfloat16.yaml explains the
-    values."""
+    """The native sampler with perturbed weights; conf/sampler/bfloat16.yaml explains the values."""
 
     compute_dtype: str | None = field(metadata=one_of(("bfloat16", "float16"), hint=", or null"))
     quantization: str | None = field(metadata=one_of(("int8", "fp8"), hint=", or null"))
     noise: float = field(metadata=within(least=0))
-    logit_noise: float = field(metadata=within(least=0))
     noise_seed: int = field(metadata=within(least=0))
 
     def copied(self, model: "PreTrainedModel") -> "PreTrainedModel":
@@ -93,9 +91,14 @@ class Mismatched(Native):
 
         perturb(model, self.quantization, self.noise, self.noise_seed)
 
-    def added_to_logits(self) -> "LogitNoise | None":
+
+@dataclass(kw_only=True)
+class NoisyLogits(Mismatched):
+    """Noise on the logits as well; conf/sampler/noisy_logits.yaml explains the values."""
+
+    logit_noise: float = field(metadata=within(least=0))
+
+    def added_to_logits(self) -> "LogitNoise":
         from rec_experiments.samplers.mismatch import logit_noise
 
-        if not self.logit_noise:
-            return None
         return functools.partial(logit_noise, size=self.logit_noise, seed=self.noise_seed)

@@ -15,7 +15,7 @@ import transformers
 
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.mismatch import logit_noise, noisy, quantized
-from rec_experiments.samplers.native import Mismatched, Native
+from rec_experiments.samplers.native import Mismatched, Native, NoisyLogits
 from rec_experiments.types import SampleKey
 
 EOS, LIMIT = [1, 2], 10
@@ -32,11 +32,9 @@ KINDS = {
 
 
 def mismatched(**values):
-    unperturbed = {
-        "compute_dtype": None, "quantization": None, "noise": 0.0, "logit_noise": 0.0,
-        "noise_seed": 0,
-    }  # fmt: skip
-    return Mismatched(**dataclasses.asdict(NATIVE), **unperturbed | values)
+    unperturbed = {"compute_dtype": None, "quantization": None, "noise": 0.0, "noise_seed": 0}
+    kind = NoisyLogits if "logit_noise" in values else Mismatched
+    return kind(**dataclasses.asdict(NATIVE), **unperturbed | values)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
