@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 # One stream per purpose, so that no two purposes share numbers.
-TRAIN, EVAL, ORDER, DROP, TASK, MODEL, PARTS, REWARD, REDRAW, REPLAY, MEASURE, CLIP, MISMATCH = (
-    range(13)
-)
+(
+    TRAIN, EVAL, ORDER, DROP, TASK, MODEL, PARTS, REWARD, REDRAW, REPLAY, MEASURE, CLIP, MISMATCH,
+    LOGITS,
+) = range(14)  # fmt: skip
 
 
 def generator(seed: int, stream: int, *counter: int) -> np.random.Generator:

@@ -53,7 +53,7 @@ from rec_experiments.rollout import replay, reward
 from rec_experiments.rollout.pipeline import Overlap, Sequential
 from rec_experiments.rollout.protocol import Pipeline
 from rec_experiments.rollout.schedule import InFlight, Schedule
-from rec_experiments.samplers.native import Mismatched, Native
+from rec_experiments.samplers.native import Mismatched, Native, NoisyLogits
 from rec_experiments.samplers.protocol import SamplerChoice
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.tracking.local import TensorBoard, Trackio
@@ -195,7 +195,12 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "tool_calls": ToolCalls,
         "word_problems": WordProblems,
     },
-    "sampler": {"native": Native, "mismatched": Mismatched, "vllm": Vllm},
+    "sampler": {
+        "native": Native,
+        "mismatched": Mismatched,
+        "noisy_logits": NoisyLogits,
+        "vllm": Vllm,
+    },
     "pipeline": {"sequential": Sequential, "overlap": Overlap},
     "optimizer": {"adamw": AdamW, "adamw_8bit": AdamW8bit},
     "tracking": {

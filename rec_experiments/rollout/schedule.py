@@ -117,7 +117,7 @@ class InFlight(Schedule, Piece):
     written to its end nevertheless, to be measured. max_age: older tokens, in gradient steps, are
     left out of the loss and its denominators; None for no limit.
 
-    Raises ValueError for an interval other than 1.
+    Raises ValueError for an interval other than 1, and for a max_age that leaves no token.
     """
 
     versions: int = field(metadata=within(least=2, hint="; for 1 use sync=on_policy"))
@@ -130,11 +130,16 @@ class InFlight(Schedule, Piece):
         super().__post_init__()
         if self.interval != 1:
             raise ValueError(f"interval={self.interval}: must be 1, a swap for each batch")
+        if self.max_age is not None and self.max_age < self.offset:
+            raise ValueError(
+                f"max_age={self.max_age}: must be at least offset={self.offset}, the age of the "
+                "youngest tokens, or null"
+            )
 
     def segments(self, batch: int) -> list[tuple[int, int]]:
         begun = batch - self.offset - (self.versions - 1)
-        later = range(1, self.versions)
-        swaps = [(number * self.tokens, begun + number) for number in later if begun + number > 0]
+        later = range(max(1, 1 - begun), self.versions)  # of trained versions
+        swaps = [(number * self.tokens, begun + number) for number in later]
         return [(0, max(0, begun)), *swaps]
 
     @property

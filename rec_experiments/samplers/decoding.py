@@ -27,6 +27,8 @@ CDF_UNIT = 2.0**44
 # The most bytes of keys and values at once if `max_rows` is None. Without a bound an evaluation of
 # GSM8K with 1.5B parameters would take 96 GB.
 CACHE_AT_ONCE = 2**33
+# What is added to the logits after each of U sequences, U x V, given the sequences and V.
+LogitNoise = Callable[[list[list[int]], int], Tensor]
 
 
 def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -43,12 +45,21 @@ def _occurrences(numbers: list[int]) -> list[int]:
     return [next(counts[n]) for n in numbers]
 
 
+def _sequences(
+    prompts: list[list[int]], token_TB: Tensor, prefix_B: Tensor, row_B: Tensor
+) -> list[list[int]]:
+    """The prompt and the tokens of each prefix, by its place. prompts: of all responses."""
+    one_of = dict(zip(prefix_B.tolist(), row_B.tolist(), strict=True))
+    return [prompts[row] + token_TB[:, row].tolist() for _, row in sorted(one_of.items())]
+
+
 class NativeSampler:
     """Implements `rec_experiments.types.InFlightSampler`. It takes over `model`: pass a copy.
 
     eos_ids: each of them ends a response. pad_id: pads short prompts; any token or None will do.
     max_rows: the most responses decoded at once, None for CACHE_AT_ONCE. perturb: changes the
-    weights of its argument in place, after each load; None for exactly those loaded.
+    weights of its argument in place, after each load; None for exactly those loaded. logit_noise:
+    is added to all logits; None for nothing.
     A prompt and its response must fit the model's context; the caller checks that.
     """
 
@@ -60,9 +71,10 @@ class NativeSampler:
         max_response_tokens: int,
         max_rows: int | None,
         perturb: Callable[[PreTrainedModel], None] | None = None,
+        logit_noise: LogitNoise | None = None,
     ) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.perturb = perturb
+        self.perturb, self.logit_noise = perturb, logit_noise
         if perturb:
             perturb(self.model)
         if model.dtype == torch.float32 and "flash" in model.config._attn_implementation:
@@ -158,7 +170,12 @@ class NativeSampler:
         logp_TB = torch.zeros((self.limit, len(rows)), device=device)
         width, vocabulary = 1 + max(columns), logits_UV.shape[1]
         scratch_XV = logits_UV.new_empty((len(rows), vocabulary), dtype=torch.long)
+        of_row = [prompts[n] for n, _ in rows]
         for t in range(self.limit):
+            if self.logit_noise:
+                logits_UV = logits_UV + self.logit_noise(
+                    _sequences(of_row, token_TB[:t], prefix_B, row_B), vocabulary
+                ).to(device)
             cell_B = prefix_B * width + column_B  # in U x width
             uniform_UX = uniform_TB.new_zeros(len(logits_UV), width)
             uniform_UX.view(-1).index_copy_(0, cell_B, uniform_TB[t].index_select(0, row_B))
@@ -187,12 +204,11 @@ class NativeSampler:
             if t + 1 in policies:
                 self.load(policies[t + 1])
             if t + 1 in policies and not keeps_cache:
-                one_of = dict(zip(prefix_B.tolist(), row_B.tolist(), strict=True))
-                written = [
-                    prompts[rows[one_of[place]][0]] + token_TB[: t + 1, one_of[place]].tolist()
-                    for place in range(len(one_of))
-                ]
-                logits_UV, prefixes = self._prefill(written, self.limit - t - 1, len(row_B))
+                logits_UV, prefixes = self._prefill(
+                    _sequences(of_row, token_TB[: t + 1], prefix_B, row_B),
+                    self.limit - t - 1,
+                    len(row_B),
+                )
             else:
                 logits_UV = self._step(token_M, prefixes)
         return self._responses(token_TB.T, logp_TB.T)

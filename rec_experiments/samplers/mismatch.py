@@ -2,16 +2,18 @@
 
 Real inference engines compute the policy's probabilities differently from the trainer: in another
 precision, with quantised weights, or with other kernels. The native sampler with these
-perturbations of its weights reproduces each cause separately, deterministically, and on a CPU.
+perturbations of its weights or logits reproduces each cause separately, deterministically, and on a
+CPU.
 """
 
 import zlib
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.rng import MISMATCH, generator
+from rec_experiments.rng import LOGITS, MISMATCH, generator
 
 LARGEST = {"int8": 127.0, "fp8": 448.0}  # of the format's values; fp8 is E4M3
 
@@ -53,3 +55,12 @@ def noisy(weight_XX: Tensor, size: float, seed: int, name: str) -> Tensor:
     normal = generator(seed, MISMATCH, zlib.crc32(name.encode())).standard_normal(weight_XX.shape)
     noise_XX = torch.from_numpy(normal).to(weight_XX)
     return weight_XX + size * weight_XX.square().mean().sqrt() * noise_XX
+
+
+def logit_noise(written: list[list[int]], vocabulary: int, size: float, seed: int) -> Tensor:
+    """Normal noise of standard deviation `size` for the logits after each of U sequences, U x V,
+    float32. It is a function of the seed and of a sequence's tokens, so responses that share a
+    prefix share its noise, and it is the same for every version."""
+    names = [zlib.crc32(np.array(tokens, np.int64).tobytes()) for tokens in written]
+    normal = [generator(seed, LOGITS, name).standard_normal(vocabulary) for name in names]
+    return size * torch.from_numpy(np.array(normal)).float()

@@ -1,6 +1,7 @@
 """Configuration of the native sampler, which needs only torch and transformers (`decoding`)."""
 
 import copy
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from rec_experiments.types import Piece, check_range, one_of, within
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from rec_experiments.samplers.decoding import NativeSampler
+    from rec_experiments.samplers.decoding import LogitNoise, NativeSampler
 
 COLDEST = 1e-3  # a lower temperature overflows the logits of float32
 
@@ -50,7 +51,13 @@ class Native(Piece):
         from rec_experiments.samplers.decoding import NativeSampler
 
         return NativeSampler(
-            self.copied(model), eos_ids, pad_id, max_response_tokens, self.max_rows, self.perturb
+            self.copied(model),
+            eos_ids,
+            pad_id,
+            max_response_tokens,
+            self.max_rows,
+            self.perturb,
+            self.added_to_logits(),
         )
 
     def copied(self, model: "PreTrainedModel") -> "PreTrainedModel":
@@ -58,6 +65,10 @@ class Native(Piece):
 
     def perturb(self, model: "PreTrainedModel") -> None:
         """Change the sampler's weights after each load; here they stay those of the trainer."""
+
+    def added_to_logits(self) -> "LogitNoise | None":
+        """What is added to the sampler's logits; here nothing."""
+        return None
 
 
 @dataclass(kw_only=True)
@@ -79,3 +90,15 @@ class Mismatched(Native):
         from rec_experiments.samplers.mismatch import perturb
 
         perturb(model, self.quantization, self.noise, self.noise_seed)
+
+
+@dataclass(kw_only=True)
+class NoisyLogits(Mismatched):
+    """Noise on the logits as well; conf/sampler/noisy_logits.yaml explains the values."""
+
+    logit_noise: float = field(metadata=within(least=0))
+
+    def added_to_logits(self) -> "LogitNoise":
+        from rec_experiments.samplers.mismatch import logit_noise
+
+        return functools.partial(logit_noise, size=self.logit_noise, seed=self.noise_seed)

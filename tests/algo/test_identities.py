@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from test_field import STEP, Batch, composed, drawn, worth
+from test_field import CONF, STEP, Batch, composed, drawn, worth
 
 
 def same(one, other, batch: Batch, rtol: float = 1e-12, **changes) -> None:
@@ -142,10 +142,17 @@ def test_younger_than_the_lag():
     same(("a3po",), ("grpo",), far(versions=np.full(13, STEP)))
 
 
-@pytest.mark.parametrize("preset", ["tis", "mis", "icepop", "geometric_tis", "kpop"])
-def test_sampler_is_trainer(preset):
+@pytest.mark.parametrize(
+    "method",
+    [
+        *((preset,) for preset in ("tis", "mis", "icepop", "geometric_tis", "kpop")),
+        *(("grpo", f"correction={file.stem}") for file in (CONF / "correction").glob("*.yaml")),
+    ],
+    ids=" ".join,
+)
+def test_sampler_is_trainer(method):
     batch = far()
-    same((preset,), ("grpo",), dataclasses.replace(batch, sampler=batch.behavior))
+    same(method, ("grpo",), dataclasses.replace(batch, sampler=batch.behavior))
 
 
 def test_ratio_to_the_sampler():

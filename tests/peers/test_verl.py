@@ -1,11 +1,13 @@
-"""verl's policy losses and this package: the same gradient for every token, method by method. And
-the other way round: what `export-loss` writes, in verl's registries.
+"""verl's policy losses, advantages and corrections and this package: the same gradient, advantage
+and weight for every token, method by method. And the other way round: what `export-loss` writes, in
+verl's registries.
 
-verl cannot be imported without ray and a cluster's packages, so its file of losses is loaded alone;
-what that imports beside PyTorch is stood in for by the few sums that the losses use. Skipped where
-verl is not installed (pip install --no-deps verl).
+verl cannot be imported without ray and a cluster's packages, so its files of losses and corrections
+are loaded alone; what they import beside PyTorch is stood in for by the few sums that they use.
+Skipped where verl is not installed (pip install --no-deps verl).
 """
 
+import dataclasses
 import functools
 import importlib.util
 import sys
@@ -18,6 +20,7 @@ import torch
 from batches import batch, name, ours, rows, same
 
 import rec_experiments
+from rec_experiments.algo.surrogate import tokens
 from rec_experiments.cli import export_loss
 
 SPEC = importlib.util.find_spec("verl")
@@ -36,12 +39,12 @@ class Config(SimpleNamespace):
         return getattr(self, key, default)
 
 
-def masked_sum(values, mask):
-    return (values * mask).sum()
+def masked_sum(values, mask, axis=None):
+    return (values * mask).sum(axis)
 
 
-def masked_mean(values, mask):
-    return masked_sum(values, mask) / mask.sum()
+def masked_mean(values, mask, axis=None):
+    return masked_sum(values, mask, axis) / mask.sum(axis)
 
 
 def module(name: str, **contents) -> ModuleType:
@@ -51,8 +54,8 @@ def module(name: str, **contents) -> ModuleType:
 
 
 @functools.cache
-def losses() -> ModuleType:
-    """verl's core_algos.py."""
+def loaded(file: str) -> ModuleType:
+    """A file of verl's trainer/ppo, by itself."""
     sums = module("verl.utils.torch_functional", masked_sum=masked_sum, masked_mean=masked_mean)
     utils = module("verl.utils", torch_functional=sums, as_torch_index=None, group_mean_std=None)
     stand_ins = [
@@ -61,15 +64,19 @@ def losses() -> ModuleType:
         sums,
         module("verl.utils.import_utils", deprecated=lambda *_: lambda function: function),
         module("verl.trainer.config", AlgoConfig=type("AlgoConfig", (), {})),
+        module("verl.trainer.config.algorithm", RolloutCorrectionConfig=Config),
         module("verl.workers.config", ActorConfig=Config),
+        module("verl.workers.config.actor", PolicyLossConfig=Config),
+        module("verl.protocol", DataProto=Config),
     ]
-    spec = importlib.util.spec_from_file_location(
-        "verl_core_algos", PLACE / "trainer" / "ppo" / "core_algos.py"
-    )
-    loaded = importlib.util.module_from_spec(spec)
+    spec = importlib.util.spec_from_file_location(f"verl_{file}", PLACE / f"trainer/ppo/{file}.py")
+    found = importlib.util.module_from_spec(spec)
     with mock.patch.dict(sys.modules, {each.__name__: each for each in stand_ins}):
-        spec.loader.exec_module(loaded)
-    return loaded
+        spec.loader.exec_module(found)
+    return found
+
+
+losses = functools.partial(loaded, "core_algos")
 
 
 def theirs(row: dict, x: dict) -> torch.Tensor:
@@ -112,6 +119,74 @@ def test_every_loss_of_verl_has_a_row():
     }
 
 
+def rewarded() -> tuple[dict, torch.Tensor, dict]:
+    """A batch, the reward of each response, and both as verl's estimators take them."""
+    x = batch(0, 0.3)
+    rewards = torch.linspace(0, 1, len(x["mask"])).double() ** 2
+    by_token = torch.zeros_like(x["logp"])
+    by_token[:, 0] = rewards
+    uid = x["groups"].numpy().astype(str).astype(object)
+    given = {"token_level_rewards": by_token, "response_mask": x["mask"].double(), "index": uid}
+    return x, rewards, given
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "settings"),
+    [
+        ("grpo", "grpo", {}),
+        ("dr_grpo", "grpo", {"norm_adv_by_std_in_grpo": False}),
+        ("rloo", "rloo", {}),
+        ("opo", "opo", {}),
+    ],
+)
+def test_the_advantages_are_verls(preset, name, settings):
+    x, rewards, given = rewarded()
+    theirs, _ = losses().get_adv_estimator_fn(name)(**given, **settings)
+    lengths = x["mask"].sum(1)
+    found = rec_experiments.algorithm(preset).advantages(rewards, x["groups"], lengths)
+    torch.testing.assert_close(theirs, found[:, None] * x["mask"], rtol=1e-12, atol=1e-15)
+
+
+# Ours, and verl's rollout_is, its threshold, rollout_rs and its threshold, whose bounds are of 1/κ.
+CORRECTIONS = {
+    "truncated": ("token", 2.0, None, None),
+    "product_truncated": ("sequence", 2.0, None, None),
+    "band correction.low=0.8 correction.high=1.25": ("token", "0.8_1.25", None, None),
+    "masked_both": (None, None, "seq_sum_k1", f"{1 / 3}_3"),
+    "masked_token": ("token", 2.0, "seq_sum_k1", "0.5_2"),
+    "masked_product": ("sequence", 2.0, "seq_sum_k1", "0.5_2"),
+    "geometric correction.low=0.8 correction.high=1.25": (None, None, "seq_mean_k1", "0.8_1.25"),
+    "geometric_token correction.low=0.8 correction.high=1.25": (
+        "token", 2.0, "seq_mean_k1", "0.8_1.25",
+    ),
+    "k3 correction.high=0.08": (None, None, "seq_mean_k3", "0.08"),
+    "token_rejected correction.low=0.8 correction.high=1.25": (None, None, "token_k1", "0.8_1.25"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", CORRECTIONS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_corrections_are_verls(choice, seed):
+    helper, x = loaded("rollout_corr_helper"), batch(seed, 0.3)
+    weighing, cap, rejection, bounds = CORRECTIONS[choice]
+    mask = x["mask"].double()
+    log_kappa, expected = x["behavior"] - x["sampler"], mask
+    if weighing:
+        expected, _ = helper.compute_rollout_correction_weights(log_kappa, mask, weighing, cap)
+    if rejection:
+        kept, _ = helper.compute_rollout_rejection_mask(log_kappa, mask, rejection, bounds)
+        expected = expected * kept
+    rows = tokens(x["logp"], x["advantages"])
+    rows = dataclasses.replace(
+        rows,
+        logps={"behavior": x["behavior"], "sampler": x["sampler"]},
+        advantages=dataclasses.replace(rows.advantages, mask_BT=x["mask"]),
+    )
+    piece = rec_experiments.algorithm("grpo", *f"correction={choice}".split()).parts.correction
+    assert (expected[x["mask"]] == 0).any() == ("truncated" not in choice)
+    torch.testing.assert_close(piece(rows) * mask, expected, rtol=1e-12, atol=1e-15)
+
+
 @functools.cache
 def exported(preset: str) -> tuple:
     """Advantage estimator and loss, as verl finds them by their name."""
@@ -125,18 +200,13 @@ def exported(preset: str) -> tuple:
 def test_exported_loss(preset):
     """Two ranks with a micro-batch each; verl averages gradients over ranks."""
     advantages_of, loss = exported(preset)
-    x = batch(0, 0.3)
-    rewards, mask = torch.linspace(0, 1, len(x["mask"])).double() ** 2, x["mask"]
+    x, rewards, given = rewarded()
+    mask = x["mask"]
     whole, apart = (x["logp"].clone().requires_grad_() for _ in range(2))
     rec_experiments.algorithm(preset)(
         logp=whole, behavior_logp=x["behavior"], rewards=rewards, groups=x["groups"], mask=mask
     ).loss.backward()
-    by_token = torch.zeros_like(x["logp"])
-    by_token[:, 0] = rewards
-    uid = x["groups"].numpy().astype(str).astype(object)
-    advantages, _ = advantages_of(
-        token_level_rewards=by_token, response_mask=mask.double(), index=uid, config=None
-    )
+    advantages, _ = advantages_of(**given, config=None)
     config = Config(
         global_batch_info={
             "dp_size": 2,

@@ -50,6 +50,7 @@ def schedule(**values) -> InFlight:
         ({"offset": 2}, 2, [(0, 0)]),
         ({"offset": 2}, 4, [(0, 0), (4, 1), (8, 2)]),
         ({"offset": 2, "versions": 2, "tokens": 1}, 9, [(0, 6), (1, 7)]),
+        ({"versions": 10**12, "tokens": 1}, 1, [(0, 0), (10**12 - 1, 1)]),
     ],
 )
 def test_segments_by_hand(values, batch, segments):
@@ -240,6 +241,7 @@ def test_names_of_a_schedule_in_flight():
     [
         (["sync.interval=2"], r"sync\.interval=2: must be 1"),
         (["sync.versions=1"], r"sync\.versions=1: must be at least 2; for 1 use"),
+        (["sync.offset=2", "sync.max_age=1"], r"sync\.max_age=1: must be at least offset=2"),
         (["sync.late=never"], r"sync\.late=never: must be one of wait, drop"),
         (["sync.cache=lost"], r"sync\.cache=lost: must be one of recomputed, kept"),
         (["dataset=calculator"], r"sync=in_flight: needs a data set whose responses have one turn"),

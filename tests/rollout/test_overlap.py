@@ -45,6 +45,10 @@ SCHEDULES = {
     "on-policy": ("sync=on_policy", "steps=12"),
     "mixed": ("sync.interval=3", "sync.offset=5"),
     "offline": ("sync=offline", "steps=12"),
+    "another sampler": (
+        "sync.interval=2", "sync.offset=1", "steps=8", "sampler=noisy_logits", "sampler.noise=0.05",
+        "sampler.quantization=int8", "correction=truncated",
+    ),
     "in flight": (
         "sync=in_flight", "sync.offset=1", "sync.tokens=5", "sync.late=drop", "buffer=replay",
         "buffer.reuse=1", "buffer.window=2", "batch_size=3", "steps=10",
@@ -97,7 +101,10 @@ def test_options_of_the_worker_change_no_bit(tmp_path):
     assert_same_run(overlapped, run(tmp_path / "sequential", *overrides))
 
 
-@pytest.mark.parametrize("schedule", [("sync=on_policy", "sync.offset=4"), SCHEDULES["in flight"]])
+@pytest.mark.parametrize(
+    "schedule",
+    [("sync=on_policy", "sync.offset=4"), SCHEDULES["in flight"], SCHEDULES["another sampler"]],
+)
 def test_resume_in_the_other_pipeline(tmp_path, schedule):
     schedule = (*schedule, "steps=14")
     whole = run(tmp_path / "whole", *schedule)

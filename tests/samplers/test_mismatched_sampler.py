@@ -1,20 +1,21 @@
 """The sampler that differs from the trainer on purpose.
 
-1. Rounded weights lie on the grid of their format; noise has the stated size.
+1. Rounded weights lie on the grid of their format; noise has the stated size, on logits exactly.
 2. The probabilities that it reports are those of the perturbed model, and loading is repeatable.
 3. Without a perturbation it is the native sampler. A larger perturbation is a larger mismatch.
 """
 
 import copy
 import dataclasses
+from itertools import chain
 
 import pytest
 import torch
 import transformers
 
 from rec_experiments.rng import TRAIN
-from rec_experiments.samplers.mismatch import noisy, quantized
-from rec_experiments.samplers.native import Mismatched, Native
+from rec_experiments.samplers.mismatch import logit_noise, noisy, quantized
+from rec_experiments.samplers.native import Mismatched, Native, NoisyLogits
 from rec_experiments.types import SampleKey
 
 EOS, LIMIT = [1, 2], 10
@@ -26,12 +27,14 @@ KINDS = {
     "int8": {"quantization": "int8"},
     "fp8": {"quantization": "fp8"},
     "noise": {"noise": 0.01},
+    "logits": {"logit_noise": 0.1},
 }
 
 
 def mismatched(**values):
     unperturbed = {"compute_dtype": None, "quantization": None, "noise": 0.0, "noise_seed": 0}
-    return Mismatched(**dataclasses.asdict(NATIVE), **unperturbed | values)
+    kind = NoisyLogits if "logit_noise" in values else Mismatched
+    return kind(**dataclasses.asdict(NATIVE), **unperturbed | values)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -115,7 +118,7 @@ def test_unperturbed_it_is_the_native_sampler(model):
     assert responses(build(mismatched(), model)) == responses(build(NATIVE, model))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"logits"}))
 def test_it_reports_the_probabilities_of_the_perturbed_model(model, kind):
     sampler = build(mismatched(**KINDS[kind]), model)
     assert gap(sampler, model) > 1e-4
@@ -138,6 +141,61 @@ def test_loading_again_changes_nothing(model, kind):
     assert responses(sampler) == responses(fresh)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_noise_on_logits_is_what_the_responses_were_drawn_with(model, temperature):
+    """log softmax((logits + noise)/temperature) of the unperturbed model, token by token."""
+    sampler = build(mismatched(logit_noise=0.5, noise_seed=3), model)
+    drawn = sampler.sample(PROMPTS, KEYS, temperature)
+    furthest = 0.0
+    for prompt, group in zip(PROMPTS, drawn, strict=True):
+        for r in group:
+            places = range(len(prompt) - 1, len(prompt) + len(r.tokens) - 1)
+            with torch.no_grad():
+                logits_TV = model(input_ids=torch.tensor([prompt + r.tokens])).logits[0][places]
+            before = [prompt + r.tokens[:t] for t in range(len(r.tokens))]
+            noise_TV = logit_noise(before, 61, 0.5, 3)
+            exact, expected = (
+                (x / temperature).log_softmax(-1)[range(len(r.tokens)), r.tokens]
+                for x in (logits_TV, logits_TV + noise_TV)
+            )
+            assert r.logp == pytest.approx(expected.tolist(), abs=1e-5)
+            furthest = max(furthest, float((exact - expected).abs().max()))
+    assert furthest > 0.3
+
+
+def test_noise_on_logits_has_its_size_and_a_name():
+    noise = logit_noise([[5, 6], [5, 7], [5, 6]], 20_000, 0.3, 0)
+    assert noise.std(1).tolist() == pytest.approx([0.3] * 3, rel=0.02)
+    assert abs(noise.mean()) < 0.01
+    assert torch.equal(noise[0], noise[2])
+    for other in (noise[1], logit_noise([[5, 6]], 20_000, 0.3, 1)[0]):
+        assert abs(torch.corrcoef(torch.stack([noise[0], other]))[0, 1]) < 0.03
+
+
+def test_noise_on_logits_does_not_depend_on_what_is_drawn_together(model):
+    config = mismatched(logit_noise=0.5)
+    together, apart = (
+        chain.from_iterable(build(each, model).sample(PROMPTS, KEYS, 1.0))
+        for each in (config, dataclasses.replace(config, max_rows=3))
+    )
+    for one, other in zip(together, apart, strict=True):
+        assert one.tokens == other.tokens
+        assert one.logp == pytest.approx(other.logp, abs=1e-5)
+
+
+@pytest.mark.parametrize("keeps_cache", [True, False])
+def test_noise_on_logits_in_flight(model, keeps_cache):
+    """A swap to the same weights, within a response, changes nothing."""
+    sampler, weights = build(mismatched(logit_noise=0.5), model), model.state_dict()
+    whole, flown = (
+        chain.from_iterable(sampler.sample_in_flight(PROMPTS, KEYS, 1.0, each, keeps_cache))
+        for each in ((), [(0, weights), (3, weights)])
+    )
+    for one, other in zip(whole, flown, strict=True):
+        assert one.tokens == other.tokens
+        assert one.logp == pytest.approx(other.logp, abs=1e-5)
+
+
 def test_more_noise_is_more_mismatch(model):
     gaps = [gap(build(mismatched(noise=size), model), model) for size in (0.001, 0.01, 0.1)]
     assert gaps[0] < gaps[1] < gaps[2]
@@ -147,7 +205,8 @@ def test_more_noise_is_more_mismatch(model):
 @pytest.mark.parametrize(
     ("values", "key"),
     [({"compute_dtype": "int4"}, "compute_dtype"), ({"quantization": "nf4"}, "quantization"),
-     ({"noise": -1.0}, "noise"), ({"noise": float("nan")}, "noise")],
+     ({"noise": -1.0}, "noise"), ({"noise": float("nan")}, "noise"),
+     ({"logit_noise": -1.0}, "logit_noise")],
 )  # fmt: skip
 def test_a_value_out_of_range_is_named(values, key):
     with pytest.raises(ValueError, match=key):

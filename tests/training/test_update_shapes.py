@@ -196,6 +196,8 @@ PRESETS = [
     "grpo_kl", "dppo_kl", "max_at_k_off_policy", "grpo regularizer=kl_exact", "scalerl", "opo",
     "clip_cov clip.fraction=0.2 clip.above=0", "kl_cov regularizer.fraction=0.2", "kpop",
     "cppo clip.delta=0.05", "opsm regularizer=kl_unbiased", "mu_grpo clip.trigger=0.9",
+    "ipo clip.delta=0.05", "geometric_tis correction.low=0.8 correction.high=1.2", "dis", "minirl",
+    "drpo weight.epsilon=0.5", "vaco clip.bound=0.05", "aspo", "up", "ripo clip.floor=0.9",
 ]  # fmt: skip
 
 

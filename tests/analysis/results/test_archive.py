@@ -1,15 +1,21 @@
-"""An archive of runs: what it keeps of a run folder, and that commands read it like folders."""
+"""An archive of runs: what it keeps of a run folder, and that commands read it like folders.
+
+Runs of the archives in docs/results have the names that today's configuration gives them.
+"""
 
 import io
 import json
 import lzma
+from pathlib import Path
 
 import pandas
 import pytest
+from conftest import resolve
 from fabricated import rows_of, write_run
 
 from rec_experiments.analysis.results import archive
 from rec_experiments.cli.main import call_command
+from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
 from rec_experiments.files import ARCHIVE
 
@@ -118,3 +124,15 @@ def test_command_writes_an_archive(folder, capsys):
 def test_folder_without_finished_runs_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no finished run in"):
         call_command("archive", f"runs={tmp_path}", f"out={tmp_path / 'out.csv.xz'}")
+
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*.csv.xz")), ids=lambda file: file.name)
+def test_archived_runs_are_found(file):
+    """Some runs of each archive, by what they set: a new key with a value in existing
+    configurations would hide them all."""
+    runs = pandas.read_csv(file, usecols=["run", "overrides"]).drop_duplicates("run")
+    for run in runs.iloc[:: max(1, len(runs) // 4)].itertuples():
+        assert run_path(resolve(*run.overrides.split())).name == run.run
