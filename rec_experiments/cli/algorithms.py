@@ -12,7 +12,7 @@ from rec_experiments.algo import words
 from rec_experiments.cli import help
 from rec_experiments.cli.parser import Parser, file_ending
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, compose, composing
+from rec_experiments.config.composition import choices_by_group, compose, composing, meant
 from rec_experiments.config.experiment import Pieces
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_out
@@ -34,7 +34,7 @@ def main(args: Namespace) -> None:
     allowed = choices_by_group()["algo"]
     for name in args.names:
         if name not in allowed:
-            raise UserError(f"{name}: no such preset; allowed: {', '.join(allowed)}")
+            raise UserError(f"{name}: no such preset; {meant(name, allowed)}")
     names = args.names or allowed
     with composing():
         found = {name: compose("algorithm", [f"algo={name}"]) for name in (BASE, *names)}

@@ -117,7 +117,7 @@ def test_values_out_of_range(parser, word, told):
         (["claim", "scale=mini"], "claim: no such command; did you mean claims? allowed: watch"),
         (["claims", "out=notes.txt"], "out=notes.txt: the name must end in .json or .md; see "),
         (["figures", "fig33"], "figure fig33: no such figure; did you mean fig3? --help lists "),
-        (["algorithms", "grpoo"], "grpoo: no such preset; allowed: "),
+        (["algorithms", "grpoo"], "grpoo: no such preset; did you mean grpo? --help lists all"),
         (["report", "fig3"], "unrecognized arguments: fig3"),
         (["claims", "simulated"], "simulate|commands: invalid choice: 'simulated'"),
         (["plan", "=3"], "unrecognized arguments: =3"),

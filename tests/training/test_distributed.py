@@ -382,6 +382,14 @@ def test_other_number_of_ranks(ranks, tmp_path, monkeypatch, capfd):
     assert "holds another experiment, ranks is 2 there and 1 here" in line
 
 
+def test_one_rank_does_not_wait_for_others(monkeypatch, capfd):
+    """A variable that another program has left."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = refused(SMALL, monkeypatch, capfd)
+    assert "ranks=1: must be the number of processes that were started, 2" in line
+    assert "env -u WORLD_SIZE python -m rec_experiments" in line
+
+
 def test_incomplete_torchrun_environment(monkeypatch, capfd):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)

@@ -29,9 +29,11 @@ _TERM = re.compile(r"-?\d+[a-zA-Z]")
 _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[^\W\d_]+")
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_STYLED_WORD = re.compile(STYLED.pattern.replace("[^{}]*", r"[^\W\d_]{2,}"))
 _UPPER_CASE = re.compile(r"[A-Z]{2,}")
 _TIME = re.compile(r"(?<![\\a-zA-Z])([ap])\s*\.?\s*m\b\.?", re.IGNORECASE)
-_IN_BASE = re.compile(r"(\d\w*?)_(?:\{(?:\\text\{)?\s*(\w+)\s*\}?\}|(\d))")
+_FIGURE = re.compile(r"\\(?:angle|triangle)(?![a-zA-Z])")
+_IN_BASE = re.compile(r"(?=[\dA-Z]*\d)([\dA-Z]+)_(?:\{(?:\\text\{)?\s*(\w+)\s*\}?\}|(\d))")
 _MARK = re.compile(r"\$|\\[(\[]|\\boxed")
 _PROSE_FACTORIAL = re.compile(r"[\w)]\s*!")
 _FACTORIAL_TWICE = re.compile(r"![\s)}]*!")  # sympy would compute 18!! and never end
@@ -44,12 +46,15 @@ _SEVERAL = re.compile(
     rf"|{_TWO_NUMBERS.pattern}"
 )
 _NO_LIST = re.compile(r"\\(?:cup|cap|begin|in|setminus|mid|mathbb)\b|:|\\?\|")
-_AND = re.compile(r"[\s$]*(?:\\text\s*\{)?[,\s]*\b(?:or|and)\b\s*\}?[\s$]*")
+_AND = re.compile(
+    r"(?:[\s$]|\\(?:[,;: ]|q?quad\b))*(?:\\text\s*\{)?[,\s]*\b(?:or|and)\b\s*\}?[\s$]*"
+)
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")  # 1,080
 _SUBSCRIPT_OR_ARGUMENT = re.compile(r"_(?:\w|\{\w+\})|\([^()]*\)")
 _IN_INDEX = re.compile(r"_\{[^{}]*\}")  # x \to 0 is no second value there
 _NO_NAME = re.compile(r"\d|^\s*-|\\sqrt|[!^]")
 _ASSIGNED = re.compile(r"\s*\$?\s*([a-zA-Z](?:_(?:\w|\{\w+\}))?)\s*=(.*)", re.DOTALL)
+_NAMED = re.compile(r"\s*\((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*\)\s*=(.*)", re.DOTALL)  # (x,y) =
 
 
 def same_expression(text: str, answer: str) -> bool:
@@ -57,6 +62,8 @@ def same_expression(text: str, answer: str) -> bool:
 
     It calls sympy, which can take for ever: 9^9^9^9^9 needs a judge with a deadline.
     """
+    if _STYLED_WORD.fullmatch(answer):  # \text{no} is no product
+        return _words(bare(text)) == _words(bare(answer))
     marked = last_boxed(text) is not None
     return _same(bare(text), bare(answer), marked)
 
@@ -85,12 +92,15 @@ def _same_words(inside: str, gold: str) -> bool | None:
     """Compare labels, words and halves of a day. None where the gold answer is none of these."""
     if _half_of_day(inside) != _half_of_day(gold):
         return False
+    if _half_of_day(gold):
+        inside, gold = (bare(_TIME.sub("", unstyled(time))) for time in (inside, gold))
+        return _same(inside, gold, marked=True)
     return _words(inside) == _words(gold) if _is_words(gold) else None
 
 
 def _is_words(gold: str) -> bool:
     r"""Whether it is a label or a word, as \text{ABC}, \text{even} and ABC; not xy or 18 cm."""
-    text = unstyled(gold).strip()
+    text = _FIGURE.sub("", unstyled(gold)).strip()
     if "\\" in text or any(character.isdigit() for character in text):
         return False
     if STYLED.search(gold) or _UPPER_CASE.fullmatch(text):
@@ -99,7 +109,7 @@ def _is_words(gold: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", prose(formula(text)).casefold())
+    return re.findall(r"\w+", prose(_FIGURE.sub("", formula(text))).casefold())
 
 
 def _half_of_day(text: str) -> str | None:
@@ -137,7 +147,7 @@ def _same_structure(inside: str, gold: str) -> bool | None:
         return None if _RELATION.search(inside) or _NO_LIST.search(inside) else False
     (brackets, elements), (wanted, values) = found, expected
     as_set = ({"\\{\\}", ""} >= {brackets, wanted}) and not any("\\ldots" in v for v in values)
-    as_tuple = (brackets, wanted) == ("", "()") and _names_each(elements)
+    as_tuple = {brackets, wanted} == {"", "()"} and (_names_each(elements) or _names_each(values))
     if brackets != wanted and not (as_set or as_tuple):
         return False
     if as_set:
@@ -176,9 +186,11 @@ def _match(elements: list[str], values: list[str]) -> bool:
 
 
 def _same_element(element: str, value: str) -> bool:
-    found = _ASSIGNED.fullmatch(element)
-    if found and not _ASSIGNED.fullmatch(value):
-        element = found[2]
+    one, other = (_ASSIGNED.fullmatch(side) for side in (element, value))
+    if one and not other:
+        element = one[2]
+    if other and not one:
+        value = other[2]
     return _same(bare(element), bare(value), marked=True)
 
 
@@ -187,7 +199,8 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
 
     None for one value, which 1,080 is, and for a union or a set with a condition.
     """
-    text = _AND.sub(",", text).strip().strip("$").strip()
+    named = _NAMED.fullmatch(text)
+    text = _AND.sub(",", named[1] if named else text).strip().strip("$").strip()
     if _NO_LIST.search(text):
         return None
     opening = "\\{" if text.startswith("\\{") else text[:1]

@@ -6,20 +6,27 @@ prompt, so that only </think> is in the response.
 
 import re
 
-_THINK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+_THINK = re.compile(
+    r"<\s*(?P<close>/)?\s*(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|scratchpad)\s*>"
+    r"|(?-i:\[(?P<end>/)?THINK\])|◁(?P<stop>/)?think▷|<\|(?:begin|(?P<leave>end))_of_thought\|>",
+    re.IGNORECASE,
+)
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\{|\s+(?P<bare>[^\s$.,{}\\]+))")  # or \boxed 3
 _BRACE = re.compile(r"(?<!\\)[{}]")
 # What may stand between two boxes that give one answer together: "\boxed{1} or x = \boxed{-2}".
 _JOINS = re.compile(
-    r"[\s$.)\]\\]*(?:\\text\s*\{\s*)?(?:,|;|\bor\b|\band\b)[\s},;$(\[\\]*"
-    r"(?:(?:or|and)\b[\s}$(\[\\]*)?(?:[a-zA-Z](?:_\w{1,3})?\s*=\s*)?"
+    r"(?=.*(?:[,;]|\b(?:or|and)\b|\\lor|\\vee))"
+    r"(?:[\s$.,;:()\[\]{}\\]|\\text|\\q?quad|\\lor|\\vee|\b(?:or|and|also)\b)*"
+    r"(?:[a-zA-Z](?:_\w{1,3})?\s*=\s*)?",
+    re.DOTALL,
 )
 LONGEST_JOIN = 60  # characters
 _STEP = re.compile(  # "#### Step 1" is no answer
     r"####[^\S\n]*[*_]*(?:step|part|case|section|solution|stage|phase)\b[^\n]*", re.IGNORECASE
 )
-_TITLE = re.compile(r"\s*####[^\d\\$]*[^\W\d_]{3}[^\d\\$]*")  # "#### Answer", with 42 below it
-_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?]\s")
+# "#### Answer" and "#### 1. Add", with 42 below it
+_TITLE = re.compile(r"\s*####(?:\s*\d+[.)]\s)?[^\d\\$]*[^\W\d_]{3}[^\d\\$]*")
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?]\s|(?<=\d)[.!]\s+(?=[A-Z])")
 _HASHES = re.compile(r"####[^\S\n]*([^\n]*)")
 _CLAUSE_END = re.compile(r"(?<=[.?])\s+|,\s+(?:and|so)\s|</?(?:think|answer)>")
 
@@ -30,7 +37,7 @@ def after_reasoning(response: str) -> str | None:
     tags = list(_THINK.finditer(response))
     if not tags:
         return response
-    return response[tags[-1].end() :] if tags[-1][1] else None
+    return response[tags[-1].end() :] if any(tags[-1].groups()) else None
 
 
 def final_answer(response: str) -> str:

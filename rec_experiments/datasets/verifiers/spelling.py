@@ -8,6 +8,8 @@ from rec_experiments.datasets.verifiers.marks import last_boxed
 _SPELLINGS = {
     "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\\$": "$", "\\%": "%", "{,}": ",",
     "\\varnothing": "\\emptyset", "\u2205": "\\emptyset", "\\left": "", "\\right": "",
+    "\\limits": "", "\\displaystyle": "", "\u2044": "/",
+    **{f"\\{big}{side}": "" for big in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r")},
     "\\dots": "\\ldots", "\\cdots": "\\ldots", "\u2026": "\\ldots", "\\langle": "\u27e8",
     "\\rangle": "\u27e9", "\\lbrace": "\\{", "\\rbrace": "\\}", "\\{\\}": "\\emptyset",
     "\u00b7": "\\cdot ", "\u221a": "\\sqrt ", "\u221e": "\\infty ", "\u00b1": "\\pm ",
@@ -21,10 +23,13 @@ _SPELLING = re.compile(
         for old in sorted(_SPELLINGS, key=len, reverse=True)
     )
 )
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ", "0123456789-n")
+_SMALL = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ₀₁₂₃₄₅₆₇₈₉₋ₙ", "0123456789-n" * 2)
 _POWER = re.compile(r"(?<=[\da-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
+_INDEX = re.compile(r"(?<=[\da-zA-Z)}])[₀₁₂₃₄₅₆₇₈₉₋ₙ]+")
 _REPEATING = re.compile(r"(?<!\d)(\d*)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
-_STYLE = r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}"
+_STYLE = (
+    r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|operatorname)\s*\{([^{}]*)\}"
+)
 STYLED = re.compile(_STYLE)
 _WRAPPINGS = [STYLED, re.compile(r"\(([^(),;]*)\)"), re.compile(r"\{([^{}]*)\}")]
 _DOLLARS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
@@ -81,7 +86,8 @@ def unstyled(text: str) -> str:
 def _unified(text: str) -> str:
     text = _SPELLING.sub(lambda found: _SPELLINGS[found[0]], text)
     text = _REPEATING.sub(_fraction, text)
-    return _POWER.sub(lambda power: f"^{{{power[0].translate(_SUPERSCRIPTS)}}}", text)
+    text = _INDEX.sub(lambda index: f"_{{{index[0].translate(_SMALL)}}}", text)
+    return _POWER.sub(lambda power: f"^{{{power[0].translate(_SMALL)}}}", text)
 
 
 def _fraction(repeating: re.Match[str]) -> str:
