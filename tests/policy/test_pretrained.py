@@ -232,6 +232,15 @@ def test_template_refuses_the_prompt(folders):
         chat.encode(QUESTION)
 
 
+def test_no_longest_context(folders):
+    from transformers import PretrainedConfig
+
+    model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
+    model.config = PretrainedConfig()  # as of models without position embeddings
+    with pytest.raises(UserError, match=r"config\.json has no max_position_embeddings"):
+        ChatTemplate(made, model)
+
+
 def test_no_end_token(folders):
     model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
     model.generation_config.eos_token_id = made.eos_token = None

@@ -6,6 +6,7 @@
 4. The supervisor passes SIGUSR2 on, requeues what stopped and has moved on, and nothing else.
 """
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -510,6 +511,32 @@ def test_a_job_asks_for_the_gpus_that_its_run_is_laid_out_for(given, needed, ask
 def test_a_launcher_with_too_few_gpus_is_refused(given):
     with pytest.raises(UserError, match=r"hydra/launcher=test: gives a job \d GPUs"):
         slurm_launcher(**given)._for_gpus(8)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Invalid job array specification", ".*MaxArraySize .*submit some at a time, with seed="),
+        ("Invalid account", "$"),
+    ],
+)
+def test_what_sbatch_refuses_comes_with_advice(jobs, monkeypatch, said, told):
+    import submitit
+
+    def refuse(self, *_):
+        raise submitit.core.utils.FailedJobError(f"sbatch: error: {said}")
+
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr(submitit.SlurmExecutor, "map_array", refuse)
+    with pytest.raises(UserError, match=f"hydra/launcher=test: {said}{told}"):
+        slurm_launcher(signal_delay_s=9).submit("fig3", jobs)
+
+
+def test_a_path_that_slurm_would_rewrite_is_refused(jobs, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    config = {**jobs[0].config, "output_dir": "/tmp/%j"}
+    with pytest.raises(UserError, match="SLURM replaces % in names"):
+        slurm_launcher().submit("fig3", [dataclasses.replace(jobs[0], config=config)])
 
 
 def slurm_launcher(**resources):

@@ -53,7 +53,9 @@ _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")  # 1,080
 _SUBSCRIPT_OR_ARGUMENT = re.compile(r"_(?:\w|\{\w+\})|\([^()]*\)")
 _IN_INDEX = re.compile(r"_\{[^{}]*\}")  # x \to 0 is no second value there
 _NO_NAME = re.compile(r"\d|^\s*-|\\sqrt|[!^]")
-_ASSIGNED = re.compile(r"\s*\$?\s*([a-zA-Z](?:_(?:\w|\{\w+\}))?)\s*=(.*)", re.DOTALL)
+_ASSIGNED = re.compile(
+    r"(?:[\s$]|\\[,;: ]|\\q?quad\b)*([a-zA-Z](?:_(?:\w|\{\w+\}))?)\s*=(.*)", re.DOTALL
+)
 _NAMED = re.compile(r"\s*\((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*\)\s*=(.*)", re.DOTALL)  # (x,y) =
 
 

@@ -49,11 +49,12 @@ def final_answer(response: str) -> str:
     answer = after_reasoning(response)
     if answer is None:
         return ""
-    text = answer = _without_titles(_STEP.sub("", answer))
-    for narrow in (_tagged, _boxed, _hashed):  # each mark in what the one before it has left
+    tagged = _tagged(answer)
+    text = answer = _without_titles(_STEP.sub("", answer if tagged is None else tagged))
+    for narrow in (_boxed, _hashed):  # each mark in what the one before it has left
         found = narrow(text)
         text = text if found is None else found
-    return _last_clause(text) if text == answer else text
+    return _last_clause(text) if tagged is None and text == answer else text
 
 
 def last_boxed(text: str) -> str | None:

@@ -12,6 +12,7 @@ _SPELLINGS = {
     **{f"\\{big}{side}": "" for big in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r")},
     "\\dots": "\\ldots", "\\cdots": "\\ldots", "\u2026": "\\ldots", "\\langle": "\u27e8",
     "\\rangle": "\u27e9", "\\lbrace": "\\{", "\\rbrace": "\\}", "\\{\\}": "\\emptyset",
+    "\\{ \\}": "\\emptyset",
     "\u00b7": "\\cdot ", "\u221a": "\\sqrt ", "\u221e": "\\infty ", "\u00b1": "\\pm ",
     "\u2264": "\\le ", "\u2265": "\\ge ", "\u2260": "\\ne ",
     "\u00bd": "\\frac{1}{2}", "\u00bc": "\\frac{1}{4}", "\u00be": "\\frac{3}{4}",
