@@ -163,3 +163,14 @@ def test_comments_of_a_key(tmp_path):
 def test_choices_are_files():
     for group, choices in choices_by_group().items():
         assert all((schema.CONF / group / f"{choice}.yaml").is_file() for choice in choices)
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path):
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir ../gone; "$0" -m rec_experiments steps=1', sys.executable],
+        cwd=tmp_path / "gone", env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: the current folder has been removed")

@@ -72,6 +72,7 @@ def test_the_package_itself_loads_nothing_heavy():
     code = "import rec_experiments, sys; print({'torch', 'hydra', 'pandas'} & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "set()"
+    assert {"Experiment", "algorithm", "load_runs"} <= set(dir(rec_experiments))
     with pytest.raises(AttributeError, match="nothing"):
         rec_experiments.nothing  # noqa: B018
 

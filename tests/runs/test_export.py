@@ -88,6 +88,15 @@ def test_a_value_of_the_run_can_be_changed(done):
     assert 0 <= found.low <= found.metrics["eval/accuracy"] <= found.high <= 1
 
 
+def test_weights_without_finite_logits_are_one_line(done, tmp_path):
+    export.export(done.path, tmp_path / "model", None)
+    broken = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    broken.lm_head.weight.data.fill_(torch.nan)
+    broken.save_pretrained(tmp_path / "model")
+    with pytest.raises(UserError, match="model: its weights give no finite logits"):
+        evaluation.evaluate(str(tmp_path / "model"), None, DATA)
+
+
 @pytest.mark.parametrize(("sampler", "place"), [("native", "meta"), ("vllm_beside", "cpu")])
 def test_weights_that_vllm_copies_do_not_go_to_its_device(monkeypatch, sampler, place):
     """With 7B in float32 beside it vLLM would not find the 68 GB free that it asks for."""
