@@ -1,6 +1,6 @@
 """Every path that no CPU can prove, in one command for the day that a GPU is there.
 
-Run `python benchmarks/gpu_day.py` (`--list` names the checks, `--only NAME` runs one). Each check
+Run `python benchmarks/gpu_day.py` (`--list` names the checks, `--only NAME …` runs some). Each check
 is a run of its own on a model of random weights that is made here, of the shape of Qwen2.5-0.5B;
 those that need more GPUs than there are say so. Half of all random responses earn the reward, so
 every step has a gradient, and a check fails unless in every step
@@ -9,7 +9,7 @@ every step has a gradient, and a check fails unless in every step
 - the sampler's log-probabilities, at a temperature of 0.8, are the trainer's where the newest
   weights drew. The learning rate is so high that weights one push old are told apart,
 
-and unless the first step of every check changes the weights as much as that of `native`, and has
+and unless the first step of every check but `lora` changes the weights as much as that of `native`, and has
 the same gradient's norm where the native sampler draws. So several ranks, packed rows and compiled
 layers are compared with one plain rank.
 
@@ -65,13 +65,14 @@ Row = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Check:
     """doubt: what is not proved. gpus: that it needs. overrides: of the run. environment: more
-    variables. ranks: that train."""
+    variables. ranks: that train. alike: its first step is that of `native`."""
 
     doubt: str
     gpus: int
     overrides: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
     ranks: int = 1
+    alike: bool = True
 
     @property
     def native(self) -> bool:
@@ -94,6 +95,12 @@ CHECKS = {
     "async_states": Check(
         "a state is copied to the host and written while the GPU trains", 1,
         ("sampler=native", *LOW, "async_checkpoints=true", "checkpoint_every=1"),
+    ),
+    "adamw_8bit": Check(
+        "moments in 8 bits", 1, ("sampler=native", *LOW, "optimizer=adamw_8bit")
+    ),
+    "lora": Check(
+        "adapters alone are trained", 1, ("sampler=native", *LOW, "adapter=lora"), alike=False
     ),
     "exported": Check("a run is exported, and scored by itself", 1, ("sampler=native", *LOW)),
     "in_turn": Check(
@@ -141,7 +148,7 @@ def parity(response: str, answer: str) -> float:
 def wrong(rows: list[Row], native: list[Row] | None, same_draws: bool) -> str:
     """What is wrong with the rows of a run, or nothing.
 
-    native: the rows of the check `native`, None for its own run. same_draws: both train on the
+    native: the rows of the check `native`, None where there is nothing to compare. same_draws: both train on the
     same responses first.
     """
     steps = [row for row in rows if "train/loss" in row]
@@ -250,7 +257,7 @@ def judge(name: str, place: Path, tiny: bool) -> str:
     words = overrides(check, place, folder, tiny)
     if why := run(check, command(check, words)):
         return why
-    native = None if name == "native" else rows_of(place / "native")
+    native = rows_of(place / "native") if check.alike and name != "native" else None
     if why := wrong(rows_of(folder), native, check.native):
         return why
     if name in ("exported", "in_turn", "beside"):  # by what draws in each
@@ -309,7 +316,7 @@ def numbers(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=CHECKS, help="this one, after native")
+    parser.add_argument("--only", nargs="+", choices=CHECKS, help="these, after native")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--cpu", action="store_true", help="try this script without a GPU")
     parser.add_argument("--out", type=Path, help="append the results to this file of JSON lines")
@@ -329,7 +336,7 @@ def main() -> None:
         place = Path(name_of_place)
         prepare(place, tiny=options.cpu)
         for name, check in CHECKS.items():
-            if options.only not in (None, name) and name != "native":
+            if options.only and name not in (*options.only, "native"):
                 continue
             at_hand = 2 if options.cpu else there  # as many ranks as the CPU tries
             needs_gpu = not check.native or "flash" in name

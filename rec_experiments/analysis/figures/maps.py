@@ -89,7 +89,7 @@ def draw(data: FigureData) -> Drawing:
     }
     rows = [[*cell, _with_half(gains)] for cell, gains in listed]
     text = "\n".join(text_table([[*head, title], *rows])) + "\n"
-    return Drawing(data.name, figure, table.to_dict("records"), found, text)
+    return Drawing(data.name, figure, table.to_dict("records"), found, text, _caption(data))
 
 
 @styled
@@ -126,7 +126,10 @@ def draw_stability(data: FigureData) -> Drawing:
         axes.set_title(arm, fontsize=8.5)
     _color_bar(figure, bar, norm, "share of the on-policy gain that is kept")
     summary = edge_table.summary(data, table)
-    return Drawing(data.name, figure, table.to_dict("records"), summary, edge_table.text(summary))
+    return Drawing(
+        data.name, figure, table.to_dict("records"), summary, edge_table.text(summary),
+        _caption(data),
+    )  # fmt: skip
 
 
 def _with_half(values: list[float]) -> str:
@@ -167,8 +170,7 @@ def _grid(
     lines = -(-panels // fit)
     side_by_side = -(-panels // lines)
     size = (width * side_by_side + labels, height * lines + OUTER[1])
-    caption = " ".join([data.caption, *unfinished(data)])
-    figure, place = page(size[0] + BAR, size[1], data.title, [], caption)
+    figure, place = page(size[0] + BAR, size[1], data.title, [])
     left, right = place.subfigures(1, 2, squeeze=False, width_ratios=(size[0], BAR))[0]
     left.supxlabel(NAMES.get(across, across), fontsize=8.5)
     left.supylabel("" if down == "arm" else NAMES.get(down, down), fontsize=8.5)
@@ -178,6 +180,10 @@ def _grid(
     for axes in grid[max(0, panels - side_by_side) : panels]:  # the lowest of each column
         axes.tick_params(labelbottom=True)
     return figure, list(grid), right
+
+
+def _caption(data: FigureData) -> str:
+    return " ".join([data.caption, *unfinished(data)])
 
 
 def _paint(axes: Axes, values: Values, rows: list[Any], columns: list[Any], norm: Any) -> None:

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
+from scipy.optimize import isotonic_regression
 
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.curves import SMOOTHED, curve, tidy
@@ -32,6 +33,7 @@ Legend = list[tuple[Any, str]]  # handle, label
 
 DPI = 160  # of the PNG file
 CELL = (3.0, 2.0)  # inches of a panel
+NARROW, MANY = 2.4, 4  # its width where a row has so many
 PANELS_A_ROW = 3  # in a figure whose runs have one schedule
 LABEL_WIDTH = 24  # characters of an axis label next to a panel
 MARKERS = 8  # on a mean curve, about
@@ -39,24 +41,29 @@ MARKERS = 8  # on a mean curve, about
 # figure. A label of the vertical axis may have two lines.
 LEFT, RIGHT, BOTTOM, TOP = 0.76, 0.14, 0.45, 0.34
 ABOVE = 0.06  # the title
-HEADING = 0.2  # of columns
+HEADING = 0.2  # a line of the columns' titles
 APART, ROWS_APART = 0.18, 0.2  # between panels that share axes
 WITH_LABELS, ROWS_WITH_LABELS = LEFT + 0.1, BOTTOM + 0.12  # between panels with their own axes
-# Inches of a character of the legend, the title and the caption, and of a line of the caption.
-CHARACTER, TITLE_CHARACTER, CAPTION_CHARACTER, CAPTION_LINE = 0.066, 0.076, 0.0605, 0.136
+# Inches of a character: of the name of a curve, of the title and of a title of a column.
+CHARACTER, TITLE_CHARACTER, HEAD_CHARACTER = 0.066, 0.076, 0.071
+NAME_LINE = 0.15  # inches between the names of two curves
+NAME_AT = 0.4  # inches from a panel to the names of its curves, for lines that lead to them
+CAPTION_WIDTH = 100  # characters of a line in the text file
 
 styled = matplotlib.rc_context(style.RC)  # decorates functions that draw
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure with its data. table: one row per point. summary: the statistics as text."""
+    """A figure with its data. table: one row per point. summary: the statistics as text. caption:
+    how to read the picture, shown beside it and not in it."""
 
     name: str
     figure: Figure
     table: list[Row]
     statistics: dict[str, Any]
     summary: str
+    caption: str
 
 
 def page(
@@ -64,31 +71,25 @@ def page(
     height: float,
     title: str,
     legend: Legend,
-    caption: str,
     layout: Literal["constrained"] | None = "constrained",
 ) -> tuple[Figure, SubFigure]:
-    """A figure with a title, width x height inches for panels, a legend and a caption.
+    """A figure with a title, width x height inches for panels, and a legend below them.
 
     layout: matplotlib's, or None if the caller places the panels. Returns the figure and its part
     for the panels.
     """
     columns = legend_columns(width, [label for _, label in legend])
     legend_lines = -(-len(legend) // columns) if legend else 0
-    characters = int((width - 0.3) / CAPTION_CHARACTER)
-    text = textwrap.fill(caption, characters, break_on_hyphens=False)
-    caption_height = CAPTION_LINE * (text.count("\n") + 1) + 0.1
-    legend_height = 0.2 * legend_lines + 0.1 if legend else 0.01
-    parts = (height, legend_height, caption_height)
+    parts = (height, 0.2 * legend_lines + 0.1 if legend else 0.01)
     figure = Figure(figsize=(width, sum(parts)), layout=layout)
     FigureCanvasAgg(figure)
-    panels, middle, bottom = figure.subfigures(3, 1, squeeze=False, height_ratios=parts)[:, 0]
+    panels, below = figure.subfigures(2, 1, squeeze=False, height_ratios=parts)[:, 0]
     if layout:  # leaves room for a second line
         title = textwrap.fill(title, int((width - 0.3) / TITLE_CHARACTER), break_on_hyphens=False)
     panels.suptitle(title, fontsize=10, y=None if layout else 1 - ABOVE / height)
     if legend:
         handles, labels = zip(*legend, strict=True)
-        middle.legend(handles, labels, loc="center", ncols=columns, frameon=False, handlelength=3)
-    bottom.text(0.15 / width, 1, text, va="top", fontsize=8, color="#333333", linespacing=1.15)
+        below.legend(handles, labels, loc="center", ncols=columns, frameon=False, handlelength=3)
     return figure, panels
 
 
@@ -106,42 +107,93 @@ def legend_columns(width: float, labels: Sequence[str]) -> int:
 def draw(data: FigureData, window: int) -> Drawing:
     """A figure of curves with a row per metric and a column per schedule, as in the paper.
 
-    window: steps in the running averages, of `curves.SMOOTHED`.
+    The names of the methods stand beside their curves, or in a legend if they are too many. window:
+    steps in the running averages, of `curves.SMOOTHED`.
     """
     looks = style.looks(data.arms)
-    drawn = {run.arm for run in data.runs if run.rows}
-    legend: Legend = [
-        (
-            Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker),
-            arm if arm in drawn else f"{arm} (no run)",
-        )
-        for arm, look in looks.items()
-    ]
     shown = _recorded(data)
     rows, columns = len(shown), len(data.columns)
     by_column = columns > 1
     if not by_column:
         rows, columns = -(-rows // PANELS_A_ROW), min(rows, PANELS_A_ROW)
+    beside = len(data.arms) <= CELL[1] * 0.8 / NAME_LINE
+    legend: Legend = [] if beside else [(_handle(look), arm) for arm, look in looks.items()]
+    aside = NAME_AT + CHARACTER * max(map(len, data.arms)) if beside else 0.0
     titled = len(data.title) * TITLE_CHARACTER + 0.3
-    width, height = max(6.6, CELL[0] * columns + 0.4, titled), CELL[1] * rows + 0.5
-    caption = " ".join([data.caption, *_reading(data, window)])
-    figure, panels = page(width, height, data.title, legend, caption, layout=None)
+    cell = CELL[0] if columns < MANY else NARROW
+    width = max(6.6, cell * columns + 0.4 + aside, titled)
+    heads = [
+        each if len(each) * HEAD_CHARACTER < cell else each.replace(", ", "\n")
+        for each in data.columns
+    ]
+    heading = HEADING * (1 + max(head.count("\n") for head in heads)) if by_column else 0.0
+    height = CELL[1] * rows + 0.3 + heading
+    figure, panels = page(width, height, data.title, legend, layout=None)
     grid = panels.subplots(
         rows,
         columns,
         squeeze=False,
         sharex=by_column,
         sharey="row" if by_column else False,
-        gridspec_kw=_places(width, height, rows, columns, by_column),
+        gridspec_kw=_places(width, height, rows, columns, heading, aside),
     )
-    cells = [(panel, column) for panel in shown for column in data.columns]
-    for axes, (panel, column) in zip(grid.flat, cells, strict=False):
+    cells = [
+        (panel, *column) for panel in shown for column in zip(data.columns, heads, strict=True)
+    ]
+    for axes, (panel, column, head) in zip(grid.flat, cells, strict=False):
         _draw_panel(axes, data, panel, column, window)
-        _label_panel(axes, panel, column if by_column else None)
+        _label_panel(axes, panel, head if by_column else None)
     for axes in grid.flat[len(cells) :]:
         axes.set_axis_off()
+    if beside:
+        _name_curves(grid[0, -1], looks)
     found = summary(data)
-    return Drawing(data.name, figure, list(tidy(data, window)), found, summary_text(found))
+    return Drawing(
+        data.name, figure, list(tidy(data, window)), found, summary_text(found),
+        " ".join([data.caption, *_reading(data, window)]),
+    )  # fmt: skip
+
+
+def _handle(look: style.Look) -> Line2D:
+    return Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker)
+
+
+def _name_curves(axes: Axes, looks: dict[str, style.Look]) -> None:
+    """Write the name of each curve to the right of a panel, near its end, with a line to it.
+
+    Methods without a curve in this panel are named below the others.
+    """
+    figure, box = axes.get_figure(root=True), axes.get_window_extent()
+    assert figure is not None
+    width, height = box.width / figure.dpi, box.height / figure.dpi
+    to_panel = axes.transData + axes.transAxes.inverted()
+    lines = [line for line in axes.get_lines() if line.get_marker() != "None"]
+    ends = {}
+    for line, arm in zip(lines, looks, strict=True):
+        points = np.column_stack([line.get_xdata(), line.get_ydata()])
+        if len(points := points[np.isfinite(points).all(1)]):
+            ends[arm] = to_panel.transform(points[-1]).clip(0, 1)
+    heights = {arm: float(ends[arm][1]) if arm in ends else -1.0 for arm in looks}
+    order = sorted(looks, key=heights.__getitem__)
+    places = apart(np.array([heights[arm] for arm in order]), NAME_LINE / height)
+    name, marker = 1 + NAME_AT / width, 1 + 0.75 * NAME_AT / width
+    for arm, y in zip(order, places, strict=True):
+        look = looks[arm]
+        beside: dict[str, Any] = {
+            "transform": axes.transAxes, "clip_on": False, "color": look.color
+        }  # fmt: skip
+        if arm in ends:
+            axes.plot([ends[arm][0], marker], [ends[arm][1], y], lw=0.6, alpha=0.6, **beside)
+        axes.plot([marker], [y], marker=look.marker, linestyle="", **beside)
+        axes.text(name, y, arm, va="center", fontsize=8.5, transform=axes.transAxes)
+
+
+def apart(wanted: np.ndarray, distance: float) -> np.ndarray:
+    """The places nearest to `wanted`, which are in order, that are `distance` apart and, if there
+    is room, between 0 and 1."""
+    steps = distance * np.arange(len(wanted))
+    found = isotonic_regression(np.clip(wanted, 0, 1) - steps).x
+    return np.clip(found, 0, max(0.0, 1 - steps[-1])) + steps
 
 
 def _recorded(data: FigureData) -> list[Panel]:
@@ -154,18 +206,21 @@ def _recorded(data: FigureData) -> list[Panel]:
     return found or list(data.panels)
 
 
-def _places(width: float, height: float, rows: int, columns: int, shared: bool) -> dict[str, float]:
+def _places(
+    width: float, height: float, rows: int, columns: int, heading: float, aside: float
+) -> dict[str, float]:
     """The keywords of matplotlib's GridSpec for a grid of panels on width x height inches.
 
-    shared: rows and columns share their axes, and columns have titles.
+    heading: inches of the columns' titles, 0 if each panel has its own axes. aside: inches that
+    stay free at the right.
     """
-    top = TOP + HEADING * shared
-    across, down = (APART, ROWS_APART) if shared else (WITH_LABELS, ROWS_WITH_LABELS)
-    panel_width = (width - LEFT - RIGHT - across * (columns - 1)) / columns
+    top = TOP + heading
+    across, down = (APART, ROWS_APART) if heading else (WITH_LABELS, ROWS_WITH_LABELS)
+    panel_width = (width - LEFT - RIGHT - aside - across * (columns - 1)) / columns
     panel_height = (height - top - BOTTOM - down * (rows - 1)) / rows
     return {
         "left": LEFT / width,
-        "right": 1 - RIGHT / width,
+        "right": 1 - (RIGHT + aside) / width,
         "bottom": BOTTOM / height,
         "top": 1 - top / height,
         "wspace": across / panel_width,
@@ -221,16 +276,16 @@ def marker_places(points: int, place: int, arms: int) -> tuple[int, int]:
     return place * max(1, every // arms) % every, every
 
 
-def _label_panel(axes: Axes, panel: Panel, column: str | None) -> None:
-    """column: title over the first row; None if each panel has its own axes."""
+def _label_panel(axes: Axes, panel: Panel, head: str | None) -> None:
+    """head: title of the column over the first row; None if each panel has its own axes."""
     spec = axes.get_subplotspec()
     assert spec is not None
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    if column and spec.is_first_row():
-        axes.set_title(column)
-    if column is None or spec.is_first_col():
+    if head and spec.is_first_row():
+        axes.set_title(head)
+    if head is None or spec.is_first_col():
         axes.set_ylabel(textwrap.fill(panel.label, LABEL_WIDTH))
-    if column is None or spec.is_last_row():
+    if head is None or spec.is_last_row():
         axes.set_xlabel("gradient steps")
 
 
@@ -251,6 +306,9 @@ def _reading(data: FigureData, window: int) -> list[str]:
     if any(panel.log for panel in data.panels):
         notes.append("Logarithmic axes show no zeros, and no band that reaches zero.")
     shown = _recorded(data)
+    drawn = {run.arm for run in data.runs if run.rows}
+    if absent := ", ".join(arm for arm in data.arms if arm not in drawn):
+        notes.append(f"No runs of: {absent}.")
     missing = ", ".join(panel.label for panel in data.panels if panel not in shown)
     if missing:
         notes.append(f"Not recorded in these runs: {missing}.")
@@ -270,13 +328,19 @@ def write(drawing: Drawing, folder: Path) -> list[Path]:
         "pdf": _pdf(drawing.figure),
         "csv": _csv(drawing.table),
         "json": to_json(drawing.statistics),
-        "txt": drawing.summary.encode(),
+        "txt": _text(drawing).encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{drawing.name}.{suffix}" for suffix in files]
     for path, content in zip(paths, files.values(), strict=True):
         write_atomic(path, content)
     return paths
+
+
+def _text(drawing: Drawing) -> str:
+    """The statistics, and below them how to read the picture."""
+    caption = textwrap.fill(drawing.caption, CAPTION_WIDTH, break_on_hyphens=False)
+    return f"{drawing.summary}\n{caption}\n"
 
 
 @styled

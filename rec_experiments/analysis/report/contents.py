@@ -99,7 +99,8 @@ class Differences:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FigurePart:
-    """A figure and its numbers as text. A computed figure has no runs, and no arms and columns.
+    """A figure, how to read it, and its numbers as text. A computed figure has no runs, and no arms
+    and columns.
 
     notes: on runs that are missing or unfinished, and on the releases of all.
     """
@@ -107,6 +108,7 @@ class FigurePart:
     name: str
     title: str
     png: bytes
+    caption: str
     summary: str
     arms: list[str]
     columns: list[str]
@@ -267,6 +269,7 @@ def _computed(name: str) -> FigurePart:
         name=name,
         title=drawing.summary.partition("\n")[0],
         png=render.png(drawing.figure, DPI, quick=True),
+        caption=drawing.caption,
         summary=drawing.summary,
         arms=[],
         columns=[],
@@ -285,6 +288,7 @@ def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
         name=data.name,
         title=data.title,
         png=render.png(drawing.figure, DPI, quick=True),
+        caption=drawing.caption,
         summary=drawing.summary,
         arms=data.arms,
         columns=data.columns,

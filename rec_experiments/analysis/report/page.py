@@ -272,6 +272,7 @@ def _figure(figure: FigurePart) -> str:
         f'<div class="scroll figure"><button type="button" aria-pressed="false" '
         f'title="Full size"><img src="data:image/png;base64,{source}" '
         f'alt="{escape(figure.title)}: the numbers follow as text"></button></div>'
+        + paragraphs([figure.caption], "quiet")
         + paragraphs(figure.notes)
         + text_details(f"Numbers of {figure.name}", figure.summary, figure.title)
     )

@@ -57,9 +57,10 @@ def test_a_running_average_of_the_training_reward():
 
 
 def lines_of(drawing: render.Drawing, cell: int) -> list:
-    """Mean curves of one panel: those with a marker."""
+    """Mean curves of one panel: those with a marker that are not lines to a name."""
     axes = [axes for axes in drawing.figure.get_axes() if axes.axison][cell]
-    return [line for line in axes.get_lines() if line.get_marker() != "None"]
+    marked = [line for line in axes.get_lines() if line.get_marker() != "None"]
+    return [line for line in marked if line.get_linestyle() != "None"]
 
 
 def test_lines_are_the_data(data):
@@ -84,8 +85,9 @@ def test_lines_are_the_data(data):
 
 
 def test_means_have_bands_and_rows_share_an_axis(data):
-    axes = render.draw(data, window=3).figure.get_axes()
-    assert len(axes[1].get_lines()) == len(data.arms)
+    drawing = render.draw(data, window=3)
+    axes = drawing.figure.get_axes()
+    assert len(lines_of(drawing, 0)) == len(data.arms)
     assert axes[0].get_ylim() == axes[1].get_ylim()
     assert len(axes[0].collections) == 2  # one band for each method with several seeds
 
@@ -120,21 +122,53 @@ def test_curves_that_coincide_still_show_both_markers():
         assert not marked[0] & marked[1]
 
 
-def texts(drawing: render.Drawing) -> str:
-    parts = drawing.figure.subfigs
-    found = [text.get_text() for part in parts for text in part.texts]
-    found += [t.get_text() for part in parts for box in part.legends for t in box.get_texts()]
-    return " ".join(found).replace("\n", " ")
+def names_of_curves(drawing: render.Drawing) -> list:
+    return [text for axes in drawing.figure.get_axes() for text in axes.texts]
 
 
-def test_caption_and_legend_count_what_is_missing(data):
-    found = texts(render.draw(data, window=3))
+def test_the_caption_counts_what_is_missing(data):
+    found = render.draw(data, window=3).caption
     assert "Synthetic runs." in found
     assert "10 of 13 runs have finished." in found
-    assert "GRPO (no run)" in found
-    assert "REINFORCE (no run)" not in found
+    assert "No runs of: GRPO." in found
     assert "running average of 3 steps" in found
-    assert "running average" not in texts(render.draw(data, window=1))
+    assert "running average" not in render.draw(data, window=1).caption
+
+
+def test_names_stand_beside_the_ends_of_their_curves(data):
+    drawing = render.draw(data, window=3)
+    drawing.figure.canvas.draw()
+    names = names_of_curves(drawing)
+    assert sorted(name.get_text() for name in names) == sorted(data.arms)
+    boxes = [name.get_window_extent() for name in names]
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+    last = drawing.figure.get_axes()[1]
+    for box in boxes:
+        assert last.bbox.x1 < box.x0
+        assert box.x1 <= drawing.figure.bbox.x1
+    ends = {
+        arm: line.get_ydata()[-1]
+        for arm, line in zip(data.arms, lines_of(drawing, 1), strict=True)
+        if len(line.get_ydata())
+    }
+    heights = {name.get_text(): name.get_position()[1] for name in names}
+    assert sorted(ends, key=ends.get) == sorted(ends, key=heights.get)
+
+
+def test_many_names_stand_in_a_legend(data):
+    arms = [*data.arms, *(f"method {i}" for i in range(12))]
+    drawing = render.draw(replace(data, arms=arms), window=3)
+    assert not names_of_curves(drawing)
+    (legend,) = drawing.figure.subfigs[1].legends
+    assert [text.get_text() for text in legend.get_texts()] == arms
+
+
+def test_names_are_moved_no_farther_than_they_must_be():
+    assert render.apart(np.array([0.1, 0.5, 0.9]), 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert render.apart(np.array([0.5, 0.5, 0.5]), 0.1) == pytest.approx([0.4, 0.5, 0.6])
+    assert render.apart(np.array([0.98, 1.0, 1.0]), 0.1) == pytest.approx([0.8, 0.9, 1.0])
+    assert render.apart(np.array([0.0, 0.0]), 0.2) == pytest.approx([0.0, 0.2])
 
 
 def test_a_panel_without_values_is_named_instead_of_drawn(data):
@@ -142,7 +176,7 @@ def test_a_panel_without_values_is_named_instead_of_drawn(data):
     drawing = render.draw(replace(data, panels=[*PANELS, unknown]), window=3)
     labels = [axes.get_ylabel() for axes in drawing.figure.get_axes()]
     assert [each for each in labels if each] == [panel.label for panel in PANELS]
-    assert "Not recorded in these runs: unknown quantity." in texts(drawing)
+    assert "Not recorded in these runs: unknown quantity." in drawing.caption
 
 
 def test_one_column_lays_its_panels_in_rows_of_three(data):
@@ -168,7 +202,7 @@ def test_one_column_lays_its_panels_in_rows_of_three(data):
     assert [each.get_ylabel() for each in axes if each.axison] == [p.label for p in panels]
     assert len(axes) == 6
     assert not axes[5].axison
-    assert "interval over" not in texts(render.draw(one, window=3))  # of a single run
+    assert "interval over" not in render.draw(one, window=3).caption  # of a single run
 
 
 def test_files_hold_the_data_and_are_reproducible(data, tmp_path):

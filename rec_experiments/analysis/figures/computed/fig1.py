@@ -40,16 +40,7 @@ def draw() -> Drawing:
     ]
     rows: list[Row] = []
     figure, panels = page(
-        9.4,
-        2.75,
-        "Figure 1: one REINFORCE step on the surrogate (3-arm bandit)",
-        legend,
-        "A point is a policy over three arms; the nearer a corner, the "
-        "likelier its arm. Grey: level lines of the surrogate loss (Eq. 6) for data drawn by "
-        "π of θₜ. Dashed: its argmin (Eq. 4) as τ falls from infinity to 0, from θₜ "
-        f"to the optimum θ*. A gradient step (Eq. 7, learning rate {RATE:g}) may fall short of "
-        "the argmin or go past it, and need not point to it, especially with data from "
-        "another policy.",
+        9.4, 2.75, "Figure 1: one REINFORCE step on the surrogate (3-arm bandit)", legend
     )
     for axes, tau in zip(panels.subplots(1, len(TAUS)), TAUS, strict=True):
         argmin = bandit.surrogate_argmin(start, REWARDS, tau)
@@ -92,7 +83,15 @@ def draw() -> Drawing:
         },
         **{f"2τ/(1+τ)² at τ = {tau:g}": 2 * tau / (1 + tau) ** 2 for tau in TAUS},
     }
-    return drawing("fig1", "Figure 1", figure, rows, found)
+    caption = (
+        "A point is a policy over three arms; the nearer a corner, the "
+        "likelier its arm. Grey: level lines of the surrogate loss (Eq. 6) for data drawn by "
+        "π of θₜ. Dashed: its argmin (Eq. 4) as τ falls from infinity to 0, from θₜ "
+        f"to the optimum θ*. A gradient step (Eq. 7, learning rate {RATE:g}) may fall short of "
+        "the argmin or go past it, and need not point to it, especially with data from "
+        "another policy."
+    )
+    return drawing("fig1", "Figure 1", figure, rows, found, caption)
 
 
 def _level_lines(axes: Axes, start: Array, tau: float) -> None:

@@ -57,15 +57,7 @@ def draw() -> Drawing:
         (Patch(facecolor=style.SKY, alpha=0.6), "weights synchronised"),
     ]
     rows: list[Row] = []
-    figure, panels = page(
-        9.6,
-        2.3,
-        "Figure 2: rollout and training under two schedules",
-        legend,
-        "A batch takes one unit of time to draw and one to train on, and starts as early as "
-        "possible. The numbers count batches; each batch gives one gradient step. A lighter "
-        "training block is staler: more gradient steps lie between drawing and training.",
-    )
+    figure, panels = page(9.6, 2.3, "Figure 2: rollout and training under two schedules", legend)
     for axes, schedule in zip(panels.subplots(1, len(SCHEDULES)), SCHEDULES, strict=True):
         slots = timeline(schedule, BATCHES)
         _lanes(axes, schedule, slots, worst)
@@ -82,7 +74,12 @@ def draw() -> Drawing:
             for slot in slots
         ]
     found = {s.describe(1): [s.staleness(batch) for batch in range(BATCHES)] for s in SCHEDULES}
-    return drawing("fig2", "Figure 2: staleness of each batch", figure, rows, found)
+    caption = (
+        "A batch takes one unit of time to draw and one to train on, and starts as early as "
+        "possible. The numbers count batches; each batch gives one gradient step. A lighter "
+        "training block is staler: more gradient steps lie between drawing and training."
+    )
+    return drawing("fig2", "Figure 2: staleness of each batch", figure, rows, found, caption)
 
 
 def _lanes(axes: Axes, schedule: Schedule, slots: list[Slot], worst: int) -> None:

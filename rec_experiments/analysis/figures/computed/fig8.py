@@ -31,15 +31,7 @@ def draw() -> Drawing:
         (Patch(facecolor=colors["A > 0"], alpha=0.35), r"active where A > 0: raises $\pi_\theta$"),
         (Patch(facecolor=colors["A < 0"], alpha=0.35), r"active where A < 0: lowers $\pi_\theta$"),
     ]
-    figure, panels = page(
-        9.6,
-        1.9,
-        "Figure 8: active gradient regions",
-        legend,
-        "Arrows show where the gradient pushes the probability ratio; without a bar, the "
-        "gradient is 0. A bar at the right edge is unbounded. Dotted: ρ = 1, where the policy "
-        "has not moved yet.",
-    )
+    figure, panels = page(9.6, 1.9, "Figure 8: active gradient regions", legend)
     for axes, (name, clip) in zip(panels.subplots(1, 3), MASKS.items(), strict=True):
         for height, (sign, advantage) in zip((1, 0), SIGNS.items(), strict=True):
             active = active_ratios(clip, advantage)
@@ -67,7 +59,12 @@ def draw() -> Drawing:
         axes.set(xlim=(0, RATIOS[-1]), ylim=(-0.5, 1.5), title=name)
         axes.set_xlabel(r"probability ratio $\rho = \pi_\theta\,/\,\pi_{old}$")
         axes.grid(axis="y", visible=False)
-    return drawing("fig8", "Figure 8: active regions", figure, rows, found)
+    caption = (
+        "Arrows show where the gradient pushes the probability ratio; without a bar, the "
+        "gradient is 0. A bar at the right edge is unbounded. Dotted: ρ = 1, where the policy "
+        "has not moved yet."
+    )
+    return drawing("fig8", "Figure 8: active regions", figure, rows, found, caption)
 
 
 def active_ratios(clip: Clip, advantage: float) -> np.ndarray:

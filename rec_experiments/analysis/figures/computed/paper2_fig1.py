@@ -23,14 +23,7 @@ def draw() -> Drawing:
         (Line2D([], [], color=color, ls=dash), f"ε = {epsilon:g}")
         for epsilon, color, dash in zip(EPSILONS, colors, style.DASHES, strict=True)
     ]
-    figure, panels = page(
-        5.2,
-        2.8,
-        "Paper 2, Figure 1: weight of the distance terms",
-        legend,
-        "(1 − σ)/σ with σ = √(p(1−p) + ε), for a reward that is 1 with probability p. It is "
-        "large for prompts that are nearly always or never solved; ε bounds it.",
-    )
+    figure, panels = page(5.2, 2.8, "Paper 2, Figure 1: weight of the distance terms", legend)
     axes = panels.subplots()
     for values, color, dash in zip(curves.values(), colors, style.DASHES, strict=True):
         axes.plot(probabilities, values, color=color, ls=dash)
@@ -44,4 +37,8 @@ def draw() -> Drawing:
     ]
     found = {f"ε = {e:g}": [float(v.min()), float(v.max())] for e, v in curves.items()}
     title = "Paper 2, Figure 1: least and greatest value"
-    return drawing("paper2_fig1", title, figure, rows, found)
+    caption = (
+        "(1 − σ)/σ with σ = √(p(1−p) + ε), for a reward that is 1 with probability p. It is "
+        "large for prompts that are nearly always or never solved; ε bounds it."
+    )
+    return drawing("paper2_fig1", title, figure, rows, found, caption)

@@ -42,16 +42,7 @@ def draw() -> Drawing:
         for name, look in looks.items()
     ]
     figure, panels = page(
-        9.6,
-        3.1,
-        "Section 3: the pitfall of REINFORCE on off-policy data (3-arm bandit)",
-        legend,
-        "Rewards (0, 0.8, 1), exact expectations, learning rate "
-        f"{RATE:g}. All start at π_b = (0.3, 0.6, 0.1) and, except on-policy, "
-        "learn from data of π_b alone. The marks in the triangle are the final policies. "
-        "REINFORCE converges to arm 2, which pays less than arm 3. Clipping and OPMD's "
-        "penalty bound the update: the policy stops with arm 3 still likely. A shift of "
-        "the baseline by 0.1 (AsymRE) is too small here.",
+        9.6, 3.1, "Section 3: the pitfall of REINFORCE on off-policy data (3-arm bandit)", legend
     )
     triangle, second, third = panels.subplots(1, 3)
     simplex(triangle, "")
@@ -79,10 +70,19 @@ def draw() -> Drawing:
     lines = [["method", *ends["REINFORCE"], "expected reward"]] + [
         [name, *(f"{p:.3f}" for p in ends[name].values()), f"{rewards[name]:.3f}"] for name in ends
     ]
+    caption = (
+        "Rewards (0, 0.8, 1), exact expectations, learning rate "
+        f"{RATE:g}. All start at π_b = (0.3, 0.6, 0.1) and, except on-policy, "
+        "learn from data of π_b alone. The marks in the triangle are the final policies. "
+        "REINFORCE converges to arm 2, which pays less than arm 3. Clipping and OPMD's "
+        "penalty bound the update: the policy stops with arm 3 still likely. A shift of "
+        "the baseline by 0.1 (AsymRE) is too small here."
+    )
     return Drawing(
         name="bandit",
         figure=figure,
         table=rows,
         statistics={"figure": "bandit", "final policy": ends, "final expected reward": rewards},
         summary="\n".join([f"Section 3: after {STEPS} steps", "", *text_table(lines)]) + "\n",
+        caption=caption,
     )

@@ -38,8 +38,9 @@ def arms_of(policy: Array) -> dict[str, float]:
 
 
 def drawing(
-    name: str, title: str, figure: Figure, rows: list[Row], found: dict[str, Any]
+    name: str, title: str, figure: Figure, rows: list[Row], found: dict[str, Any], caption: str
 ) -> Drawing:
     """A figure with its rows; `found` gives its statistics and their text."""
     lines = [title, "", *(f"{key}: {value}" for key, value in found.items())]
-    return Drawing(name, figure, rows, {"figure": name, **found}, "\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    return Drawing(name, figure, rows, {"figure": name, **found}, text, caption)

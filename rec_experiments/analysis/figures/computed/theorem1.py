@@ -46,17 +46,7 @@ def draw() -> Drawing:
             (value["improvement"] - value["bound_constant_1"] < -ROUNDING).sum()
         ),
     }
-    figure, panels = page(
-        8.6,
-        3.1,
-        "Paper 2, Theorem 1 on random finite policies",
-        [],
-        f"{found['cases']} random triples of policies over "
-        f"{SIZES[0]} to {SIZES[-1]} arms, {found['violations']} violations. A point below the "
-        "diagonal would violate the bound. The colour is the total variation distance of the "
-        "new policy to the one that drew the data. Left: all cases, linear between −1 and 1 "
-        "and logarithmic beyond. Right: those near the diagonal.",
-    )
+    figure, panels = page(8.6, 3.1, "Paper 2, Theorem 1 on random finite policies", [])
     left, right = panels.subplots(1, 2)
     for axes in (left, right):
         shown = axes.scatter(
@@ -70,4 +60,11 @@ def draw() -> Drawing:
     left.set_xlim(right=1.6)
     right.set(xlim=(-0.5, 0.5), ylim=(-0.5, 0.5))
     panels.colorbar(shown, ax=[left, right], label="TV(π, α)")
-    return drawing("theorem1", "Paper 2, Theorem 1", figure, rows, found)
+    caption = (
+        f"{found['cases']} random triples of policies over "
+        f"{SIZES[0]} to {SIZES[-1]} arms, {found['violations']} violations. A point below the "
+        "diagonal would violate the bound. The colour is the total variation distance of the "
+        "new policy to the one that drew the data. Left: all cases, linear between −1 and 1 "
+        "and logarithmic beyond. Right: those near the diagonal."
+    )
+    return drawing("theorem1", "Paper 2, Theorem 1", figure, rows, found, caption)
