@@ -1,17 +1,17 @@
 """Every path that no CPU can prove, in one command for the day that a GPU is there.
 
-Run `python benchmarks/gpu_day.py` (`--list` names the checks, `--only NAME …` runs some). Each check
-is a run of its own on a model of random weights that is made here, of the shape of Qwen2.5-0.5B;
-those that need more GPUs than there are say so. Half of all random responses earn the reward, so
-every step has a gradient, and a check fails unless in every step
+Run `python benchmarks/gpu_day.py` (`--list` names the checks, `--only NAME …` runs some). Each
+check is a run of its own on a model of random weights that is made here, of the shape of
+Qwen2.5-0.5B; those that need more GPUs than there are say so. Half of all random responses earn the
+reward, so every step has a gradient, and a check fails unless in every step
 
 - the gradient's norm and the change of the weights are above 0,
 - the sampler's log-probabilities, at a temperature of 0.8, are the trainer's where the newest
   weights drew. The learning rate is so high that weights one push old are told apart,
 
-and unless the first step of every check but `lora` changes the weights as much as that of `native`, and has
-the same gradient's norm where the native sampler draws. So several ranks, packed rows and compiled
-layers are compared with one plain rank.
+and unless the first step of every check but `lora` changes the weights as much as that of `native`,
+and has the same gradient's norm where the native sampler draws. So several ranks, packed rows and
+compiled layers are compared with one plain rank.
 
 Prints pass or fail beside what was doubtful (docs/scaling.md), with tokens per second (backward
 passes included), mismatch and the most memory that a GPU had in use (nvidia-smi, twice a second),
@@ -148,8 +148,8 @@ def parity(response: str, answer: str) -> float:
 def wrong(rows: list[Row], native: list[Row] | None, same_draws: bool) -> str:
     """What is wrong with the rows of a run, or nothing.
 
-    native: the rows of the check `native`, None where there is nothing to compare. same_draws: both train on the
-    same responses first.
+    native: the rows of the check `native`, None where there is nothing to compare. same_draws: both
+    train on the same responses first.
     """
     steps = [row for row in rows if "train/loss" in row]
     if not steps:
@@ -258,6 +258,8 @@ def judge(name: str, place: Path, tiny: bool) -> str:
     if why := run(check, command(check, words)):
         return why
     native = rows_of(place / "native") if check.alike and name != "native" else None
+    if native == []:
+        return "nothing to compare with, as native did not run"
     if why := wrong(rows_of(folder), native, check.native):
         return why
     if name in ("exported", "in_turn", "beside"):  # by what draws in each

@@ -10,7 +10,6 @@ from rec_experiments.analysis.claims import (
     judged,
     paper_curves,
     settings,
-    simulation,
     tables,
 )
 from rec_experiments.analysis.results.figure_data import scales
@@ -39,9 +38,8 @@ WRITERS = {
 def add_arguments(parser: Parser) -> None:
     miniatures = [scale for scale in scales() if scale.startswith("mini")]
     parser.add_argument(
-        "instead", nargs="?", choices=["simulate", "commands"], metavar="simulate|commands",
-        help="simulate: count how often identical arms get a false verdict, and how often an "
-        "effect of δ is found; commands: print the sweeps that make the runs of every claim",
+        "instead", nargs="?", choices=["commands"], metavar="commands",
+        help="print the sweeps that make the runs of every claim",
     )  # fmt: skip
     parser.add_argument(
         "--scale", type=names_among(scales()), default=miniatures, metavar="NAME,…",
@@ -67,10 +65,7 @@ def main(args: Namespace) -> None:
     if args.instead:
         if args.details or args.runs or args.out or args.overrides:
             raise UserError(f"{args.instead}: takes no other arguments")
-        if args.instead == "simulate":
-            simulation.show(Console())
-        else:
-            print(*[line for scale in args.scale for line in commands(scale)], sep="\n")
+        print(*[line for scale in args.scale for line in commands(scale)], sep="\n")
         return
     found = {}
     with Console(stderr=True).status("finding the runs of each claim") as status:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rec_experiments.analysis.regime.alarms import ALARMS, Alarm
-from rec_experiments.analysis.regime.ranges import load
+from rec_experiments.analysis.regime.alarms import package_alarms
 from rec_experiments.analysis.results.begun import default_folder
 from rec_experiments.analysis.watch import live
 from rec_experiments.analysis.watch.views import folders_in
@@ -37,19 +36,14 @@ def add_arguments(parser: Parser) -> None:
         "--once", type=_truth, default=False, metavar="true",
         help="print once and end; default: false, but true if the output is not a terminal",
     )  # fmt: skip
-    parser.add_argument(
-        "--alarms", type=path, default=ALARMS, metavar="FILE",
-        help=f"FILE.yaml; default: {ALARMS.name} of this package",
-    )  # fmt: skip
     parser.add_overrides(OVERRIDES)
 
 
 def main(args: Namespace) -> None:
     """Exits with 128 + SIGINT after Ctrl-C."""
-    alarms = load(args.alarms, Alarm)
     folders = _of_sweep(args) if args.sweep else _of_folders(args)
     try:
-        live.watch(folders, alarms, args.every, args.once, Console(highlight=False))
+        live.watch(folders, package_alarms(), args.every, args.once, Console(highlight=False))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 

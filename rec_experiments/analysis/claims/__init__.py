@@ -5,7 +5,6 @@ verdict       from the runs to a verdict: premises, primary endpoint, control
 decision      what an interval says about an endpoint
 paper_curves  the paper's own curves as runs, to try the claims on
 tables        verdicts as a card, text, Markdown and JSON
-simulation    how often identical arms get a false verdict, and how often a real effect is found
 """
 
 from collections.abc import Callable, Iterable, Mapping

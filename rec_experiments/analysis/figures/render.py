@@ -166,6 +166,7 @@ def _name_curves(axes: Axes, looks: dict[str, style.Look]) -> None:
     figure, box = axes.get_figure(root=True), axes.get_window_extent()
     assert figure is not None
     width, height = box.width / figure.dpi, box.height / figure.dpi
+    axes.get_xlim(), axes.get_ylim()  # sets the limits, which the transformation below depends on
     to_panel = axes.transData + axes.transAxes.inverted()
     lines = [line for line in axes.get_lines() if line.get_marker() != "None"]
     ends = {}

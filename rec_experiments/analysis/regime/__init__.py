@@ -3,17 +3,15 @@ with published runs.
 
 quantities  numbers of one run
 arms        the runs over which a row of a table is a mean
-ranges      published values and targets, and whether an arm meets them
+ranges      published values, and where an arm lies beside them
 sections    the numbers of arms, quantity by quantity
-tables      the sections as text, Markdown and JSON
+tables      the sections as text and as plain values
 alarms      signs that a run may be about to collapse
 """
 
-import functools
-
 from rec_experiments.analysis.regime import tables
 from rec_experiments.analysis.regime.arms import Arm, arms_in
-from rec_experiments.analysis.regime.ranges import REFERENCE_VALUES, Published, load
+from rec_experiments.analysis.regime.ranges import published_values
 from rec_experiments.analysis.regime.sections import Section, sections
 from rec_experiments.analysis.results.figure_data import FigureData
 
@@ -22,12 +20,7 @@ __all__ = ["of_arms", "of_figure", "tables"]
 
 def of_arms(arms: list[Arm]) -> list[Section]:
     """The numbers of arms beside published ones."""
-    return sections(arms, _published())
-
-
-@functools.cache  # a report needs them for each figure
-def _published() -> list[Published]:
-    return load(REFERENCE_VALUES, Published)
+    return sections(arms, published_values())
 
 
 def of_figure(data: FigureData) -> list[Section]:

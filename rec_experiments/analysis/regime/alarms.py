@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from rec_experiments.analysis.regime.ranges import ExpectedRange
+from rec_experiments.analysis.regime.ranges import ExpectedRange, load
 from rec_experiments.analysis.results.runs import Row, points
-from rec_experiments.errors import UserError
 
 ALARMS = Path(__file__).with_suffix(".yaml")
 
@@ -26,11 +25,6 @@ class Alarm(ExpectedRange):
     first: int | None
     why: str
 
-    def __post_init__(self) -> None:
-        for key, count in (("last", self.last), ("first", 1 if self.first is None else self.first)):
-            if type(count) is not int or count < 1:
-                raise UserError(f"{self.name}: {key}={count}: must be a whole number, at least 1")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActiveAlarm:
@@ -39,6 +33,11 @@ class ActiveAlarm:
     alarm: Alarm
     value: float
     since: int
+
+
+def package_alarms() -> list[Alarm]:
+    """Those of `alarms.yaml`."""
+    return load(ALARMS, Alarm)
 
 
 def values_of(rows: list[Row], alarm: Alarm) -> tuple[list[int], list[float]]:

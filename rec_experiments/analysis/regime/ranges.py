@@ -1,24 +1,17 @@
-"""Ranges of a quantity: published values, and targets.
+"""Ranges of a quantity; `published/regime.yaml` has those of published runs, with sources."""
 
-`published/regime.yaml` holds values of published runs with their sources, `targets.yaml` what a
-setting of this package should meet before methods are compared on it.
-"""
-
-from dataclasses import dataclass, fields
+import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
 from rec_experiments.analysis.regime.arms import Arm, Config
-from rec_experiments.analysis.regime.quantities import DERIVED, PARTS, Lags
-from rec_experiments.analysis.results.runs import is_finite
-from rec_experiments.errors import UserError
+from rec_experiments.analysis.regime.quantities import DERIVED, Lags
 from rec_experiments.runs.reading import LOADER
 
-FOLDER = Path(__file__).parent
-REFERENCE_VALUES = FOLDER.parent / "published" / "regime.yaml"
-TARGETS = FOLDER / "targets.yaml"
+REFERENCE_VALUES = Path(__file__).parents[1] / "published" / "regime.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,76 +64,21 @@ class Published(ExpectedRange):
     note: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target(ExpectedRange):
-    """optional: whether missing it is no failure. why: the reason for the range."""
-
-    optional: bool
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TargetResult:
-    """A target applied to an arm. value: of the arm, None if it was not measured."""
-
-    target: Target
-    arm: Arm
-    value: float | None
-
-    @property
-    def met(self) -> bool:
-        return self.value is not None and self.target.place(self.value) == "inside"
-
-
-def check_targets(arms: list[Arm], targets: list[Target]) -> list[TargetResult]:
-    """Every target that applies to an arm, arm by arm."""
-    return [
-        TargetResult(target=target, arm=arm, value=target.value(arm))
-        for arm in arms
-        for target in targets
-        if target.is_for(arm.config)
-    ]
+@functools.cache  # a report needs them for each figure
+def published_values() -> list[Published]:
+    """Those that this package knows of."""
+    return load(REFERENCE_VALUES, Published)
 
 
 Kind = TypeVar("Kind", bound=ExpectedRange)
 
 
 def load(file: Path, kind: type[Kind]) -> list[Kind]:
-    """Read the entries of a YAML file. Raises UserError for a wrong one."""
-    try:
-        entries = yaml.load(file.read_text(encoding="utf-8"), LOADER)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{file}: cannot be read ({error})") from error
-    if not isinstance(entries, list):
-        raise UserError(f"{file}: must be a list of entries")
-    return [_entry(entry, kind, f"{file}, entry {n}") for n, entry in enumerate(entries, 1)]
-
-
-def _entry(entry: Any, kind: type[Kind], where: str) -> Kind:
-    names = [field.name for field in fields(kind)]
-    if not isinstance(entry, dict):
-        raise UserError(f"{where}: must have the keys {', '.join(names)}")
-    for key in sorted(map(str, set(names) ^ entry.keys())):
-        raise UserError(f"{where}: {key} is {'missing' if key in names else 'not a key'}")
-    for key in ("name", "quantity"):
-        if not isinstance(entry[key], str):
-            raise UserError(f"{where}: {key}={entry[key]}: must be text")
-    if not isinstance(entry["arms"], dict | None):
-        raise UserError(f"{where}: arms={entry['arms']}: must be keys and values, or null for all")
-    if not isinstance(entry.get("optional", False), bool):
-        raise UserError(f"{where}: optional={entry['optional']}: must be true or false")
-    if entry["part"] not in (None, *PARTS):
-        raise UserError(f"{where}: part={entry['part']}: must be {', '.join(PARTS)}, or null")
-    for key in ("low", "high"):
-        if entry[key] is not None and (isinstance(entry[key], bool) or not is_finite(entry[key])):
-            raise UserError(f"{where}: {key}={entry[key]}: must be a number, or null for no end")
-    ends = [entry[key] for key in ("low", "high") if entry[key] is not None]
-    if not ends or ends != sorted(ends):
-        raise UserError(f"{where}: low={entry['low']}, high={entry['high']}: must be a range")
-    lags = entry["lags"]
-    if lags is not None:
-        kinds = [type(each) for each in lags] if isinstance(lags, list) else []
-        if kinds not in ([int, int], [int, type(None)]):
-            raise UserError(f"{where}: lags={lags}: must be two whole numbers, or null for all")
-        lags = (lags[0], lags[1])
-    return kind(**{**entry, "lags": lags, "arms": entry["arms"] or {}})
+    """The entries of a YAML file of this package."""
+    entries = yaml.load(file.read_text(encoding="utf-8"), LOADER)
+    return [
+        kind(
+            **{**entry, "lags": entry["lags"] and tuple(entry["lags"]), "arms": entry["arms"] or {}}
+        )
+        for entry in entries
+    ]

@@ -1,4 +1,4 @@
-"""Sections and target results as text, Markdown and JSON."""
+"""Sections as text and as plain values."""
 
 import dataclasses
 import textwrap
@@ -8,13 +8,12 @@ from typing import Any
 from rich.console import Console
 
 from rec_experiments.analysis.regime.quantities import factor
-from rec_experiments.analysis.regime.ranges import ExpectedRange, TargetResult
+from rec_experiments.analysis.regime.ranges import ExpectedRange
 from rec_experiments.analysis.regime.sections import Block, Cell, Comparison, Section
-from rec_experiments.analysis.results.formatting import markdown_table, text_table
+from rec_experiments.analysis.results.formatting import text_table
 
 WIDTH, HERE = 100, 48  # characters of a line of text, and of the column of our values
 PUBLISHED_HEAD = ["published", "where", "range", "here"]
-TARGET_HEAD = ["arm", "target", "here", "should be", "result"]
 
 
 def number(value: float) -> str:
@@ -104,23 +103,8 @@ def _paragraph(line: str) -> list[str]:
     return textwrap.wrap(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _target_row(result: TargetResult) -> list[str]:
-    """Cells under TARGET_HEAD."""
-    target, value = result.target, result.value
-    outcome = "met" if result.met else "missed" if value is not None else "not measured"
-    optional = " (optional)" if target.optional and not result.met else ""
-    percent = ", %" if factor(target.quantity) == 100 else ""
-    return [
-        ", ".join(filter(None, [result.arm.name, result.arm.section])),
-        f"{target.name}{percent}",
-        "-" if value is None else shown(target, value),
-        span(target),
-        outcome + optional,
-    ]
-
-
 def text(sections: list[Section]) -> str:
-    """Plain text, for a terminal, the file beside a figure and the report."""
+    """Plain text, for a terminal, the file beside a figure, and the report."""
     lines = []
     for section in sections:
         lines += [section.title or "all runs", ""]
@@ -138,35 +122,9 @@ def text(sections: list[Section]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def markdown(sections: list[Section]) -> str:
-    lines = ["# Regime", ""]
-    for section in sections:
-        lines += [f"## {section.title or 'all runs'}", ""]
-        for block in section.blocks:
-            head, *rows = _block_table(block)
-            lines += [f"**{block.title}**", "", *markdown_table(head, rows), ""]
-            if block.comparisons:
-                lines += [*markdown_table(PUBLISHED_HEAD, _published_rows(block)), ""]
-        if section.unmeasured:
-            lines += [f"Not measured: {'; '.join(section.unmeasured)}.", ""]
-    lines += ["## Published values", "", *(f"- {line}" for line in legend(sections))]
-    return "\n".join(lines) + "\n"
-
-
-def targets_markdown(results: Iterable[TargetResult]) -> str:
-    rows = map(_target_row, results)
-    return "\n".join(["# Regime, targets", "", *markdown_table(TARGET_HEAD, rows), ""])
-
-
 def show(console: Console, sections: list[Section]) -> None:
     """Print the sections."""
     console.print(text(sections), markup=False, highlight=False, soft_wrap=True, end="")
-
-
-def show_targets(console: Console, results: Iterable[TargetResult]) -> None:
-    """Print a line for each target and arm."""
-    lines = "\n".join(text_table([TARGET_HEAD, *map(_target_row, results)]))
-    console.print(lines, markup=False, highlight=False, soft_wrap=True)
 
 
 def plain(sections: Iterable[Section]) -> list[dict[str, Any]]:
@@ -195,17 +153,3 @@ def _plain(comparison: Comparison) -> dict[str, Any]:
         **dataclasses.asdict(comparison.published),
         "here": {arm: {"value": value, "place": place} for arm, value, place in comparison.arms},
     }
-
-
-def plain_targets(results: Iterable[TargetResult]) -> list[dict[str, Any]]:
-    """Target results as plain values, for JSON."""
-    return [
-        {
-            **dataclasses.asdict(result.target),
-            "arm": result.arm.name,
-            "section": result.arm.section,
-            "value": result.value,
-            "met": result.met,
-        }
-        for result in results
-    ]

@@ -154,7 +154,7 @@ def test_a_figures_files_hold_the_claims_that_it_judges(fig5, capsys):
     ("arguments", "message"),
     [
         (["fig5"], "invalid choice: 'fig5'"),
-        (["simulate", "seed=0"], "simulate: takes no other arguments"),
+        (["commands", "seed=0"], "commands: takes no other arguments"),
         (["scale=tiny"], "scale=tiny: does not exist; allowed, separated by commas: lm, mini"),
         (["out=claims.txt"], "out=claims.txt: the name must end in .json or .md"),
         (["runs=/nowhere"], "runs=/nowhere: no such folder"),

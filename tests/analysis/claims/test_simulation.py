@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import simulation
 from rich.console import Console
 
-from rec_experiments.analysis.claims import CLAIMS, simulation
+from rec_experiments.analysis.claims import CLAIMS
 from rec_experiments.analysis.claims.decision import Direction, Outcome
 
 

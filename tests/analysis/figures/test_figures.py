@@ -147,6 +147,10 @@ def test_names_stand_beside_the_ends_of_their_curves(data):
     for box in boxes:
         assert last.bbox.x1 < box.x0
         assert box.x1 <= drawing.figure.bbox.x1
+    thin = [line for line in last.get_lines() if line.get_linewidth() < 1]
+    starts = sorted(last.transAxes.transform([line.get_xydata()[0] for line in thin]).tolist())
+    drawn = [line.get_xydata()[-1] for line in lines_of(drawing, 1) if len(line.get_xdata())]
+    assert starts == pytest.approx(np.array(sorted(last.transData.transform(drawn).tolist())))
     ends = {
         arm: line.get_ydata()[-1]
         for arm, line in zip(data.arms, lines_of(drawing, 1), strict=True)

@@ -4,8 +4,8 @@
 2. Runs that differ in their seed alone are one arm; namesakes are told apart.
 3. A published value is set beside the arms it is for, and only at lags that they come back to.
 4. A run of this code has a number in every block; one without the newer metrics leaves them out.
-5. Text, Markdown, JSON, a figure's files and the report hold the same numbers.
-6. Bad input is one line and exit code 2; a missed target is exit code 1; nothing loads torch.
+5. Text, JSON, a figure's files and the report hold the same numbers.
+6. Bad input is one line and exit code 2; nothing loads torch.
 """
 
 import dataclasses
@@ -20,7 +20,6 @@ import conftest
 import fabricated
 import numpy as np
 import pytest
-import yaml
 from conftest import SMALL, refused, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,15 +27,7 @@ from hypothesis import strategies as st
 from rec_experiments.analysis import claims, regime
 from rec_experiments.analysis.regime import quantities, tables
 from rec_experiments.analysis.regime.arms import Arm, arms_of
-from rec_experiments.analysis.regime.ranges import (
-    REFERENCE_VALUES,
-    TARGETS,
-    Published,
-    Target,
-    TargetResult,
-    check_targets,
-    load,
-)
+from rec_experiments.analysis.regime.ranges import Published, published_values
 from rec_experiments.analysis.regime.sections import BY_LAG, BY_PART, CLIPPED
 from rec_experiments.analysis.report import contents, page
 from rec_experiments.analysis.results import figure_data as collecting
@@ -301,22 +292,22 @@ def real(tmp_path_factory) -> Path:
     return conftest.run(tmp_path_factory.mktemp("real") / "run", *SMALL, *overrides).path
 
 
-@pytest.mark.parametrize(("file", "kind"), [(REFERENCE_VALUES, Published), (TARGETS, Target)])
-def test_the_packages_own_entries(file, kind, real):
+def test_the_published_values_of_the_package(real):
     """Quantities that runs have, keys that configurations have, ranges, names of their own."""
-    entries = load(file, kind)
+    entries = published_values()
     assert len({entry.name for entry in entries}) == len(entries) > 5
     [arm] = arms_of([real])
     for entry in entries:
         assert entry.low is None or entry.high is None or entry.low <= entry.high
         assert (entry.low, entry.high) != (None, None)
+        assert entry.part in (None, *quantities.PARTS)
+        assert entry.lags is None or (type(entry.lags) is tuple and len(entry.lags) == 2)
         assert entry.arms.keys() <= arm.config.keys()
         measured = arm.mean_of(entry.quantity, None, entry.part) is not None
         assert measured or entry.quantity in quantities.DERIVED
-        if isinstance(entry, Published):
-            assert entry.read in ("log file", "text", "table", "figure")
-            assert len(entry.source) > 3
-            assert len(entry.setting) > 3
+        assert entry.read in ("log file", "text", "table", "figure")
+        assert len(entry.source) > 3
+        assert len(entry.setting) > 3
 
 
 # Tables ------------------------------------------------------------------------------------------
@@ -380,7 +371,7 @@ def test_published_values_stand_beside_the_arms_they_are_for(compared):
     assert "M2PO's GRPO at lag 256" not in found
 
 
-def test_text_markdown_and_json_hold_the_same_numbers(compared):
+def test_text_and_json_hold_the_same_numbers(compared):
     sections = regime.of_arms(arms_of(compared))
     [plain] = json.loads(json.dumps(tables.plain(sections)))
     block = plain["blocks"][1]
@@ -390,16 +381,15 @@ def test_text_markdown_and_json_hold_the_same_numbers(compared):
     assert block["arms"]["GRPO"][-1] == pytest.approx([1, 1])
     beside = next(each for each in block["published"] if each["name"] == "verl, PPO 0.5B")
     assert beside["here"] == {"GRPO": {"value": pytest.approx(0.0015), "place": "inside"}}
-    text, markdown = tables.text(sections), tables.markdown(sections)
+    text = tables.text(sections)
     assert text.startswith("interval 20\n")
-    for written in (text, markdown):
-        [row] = [line for line in written.splitlines() if "GRPO" in line and "1.9" in line]
-        cells = row.replace("|", " ").split()
-        assert cells == ["GRPO", "0.95", "0", "0.1", "0.4", "0.9", "1.4", "1.9", "1", "1–1"]
-        assert "verl, PPO 0.5B" in written
-        assert "GRPO 0.15, inside" in written
-        assert "checked 22 November 2026" in written
-        assert "not checked" in written
+    [row] = [line for line in text.splitlines() if "GRPO" in line and "1.9" in line]
+    cells = row.split()
+    assert cells == ["GRPO", "0.95", "0", "0.1", "0.4", "0.9", "1.4", "1.9", "1", "1–1"]
+    assert "verl, PPO 0.5B" in text
+    assert "GRPO 0.15, inside" in text
+    assert "checked 22 November 2026" in text
+    assert "not checked" in text
     assert max(map(len, text.splitlines())) <= 110
 
 
@@ -424,35 +414,6 @@ def test_numbers_have_the_digits_that_count(value, written):
 )
 def test_what_is_published_in_words(entry, where, span):
     assert (tables.where(published(**entry)), tables.span(published(**entry))) == (where, span)
-
-
-def test_targets_are_held_against_the_arms_they_are_for(tmp_path, configs):
-    share = {"clip_fraction": lambda lag, step: lag / 3000, "kl": lambda lag, step: 1.0}
-    folders = [
-        write_run(tmp_path / "stale", configs["grpo"], rows_of(EVERY_20, 160, **share)),
-        write_run(tmp_path / "fresh", configs["fresh"], rows_of(schedule(1), 160, **share)),
-    ]
-    rows = RunFolder(folders[1]).metrics()
-    rows = [row | {"eval/accuracy": 0.2 + row["step"] / 400} for row in rows]
-    fabricated.write_lines(folders[1] / "metrics.jsonl", rows)
-    found = check_targets(arms_of(folders), load(TARGETS, Target))
-    said = {(each.arm.section, each.target.name): (each.value, each.met) for each in found}
-    assert said == {
-        ("interval 20", "clipped share at lag 1 to 3"): (pytest.approx(2 / 3000), True),
-        ("interval 20", "clipped share at lag 19"): (pytest.approx(19 / 3000), True),
-        ("interval 20", "KL to the initial model at the end, nats per token"): (1.0, False),
-        ("interval 20", "windows (steps ÷ interval)"): (8.0, True),
-        ("interval 20", "entropy at the start, nats per token"): (None, False),
-        ("on-policy", "accuracy at 2/3 of the steps ÷ at the end"): (
-            pytest.approx((0.2 + 160 / 600) / 0.6, rel=1e-6), True
-        ),
-        ("on-policy", "entropy at the start, nats per token"): (None, False),
-    }  # fmt: skip
-    written = tables.targets_markdown(found)
-    assert "| missed |" in written
-    assert "| not measured (optional) |" in written
-    assert [each["met"] for each in tables.plain_targets(found)] == [each.met for each in found]
-    assert not TargetResult(target=found[0].target, arm=found[0].arm, value=None).met
 
 
 # The commands ------------------------------------------------------------------------------------
@@ -514,16 +475,9 @@ def test_the_report_has_the_regime_of_each_figure_collapsed(figure):
     assert "<wide>" not in written
 
 
-def test_the_command_prints_and_writes(compared, tmp_path, capsys):
-    run_command("regime", *[*map(str, compared), f"out={tmp_path / 'regime.json'}"])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "GRPO 0.95 0 0.1 0.4 0.9 1.4 1.9" in printed
-    sections = regime.of_arms(arms_of(compared))
-    assert json.loads((tmp_path / "regime.json").read_text()) == json.loads(
-        json.dumps(tables.plain(sections))
-    )
-    run_command("regime", *[*map(str, compared), f"out={tmp_path / 'regime.md'}"])
-    assert (tmp_path / "regime.md").read_text() == tables.markdown(sections)
+def test_the_command_prints(compared, capsys):
+    run_command("regime", *map(str, compared))
+    assert "GRPO 0.95 0 0.1 0.4 0.9 1.4 1.9" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_reads_a_sweep(figure, capsys):
@@ -531,59 +485,21 @@ def test_the_command_reads_a_sweep(figure, capsys):
     assert "<wide>" in capsys.readouterr().out
 
 
-def test_a_missed_target_is_an_exit_code(compared, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        run_command("regime", *["check", str(compared[0]), f"out={tmp_path / 'check.json'}"])
-    assert stopped.value.code == 1
-    assert "missed" in capsys.readouterr().out
-    assert False in [each["met"] for each in json.loads((tmp_path / "check.json").read_text())]
-    easy = [entry for entry in yaml.safe_load(TARGETS.read_text()) if entry["optional"]]
-    (tmp_path / "easy.yaml").write_text(yaml.safe_dump(easy))
-    run_command("regime", *["check", str(compared[0]), f"targets={tmp_path / 'easy.yaml'}"])
-
-
-ENTRY = {
-    "name": "x", "quantity": "kl", "low": None, "high": 1, "lags": None, "part": None, "arms": None,
-    "optional": False, "why": "y",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("arguments", "entry", "said"),
+    ("arguments", "said"),
     [
-        (["check"], {}, "no runs are named"),
-        (["nowhere"], {}, "nowhere: is not a run folder"),
-        (["seed=0"], {}, "seed=0: selects runs of a sweep"),
-        (["sweep=fig3", "here"], {}, "here: not allowed with sweep=fig3"),
-        (["sweep=fig99"], {}, "sweep=fig99: no such figure"),
-        (["RUN", "out=regime.txt"], {}, "out=regime.txt: the name must end in .json or .md"),
-        (["RUN", "targets=t.yaml"], {}, "targets=t.yaml: allowed only with check"),
-        (["check", "RUN", "targets=gone.yaml"], {}, "gone.yaml: cannot be read"),
-        (["check", "RUN"], {"arms": {"seed": 5}}, "check: there is no target for these runs"),
-        (["check", "RUN"], {"low": "much"}, "entry 1: low=much: must be a number"),
-        (["check", "RUN"], {"lags": [1]}, "entry 1: lags=[1]: must be two whole numbers"),
-        (["check", "RUN"], {"part": "late"}, "entry 1: part=late: must be start, middle, end"),
-        (["check", "RUN"], {"wise": 1}, "entry 1: wise is not a key"),
-        (["check", "RUN"], {"low": float("nan")}, "entry 1: low=nan: must be a number"),
-        (["check", "RUN"], {"low": 2}, "entry 1: low=2, high=1: must be a range"),
+        ([], "no runs are named"),
+        (["nowhere"], "nowhere: is not a run folder"),
+        (["seed=0"], "seed=0: selects runs of a sweep"),
+        (["sweep=fig3", "here"], "here: not allowed with sweep=fig3"),
+        (["sweep=fig99"], "sweep=fig99: no such figure"),
     ],
 )
-def test_bad_input(arguments, entry, said, tmp_path, configs, monkeypatch, capfd):
+def test_bad_input(arguments, said, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    write_run(Path("RUN"), configs["grpo"], rows_of(EVERY_20, 3))
-    Path("targets.yaml").write_text(yaml.safe_dump([{**ENTRY, **entry}]))
-    if entry:
-        arguments = [*arguments, "targets=targets.yaml"]
     line = refused(arguments, monkeypatch, capfd, lambda: run_command("regime", *sys.argv[1:]))
     assert said in line
-    assert sorted(path.name for path in Path().iterdir()) == ["RUN", "targets.yaml"]
-
-
-@pytest.mark.parametrize("text", ["{a: 1}", "- 3", "[", "- {name: x}", "- \xff"])
-def test_what_is_no_list_of_entries(text, tmp_path):
-    (tmp_path / "targets.yaml").write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"targets\.yaml"):
-        load(tmp_path / "targets.yaml", Target)
+    assert not list(Path().iterdir())
 
 
 def test_folders_are_read_without_torch(compared):

@@ -2,7 +2,8 @@
 
 Accuracy follows a learning curve plus two AR(1) deviations: one that all arms of a seed share, and
 one of each run. An evaluation counts correct answers to a number of problems. δ is measured from a
-third arm of the same process, the on-policy run, as in a claim.
+third arm of the same process, the on-policy run, as in a claim. `python
+tests/analysis/claims/simulation.py` prints the shares of every outcome.
 """
 
 import numpy as np
@@ -133,3 +134,7 @@ def show(console: Console) -> None:
         console.print("\n".join(lines), soft_wrap=True, highlight=False)
     worst = max(false_rate(endpoint, shares[0]) for endpoint, shares in found)
     console.print(f"The most frequent false outcome of identical arms: {worst:.1%}.")
+
+
+if __name__ == "__main__":
+    show(Console())
