@@ -33,6 +33,8 @@ PALETTE = (
 # Colour and marker of each method. A label has the look of the longest name that it starts with.
 METHODS = {
     "REINFORCE": (SKY, "o"), "GRPO": (GREEN, "s"), "REC-OneSide": (PURPLE, "P"),
+    "REC-OneSide-NoIS, lower bound": (DARK_BLUE, "v"),
+    "REC-OneSide-NoIS, upper bound": (VERMILION, "^"),
     "REC-TwoSide": (ORANGE, "^"), "REC-Ring": (BLUE, "X"), "RED-Weight": (VERMILION, "D"),
     "RED-Drop": (BLACK, "v"), "OPMD": (ORANGE, "<"), "AsymRE": (BLUE, ">"),
     "Pairwise REINFORCE": (GREEN, "o"), "RLOO": (BLUE, "v"), "Dr. GRPO": (VERMILION, "s"),
@@ -50,7 +52,7 @@ METHODS = {
     "RIPO": (DARK_BLUE, "o"), "μ-GRPO": (ORANGE, "o"), "Clip-Cov": (DARK_PURPLE, "o"),
     "KL-Cov": (DARK_ORANGE, "v"), "OPO": (VERMILION, "v"), "ScaleRL": (DARK_BLUE, "v"),
 }  # fmt: skip
-OWN = "*"  # marker of a method of another package
+OWN = ("*", "h", "d", "p", "8", "H")  # markers of methods that are not in METHODS
 DARKER = {PURPLE: DARK_PURPLE, ORANGE: DARK_ORANGE, BLUE: DARK_BLUE}  # of REC with a wide clip
 WIDE = 0.5  # lowest ε_low of a wide clip
 SOLID, DOTTED = "-", (0, (1, 1.2))
@@ -78,17 +80,18 @@ def looks(labels: list[str]) -> dict[str, Look]:
     known = [_color_and_marker(label) for label in labels]
     taken = {each[0] for each in known if each}
     free = itertools.cycle([color for color in PALETTE if color not in taken] or PALETTE)
-    styles = [each or (next(free), OWN) for each in known]
+    own = itertools.cycle(OWN)
+    styles = [each or (next(free), next(own)) for each in known]
     one_color = len(labels) > 1 and len({color for color, _ in styles}) == 1
     seen: Counter[tuple[str, Any, str]] = Counter()
     found = {}
-    for place, (label, (own, marker)) in enumerate(zip(labels, styles, strict=True)):
-        color = PALETTE[place % len(PALETTE)] if one_color else own
+    for place, (label, (usual, marker)) in enumerate(zip(labels, styles, strict=True)):
+        color = PALETTE[place % len(PALETTE)] if one_color else usual
         dash = DOTTED if re.search(r"-IS\b", label) else SOLID
         alike = seen[color, dash, marker]
         seen[color, dash, marker] += 1
         variant = DASHES[alike % len(DASHES)] if alike else dash
-        found[label] = Look(color, variant, marker, 2.5 if marker == OWN else 2)
+        found[label] = Look(color, variant, marker, 2.5 if marker in OWN else 2)
     return found
 
 
