@@ -5,6 +5,7 @@ prompt, so that only </think> is in the response.
 """
 
 import re
+from collections.abc import Sequence
 
 _THINK = re.compile(
     r"<\s*(?P<close>/)?\s*(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad)\s*>"
@@ -33,10 +34,15 @@ _COURTESY = re.compile(r"\s*(?:I hope|hope|let me know|thanks?|feel free)\b", re
 _CLAUSE_END = re.compile(r"(?<=[.?])\s+|,\s+(?:and|so)\s|</?(?:think|answer)>")
 
 
-def after_reasoning(response: str) -> str | None:
+def after_reasoning(response: str, quoted: Sequence[tuple[int, int]] = ()) -> str | None:
     """What follows the last </think>. None if reasoning was opened and not closed: there is no
-    answer then, whatever the reasoning says."""
-    tags = list(_THINK.finditer(response))
+    answer then, whatever the reasoning says. quoted: where such a mark means nothing, from start to
+    end."""
+    tags = [
+        tag
+        for tag in _THINK.finditer(response)
+        if not any(start <= tag.start() < end for start, end in quoted)
+    ]
     if not tags:
         return response
     return response[tags[-1].end() :] if any(tags[-1].groups()) else None
