@@ -216,7 +216,7 @@ def check_ranks(ranks: int, world: World, arguments: list[str]) -> None:
     start = "env -u WORLD_SIZE python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
     raise UserError(
         f"ranks={ranks}: must be the number of processes that were started, {world.size}; "
-        f"{ranks} are started by: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
+        f"this starts {ranks}: {start} -m rec_experiments {shlex.join(arguments)}".rstrip()
     )
 
 

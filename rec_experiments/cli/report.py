@@ -5,12 +5,16 @@ from argparse import ArgumentTypeError, Namespace
 from datetime import datetime
 from pathlib import Path
 
+from rich.console import Console
+
 from rec_experiments import sweeps
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.report import wandb_report
 from rec_experiments.analysis.report.contents import gather
 from rec_experiments.analysis.report.page import render
+from rec_experiments.analysis.results.begun import output_folder
+from rec_experiments.analysis.results.runs import run_folders as any_runs
 from rec_experiments.cli.parser import (
     OVERRIDES,
     PROGRAM,
@@ -69,16 +73,22 @@ def _entity_and_project(text: str) -> tuple[str, str]:
 
 def write_page(args: Namespace) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
-    contents = gather(
-        args.figures or [name for name in catalogue.usual() if name not in COMPUTED],
-        args.runs,
-        args.overrides,
-        every_run=not args.figures,
-    )
+    named = f" of {', '.join(args.figures)}" if args.figures else ""
+    makes = f"-m sweep={args.figures[0]} makes some" if args.figures else "makes one"
+    nothing = UserError(f"nothing to show: there is no run{named} yet; {PROGRAM} {makes}")
+    folders = args.runs or [output_folder(args.overrides)]
+    archived = any(folder.is_file() for folder in folders)
+    if not (args.figures or archived or any_runs(folders)):  # composing all sweeps takes a while
+        raise nothing
+    with Console(stderr=True).status("reading runs"):
+        contents = gather(
+            args.figures or [name for name in catalogue.usual() if name not in COMPUTED],
+            args.runs,
+            args.overrides,
+            every_run=not args.figures,
+        )
     if not (contents.figures or contents.runs or contents.few_runs or contents.left_out):
-        named = f" of {', '.join(args.figures)}" if args.figures else ""
-        makes = f"-m sweep={args.figures[0]} makes some" if args.figures else "makes one"
-        raise UserError(f"nothing to show: there is no run{named} yet; {PROGRAM} {makes}")
+        raise nothing
     written = datetime.now().strftime("%-d %B %Y, %H:%M")
     out = args.out or Path(OUT)
     page = render(contents, written, out.parent).encode(errors="replace")

@@ -19,18 +19,18 @@ from hydra.errors import (
     OverrideParseException,
 )
 from hydra.version import VersionBase
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 from yaml import MarkedYAMLError, YAMLError
 
 from rec_experiments.config import schema
+from rec_experiments.config.identity import flat
 from rec_experiments.errors import UserError, first_line
 
 # Common names of keys that are called differently here.
 COMMON_NAMES = {
     "lr": "optimizer.learning_rate",
     "learning_rate": "optimizer.learning_rate",
-    "weight_decay": "optimizer.weight_decay",
     "batch": "batch_size",
     "group": "group_size",
     "k": "group_size",
@@ -221,12 +221,17 @@ def _allowed_keys(error: OmegaConfBaseException) -> str:
     key = str(error.key)
     if common := COMMON_NAMES.get(key):
         return f"; did you mean {common}?"
-    return f"; {meant(key, allowed)}"
+    values = OmegaConf.to_container(error.parent_node._get_root())
+    elsewhere = [name for name in flat(values) if name.endswith(f".{key}")]
+    if len(elsewhere) == 1:
+        return f"; did you mean {elsewhere[0]}?"
+    group = str(error.full_key).removesuffix(key)
+    return f"; {meant(key, allowed, group)}"
 
 
-def meant(word: str, allowed: Sequence[str]) -> str:
-    """The closest of the words that are allowed, or all of them."""
+def meant(word: str, allowed: Sequence[str], before: str = "") -> str:
+    """The closest of the words that are allowed, with what stands `before` it, or all of them."""
     close = difflib.get_close_matches(word, allowed, n=1)
     if close:
-        return f"did you mean {close[0]}? --help lists all"
+        return f"did you mean {before}{close[0]}? --help lists all"
     return f"allowed: {', '.join(allowed)}"

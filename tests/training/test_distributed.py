@@ -366,7 +366,7 @@ def test_failing_rank(tmp_path):
 def test_user_error_is_printed_once(tmp_path):
     line = (
         "error: ranks=3: must be the number of processes that were started, 2; "
-        "3 are started by: torchrun --nproc-per-node 3 -m rec_experiments "
+        "this starts 3: torchrun --nproc-per-node 3 -m rec_experiments "
     )
     code, out, err = outcome(torchrun(*SMALL, "ranks=3", cwd=tmp_path))
     assert code != 0

@@ -13,6 +13,7 @@ from typing import Any
 import math_verify
 import sympy
 
+from rec_experiments.datasets.verifiers.intervals import as_intervals
 from rec_experiments.datasets.verifiers.marks import last_boxed
 from rec_experiments.datasets.verifiers.numbers import LONGEST, UNCOMMITTED, readings
 from rec_experiments.datasets.verifiers.spelling import STYLED, bare, formula, prose, unstyled
@@ -30,10 +31,16 @@ _LETTER = re.compile(r"[^\W\d_]")
 _WORD = re.compile(r"[^\W\d_]+")
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _STYLED_WORD = re.compile(STYLED.pattern.replace("[^{}]*", r"[^\W\d_]{2,}"))
+_LABEL = re.compile(r"[A-Z]")
 _UPPER_CASE = re.compile(r"[A-Z]{2,}")
 _TIME = re.compile(r"(?<![\\a-zA-Z])([ap])\s*\.?\s*m\b\.?", re.IGNORECASE)
 _FIGURE = re.compile(r"\\(?:angle|triangle)(?![a-zA-Z])")
-_IN_BASE = re.compile(r"(?=[\dA-Z]*\d)([\dA-Z]+)_(?:\{(?:\\text\{)?\s*(\w+)\s*\}?\}|(\d))")
+_IN_BASE = re.compile(r"(?:[a-z]=)?(?=[\dA-Z]*\d)([\dA-Z]+)_(\w+)")  # without its brackets
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7"}
+_BASES |= {"eight": "8", "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}
+_RATIO = re.compile(r"\d+(?:\.\d+)?(?:\s*:\s*\d+(?:\.\d+)?)+")
+_PHRASE = re.compile(r"(?:[^\W\d_]|[\s,’'])*(?:\b(?:is|are|equals|be)\b|:)\s*(.+)", re.DOTALL)
+_DECIMAL_POWER = re.compile(r"\^\{(-?)(\d*)\.(\d+)\}")
 _MARK = re.compile(r"\$|\\[(\[]|\\boxed")
 _PROSE_FACTORIAL = re.compile(r"[\w)]\s*!")
 _FACTORIAL_TWICE = re.compile(r"![\s)}]*!")  # sympy would compute 18!! and never end
@@ -42,12 +49,13 @@ _RELATION = re.compile(
 )
 _TWO_NUMBERS = re.compile(r"(?<![_^{\d])(?<!frac )\d+[\s$]*(?:[,;]\s|and\b|to\b|&|\s)[\s$]*-?\d")
 _SEVERAL = re.compile(
-    rf",(?!\d{{3}}(?!\d))|;|\b(?:or|and)\b|\\(?:cup|in|begin)\b|{_RELATION.pattern}"
+    rf",(?!\d{{3}}(?!\d))|;|\b(?:or|and)\b|\\(?:cup|in|begin|lor|vee)\b|{_RELATION.pattern}"
     rf"|{_TWO_NUMBERS.pattern}"
 )
 _NO_LIST = re.compile(r"\\(?:cup|cap|begin|in|setminus|mid|mathbb)\b|:|\\?\|")
 _AND = re.compile(
-    r"(?:[\s$]|\\(?:[,;: ]|q?quad\b))*(?:\\text\s*\{)?[,\s]*\b(?:or|and)\b\s*\}?[\s$]*"
+    r"(?:[\s$]|\\(?:[,;: ]|q?quad\b))*(?:\\text\s*\{)?[,\s]*"
+    r"(?:\b(?:or|and)\b|\\(?:lor|vee)(?![a-zA-Z]))\s*\}?[\s$]*"
 )
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")  # 1,080
 _SUBSCRIPT_OR_ARGUMENT = re.compile(r"_(?:\w|\{\w+\})|\([^()]*\)")
@@ -64,10 +72,14 @@ def same_expression(text: str, answer: str) -> bool:
 
     It calls sympy, which can take for ever: 9^9^9^9^9 needs a judge with a deadline.
     """
-    if _STYLED_WORD.fullmatch(answer):  # \text{no} is no product
-        return _words(bare(text)) == _words(bare(answer))
     marked = last_boxed(text) is not None
-    return _same(bare(text), bare(answer), marked)
+    inside, gold = bare(text), bare(answer)
+    styled = _STYLED_WORD.fullmatch(answer)  # \text{no} is no product
+    if not marked and (
+        styled or _is_words(gold) or _LABEL.fullmatch(gold) or _parts(formula(gold))
+    ):
+        inside = _said(inside)
+    return _words(inside) == _words(gold) if styled else _same(inside, gold, marked)
 
 
 def _same(inside: str, gold: str, marked: bool) -> bool:
@@ -76,10 +88,27 @@ def _same(inside: str, gold: str, marked: bool) -> bool:
         return True
     if len(inside) > LONGEST or (_TERM.fullmatch(gold) and gold[-1] not in inside):
         return False  # math-verify would take the m of 3m for metres
-    for judge in (_same_words, _same_in_base, _same_number, _same_structure):
+    inside, gold = _as_intervals(inside, gold)
+    for judge in (_same_words, _same_in_base, _same_ratio, _same_number, _same_structure):
         if (same := judge(inside, gold)) is not None:
             return same
     return _same_scalar(inside, gold, marked)
+
+
+def _said(text: str) -> str:
+    """What follows "The answer is" or another phrase without doubt in it."""
+    phrase = _PHRASE.fullmatch(text)
+    if phrase is None or UNCOMMITTED.search(text[: phrase.start(1)]):
+        return text
+    return bare(formula(phrase[1]))
+
+
+def _as_intervals(inside: str, gold: str) -> tuple[str, str]:
+    """Both as they are, or as intervals if one is an inequality and the other is no other one."""
+    found, expected = as_intervals(formula(inside)), as_intervals(formula(gold))
+    if found and expected and found[0] != expected[0]:
+        return inside, gold
+    return found[1] if found else inside, expected[1] if expected else gold
 
 
 def _squeezed(text: str) -> str:
@@ -122,11 +151,31 @@ def _half_of_day(text: str) -> str | None:
 
 def _same_in_base(inside: str, gold: str) -> bool | None:
     """2516_8: the digits are compared as text; the base may be left out, not changed."""
-    expected, found = _IN_BASE.fullmatch(formula(gold)), _IN_BASE.fullmatch(formula(inside))
+    found, expected = _in_base(inside), _in_base(gold)
     if expected is None:
+        return False if found and found[1] != "10" and gold.isdigit() else None
+    digits, base = found or (_unbracketed(inside), None)
+    return digits == expected[0] and base in (None, expected[1])
+
+
+def _in_base(text: str) -> tuple[str, str] | None:
+    """The digits and the base of 2516_8, (2516)_8 or 2516_{\\text{eight}}."""
+    found = _IN_BASE.fullmatch(_unbracketed(text))
+    return (found[1], _BASES.get(found[2], found[2])) if found else None
+
+
+def _unbracketed(text: str) -> str:
+    return re.sub(r"[(){}\s]|\\text", "", formula(text))
+
+
+def _same_ratio(inside: str, gold: str) -> bool | None:
+    """None unless both are ratios or times of day: 2:3 is 4:6, 1:2:3 is not 1:3:2."""
+    if not (_RATIO.fullmatch(inside) and _RATIO.fullmatch(gold)):
         return None
-    digits, base = (found[1], found[2] or found[3]) if found else (formula(inside).strip(), None)
-    return digits == expected[1] and base in (None, expected[2] or expected[3])
+    found, expected = ([sympy.Rational(n.strip()) for n in t.split(":")] for t in (inside, gold))
+    return len(found) == len(expected) and all(
+        a * expected[0] == b * found[0] for a, b in zip(found, expected, strict=True)
+    )
 
 
 def _same_number(inside: str, gold: str) -> bool | None:
@@ -149,7 +198,11 @@ def _same_structure(inside: str, gold: str) -> bool | None:
         return None if _RELATION.search(inside) or _NO_LIST.search(inside) else False
     (brackets, elements), (wanted, values) = found, expected
     as_set = ({"\\{\\}", ""} >= {brackets, wanted}) and not any("\\ldots" in v for v in values)
-    as_tuple = {brackets, wanted} == {"", "()"} and (_names_each(elements) or _names_each(values))
+    as_tuple = False
+    if {brackets, wanted} == {"", "()"}:
+        named, also_named = _by_name(elements), _by_name(values)
+        as_tuple = bool(named or also_named)
+        elements, values = named or elements, also_named or values
     if brackets != wanted and not (as_set or as_tuple):
         return False
     if as_set:
@@ -170,10 +223,12 @@ def _both_signs(elements: list[str]) -> list[str]:
     ]
 
 
-def _names_each(elements: list[str]) -> bool:
-    """Whether each element gives a value to a name of its own: x = 1, y = 2."""
-    found = [_ASSIGNED.fullmatch(element) for element in elements]
-    return all(found) and len({each[1] for each in found if each}) == len(found)
+def _by_name(elements: list[str]) -> list[str] | None:
+    """Elements that give a value to a name each, as y = 2, x = 1, in the order of the names."""
+    names = [match[1] for match in map(_ASSIGNED.fullmatch, elements) if match]
+    if len(set(names)) < len(elements):
+        return None
+    return [element for _, element in sorted(zip(names, elements, strict=True))]
 
 
 def _match(elements: list[str], values: list[str]) -> bool:
@@ -300,7 +355,9 @@ def _equivalent(text: str, gold: str) -> bool:
     """What math-verify says of the last expression in a text, unless exact arithmetic denies it."""
     try:
         expected, found = (
-            math_verify.parse(side, fallback_mode="no_fallback", parsing_timeout=None)
+            math_verify.parse(
+                _exact_powers(side), fallback_mode="no_fallback", parsing_timeout=None
+            )
             for side in (f"\\boxed{{{gold}}}", text)
         )
         return bool(math_verify.verify(expected, found, timeout_seconds=None)) and not _differ(
@@ -308,6 +365,14 @@ def _equivalent(text: str, gold: str) -> bool:
         )
     except Exception:  # sympy raises whatever an odd text leads it to
         return False
+
+
+def _exact_powers(text: str) -> str:
+    """3^{0.5} as 3^{\\frac{5}{10}}, a root; sympy would compute the former."""
+    return _DECIMAL_POWER.sub(
+        lambda power: rf"^{{{power[1]}\frac{{{power[2]}{power[3]}}}{{{10 ** len(power[3])}}}}}",
+        text,
+    )
 
 
 def _differ(expected: list[Any], found: list[Any]) -> bool:

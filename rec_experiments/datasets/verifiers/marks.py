@@ -5,10 +5,12 @@ prompt, so that only </think> is in the response.
 """
 
 import re
+from collections.abc import Sequence
 
 _THINK = re.compile(
-    r"<\s*(?P<close>/)?\s*(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|scratchpad)\s*>"
-    r"|(?-i:\[(?P<end>/)?THINK\])|◁(?P<stop>/)?think▷|<\|(?:begin|(?P<leave>end))_of_thought\|>",
+    r"<\s*(?P<close>/)?\s*(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad)\s*>"
+    r"|(?-i:\[(?P<end>/)?THINK\])|◁(?P<stop>/)?think▷|<\|(?:begin|(?P<leave>end))_of_thought\|>"
+    r"|<\|channel\|>(?:analysis|(?P<final>final))<\|message\|>",
     re.IGNORECASE,
 )
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*\{|\s+(?P<bare>[^\s$.,{}\\]+))")  # or \boxed 3
@@ -28,13 +30,19 @@ _STEP = re.compile(  # "#### Step 1" is no answer
 _TITLE = re.compile(r"\s*####(?:\s*\d+[.)]\s)?[^\d\\$]*[^\W\d_]{3}[^\d\\$]*")
 _SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?]\s|(?<=\d)[.!]\s+(?=[A-Z])")
 _HASHES = re.compile(r"####[^\S\n]*([^\n]*)")
+_COURTESY = re.compile(r"\s*(?:I hope|hope|let me know|thanks?|feel free)\b", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"(?<=[.?])\s+|,\s+(?:and|so)\s|</?(?:think|answer)>")
 
 
-def after_reasoning(response: str) -> str | None:
+def after_reasoning(response: str, quoted: Sequence[tuple[int, int]] = ()) -> str | None:
     """What follows the last </think>. None if reasoning was opened and not closed: there is no
-    answer then, whatever the reasoning says."""
-    tags = list(_THINK.finditer(response))
+    answer then, whatever the reasoning says. quoted: where such a mark means nothing, from start to
+    end."""
+    tags = [
+        tag
+        for tag in _THINK.finditer(response)
+        if not any(start <= tag.start() < end for start, end in quoted)
+    ]
     if not tags:
         return response
     return response[tags[-1].end() :] if any(tags[-1].groups()) else None
@@ -114,5 +122,9 @@ def _hashed(text: str) -> str | None:
 
 
 def _last_clause(text: str) -> str:
-    clauses = [clause for clause in _CLAUSE_END.split(text) if clause.strip()]
+    clauses = [clause for clause in _CLAUSE_END.split(text) if _is_said(clause)]
     return clauses[-1] if clauses else ""
+
+
+def _is_said(clause: str) -> bool:
+    return bool(clause.strip()) and not _COURTESY.match(clause)

@@ -13,7 +13,8 @@ _SPELLINGS = {
     "\\dots": "\\ldots", "\\cdots": "\\ldots", "\u2026": "\\ldots", "\\langle": "\u27e8",
     "\\rangle": "\u27e9", "\\lbrace": "\\{", "\\rbrace": "\\}", "\\{\\}": "\\emptyset",
     "\\{ \\}": "\\emptyset",
-    "\u00b7": "\\cdot ", "\u221a": "\\sqrt ", "\u221e": "\\infty ", "\u00b1": "\\pm ",
+    "\u00b7": "\\cdot ", "\u221e": "\\infty ", "\u00b1": "\\pm ",
+    "\u00b0": "^\\circ ",
     "\u2264": "\\le ", "\u2265": "\\ge ", "\u2260": "\\ne ",
     "\u00bd": "\\frac{1}{2}", "\u00bc": "\\frac{1}{4}", "\u00be": "\\frac{3}{4}",
     "\u2153": "\\frac{1}{3}", "\u2154": "\\frac{2}{3}",
@@ -27,12 +28,16 @@ _SPELLING = re.compile(
 _SMALL = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ₀₁₂₃₄₅₆₇₈₉₋ₙ", "0123456789-n" * 2)
 _POWER = re.compile(r"(?<=[\da-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
 _INDEX = re.compile(r"(?<=[\da-zA-Z)}])[₀₁₂₃₄₅₆₇₈₉₋ₙ]+")
+_ROOT = re.compile(r"([√∛])\s*(?:(\d+|\w)|\(([^()]*)\))?")  # √15, √x, √(x+1)
+_IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})")
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _REPEATING = re.compile(r"(?<!\d)(\d*)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
 _STYLE = (
     r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|operatorname)\s*\{([^{}]*)\}"
 )
 STYLED = re.compile(_STYLE)
-_WRAPPINGS = [STYLED, re.compile(r"\(([^(),;]*)\)"), re.compile(r"\{([^{}]*)\}")]
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")
+_WRAPPINGS = [_BOLD, STYLED, re.compile(r"\(([^(),;]*)\)"), re.compile(r"\{([^{}]*)\}")]
 _DOLLARS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
 _FULL_STOP = re.compile(r"(?<=[\w)}\]!%$])\s*\.\s*$")
 # LaTeX and Markdown that may stand around a number.
@@ -42,7 +47,8 @@ _TO_PROSE = [
         (r"\\[dt]?frac\s*(?:\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d))", r" \1\3/\2\4 "),
         (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})(?![a-zA-Z])", "°"),
         (r"\\!", ""),
-        (r"\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|(?<=\d)~(?=[\\a-zA-Z])|[\u00a0\u2009\u202f]", " "),
+        (r"\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|[\u00a0\u2009\u202f]", " "),
+        (r"(?<=\d)~(?=\s*(?:[\\a-zA-Z]|$))", " "),
         (r"(?<![\w*`])(\*{1,3}|_{1,2}|`)(?=\S)([^*_`]*)(?<=\S)\1(?![\w*`])", r"\2"),
         (r"(?:\b[A-Z]{1,3})?(?<!\d)[$€£¥]|[$€£¥](?!\d)", ""),
         (r"(\d\s*[a-zA-Z]{1,5}(?:/[a-zA-Z]{1,5})?)\s*(?:\^\s*(?:[23]|\{[23]\})|[²³])", r"\1"),
@@ -87,6 +93,9 @@ def unstyled(text: str) -> str:
 def _unified(text: str) -> str:
     text = _SPELLING.sub(lambda found: _SPELLINGS[found[0]], text)
     text = _REPEATING.sub(_fraction, text)
+    text = _ROOT.sub(_root, text)
+    if _TRIGONOMETRIC.search(text):
+        text = _IN_DEGREES.sub(r"{\\frac{\1\\pi}{180}}", text)
     text = _INDEX.sub(lambda index: f"_{{{index[0].translate(_SMALL)}}}", text)
     return _POWER.sub(lambda power: f"^{{{power[0].translate(_SMALL)}}}", text)
 
@@ -97,3 +106,9 @@ def _fraction(repeating: re.Match[str]) -> str:
     once = int(f"0{whole}{fixed}")
     value = Fraction(int(f"{once}{period}") - once, 10 ** len(fixed) * (10 ** len(period) - 1))
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def _root(found: re.Match[str]) -> str:
+    degree = "" if found[1] == "√" else "[3]"
+    inside = found[2] or found[3]
+    return rf"\sqrt{degree}{{{inside}}}" if inside else rf"\sqrt{degree} "

@@ -432,3 +432,12 @@ def test_command_writes_the_page(capsys, monkeypatch, tmp_path, found):
     printed = capsys.readouterr().out
     assert f"{out}: 2 figures, 12 runs" in printed
     assert "no run yet: fig99" in printed
+
+
+def test_without_any_run_it_ends_at_once(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report_command, "gather", None)
+    with pytest.raises(SystemExit) as stop:
+        run_command("report")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: nothing to show: there is no run yet; ")

@@ -84,6 +84,13 @@ def interval(rng: random.Random) -> Kind:
     return gold, equal, misses
 
 
+def inequality(rng: random.Random) -> Kind:
+    a, b = sorted(rng.sample(range(-99, 99), 2))
+    equal = [rf"{a} < x \le {b}", rf"{b} \ge x > {a}", rf"x \in ({a}, {b}]"]
+    misses = [rf"{a} \le x \le {b}", f"{a} < x < {b}", rf"{a} < x \le {b + 1}", rf"x \le {b}"]
+    return f"({a},{b}]", equal, misses
+
+
 def roots(rng: random.Random) -> Kind:
     a, b, c = rng.sample(range(-40, 40), 3)
     equal = [
@@ -116,6 +123,13 @@ def angle(rng: random.Random) -> Kind:
     )
 
 
+def degrees(rng: random.Random) -> Kind:
+    a, k = rng.randint(1, 89), rng.randint(2, 9)
+    equal = [rf"{k}\cos {90 - a}^\circ", rf"{k}\sin({a}°)", rf"{k}\sin\frac{{{a}\pi}}{{180}}"]
+    misses = [rf"{k}\sin {a}", rf"{k}\sin {a + 1}^\circ", rf"{k + 1}\sin {a}^\circ"]
+    return rf"{k}\sin {a}^\circ", equal, misses
+
+
 def label(rng: random.Random) -> Kind:
     word = rng.sample("ABCDEFGH", 3)
     gold, other = "".join(word), "".join([word[1], word[0], word[2]])
@@ -137,7 +151,10 @@ def base(rng: random.Random) -> Kind:
     )
 
 
-KINDS = (fraction, tiny, surd, polynomial, pair, interval, roots, thousands, angle, label, base)
+KINDS = (
+    *(fraction, tiny, surd, polynomial, pair, interval, inequality),
+    *(roots, thousands, angle, degrees, label, base),
+)
 
 
 def cases(count: int, seed: int = 0) -> Iterator[tuple[str, str, str, bool]]:

@@ -366,8 +366,12 @@ def test_no_text_makes_it_raise(text: str) -> None:
     assert tool_call.verify(text, json.dumps([f(a=1)])).accuracy == 0
 
 
-def test_arguments_may_hold_the_tags() -> None:
-    code = tool_call.dumps("write", {"text": f"{tool_call.CLOSE}{tool_call.OPEN}"})
+@pytest.mark.parametrize("tags", ["</tool_call><tool_call>", "<think>", "</think>", "</answer>"])
+def test_arguments_may_hold_the_tags(tags: str) -> None:
+    code = tool_call.dumps("write", {"text": f"a {tags} b"})
     response = f"{tool_call.OPEN}\n{code}\n{tool_call.CLOSE}"
-    assert tool_call.verify(response, f"[{code}]").accuracy == 1
-    assert tool_call.verify(response, f"[{ONE}]").accuracy == 0
+    for before in ("", "<think>Or <tool_call>{}</tool_call>?</think>"):
+        assert tool_call.verify(f"{before}{response}", f"[{code}]").accuracy == 1
+        assert tool_call.verify(f"{before}{response}", f"[{ONE}]").accuracy == 0
+    assert tool_call.verify(f"<think>{response}", f"[{code}]").accuracy == 0
+    assert tool_call.verify(f"<think>{response}</think>", f"[{code}]").accuracy == 0
