@@ -1,6 +1,6 @@
-"""Measures how far the policy moves between drawing and using a sample (mean over seeds), next to
-published values. `regime check` compares the runs with targets; the exit code is 1 if a required
-target is missed."""
+"""Measures how far the policy moves between drawing and using a sample (mean over seeds), and
+prints it next to published values. `regime check` compares the runs with targets; the exit code is
+1 if a required target is missed."""
 
 import sys
 from argparse import Namespace
