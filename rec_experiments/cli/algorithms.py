@@ -1,5 +1,5 @@
-"""Lists the presets of this project and of installed packages. For presets that are named, it
-prints the formula and the choices."""
+"""Lists the presets of this project and of installed packages. If presets are named, it prints
+their formulas and choices."""
 
 from argparse import Namespace
 from collections.abc import Sequence

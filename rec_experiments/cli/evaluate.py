@@ -1,5 +1,5 @@
 """Answers the held-out problems and prints the scores: accuracy with its 95 % interval over
-problems, and pass@k if there are several responses to each. Of two models it also prints the
+problems, and pass@k if there are several responses to each. For two models it also prints the
 difference, paired by problem. With the keys of the run, a checkpoint scores exactly as the run
 reported at that step."""
 

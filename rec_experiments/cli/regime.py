@@ -1,5 +1,5 @@
-"""Measures how far the policy moves between drawing and using a sample (mean over seeds), next to
-published values."""
+"""Measures how far the policy moves between drawing and using a sample (mean over seeds), and
+prints it next to published values."""
 
 from argparse import Namespace
 

@@ -2,6 +2,7 @@
 of runs that are stored there."""
 
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Sized
 from datetime import datetime
 from pathlib import Path
 
@@ -95,11 +96,14 @@ def write_page(args: Namespace) -> None:
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, page)
-    print(
-        f"{out}: {len(contents.figures)} figures, {len(contents.runs)} runs, "
-        f"{len(page) / 1e6:.1f} MB"
-    )
+    figures, runs = _counted(contents.figures, "figure"), _counted(contents.runs, "run")
+    print(f"{out}: {figures}, {runs}, {len(page) / 1e6:.1f} MB")
     if contents.few_runs:
-        print(f"  too few runs to draw: {', '.join(contents.few_runs)}")
+        few = ", ".join(contents.few_runs)
+        print(f"  too few runs to draw (figures=NAME draws one anyway): {few}")
     if contents.without_runs:
         print(f"  no run yet: {', '.join(contents.without_runs)}")
+
+
+def _counted(things: Sized, name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -30,8 +30,8 @@ POLL = 15.0  # seconds between two looks at the queue
 def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "action", choices=["list", "status", "wait", "resubmit"], metavar="ACTION",
-        help="list: print one job a line, run nothing. status: print the state of each job; the "
-        "exit code is 1 if one failed or is damaged. wait: the same, once no job is queued or "
+        help="list: print one job per line and run nothing. status: print the state of each job; "
+        "the exit code is 1 if one failed or is damaged. wait: the same, once no job is queued or "
         "running; the exit code is 1 unless all are done. resubmit: run the jobs that are not "
         "done, running or queued (hydra/launcher=NAME says where)",
     )  # fmt: skip

@@ -51,7 +51,7 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StandaloneAlgorithm:
-    """One call a mini-batch. `parts` are the pieces of the loss; `proximal` computes the proximal
+    """A loss, called once per mini-batch. `parts` are its pieces; `proximal` computes the proximal
     policy's log-probabilities if they follow from versions alone."""
 
     parts: Algorithm
@@ -89,13 +89,16 @@ class StandaloneAlgorithm:
             advantages: B scalars instead of rewards, from another estimator or from `advantages`.
                 They replace the algorithm's own advantage; its data weighting still applies.
                 B x T with one value for all live tokens of a response will do as well.
-            sampler_logp, proximal_logp, reference_logp: B x T, under further policies.
-            finished, judged: B, whether a response ended before the length limit, and whether its
-                reward is valid. Default: all.
+            sampler_logp: B x T, as the sampler computed them.
+            proximal_logp: B x T, under the proximal policy.
+            reference_logp: B x T, under the reference.
+            finished: B, whether a response ended before the length limit. Default: all.
+            judged: B, whether the reward of a response is valid. Default: all.
             versions: B integers, gradient steps that the policy which drew each response had
                 taken. Default: `step`.
             step: gradient steps that the current policy has taken. Default: 0.
             seed: names the randomness of algorithms that drop samples, together with `step`.
+
         Raises:
             ValueError: a tensor has the wrong shape or type, an argument that the algorithm needs
                 is missing, both rewards and advantages are given, the advantages of a response

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Proximal(Piece):
     """The center of the trust region. Rules for it derive from this class.
 
-    of_batch: its log-probabilities are computed once a batch, by the policy before the first of
+    of_batch: its log-probabilities are computed once per batch, by the policy before the first of
     several updates. of_versions: they are computed from the version that drew each row.
     has_weights: it is a separate model, initially a copy of the policy.
     """

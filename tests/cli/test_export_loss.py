@@ -86,7 +86,7 @@ def test_file(trainer, monkeypatch, tmp_path, capsys):
         sys, "argv", ["", "export-loss", "sfpo", f"trainer={trainer}", "clip.low=.1"]
     )
     main()
-    assert capsys.readouterr().out == f"rec_sfpo_{trainer}.py\n"
+    assert capsys.readouterr().out == f"rec_sfpo_{trainer}.py: its first lines say how to use it\n"
     text = (tmp_path / f"rec_sfpo_{trainer}.py").read_text()
     compile(text, "file", "exec")
     assert 'rec_experiments.algorithm("sfpo", "clip.low=.1")' in text

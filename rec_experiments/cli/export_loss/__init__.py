@@ -60,7 +60,7 @@ def main(args: Namespace) -> None:
     written."""
     out = args.out or Path(f"rec_{args.preset}_{args.trainer}.py")
     write_out(out, text(args.preset, args.overrides, args.trainer, out.stem).encode())
-    print(out)
+    print(f"{out}: its first lines say how to use it")
 
 
 def text(preset: str, overrides: list[str], trainer: str, module: str) -> str:

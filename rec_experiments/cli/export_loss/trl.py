@@ -4,10 +4,10 @@
 
 $ABOUT
 
-Use `Trainer` as you use GRPOTrainer. Not read are loss_type, epsilon, delta, scale_rewards,
-importance_sampling_level, vllm_importance_sampling_mode and entropy options of GRPOConfig. A method
-with a reference policy needs a beta above 0, which makes TRL compute the reference; its size is not
-read. Text models only.
+Use `Trainer` as you use GRPOTrainer. It ignores these options of GRPOConfig: loss_type, epsilon,
+delta, scale_rewards, importance_sampling_level, vllm_importance_sampling_mode and those of the
+entropy. A method with a reference policy needs a beta above 0, so that TRL computes the reference;
+the value of beta is ignored. It works for text models only.
 """
 
 import torch

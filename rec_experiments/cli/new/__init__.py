@@ -1,4 +1,4 @@
-"""Writes a small package of your own into the folder NAME. It works as written, and you change it.
+"""Writes a small package of your own into the folder NAME. It works as it is, for you to change.
 Once it is installed (pip install ./NAME), its parts can be chosen, swept and listed like those of
 this project."""
 
