@@ -39,7 +39,7 @@ _IN_BASE = re.compile(r"(?:[a-z]=)?(?=[\dA-Z]*\d)([\dA-Z]+)_(\w+)")  # without i
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7"}
 _BASES |= {"eight": "8", "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}
 _RATIO = re.compile(r"\d+(?:\.\d+)?(?:\s*:\s*\d+(?:\.\d+)?)+")
-_PHRASE = re.compile(r"(?:[^\W\d_]|[\s,’'])*(?:\b(?:is|are|equals|be)\b|:)\s*(.+)", re.DOTALL)
+_PHRASE = re.compile(r"(?:[^\W\d_]|[\s,’'])*(?:\b(?:is|are|equals)(?: at)?\b|:)\s*(.+)", re.DOTALL)
 _DECIMAL_POWER = re.compile(r"\^\{(-?)(\d*)\.(\d+)\}")
 _MARK = re.compile(r"\$|\\[(\[]|\\boxed")
 _PROSE_FACTORIAL = re.compile(r"[\w)]\s*!")
