@@ -2,9 +2,10 @@
 
     python notebooks/one_run.py
 
-It gives the numbers of `python -m rec_experiments sync=interval20` without Hydra, checkpoints,
-ranks or caches; a test compares the two. From the package it takes what is no reinforcement
-learning: the task, the tiny model with its supervised start, and the names of random numbers.
+It gives the numbers of `python -m rec_experiments sync=interval20` until rounding first changes a
+token, without Hydra, checkpoints, ranks or caches; a test compares the two over a few steps. From
+the package it takes what is not reinforcement learning: the task, the tiny model with its
+supervised start, and the names of random numbers.
 
 Sizes: B responses in a batch (prompts × K), P prompt tokens, T response tokens, V vocabulary.
 """
