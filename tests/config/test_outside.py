@@ -287,7 +287,7 @@ def test_a_package_that_does_not_fit_is_told(installed, code, reason):
         ),
         (
             f"{SCHEMA}cup: 2\n",
-            r"^weight\.cup: no such key; did you mean cap\? --help lists all",
+            r"^weight\.cup: no such key; did you mean weight\.cap\? --help lists all",
         ),
         (f"{SCHEMA}cap: two\n", r"^weight\.cap: must be a number$"),
         (SCHEMA, r"^weight\.cap: has no value$"),
