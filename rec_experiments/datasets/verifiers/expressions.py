@@ -172,10 +172,14 @@ def _same_ratio(inside: str, gold: str) -> bool | None:
     """None unless both are ratios or times of day: 2:3 is 4:6, 1:2:3 is not 1:3:2."""
     if not (_RATIO.fullmatch(inside) and _RATIO.fullmatch(gold)):
         return None
-    found, expected = ([sympy.Rational(n.strip()) for n in t.split(":")] for t in (inside, gold))
-    return len(found) == len(expected) and all(
-        a * expected[0] == b * found[0] for a, b in zip(found, expected, strict=True)
-    )
+    return _proportions(inside) == _proportions(gold)
+
+
+def _proportions(ratio: str) -> list[sympy.Rational]:
+    """The terms of a ratio, divided by the first that is not 0."""
+    terms = [sympy.Rational(term.strip()) for term in ratio.split(":")]
+    unit = next((term for term in terms if term), 1)
+    return [term / unit for term in terms]
 
 
 def _same_number(inside: str, gold: str) -> bool | None:

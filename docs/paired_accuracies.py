@@ -1,0 +1,54 @@
+"""Accuracies of the language model on docs/language_model.md: `python docs/paired_accuracies.py`.
+
+Reads docs/results/language_model_fig3.csv.xz, whose runs of several devices no single command
+selects. Prints the mean of each method at step 60, and differences between methods, paired by seed.
+"""
+
+from pathlib import Path
+
+import pandas
+
+from rec_experiments.analysis.results.aggregate import interval_of_mean
+
+FILE = Path(__file__).parent / "results" / "language_model_fig3.csv.xz"
+METHODS = {
+    "algo=reinforce": "REINFORCE", "algo=grpo": "GRPO", "algo=rec_oneside_nois": "NoIS (0.2)",
+    "algo=rec_oneside_nois clip.high=null": "lower bound",
+    "algo=rec_oneside_nois clip.low=null": "upper bound",
+}  # fmt: skip
+PAIRS = [
+    ("REINFORCE", "NoIS (0.2)"), ("lower bound", "NoIS (0.2)"), ("upper bound", "REINFORCE"),
+    ("upper bound", "NoIS (0.2)"), ("GRPO", "NoIS (0.2)"),
+]  # fmt: skip
+
+
+def accuracies(step: int) -> pandas.DataFrame:
+    """At 2e-5: seeds x (schedule, method)."""
+    rows = pandas.read_csv(FILE).query("step == @step")
+    rows = rows[rows["overrides"].str.contains("learning_rate=2.0e-5")]
+    words = rows["overrides"].str.split()
+    method = words.map(lambda w: " ".join(x for x in sorted(w) if x.startswith(("algo", "clip"))))
+    return rows.assign(
+        method=method.map(METHODS),
+        seed=rows["overrides"].str.extract(r"seed=(\d+)")[0].fillna("0"),
+        sync=rows["overrides"].str.extract(r"sync=(\w+)")[0],
+    ).pivot_table(index="seed", columns=["sync", "method"], values="eval/accuracy")
+
+
+def told(name: str, values: pandas.Series) -> str:
+    found = values.dropna()
+    low, high = interval_of_mean(found.tolist()) or (float("nan"), float("nan"))
+    return f"{name:40} {found.mean():+.3f} [{low:+.3f}, {high:+.3f}], {len(found)} seeds"
+
+
+if __name__ == "__main__":
+    last = accuracies(60)
+    for sync, method in last:
+        print(told(f"{method}, {sync}", last[sync, method]))
+    for one, other in PAIRS:
+        stale = last["interval20"]
+        print(told(f"{one} - {other}, interval20", stale[one] - stale[other]))
+    fresh = last["on_policy"]
+    print(told("REINFORCE - GRPO, on_policy", fresh["REINFORCE"] - fresh["GRPO"]))
+    start = accuracies(0)["interval20"]["REINFORCE"]
+    print(told("REINFORCE - its start, interval20", last["interval20"]["REINFORCE"] - start))
