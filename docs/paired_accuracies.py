@@ -1,7 +1,8 @@
 """Accuracies of the language model on docs/language_model.md: `python docs/paired_accuracies.py`.
 
 Reads docs/results/language_model_fig3.csv.xz, whose runs of several devices no single command
-selects. Prints the mean of each method at step 60, and differences between methods, paired by seed.
+selects. Prints the mean of each method at step 60 for each learning rate, and differences between
+methods, paired by seed.
 """
 
 from pathlib import Path
@@ -16,16 +17,18 @@ METHODS = {
     "algo=rec_oneside_nois clip.high=null": "lower bound",
     "algo=rec_oneside_nois clip.low=null": "upper bound",
 }  # fmt: skip
+RATES = ("1.0e-5", "2.0e-5", "4.0e-5")
 PAIRS = [
     ("REINFORCE", "NoIS (0.2)"), ("lower bound", "NoIS (0.2)"), ("upper bound", "REINFORCE"),
     ("upper bound", "NoIS (0.2)"), ("GRPO", "NoIS (0.2)"),
 ]  # fmt: skip
 
 
-def accuracies(step: int) -> pandas.DataFrame:
-    """At 2e-5: seeds x (schedule, method)."""
+def accuracies(step: int, rate: str) -> pandas.DataFrame:
+    """Seeds x (schedule, method)."""
     rows = pandas.read_csv(FILE).query("step == @step")
-    rows = rows[rows["overrides"].str.contains("learning_rate=2.0e-5")]
+    rates = rows["overrides"].str.extract(r"learning_rate=(\S+)")[0].fillna(RATES[0])
+    rows = rows[rates == rate]
     words = rows["overrides"].str.split()
     method = words.map(lambda w: " ".join(x for x in sorted(w) if x.startswith(("algo", "clip"))))
     return rows.assign(
@@ -42,13 +45,21 @@ def told(name: str, values: pandas.Series) -> str:
 
 
 if __name__ == "__main__":
-    last = accuracies(60)
-    for sync, method in last:
-        print(told(f"{method}, {sync}", last[sync, method]))
-    for one, other in PAIRS:
-        stale = last["interval20"]
-        print(told(f"{one} - {other}, interval20", stale[one] - stale[other]))
-    fresh = last["on_policy"]
-    print(told("REINFORCE - GRPO, on_policy", fresh["REINFORCE"] - fresh["GRPO"]))
-    start = accuracies(0)["interval20"]["REINFORCE"]
-    print(told("REINFORCE - its start, interval20", last["interval20"]["REINFORCE"] - start))
+    for rate in RATES:
+        first, last = accuracies(0, rate), accuracies(60, rate)
+        print(f"learning rate {rate}")
+        for sync, method in last:
+            print(told(f"{method}, {sync}", last[sync, method]))
+        for one, other in PAIRS:
+            stale = last["interval20"]
+            if {one, other} <= {*stale}:
+                print(told(f"{one} - {other}, interval20", stale[one] - stale[other]))
+        if "REINFORCE" in first.get("on_policy", {}):
+            fresh = last["on_policy"]["REINFORCE"]
+            print(told("REINFORCE, on_policy - interval20", fresh - last["interval20"]["REINFORCE"]))
+            print(told("REINFORCE - its start, on_policy", fresh - first["on_policy"]["REINFORCE"]))
+            if "GRPO" in last["on_policy"]:
+                print(told("REINFORCE - GRPO, on_policy", fresh - last["on_policy"]["GRPO"]))
+        for method in ("REINFORCE", "GRPO", "NoIS (0.2)"):
+            rise = last["interval20"][method] - first["interval20"][method]
+            print(told(f"{method} - its start, interval20", rise))

@@ -71,3 +71,11 @@ def printable(text: str) -> str:
 def _steers(character: str) -> bool:
     """Whether it is a control or format character, or half of a surrogate pair."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cs")
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C led to this error. Python and OmegaConf may wrap a KeyboardInterrupt that
+    reaches them while they define a class or compose."""
+    while error and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

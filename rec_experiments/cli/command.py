@@ -28,6 +28,7 @@ from rec_experiments.errors import (
     USER_ERROR,
     Diverged,
     UserError,
+    interrupted,
     mistake,
     printable,
 )
@@ -64,6 +65,9 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _exit(code: int, message: str) -> None:
+    """Within the handling of an error. One that Ctrl-C led to is left to `main`."""
+    if interrupted(sys.exc_info()[1]):
+        raise KeyboardInterrupt
     if distributed.current().fails_first():
         print(f"error: {printable(message)}", file=sys.stderr)
     sys.exit(code)

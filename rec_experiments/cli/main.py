@@ -12,7 +12,7 @@ import signal
 import sys
 from importlib import import_module
 
-from rec_experiments.errors import USER_ERROR, UserError, mistake
+from rec_experiments.errors import USER_ERROR, UserError, interrupted, mistake
 
 HELP = ("-h", "--help")
 ENVIRONMENT = "or use that of make install: source .venv/bin/activate"
@@ -46,12 +46,16 @@ def main() -> None:
             dispatch(sys.argv[1:])
         finally:
             sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # as in Python's documentation, "Note on SIGPIPE"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if not interrupted(error):
+            raise
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
 
 
 def dispatch(words: list[str]) -> None:

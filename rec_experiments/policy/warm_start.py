@@ -77,6 +77,11 @@ def load_warm_start(
         model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
     except Exception as error:  # for damaged files torch raises several unrelated types
         raise UserError(f"{file}: holds no warm start of this model; remove it") from error
+    if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+        raise UserError(
+            f"{file}: its weights are not finite; remove it, and lower "
+            "model.warm_start.learning_rate if that does not help"
+        )
 
 
 def _beginning(source: FineTuned, model: nn.Module, threads: int) -> dict[str, Any]:

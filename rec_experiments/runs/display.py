@@ -2,8 +2,11 @@
 
 import io
 import math
+import re
 import textwrap
 import time
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rec_experiments.algo import words
-from rec_experiments.config.experiment import Experiment
+from rec_experiments.config.experiment import Experiment, Pieces
 from rec_experiments.errors import printable
 from rec_experiments.files import write_atomic
 
@@ -34,11 +37,17 @@ BARS = "▁▂▃▄▅▆▇█"
 TITLE_WIDTH = 110  # characters per line
 
 
-def introduce(experiment: Experiment, path: Path, problems: tuple[int, int]) -> list[str]:
-    """Describe the run. problems: numbers of training and evaluation problems."""
+def introduce(
+    experiment: Experiment, command: Sequence[str], path: Path, problems: tuple[int, int]
+) -> list[str]:
+    """Describe the run. command: its overrides. problems: numbers of training and evaluation
+    problems."""
     responses = experiment.batch_size * experiment.group_size
+    pieces = {field.name for field in fields(Pieces)} - {"algo"}
+    changed = [word for word in command if re.split(r"[.=]", word.lstrip("+~"))[0] in pieces]
+    beside = f"with {', '.join(changed)}" if changed else f"({experiment.algo.source})"
     return [
-        f"algorithm   {experiment.algo.name} ({experiment.algo.source})",
+        f"algorithm   {experiment.algo.name} {beside}",
         *(f"            {line}" for line in words.describe(experiment.algorithm())),
         f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
         f"model       {experiment.model.describe()}",

@@ -100,7 +100,7 @@ def start_messages(
     """What the user should know about a run that starts. replaced: the releases that made the run
     that it repeats, or ""."""
     problems = len(trainer.rollouts.problems), len(trainer.evaluator.problems)
-    yield from introduce(experiment, folder.path, problems)
+    yield from introduce(experiment, folder.command(), folder.path, problems)
     if replaced:
         yield f"repeats a run of {replaced} with release {RELEASE}"
     elif others := folder.other_releases():

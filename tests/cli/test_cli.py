@@ -16,9 +16,11 @@ import yaml
 from conftest import command, resolve
 from fabricated import rows_of, write_run
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments import sweeps
-from rec_experiments.cli import help
+from rec_experiments.cli import help, main
+from rec_experiments.cli.command import one_line_errors
 from rec_experiments.cli.main import COMMANDS
 from rec_experiments.cli.parser import WIDTH
 from rec_experiments.config import schema
@@ -174,3 +176,20 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("error: the current folder has been removed")
+
+
+@pytest.mark.parametrize("wrapper", [OmegaConfBaseException, RuntimeError])
+def test_a_wrapped_interrupt_is_an_interrupt(wrapper, monkeypatch, capsys):
+    """Python 3.11 and OmegaConf wrap a KeyboardInterrupt that reaches them in some places."""
+
+    def dispatch(words):
+        with one_line_errors():
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise wrapper("defaults: no such key") from error
+
+    monkeypatch.setattr(main, "dispatch", dispatch)
+    with pytest.raises(SystemExit, match="130"):
+        main.main()
+    assert capsys.readouterr().err == "interrupted\n"

@@ -1,10 +1,13 @@
 """What these tests lock: the cache of warm starts can be damaged, full or read-only, and no run
 fails for it."""
 
+import io
+import math
 import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from rec_experiments import Experiment
 from rec_experiments.errors import UserError
@@ -55,6 +58,20 @@ def test_a_whole_file_with_something_else_is_one_line(tmp_path, monkeypatch):
     model = tiny.model()
     chat = ChatTemplate(tiny.tokenizer(), model)
     with pytest.raises(UserError, match=r"warm_start_\w+\.pt: holds no warm start of this model"):
+        load_warm_start(tiny, dataset, model, chat, [], print, print)
+
+
+def test_weights_that_are_not_finite_are_one_line(monkeypatch):
+    experiment = Experiment.compose("dataset=arithmetic").settings
+    tiny, dataset = experiment.model, experiment.dataset
+    model = tiny.model()
+    weights, buffer = model.state_dict(), io.BytesIO()
+    torch.save(weights | {"model.norm.weight": weights["model.norm.weight"] * math.nan}, buffer)
+    monkeypatch.setattr(
+        "rec_experiments.policy.warm_start.kept", lambda *arguments: buffer.getvalue()
+    )
+    chat = ChatTemplate(tiny.tokenizer(), model)
+    with pytest.raises(UserError, match=r"warm_start_\w+\.pt: its weights are not finite; remove"):
         load_warm_start(tiny, dataset, model, chat, [], print, print)
 
 

@@ -24,7 +24,7 @@ from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.rec_arm_sweeper._job import failure, last_line
 from omegaconf import DictConfig
 
-from rec_experiments.errors import ELSEWHERE
+from rec_experiments.errors import ELSEWHERE, GOES_ON, UserError, printable
 from rec_experiments.files import no_link
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class LocalLauncher(Launcher):
         If an exception or a signal ends it early, the running jobs save their states and stop
         before it returns.
         """
+        import rec_experiments.runs.display  # noqa: F401  now: the checkout may change in a sweep
         from rec_experiments.config.labels import run_labels, without_shared
         from rec_experiments.runs.signals import on_stop
         from rec_experiments.sweeps.compositions import digest
@@ -119,7 +120,6 @@ class LocalLauncher(Launcher):
 
 def _ended(job: "Job", reason: str | None) -> str:
     """How a job ended: its last accuracy, or that it failed."""
-    from rec_experiments.errors import UserError
     from rec_experiments.runs.run_folder import RunFolder
 
     if reason:
@@ -134,7 +134,6 @@ def _ended(job: "Job", reason: str | None) -> str:
 
 def _line(head: str, name: str, ended: str, seconds: float) -> str:
     """One line, as wide as a terminal at most. seconds: expected until the end of the sweep."""
-    from rec_experiments.errors import printable
     from rec_experiments.runs.display import duration, shortened
 
     tail = f": {ended}" + (f", {duration(seconds)} left" if seconds else "")
@@ -145,8 +144,6 @@ def _line(head: str, name: str, ended: str, seconds: float) -> str:
 
 def _exit(number: int) -> None:
     """Leave the process as Ctrl-C does."""
-    from rec_experiments.errors import GOES_ON
-
     print(GOES_ON, file=sys.stderr)
     sys.exit(128 + number)
 
