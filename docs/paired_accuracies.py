@@ -56,7 +56,8 @@ if __name__ == "__main__":
                 print(told(f"{one} - {other}, interval20", stale[one] - stale[other]))
         if "REINFORCE" in first.get("on_policy", {}):
             fresh = last["on_policy"]["REINFORCE"]
-            print(told("REINFORCE, on_policy - interval20", fresh - last["interval20"]["REINFORCE"]))
+            stale = last["interval20"]["REINFORCE"]
+            print(told("REINFORCE, on_policy - interval20", fresh - stale))
             print(told("REINFORCE - its start, on_policy", fresh - first["on_policy"]["REINFORCE"]))
             if "GRPO" in last["on_policy"]:
                 print(told("REINFORCE - GRPO, on_policy", fresh - last["on_policy"]["GRPO"]))
