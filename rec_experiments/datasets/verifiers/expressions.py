@@ -35,6 +35,12 @@ _LABEL = re.compile(r"[A-Z]")
 _UPPER_CASE = re.compile(r"[A-Z]{2,}")
 _TIME = re.compile(r"(?<![\\a-zA-Z])([ap])\s*\.?\s*m\b\.?", re.IGNORECASE)
 _FIGURE = re.compile(r"\\(?:angle|triangle)(?![a-zA-Z])")
+_QUANTITY = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
+_QUANTITIES = re.compile(
+    r"(?:\d+(?:\.\d+)?\s*[^\W\d_]+\.?(?:[\s,;×]|\\times\b|\b(?:and|by|x)\b)*){2,}"
+)
+_BETWEEN = ("and", "by", "x", "times")  # quantities
+_LONG_WORD = re.compile(r"[^\W\d_]{3}")
 _IN_BASE = re.compile(r"(?:[a-z]=)?(?=[\dA-Z]*\d)([\dA-Z]+)_(\w+)")  # without its brackets
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7"}
 _BASES |= {"eight": "8", "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}
@@ -75,9 +81,7 @@ def same_expression(text: str, answer: str) -> bool:
     marked = last_boxed(text) is not None
     inside, gold = bare(text), bare(answer)
     styled = _STYLED_WORD.fullmatch(answer)  # \text{no} is no product
-    if not marked and (
-        styled or _is_words(gold) or _LABEL.fullmatch(gold) or _parts(formula(gold))
-    ):
+    if not marked:
         inside = _said(inside)
     return _words(inside) == _words(gold) if styled else _same(inside, gold, marked)
 
@@ -89,7 +93,9 @@ def _same(inside: str, gold: str, marked: bool) -> bool:
     if len(inside) > LONGEST or (_TERM.fullmatch(gold) and gold[-1] not in inside):
         return False  # math-verify would take the m of 3m for metres
     inside, gold = _as_intervals(inside, gold)
-    for judge in (_same_words, _same_in_base, _same_ratio, _same_number, _same_structure):
+    for judge in (
+        _same_words, _same_quantities, _same_in_base, _same_ratio, _same_number, _same_structure,
+    ):  # fmt: skip
         if (same := judge(inside, gold)) is not None:
             return same
     return _same_scalar(inside, gold, marked)
@@ -147,6 +153,24 @@ def _half_of_day(text: str) -> str | None:
     """a or p of a.m. and p.m.; None for any other text."""
     found = _TIME.search(unstyled(text)) if any(c.isdigit() for c in text) else None
     return found[1].lower() if found else None
+
+
+def _same_quantities(inside: str, gold: str) -> bool | None:
+    """Compare 3 hours 20 minutes or 10 ft x 18 ft, number by number and unit by unit, which may be
+    cut short or all left out. None where the gold answer is no such sequence."""
+    text = unstyled(formula(gold)).strip()
+    if not _QUANTITIES.fullmatch(text) or not (STYLED.search(gold) or _LONG_WORD.search(text)):
+        return None
+    found, expected = (
+        [part for part in _QUANTITY.findall(prose(side).casefold()) if part not in _BETWEEN]
+        for side in (inside, gold)
+    )
+    if not any(map(str.isalpha, found)):
+        expected = [part for part in expected if not part.isalpha()]
+    return len(found) == len(expected) and all(
+        a == b or (a.isalpha() and b.isalpha() and (a.startswith(b) or b.startswith(a)))
+        for a, b in zip(found, expected, strict=True)
+    )
 
 
 def _same_in_base(inside: str, gold: str) -> bool | None:
