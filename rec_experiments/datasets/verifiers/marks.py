@@ -58,11 +58,12 @@ def final_answer(response: str) -> str:
     if answer is None:
         return ""
     tagged = _tagged(answer)
-    text = answer = _without_titles(_STEP.sub("", answer if tagged is None else tagged))
+    text = _without_titles(_STEP.sub("", answer if tagged is None else tagged))
+    marked = tagged is not None
     for narrow in (_boxed, _hashed):  # each mark in what the one before it has left
-        found = narrow(text)
-        text = text if found is None else found
-    return _last_clause(text) if tagged is None and text == answer else text
+        if (found := narrow(text)) is not None:
+            text, marked = found, True
+    return text if marked else _last_clause(text)
 
 
 def last_boxed(text: str) -> str | None:
