@@ -79,14 +79,11 @@ def test_spy_sees_what_is_loaded(tmp_path):
     "arguments",
     [
         ["rec_experiments", "--help"],
-        ["rec_experiments", "--cfg", "job", "--resolve"],
         ["rec_experiments", "-m", "sweep=fig3", *FEW],  # all of it is finished
-        ["rec_experiments", "sweeps", "--help"],
         ["rec_experiments", "sweeps", "list", "fig3", *FEW],
         ["rec_experiments", "sweeps", "status", "fig3", *FEW],
         ["rec_experiments", "figures", "fig3", *FEW],
-        ["rec_experiments", "figures", "--help"],
-        ["rec_experiments", "claims", *FEW],
+        pytest.param(["rec_experiments", "claims", *FEW], marks=pytest.mark.long),
         ["rec_experiments", "report", "figures=fig3", *FEW],
     ],
     ids=" ".join,

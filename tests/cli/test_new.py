@@ -54,6 +54,7 @@ def outsider(tmp_path_factory) -> Outsider:
     return Outsider(tmp_path_factory.mktemp("outsider"))
 
 
+@pytest.mark.long
 def test_algorithm_from_the_wheel(outsider):
     where = outsider.python("-c", "import rec_experiments as r; print(r.__file__)")
     assert Path(where).is_relative_to(outsider.site)

@@ -50,7 +50,9 @@ TOO_MUCH = {
 }
 
 
-@pytest.mark.parametrize("words", OFFERED)
+@pytest.mark.parametrize(
+    "words", [OFFERED[0], *(pytest.param(each, marks=pytest.mark.long) for each in OFFERED[1:])]
+)
 def test_what_is_offered_for_24_gigabytes_leaves_two(words):
     found = budget.plan(experiment(*words.split()), "rtx-4090", VALUES)
     assert max(found.memory[budget.TRAINS].values()) < 22e9
@@ -63,7 +65,7 @@ def test_what_is_offered_for_24_gigabytes_leaves_two(words):
     assert not found.fits
 
 
-@pytest.mark.parametrize("setting", ["guru", "math"])
+@pytest.mark.parametrize("setting", [pytest.param("guru", marks=pytest.mark.long), "math"])
 def test_adapters_of_seven_billion_parameters_do_not_fit_24_gigabytes(setting):
     """The weights that train and those that draw are there together."""
     own = (f"setting=paper/{setting}", "gpus=1x24gb", "adapter=lora", "model.dtype=bfloat16")
@@ -205,6 +207,7 @@ def test_numbers_of_gpus_and_short_names_are_understood():
     assert command.chosen("gpu", "h100", assumptions()["gpus"]) == "h100-80"
 
 
+@pytest.mark.long
 def test_a_run_that_does_not_fit_is_refused_with_what_would(capsys):
     """7B does not fit one GPU; the plan is printed all the same."""
     with pytest.raises(SystemExit) as stopped:

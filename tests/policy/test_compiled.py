@@ -39,7 +39,7 @@ def loss_and_gradient(policy, rows, layout):
     return loss.detach(), torch.cat([p.grad.flatten() for p in policy.parameters()])
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_loss_and_gradient(checkpointing):
     """float64, but for norms, which the model computes in float32."""
     plain = model(CONFIGS["qwen2"]).train()

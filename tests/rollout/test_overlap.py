@@ -526,6 +526,7 @@ def drawing_processes(parent: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+@pytest.mark.long
 def test_interrupted_and_killed_run(tmp_path):
     """Ctrl-C reaches all processes of the run; SIGKILL only the one that draws."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background

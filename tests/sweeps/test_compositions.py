@@ -67,9 +67,9 @@ def covering(jobs):
     ("name", "chosen"),
     [
         ("fig4", []),
-        ("fig10", ["scale=paper"]),
         ("presets", BENCHMARK),
-        ("paper2_fig2", ["scale=mini_chain", "seed=0"]),
+        pytest.param("fig10", ["scale=paper"], marks=pytest.mark.long),
+        pytest.param("paper2_fig2", ["scale=mini_chain", "seed=0"], marks=pytest.mark.long),
     ],
 )
 def test_jobs_equal_hydras_compositions(name, chosen, new_process, composed):

@@ -320,6 +320,7 @@ def test_the_command_of_several_ranks_is_that_of_torchrun(jobs):
 # Signals -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_sigterm_saves_the_state_and_the_same_command_resumes(tmp_path):
     def command(name):
         return [

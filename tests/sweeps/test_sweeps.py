@@ -490,7 +490,8 @@ def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
     assert "0 done, 1 failed" in again.stdout
 
 
-@pytest.mark.parametrize("kind", ["link", pytest.param("pipe", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_log_that_is_no_file_fails_its_job_in_one_line(multirun, tmp_path, kind):
     multirun("seed=0")
     [folder] = tmp_path.glob("runs/*_seed0_*")
@@ -506,6 +507,7 @@ def test_a_log_that_is_no_file_fails_its_job_in_one_line(multirun, tmp_path, kin
     assert other.read_text() == "mine\n"
 
 
+@pytest.mark.long
 def test_a_tracker_that_is_chosen_later_is_told_of_finished_runs(multirun, tmp_path):
     pytest.importorskip("tensorboard")
     multirun("seed=0")

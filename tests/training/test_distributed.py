@@ -177,7 +177,14 @@ SHAPES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", ["one update a batch", "a moving average", "sfpo", "in flight"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "one update a batch",
+        "in flight",
+        *(pytest.param(each, marks=pytest.mark.long) for each in ("a moving average", "sfpo")),
+    ],
+)
 def test_ten_steps_of_two_ranks(ranks, tmp_path, shape):
     """Same responses, metrics and weights, up to float32 rounding."""
     overrides = ("steps=10", "sync.interval=3", "sync.offset=1", "micro_batch_size=3",

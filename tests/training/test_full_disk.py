@@ -38,6 +38,7 @@ def in_small_disk(folder: Path, command: list[str]) -> None:
         pytest.skip("this machine allows no mounts of one's own")
 
 
+@pytest.mark.long
 def test_full_disk(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rec_experiments", *SMALL, "steps=6"]
     in_small_disk(tmp_path, command)

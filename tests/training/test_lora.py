@@ -168,6 +168,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(overrides, extra, tmp_path):
     assert_same_result(run(tmp_path / "cut", *overrides, *extra), entire)
 
 
+@pytest.mark.long
 def test_an_overlapped_run_is_the_sequential_one(overrides, tmp_path):
     extra = ("sync.interval=2", "sync.offset=1")
     runs = [
@@ -177,6 +178,7 @@ def test_an_overlapped_run_is_the_sequential_one(overrides, tmp_path):
     assert_same_result(*runs)
 
 
+@pytest.mark.long
 def test_two_ranks(ranks, overrides, tmp_path):
     """As one, to rounding; a resumed run bit for bit. Every rank has its rows of the adapters."""
     own = (*overrides, "sampler.max_rows=4", "eval_problems=7", "sync.interval=2", "sync.offset=1")

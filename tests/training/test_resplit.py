@@ -89,7 +89,7 @@ def gathered(world, path, overrides):
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [
-        *((2, 1, kind) for kind in KINDS),
+        *(pytest.param(2, 1, kind, marks=pytest.mark.long) for kind in KINDS),
         (2, 3, "a moving average"),
     ],
 )
