@@ -6,7 +6,6 @@ figure_data      the runs of a figure
 archive          many runs in one compressed file
 frames           runs as a pandas data frame
 statistics       one number of a run, from its rows
-learning_curve   a curve fitted to a run
 aggregate        mean and interval over seeds
 summary          the statistics of a figure
 cells            the runs of a map as a table

@@ -1,6 +1,5 @@
 """The statistics of a figure's runs, as plain values and as text."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,7 +9,6 @@ from rec_experiments import sweeps
 from rec_experiments.analysis.results.aggregate import CONFIDENCE, finished_values, interval_of_mean
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.learning_curve import FORM, PARAMETERS, fit
 from rec_experiments.analysis.results.runs import Row, Run, releases_text
 from rec_experiments.analysis.results.statistics import (
     BEST_POINTS,
@@ -49,8 +47,8 @@ NAMES_SHOWN = 6
 
 def summary(data: FigureData) -> dict[str, Any]:
     """For each arm and column, over finished runs: the mean of each statistic with its interval,
-    the difference from the figure's first arm, and the fitted learning curve; also the evaluation
-    statistics that the figure asks for.
+    and the difference from the figure's first arm; also the evaluation statistics that the figure
+    asks for.
 
     Partial and missing runs are listed and do not enter the means.
     """
@@ -63,7 +61,6 @@ def summary(data: FigureData) -> dict[str, Any]:
         "area": "area under the curve divided by its length",
         "best": BEST_POINTS,
         "paired": f"difference of the area from that of {data.arms[0]}, paired by seed",
-        "curve": f"{FORM}, R0 the first point",
         "rows": list(_summary_rows(data)),
         "partial": [_describe(run) for run in data.partial],
         "missing": [run.name for run in data.missing],
@@ -93,7 +90,6 @@ def _summary_rows(data: FigureData) -> Iterator[Row]:
                         found["area"].values,
                         finished_values(first, area_under_curve, metric).values,
                     ),
-                    "curve": _curve(runs, metric),
                 }
 
 
@@ -113,18 +109,6 @@ def _evaluation_rows(data: FigureData) -> Iterator[Row]:
             }
 
 
-def _curve(runs: list[Run], metric: str) -> dict[str, Any]:
-    """Mean parameters over the seeds whose curve could be fitted. without: reasons for the others,
-    with the number of seeds."""
-    found = finished_values(runs, fit, metric)
-    curves = list(found.values.values())
-    return {
-        "seeds": len(curves),
-        "without": dict(Counter(found.without.values())),
-        **{name: _mean([getattr(curve, name) for curve in curves]) for name in PARAMETERS},
-    }
-
-
 def _difference(values: dict[int, float], others: dict[int, float]) -> dict[str, Any] | None:
     """The mean difference over the seeds that both have; None if they are the same values."""
     if values == others:
@@ -140,30 +124,21 @@ def _mean(values: list[float]) -> dict[str, Any] | None:
 
 
 def summary_text(found: dict[str, Any]) -> str:
-    """The summary of a figure as text: a table of statistics and one of fitted curves, with a line
-    for each arm, column and metric, and the table of evaluation statistics, if any."""
-    cells = [[row["arm"], row["column"], row["metric"]] for row in found["rows"]]
-    head = ["arm", "column", "metric", "seeds"]
+    """The summary of a figure as text: a table of statistics, with a line for each arm, column and
+    metric, and the table of evaluation statistics, if any."""
+    names, values = ["arm", "column", "metric"], [*SUMMARIES, "paired"]
     body = [
-        [*cell, str(row["seeds"]), *(_cell(row[name]) for name in [*SUMMARIES, "paired"])]
-        for cell, row in zip(cells, found["rows"], strict=True)
-    ]
-    curves = [
-        [*cell, str(curve["seeds"]), *(_cell(curve[name]) for name in PARAMETERS), _without(curve)]
-        for cell, row in zip(cells, found["rows"], strict=True)
-        for curve in [row["curve"]]
-        if row["seeds"]
+        [*(row[name] for name in names), str(row["seeds"]), *(_cell(row[name]) for name in values)]
+        for row in found["rows"]
     ]
     lines = [
         found["title"],
         found["releases"],
         "",
-        *text_table([[*head, *SUMMARIES, "paired"], *body]),
-        "",
-        *text_table([[*head, *PARAMETERS, "seeds without a curve"], *curves]),
+        *text_table([[*names, "seeds", *values], *body]),
         "",
         f"[ ]    {found['interval']}; none for a single seed",
-        *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "paired", "curve")),
+        *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "paired")),
     ]
     for word in ("partial", "missing"):
         lines += [f"{word}  {name}" for name in found[word]]
@@ -202,10 +177,6 @@ def _cell(value: dict[str, Any] | None) -> str:
     ends = value["interval"]
     interval = f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else ""
     return f"{value['mean']:.3f}{interval}"
-
-
-def _without(curve: dict[str, Any]) -> str:
-    return "; ".join(f"{count}: {why}" for why, count in curve["without"].items())
 
 
 def remarks(data: FigureData) -> list[str]:

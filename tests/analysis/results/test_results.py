@@ -271,8 +271,6 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
     assert whole["final"]["mean"] == pytest.approx(np.mean([*finals, 2 * finals[1] - finals[0]]))
     three = [finals[0], finals[1], 2 * finals[1] - finals[0]]
     assert whole["final"]["interval"] == pytest.approx(interval_of_mean(three))
-    assert whole["curve"]["asymptote"] is None
-    assert whole["curve"]["without"] == {"5 points are too few for a fit": 3}
     lone = rows[STABLE, "offline", "eval/accuracy"]
     assert (lone["seeds"], lone["final"]["interval"]) == (1, None)
     assert rows[ABSENT, "offline", "eval/accuracy"]["final"] is None
@@ -291,7 +289,6 @@ def test_statistics_count_finished_runs_and_name_the_others(tmp_path):
     assert f"from that of {first}, paired by seed" in text
     assert all(name in text for name in [*found["partial"], *found["missing"], *data.arms])
     assert "95 % t interval over seeds" in text
-    assert "3: 5 points are too few for a fit" in text
 
 
 def test_a_figure_that_names_statistics_has_a_table_of_its_evaluations(tmp_path):
