@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import experiment
 from rich.console import Console
 
 from rec_experiments.runs.display import (
@@ -14,6 +15,7 @@ from rec_experiments.runs.display import (
     curves,
     draw_curves,
     duration,
+    introduce,
     say,
     shortened,
     summarise,
@@ -116,3 +118,12 @@ def test_each_evaluation_leaves_a_line(terminal):
             reporter.row(row if row["step"] % 25 == 0 else {"step": row["step"], "train/reward": 0})
     said = re.findall(r"step +(\d+)/100 .*accuracy (\d\.\d+)", console.file.getvalue())
     assert said == [(str(step), f"{step / STEPS:.3f}") for step in range(0, STEPS + 1, 25)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"), [((), "(Section 4.1)"), (("clip=ring", "steps=3"), "with clip=ring")]
+)
+def test_the_header_names_the_pieces_that_a_command_replaces(changed, said):
+    command = ["algo=rec_oneside_nois", *changed]
+    first, *_ = introduce(experiment(*command), command, Path("run"), (8, 4))
+    assert first == f"algorithm   REC-OneSide-NoIS {said}"
