@@ -19,7 +19,6 @@ from rec_experiments.analysis.results.runs import run_folders as any_runs
 from rec_experiments.cli.parser import (
     OVERRIDES,
     PROGRAM,
-    RUNS,
     Parser,
     file_ending,
     names_among,
@@ -37,7 +36,10 @@ def add_arguments(parser: Parser) -> None:
         help=f"some of {', '.join(catalogue.names())}; default: all that have half of "
         f"their runs, except {catalogue.LARGEST}, and the runs that belong to no figure",
     )  # fmt: skip
-    parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
+    parser.add_argument(
+        "--runs", type=run_folders, metavar="FOLDER,…",
+        help="folders that contain the run folders; default: where the sweeps put them",
+    )  # fmt: skip
     parser.add_argument(
         "--out", type=file_ending(".html"), metavar="FILE", help=f"the page; default: {OUT}"
     )
@@ -78,8 +80,12 @@ def write_page(args: Namespace) -> None:
     makes = f"-m sweep={args.figures[0]} makes some" if args.figures else "makes one"
     nothing = UserError(f"nothing to show: there is no run{named} yet; {PROGRAM} {makes}")
     folders = args.runs or [output_folder(args.overrides)]
-    archived = any(folder.is_file() for folder in folders)
-    if not (args.figures or archived or any_runs(folders)):  # composing all sweeps takes a while
+    for folder in folders:
+        if folder.is_file():
+            raise UserError(
+                f"runs={folder}: must be a folder of runs; figures and claims read archives"
+            )
+    if not (args.figures or any_runs(folders)):  # composing all sweeps takes a while
         raise nothing
     with Console(stderr=True).status("reading runs"):
         contents = gather(

@@ -441,3 +441,12 @@ def test_without_any_run_it_ends_at_once(capsys, monkeypatch, tmp_path):
         run_command("report")
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("error: nothing to show: there is no run yet; ")
+
+
+def test_an_archive_is_refused(tmp_path, capsys):
+    archive = tmp_path / "runs.csv.xz"
+    archive.touch()
+    with pytest.raises(SystemExit) as stop:
+        run_command("report", f"runs={archive}")
+    assert stop.value.code == 2
+    assert "must be a folder of runs" in capsys.readouterr().err
