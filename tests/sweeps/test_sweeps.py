@@ -521,6 +521,7 @@ def test_a_tracker_that_is_chosen_later_is_told_of_finished_runs(multirun, tmp_p
     assert "tracked 1" not in multirun("seed=0", "tracking=tensorboard").stdout
 
 
+@pytest.mark.long
 def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multirun, tmp_path):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     stopped = multirun(
