@@ -85,9 +85,9 @@ test-verifiers: $(STAMP) ## judge 6,000 random pairs of answers: error rates of 
 test-docs: $(STAMP) ## run every command of README and docs; takes hours
 	DOCS_TESTS=1 $(BIN)/python -m pytest tests/test_docs.py $(ARGS)
 
-test-slurm: $(STAMP) ## test sweeps on a real SLURM, started in a temporary folder
+test-slurm: $(STAMP) ## test sweeps on a real SLURM, started in a temporary folder, in ten minutes
 	@$(BIN)/python tests/slurm/cluster.py check
-	SLURM_TESTS=1 $(BIN)/python -m pytest tests/slurm $(ARGS)
+	SLURM_TESTS=1 $(BIN)/python -m pytest tests/slurm -m "" $(ARGS)
 
 $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)

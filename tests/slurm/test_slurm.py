@@ -175,6 +175,7 @@ def hang_at_its_start(user, number):
     return stuck
 
 
+@pytest.mark.long
 def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
     arguments = ("seed=0", *RUNS)
     user.python("rec_experiments", "-m", "sweep=fig3", *arguments, "output_dir=local")
@@ -228,6 +229,7 @@ def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
         assert "resumed after gradient step" in log, what
 
 
+@pytest.mark.long
 def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
     arguments = ("seed=0", "sync=offline", *RUNS)
     overrides = user.sweeps("list", "fig3", *arguments).splitlines()[:5]
