@@ -74,8 +74,8 @@ def _steers(character: str) -> bool:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C led to this error. Python and OmegaConf may wrap a KeyboardInterrupt that
-    reaches them while they define a class or compose."""
+    """Whether Ctrl-C led to this error: OmegaConf raises its own if one reaches it while it
+    composes."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

@@ -48,10 +48,10 @@ def one_line_errors() -> Iterator[None]:
     code 1. Other errors pass. If several ranks fail, only the first one speaks."""
     try:
         yield
-    except UserError as error:
-        _exit(USER_ERROR, str(error))
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        _exit(USER_ERROR, explain(error))
+    except (UserError, HydraException, OmegaConfBaseException, YAMLError) as error:
+        if interrupted(error):
+            raise KeyboardInterrupt from None
+        _exit(USER_ERROR, str(error) if isinstance(error, UserError) else explain(error))
     except Diverged as error:
         _exit(1, str(error))
     except Exception as error:
@@ -65,9 +65,6 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _exit(code: int, message: str) -> None:
-    """Within the handling of an error. One that Ctrl-C led to is left to `main`."""
-    if interrupted(sys.exc_info()[1]):
-        raise KeyboardInterrupt
     if distributed.current().fails_first():
         print(f"error: {printable(message)}", file=sys.stderr)
     sys.exit(code)

@@ -12,7 +12,7 @@ import signal
 import sys
 from importlib import import_module
 
-from rec_experiments.errors import USER_ERROR, UserError, interrupted, mistake
+from rec_experiments.errors import USER_ERROR, UserError, mistake
 
 HELP = ("-h", "--help")
 ENVIRONMENT = "or use that of make install: source .venv/bin/activate"
@@ -49,10 +49,8 @@ def main() -> None:
     except BrokenPipeError:  # as in Python's documentation, "Note on SIGPIPE"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except SystemExit:
-        raise
-    except BaseException as error:
-        if not interrupted(error):
+    except (KeyboardInterrupt, RuntimeError) as error:  # Python wraps it while it defines a class
+        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
             raise
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

@@ -596,7 +596,7 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
 def test_a_line_of_a_sweep_fits_the_terminal(monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     name = "REC-OneSide-NoIS · clip.high=2.0 · clip.low=0.6 · lr=3e-05 · interval 20 · seed 10"
-    arguments = ("[12/45] ", name, "accuracy 0.482", 700)
+    arguments = ("[12/45] ", name, "accuracy 0.482, 12 min left")
     whole = f"[12/45] {name}: accuracy 0.482, 12 min left"
     assert local._line(*arguments) == whole  # no terminal
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

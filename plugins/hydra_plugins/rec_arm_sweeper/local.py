@@ -74,8 +74,8 @@ class LocalLauncher(Launcher):
         If an exception or a signal ends it early, the running jobs save their states and stop
         before it returns.
         """
-        import rec_experiments.runs.display  # noqa: F401  now: the checkout may change in a sweep
         from rec_experiments.config.labels import run_labels, without_shared
+        from rec_experiments.runs import display  # not later: the checkout may change in a sweep
         from rec_experiments.runs.signals import on_stop
         from rec_experiments.sweeps.compositions import digest
 
@@ -106,10 +106,10 @@ class LocalLauncher(Launcher):
                             fmean(times) * left / min(self.jobs, left) if times and left else 0
                         )
                         head = f"[{len(reasons)}/{len(jobs)}] "
-                        print(
-                            _line(head, names[index], _ended(jobs[index], reason), seconds),
-                            flush=True,
-                        )
+                        ended = _ended(jobs[index], reason)
+                        if seconds:
+                            ended += f", {display.duration(seconds)} left"
+                        print(_line(head, names[index], ended), flush=True)
             finally:
                 for _, process, _ in running.values():
                     process.terminate()
@@ -132,14 +132,14 @@ def _ended(job: "Job", reason: str | None) -> str:
     return f"accuracy {evaluated[-1]:.3f}" if evaluated else "done"
 
 
-def _line(head: str, name: str, ended: str, seconds: float) -> str:
-    """One line, as wide as a terminal at most. seconds: expected until the end of the sweep."""
-    from rec_experiments.runs.display import duration, shortened
+def _line(head: str, name: str, ended: str) -> str:
+    """One line, as wide as a terminal at most."""
+    from rec_experiments.runs.display import shortened
 
-    tail = f": {ended}" + (f", {duration(seconds)} left" if seconds else "")
-    room = shutil.get_terminal_size().columns - len(head + tail)
+    room = shutil.get_terminal_size().columns - len(f"{head}: {ended}")
     name = printable(name)
-    return head + (shortened(name, max(room, 12)) if sys.stdout.isatty() else name) + tail
+    shown = shortened(name, max(room, 12)) if sys.stdout.isatty() else name
+    return f"{head}{shown}: {ended}"
 
 
 def _exit(number: int) -> None:
