@@ -21,18 +21,27 @@ READING = (
     "δ is the smallest effect that matters: a fifth of the on-policy gain of REINFORCE (GRPO for "
     "arXiv 2505.22257) at the same scale and rate, mean over seeds. For a ratio (/) it is a factor",
     "[95 %] is the t interval of the mean over seeds. Two arms are compared seed by seed; the mean "
-    "of a ratio is geometric",
+    "of a ratio is geometric. A mean without an interval is the same for all seeds. The seeds of a "
+    "scale share one supervised initial model, so intervals cover the order of the data and "
+    "sampling, not the initial model",
     "supported: the interval excludes 0 and extends beyond δ in the claimed direction (alike: it "
-    "lies within ±δ; not lower: it lies above −δ), every premise holds, and the control agrees",
-    "contradicted: the interval does so in the opposite direction, or the control disagrees. "
-    "no difference above δ: the interval lies within ±δ",
+    "lies within ±δ, even if it excludes 0; not lower: it lies above −δ), every premise holds, and "
+    "the control agrees",
+    "contradicted: the interval does so in the opposite direction (alike: it lies outside ±δ; not "
+    "lower: below −δ), or the control does. Of a control other than not lower only the sign "
+    "counts. no difference above δ: the interval lies within ±δ",
     "premise not met: the claim says nothing about these runs. undecided: the interval is too "
     "wide; the number of seeds that would decide is a range, from the interval of the variance, "
     "or is not given. not run: runs are missing",
+    "The first of these decides: a failed premise, missing runs, an undecided premise, a "
+    "contradicted control or primary endpoint, an undecided control, the primary endpoint. No "
+    "verdict is corrected for the number of verdicts, many of which share runs",
 )
 CURVES = (
     "the paper's curves: points that the papers' captions and text name, not read from the "
-    "pictures, and collected before any run. One curve stands for six equal seeds"
+    "pictures, and collected before any run; one curve counts as six equal seeds. Each claim was "
+    "worded so that its own source supports it, so this column checks the wording and is no "
+    "evidence"
 )
 
 
@@ -49,7 +58,7 @@ def card(found: Verdicts) -> str:
 def _outcomes(found: Verdicts) -> list[list[str]]:
     """The name of each claim and its outcome in each setting."""
     return [
-        [each[0].claim.id, *(verdict.outcome.value for verdict in each)]
+        [each[0].claim.id, *(verdict.short for verdict in each)]
         for each in zip(*found.values(), strict=True)
     ]
 
@@ -78,7 +87,7 @@ def cells(finding: Finding) -> list[str]:
     return [
         finding.part,
         finding.endpoint.name,
-        mean + (f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""),
+        mean + (f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends and ends[0] < ends[1] else ""),
         _expected(finding),
         str(len(finding.seeds)),
         finding.why or finding.outcome.value,

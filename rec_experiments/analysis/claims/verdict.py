@@ -142,6 +142,13 @@ class Verdict:
         return f"{self.outcome.value} at {self.setting.title}"
 
     @property
+    def short(self) -> str:
+        """The outcome, and whether it is the control that contradicts the claim."""
+        contradicted = self.outcome is Outcome.contradicted
+        by_control = contradicted and self.findings[0].outcome is not Outcome.contradicted
+        return self.outcome.value + (" by its control" if by_control else "")
+
+    @property
     def fewest_seeds(self) -> int:
         """The smallest number of seeds of any endpoint."""
         return min((len(finding.seeds) for finding in self.findings), default=0)
