@@ -124,7 +124,7 @@ class Trainer:
         if state["ranks"] != self.world.size:
             note(
                 f"a checkpoint of {state['ranks']} ranks is split among {self.world.size}: from "
-                "here on, results are not bit-equal to those of the original number of ranks"
+                "here on, results are not bit-identical to those of the original number of ranks"
             )
         with fitting(store.step_folder(state["step"]), state, self.steps):
             step, batch = self.state.restore(state)
