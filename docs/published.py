@@ -136,7 +136,7 @@ def same_order(theirs: list[float], here: list[float]) -> str:
     if not here:
         return NOT_RUN
     if not (max(theirs) < 1 - EQUAL or min(theirs) > 1 + EQUAL):
-        return "the published have none"
+        return "no published order"
     same = sum((each < 1) == (theirs[0] < 1) for each in here)
     return f"at {same} of {len(here)} rates"
 

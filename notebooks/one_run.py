@@ -3,7 +3,7 @@
     python notebooks/one_run.py
 
 It gives the numbers of `python -m rec_experiments sync=interval20` until rounding first changes a
-token, without Hydra, checkpoints, ranks or caches; a test compares the two over a few steps. From
+token; a test compares the two over a few steps. It has no Hydra, checkpoints, ranks or caches. From
 the package it takes what is not reinforcement learning: the task, the tiny model with its
 supervised start, and the names of random numbers.
 

@@ -1,5 +1,5 @@
-"""Files that are written completely or not at all, and checked when they are read, and whether the
-Hugging Face hub can be asked for others.
+"""Files that are written completely or not at all and checked when they are read; and whether the
+Hugging Face hub can be asked for other files.
 """
 
 import contextlib

@@ -131,7 +131,7 @@ class Piece:
         check_fields(self)
 
     def describe(self, *_: Any, **__: Any) -> str:
-        """One line for people; by default the first line of the docstring."""
+        """A one-line description; by default the first line of the docstring."""
         return (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
 
 
@@ -186,7 +186,7 @@ class Problem:
     """One item of a data set.
 
     messages: the prompt. answer: passed to the verifier. solution: a gold response that the
-    verifier must accept. shown_answer: the answer for people, if `answer` is not readable.
+    verifier must accept. shown_answer: the answer to display, if `answer` is not readable.
     """
 
     messages: tuple[Message, ...]
@@ -196,7 +196,7 @@ class Problem:
 
     @property
     def expected(self) -> str:
-        """The gold answer for people."""
+        """The gold answer to display."""
         return self.shown_answer or self.answer
 
 
@@ -502,7 +502,8 @@ class InFlightSampler(Sampler, Protocol):
         policies: Sequence[tuple[int, Mapping[str, Tensor]]],
         keeps_cache: bool,
     ) -> list[list[Response]]:
-        """As `sample`, by several policies: the first token of each, the first 0, and its weights.
+        """As `sample`, by several policies, each given by the first token that it samples (0 for
+        the first policy) and its weights.
 
         keeps_cache: keep the keys and values of older policies, instead of computing them again.
         Afterwards it is undefined which weights are loaded.
@@ -531,7 +532,7 @@ class Dataset(Protocol):
         """Score a response. Must be a pure function: it may run in another process."""
 
     def describe(self) -> str:
-        """One line for people."""
+        """A one-line description."""
 
 
 @runtime_checkable

@@ -1,5 +1,5 @@
 """Algorithms as compositions of small callables; `surrogate.Algorithm` puts them together.
 
-Each piece is a dataclass that holds its parameters: it is the schema of its config, and, called,
-a pure function of tensors.
+Each piece is a dataclass that holds its parameters. The class is the schema of its config, and a
+call computes a pure function of tensors.
 """

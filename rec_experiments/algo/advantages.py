@@ -16,7 +16,7 @@ class Advantage(Protocol):
         `lengths` also gets lengths_B, the number of tokens of each response, by name."""
 
     def describe(self) -> str:
-        """The formula, for people."""
+        """The formula as text."""
 
 
 @dataclass(kw_only=True)

@@ -14,7 +14,7 @@ class Aggregation(Protocol):
         """
 
     def describe(self) -> str:
-        """The normalisation, for people."""
+        """The normalisation in words."""
 
 
 @dataclass(kw_only=True)

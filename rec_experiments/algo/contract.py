@@ -1,7 +1,8 @@
 """Checks the pieces of an algorithm once, on a small made-up mini-batch, before training.
 
-The loss relies on it. A result of the wrong shape would be broadcast, and a weight with a gradient
-or a piece that changes its input would change the gradient of other pieces, without any error.
+The loss relies on these checks. A result of the wrong shape would be broadcast, and a weight with a
+gradient or a piece that changes its input would change the gradient of other pieces, without any
+error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Choices by the covariance of advantage and log-probability, over which a policy loses its entropy
-(arXiv 2505.22617).
+"""A clip and a penalty that choose tokens by their share of the covariance of advantage and
+log-probability, through which a policy loses its entropy (arXiv 2505.22617).
 
-A token's share of it is (A − Ā)(log π_θ − mean log π_θ), means over the live tokens of the whole
-mini-batch.
+A token's share of the covariance is (A − Ā)(log π_θ − mean log π_θ), with means over the live
+tokens of the whole mini-batch.
 """
 
 from dataclasses import dataclass, field

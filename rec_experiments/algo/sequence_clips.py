@@ -1,4 +1,4 @@
-"""Clips that decide about a token by the whole response that it is in."""
+"""Clips that decide on a token by the whole response that contains it."""
 
 import math
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ class Truncation(Protocol):
         """The rewards to learn from, and the rows whose tokens enter the loss."""
 
     def describe(self) -> str:
-        """What happens, for people; empty for nothing."""
+        """What happens to such responses, in words; empty for nothing."""
 
 
 @dataclass(kw_only=True)

@@ -53,7 +53,7 @@ def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> N
     before, now = flat(found), flat(wanted)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key):
-            way_out = ", or resplit=true, which is no longer bit for bit" if key == "ranks" else ""
+            way_out = ", or resplit=true, without bit-identity" if key == "ranks" else ""
             raise UserError(
                 f"{place} another experiment, {key} is {before.get(key)} there and "
                 f"{now.get(key)} here; choose another run_dir{way_out}"

@@ -1,4 +1,4 @@
-"""The losses for people who bring their own trainer."""
+"""The losses for users who bring their own trainer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

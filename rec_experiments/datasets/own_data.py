@@ -74,7 +74,7 @@ def function(name: str) -> Callable[[str, str], Any]:
         inspect.signature(found).bind("response", "answer")
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         raise UserError(
-            f"{key}: must be a function (response, answer) by its dotted name, as in "
+            f"{key}: must be the dotted name of a function (response, answer), as in "
             f"my_module.judge ({first_line(error)})"
         ) from error
     except Exception as error:  # of the user's module

@@ -69,12 +69,12 @@ class ReasoningGym(TextDataset):
                 "or null if there are stages"
             )
         if self.stages is not None and (self.parameters or self.levels or not self.stages):
-            raise ValueError("stages: must be at least one, each with its own parameters")
+            raise ValueError("stages: must list at least one stage, each with its own parameters")
         if self.levels is not None and not self.levels:
-            raise ValueError("levels=[]: must be at least one, or null for no curriculum")
+            raise ValueError("levels=[]: must list at least one level, or be null for none")
         for key in ("train_problems", "eval_problems"):
             if getattr(self, key) < len(self.stages or self.levels or [self.name]):
-                raise ValueError(f"{key}={getattr(self, key)}: must be at least one of each stage")
+                raise ValueError(f"{key}={getattr(self, key)}: must be at least one per stage")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training problems stage after stage, and evaluation problems of the stages in turn.
@@ -190,7 +190,9 @@ def _of_level(name: str, level: int) -> dict[str, Any]:
     curriculum = create_curriculum(name)
     highest = max(len(attribute.levels) for attribute in curriculum.attributes.values()) - 1
     if not 0 <= level <= highest:
-        raise UserError(f"dataset.levels: {level} must be from 0 to {highest}, those of {name}")
+        raise UserError(
+            f"dataset.levels: {level} must be from 0 to {highest}, the levels of {name}"
+        )
     curriculum.set_global_level(level)
     configured = vars(curriculum.generate_configuration())
     fields = ("field_name", "lower_field_name", "upper_field_name")

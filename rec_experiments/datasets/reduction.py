@@ -103,7 +103,7 @@ class Shortcuts(Reduction):
         return min(left, int(generator.integers(2, self.most + 1)))
 
     def describe(self) -> str:
-        return f"{super().describe()}, two or three numbers a step"
+        return f"{super().describe()}, two or three numbers per step"
 
 
 def read(prompt: str) -> tuple[str, list[int]]:

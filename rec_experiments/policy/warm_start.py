@@ -38,9 +38,9 @@ def load_warm_start(
     """Warm-start the model on the data set's demonstrations, or load it from the cache.
 
     The tiny model is trained by one thread, so that the result does not depend on the machine's
-    cores. A pretrained model is too slow for that: it takes those of the experiment, and its start
-    is cached for that number of threads and for the weights that it began with. Raises UserError
-    for a file of the cache with something else.
+    cores. A pretrained model is too slow for that: it is trained by the threads of the experiment,
+    and its start is cached for that number of threads and for the weights that it began with.
+    Raises UserError for a cached file that holds something else.
     """
     plan = source.warm_start
     if not plan.steps or not isinstance(task, DemonstratedDataset):

@@ -28,4 +28,4 @@ class Pipeline(Protocol):
         is made from."""
 
     def describe(self) -> str:
-        """One line for people."""
+        """A one-line description."""

@@ -37,7 +37,7 @@ class ReplayBuffer(Protocol):
         """The groups of a batch: of its own draw, and of the `window` draws before it."""
 
     def describe(self) -> str:
-        """One line for people; empty if all rollouts are fresh."""
+        """A one-line description; empty if all rollouts are fresh."""
 
 
 @dataclass(kw_only=True)

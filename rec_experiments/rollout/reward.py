@@ -12,7 +12,7 @@ class RewardAdjustment(Protocol):
         """The reward to learn from. key: seeds randomness. limit: most tokens of a response."""
 
     def describe(self) -> str:
-        """One line for people; empty for no change."""
+        """A one-line description; empty for no change."""
 
 
 @dataclass(kw_only=True)

@@ -1,10 +1,10 @@
 """The schedule: which policy version draws a batch.
 
 It counts batches: version v is the policy that has been trained on v of them. In the paper, where
-each is good for one gradient step, these are gradient steps. Section 4 and Appendix B.2 of the
+each batch gives one gradient step, these are gradient steps. See Section 4 and Appendix B.2 of the
 paper; its Figure 2 is drawn from these functions.
 
-`InFlight` is not of the paper: weights are swapped in while responses are being written, as in
+`InFlight` is not in the paper: weights are swapped in while responses are being written, as in
 PipelineRL (arXiv 2509.19128) and AReaL (arXiv 2505.24298).
 """
 
@@ -86,7 +86,7 @@ class Schedule:
         return any(self.version(batch) == version for batch in range(version, horizon + 1))
 
     def describe(self, updates: int) -> str:
-        """For people. updates: gradient steps that each batch is good for."""
+        """A one-line description. updates: gradient steps that each batch gives."""
         if self.interval is None:
             return "offline: every batch comes from the initial policy"
         if (self.interval, self.offset, updates) == (1, 0, 1):

@@ -135,7 +135,7 @@ class Checkpoints:
                 if not resplit:
                     raise UserError(
                         f"checkpoint {folder}: was written by {ranks} ranks, and this run has "
-                        f"{size}; resplit=true continues from it, but not bit for bit"
+                        f"{size}; resplit=true continues from it, but not bit-identically"
                     )
                 identity = identity and {**identity, "ranks": ranks}
             return self._read(folder, ranks, identity), damaged

@@ -1,4 +1,4 @@
-"""What can be refused before a run starts: device, memory, context and prompt lengths."""
+"""Checks before a run starts: its device, memory, context and prompt lengths."""
 
 import os
 from collections.abc import Callable

@@ -80,7 +80,9 @@ def difference(one: Scores, other: Scores) -> tuple[float, float, float]:
     Raises UserError if they answered different problems.
     """
     if one.data != other.data:
-        raise UserError("evaluate: the two models answer different problems; name one data set")
+        raise UserError(
+            "evaluate: the two models answer different problems; give both the same data set"
+        )
     gaps = [a - b for a, b in zip(one.means, other.means, strict=True)]
     half = _half_width(gaps)
     return fmean(gaps), fmean(gaps) - half, fmean(gaps) + half
@@ -119,7 +121,7 @@ def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
         experiment = experiment_of(path, overrides)
         model, step = model_of(path, experiment, step)
     elif not path.is_dir() and (len(path.parts) > 2 or (path.parent.is_dir() and path.parent.name)):
-        raise UserError(f"{source}: no such folder; give a run folder, a model's, or a hub name")
+        raise UserError(f"{source}: no such folder; give a run or model folder, or a hub name")
     else:
         named = ["model=pretrained", "model.path=named below", *overrides]
         experiment = Composed.compose(*named).settings

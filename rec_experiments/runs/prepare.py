@@ -61,7 +61,7 @@ def prepare(
 ) -> Trainer:
     """Load and check everything. Close the trainer's worker when the run is over.
 
-    note gets lines for people; on_warm_step gets the steps of a warm start, done and in total.
+    note gets lines for the user; on_warm_step gets the steps of a warm start, done and in total.
     Writes only to the cache. Raises UserError for what the user can fix.
     """
     contract.check(experiment.algorithm())

@@ -140,13 +140,14 @@ def remarks(origin: dict[str, Any]) -> list[str]:
     if was != here:
         lines.append(
             f"begun with {was} instructions, continued with {here}: rounding differs, so the "
-            "result is not bit for bit that of one machine (ATEN_CPU_CAPABILITY selects them)"
+            "result is not bit-identical to that of one machine (ATEN_CPU_CAPABILITY selects the "
+            "instructions)"
         )
     was, here = _changed(before, now, "ranks")
     if was != here:
         lines.append(
             f"begun with ranks={was}, continued with ranks={here}: rounding differs, so the result "
-            "is not bit for bit that of one number of ranks"
+            "is not bit-identical to that of one number of ranks"
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""A difference between sampler and trainer on purpose, by a known amount.
+"""A deliberate difference between sampler and trainer, of a known size.
 
 Real inference engines compute the policy's probabilities differently from the trainer: in another
 precision, with quantised weights, or with other kernels. The native sampler with these

@@ -30,7 +30,7 @@ class Optimizer(Protocol):
         """Take the step and clear the gradient. Returns the gradient's norm before clipping."""
 
     def describe(self) -> str:
-        """For people."""
+        """A one-line description."""
 
 
 class UpdateHook(Protocol):

@@ -74,7 +74,7 @@ class Trainer:
         """Train from the newest intact checkpoint, or from the start, to the last step.
 
         Every rank calls it and sees the same rows. on_row gets each row of metrics.jsonl, note a
-        line for people. Once `stop` returns True on some rank, which is checked between gradient
+        line for the user. Once `stop` returns True on some rank, which is checked between gradient
         steps, the state is saved and training ends early. Returns whether all steps are done.
         """
 
@@ -124,7 +124,7 @@ class Trainer:
         if state["ranks"] != self.world.size:
             note(
                 f"a checkpoint of {state['ranks']} ranks is split among {self.world.size}: from "
-                "here on, results are not bit-equal to those of the original number of ranks"
+                "here on, results are not bit-identical to those of the original number of ranks"
             )
         with fitting(store.step_folder(state["step"]), state, self.steps):
             step, batch = self.state.restore(state)

@@ -60,8 +60,8 @@ def test_ratios_are_paired_by_seed():
         ([[1.0, 2.0]], 0.9, "at 1 of 1 rates"),
         ([[1.0, 2.0]], 1.1, "at 0 of 1 rates"),
         ([[2.0, 1.0]], 1.1, "at 1 of 1 rates"),
-        ([[2.0, 1.0], [1.0, 2.0]], 1.1, "the published have none"),
-        ([[1.0, 1.01]], 1.1, "the published have none"),
+        ([[2.0, 1.0], [1.0, 2.0]], 1.1, "no published order"),
+        ([[1.0, 1.01]], 1.1, "no published order"),
     ],
 )
 def test_order(theirs, ours, order):

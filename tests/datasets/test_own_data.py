@@ -100,13 +100,16 @@ def test_a_hub_name_is_handed_to_the_hub(place, monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (["dataset.verifier=my_verifier.juge"], "verifier=my_verifier.juge: must be a function"),
+        (
+            ["dataset.verifier=my_verifier.juge"],
+            "verifier=my_verifier.juge: must be the dotted name",
+        ),
         (["dataset.verifier=my_verifer.judge"], "No module named 'my_verifer'"),
-        (["dataset.verifier=judge"], "verifier=judge: must be a function"),
+        (["dataset.verifier=judge"], "verifier=judge: must be the dotted name"),
         (["dataset.verifier=my_verifier.strict"], "missing a required argument: 'level'"),
         (
             ["dataset.verifier=my_verifier.number"],
-            "verifier=my_verifier.number: must be a function",
+            "verifier=my_verifier.number: must be the dotted name",
         ),
         (["dataset.verifier=broken.judge"], "broken cannot be imported (ZeroDivisionError: "),
         (["dataset.train.question=prompt"], "line 1: field 'prompt' is missing; found question"),

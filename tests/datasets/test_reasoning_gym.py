@@ -164,7 +164,7 @@ def test_a_changed_item_is_not_scored():
         (["dataset.name=word_ladder"], "and generate the same items in each process; allowed: ab,"),
         (["dataset.name=lcm", "dataset.data_seed=-1"], "dataset.data_seed=-1: must be at least 0"),
         (["dataset.name=lcm", "dataset.eval_problems=0"], "eval_problems=0: must be at least one"),
-        (["dataset.name=lcm", "dataset.levels=[]"], "levels=[]: must be at least one, or null"),
+        (["dataset.name=lcm", "dataset.levels=[]"], "levels=[]: must list at least one level"),
         (["dataset.name=lcm", "dataset.levels=[99]"], "dataset.levels: 99 must be from 0 to "),
         (["dataset.name=acre", "dataset.levels=[0]"], "reasoning-gym has no curriculum for acre;"),
         (["dataset=reasoning_gym_stages", "dataset.name=lcm"], "dataset.name=lcm: must be a data"),

@@ -114,7 +114,7 @@ def test_the_author_uses_all_orders_and_errs_as_configured(dataset: Reduction) -
     assert abs(wrong - expected) < 0.1  # operands are not all equally frequent
 
 
-# Two or three numbers a step.
+# Two or three numbers per step.
 
 
 @pytest.mark.parametrize(

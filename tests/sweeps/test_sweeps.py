@@ -558,7 +558,7 @@ def test_a_job_fails_in_one_line_if_the_code_has_changed(tmp_path):
     body.start()
     reason = receiver.recv()
     body.join()
-    assert reason == "the code has changed since the sweep began; the same command goes on with it"
+    assert reason == "the code has changed since the sweep began; the same command continues it"
     assert (job.path / "log.txt").read_text() == f"error: {reason}\n"
     assert sweeps.survey([job])[job.path] == sweeps.State("failed", 0, reason)
 

@@ -134,7 +134,7 @@ def test_resplit_run(on, tmp_path):
     rows, weights, _, notes = on(after, run_on, path, choice)[0]
     assert notes == [
         f"a checkpoint of {before} ranks is split among {after}: from here on, results are not "
-        "bit-equal to those of the original number of ranks",
+        "bit-identical to those of the original number of ranks",
         "resumed after gradient step 3",
     ]
     assert rows[:4] == entire[0][0][:4]
@@ -151,7 +151,7 @@ def test_provenance():
     starts = [{"ranks": 1, "from_step": 0}, {"ranks": 2, "from_step": 30}]
     assert provenance.remarks({"starts": starts}) == [
         "begun with ranks=1, continued with ranks=2: rounding differs, so the result "
-        "is not bit for bit that of one number of ranks"
+        "is not bit-identical to that of one number of ranks"
     ]
     assert provenance.remarks({"starts": [{"ranks": 2, "from_step": 0}] * 2}) == []
     assert provenance.after({}, {"ranks": 2}, 0)["starts"] == [{"ranks": 2, "from_step": 0}]
@@ -186,7 +186,7 @@ def test_older_state_without_resplit(on, tmp_path):
 def test_refused(on, tmp_path, monkeypatch, capfd):
     on(2, run_on, tmp_path / "run", RUN, 1)
     for arguments, line in (
-        ([], "ranks is 2 there and 1 here; choose another run_dir, or resplit=true, which is no"),
+        ([], "ranks is 2 there and 1 here; choose another run_dir, or resplit=true, without"),
         (["resplit=true", "seed=5"], "seed is 0 there and 5 here; choose another run_dir"),
         (["resplit=true", "run_dir=null"], "resplit=true: needs run_dir, the folder of the run"),
     ):

@@ -177,7 +177,7 @@ def _body(sender: Connection, payload: bytes) -> None:
         if digest() == code:
             reason = failure(task, job)
         else:
-            reason = "the code has changed since the sweep began; the same command goes on with it"
+            reason = "the code has changed since the sweep began; the same command continues it"
             print(f"error: {reason}", flush=True)
     except OSError as error:
         reason = f"{error.filename}: cannot be written ({error.strerror})"

@@ -1,13 +1,13 @@
 """The claims of arXiv 2509.24203 and of arXiv 2505.22257, *paper 2*.
 
-Each was tried on the paper's own curves (published/curves.yaml) before any run. What is not here:
-identities (the clipped share is a sawtooth because ρ is 1 after a synchronisation; on-policy every
-REC arm equals REINFORCE), and what no run can contradict (that a swapped reference helps, without
-an arm that keeps its reference).
+Each was tried on the paper's own curves (published/curves.yaml) before any run. Two kinds of claims
+are left out: identities (the clipped share is a sawtooth because ρ is 1 after a synchronisation;
+on-policy every REC arm equals REINFORCE), and claims that no run can contradict (that a swapped
+reference helps, without an arm that keeps its reference).
 
 Where the text names no schedule, the claim is judged under sync_interval = 20, which every figure
-has. `second half − initial` sees every collapse, also that of a run which falls from its start and
-so has no peak to fall from.
+has. `second half − initial` detects every collapse, even that of a run which falls from its start
+and so has no peak to fall from.
 """
 
 from functools import partial

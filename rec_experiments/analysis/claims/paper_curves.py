@@ -1,7 +1,7 @@
 """The papers' own curves, as far as their text describes them, in the form of runs.
 
-A claim that its own source fails is worded wrongly, so each was tried on these first. The points
-are in published/curves.yaml; between them a curve is straight.
+If a claim fails on its own source, its wording is wrong, so each claim was tried on these curves
+first. The points are in published/curves.yaml; between them a curve is straight.
 """
 
 from pathlib import Path

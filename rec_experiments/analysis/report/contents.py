@@ -246,7 +246,7 @@ def _run_part(run: Run, where: list[Place]) -> RunPart:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
-            f"run folder {run.path}: its files hold something else than a run writes "
+            f"run folder {run.path}: its files hold values that no run writes "
             f"({type(error).__name__}: {first_line(error)}); restore them"
         ) from error
 

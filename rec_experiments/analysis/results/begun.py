@@ -1,6 +1,6 @@
-"""Where runs are, and how many cells of a figure have some.
+"""Where runs are, and in how many cells of a figure a run has begun.
 
-Nothing is composed for it: composing the 2,600 jobs of the largest sweep takes minutes.
+No configuration is composed for this: composing the 2,600 jobs of the largest sweep takes minutes.
 """
 
 import functools

@@ -79,9 +79,9 @@ def sentences(found: dict[str, Any]) -> list[str]:
     """What the table shows beyond its cells."""
     seeds = ", ".join(map(str, found["seeds"]))
     lines = [
-        f"{found['runs']} runs, seeds {seeds}. Cells: collapse rate, and in round brackets its "
+        f"{found['runs']} runs, seeds {seeds}. Cells: the collapse rate, and in round brackets its "
         f"multiple of {BASE}'s at the same age, paired by seed; both with their 95 % t interval "
-        "over seeds. ≥ or ≤ if the edge of a seed is outside the grid."
+        "over seeds. ≥ and ≤ mark cells where the edge of a seed is outside the grid."
     ]
     if found["best_rate"]:
         lines.append(f"{BEST} ends highest on-policy at a rate of {found['best_rate']:.2g}.")
@@ -93,7 +93,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
         )
         slopes = sorted(found["slopes"].items(), key=lambda each: each[1]["slope"])
         lines.append(
-            "Exponent of each method, in brackets its cells: "
+            "Exponent of each method, with its number of cells in brackets: "
             + ", ".join(f"{arm} {each['slope']:.2f} ({each['cells']})" for arm, each in slopes)
             + "."
         )

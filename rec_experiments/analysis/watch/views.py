@@ -114,7 +114,7 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
-            f"run folder {folder}: its files hold something else than a run writes "
+            f"run folder {folder}: its files hold values that no run writes "
             f"({type(error).__name__}: {first_line(error)})"
         ) from error
 

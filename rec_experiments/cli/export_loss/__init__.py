@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Peer:
-    """name: for people. policies: whose log-probabilities it hands to a loss beside the current
+    """name: to display. policies: whose log-probabilities it hands to a loss beside the current
     policy's. of_tokens: it divides by tokens, whatever the loss. advantages: a loss may bring its
     own."""
 

@@ -28,8 +28,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "kind", metavar="KIND",
         help="algorithm: a piece of a loss, a preset, a test against a closed form, and a sweep "
-        "that compares it with GRPO and REC at three stalenesses. dataset: problems, a verifier, "
-        "demonstrations, and a test",
+        "that compares it with GRPO and REC at three staleness levels. dataset: problems, a "
+        "verifier, demonstrations, and a test",
     )  # fmt: skip
     parser.add_argument("name", metavar="NAME", help="of the package, its folder and its choices")
 

@@ -166,7 +166,7 @@ class _Worker:
 
 
 def _prepare(pickled: bytes, imports: Sequence[str]) -> None:
-    """Make this worker mortal and load the verifier, before any deadline counts."""
+    """Let this worker end with its parent, and load the verifier before any deadline counts."""
     _Worker.verify = pickle.loads(pickled)
     for name in imports:  # done already, unless the fork server could not find them
         importlib.import_module(name)

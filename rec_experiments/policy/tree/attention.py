@@ -1,7 +1,8 @@
 """Causal attention over rows, with a written-out backward pass.
 
 Short rows use plain matrix products; torch's kernel is faster only for long ones. The softmax does
-not subtract the largest score first: the sums of exponentials tell whether it had to.
+not subtract the largest score first; the sums of exponentials show afterwards whether that was
+necessary.
 """
 
 from collections.abc import Callable

@@ -88,7 +88,7 @@ def draw() -> Drawing:
         "likelier its arm. Grey: level lines of the surrogate loss (Eq. 6) for data drawn by "
         "π of θₜ. Dashed: its argmin (Eq. 4) as τ falls from infinity to 0, from θₜ "
         f"to the optimum θ*. A gradient step (Eq. 7, learning rate {RATE:g}) may fall short of "
-        "the argmin or go past it, and need not point to it, especially with data from "
+        "the argmin or go past it, and need not point towards it, especially with data from "
         "another policy."
     )
     return drawing("fig1", "Figure 1", figure, rows, found, caption)
