@@ -1,6 +1,7 @@
 """Errors that a user can fix, exit codes, and text that is safe for a terminal."""
 
 import errno
+import importlib.util
 import signal
 import unicodedata
 
@@ -35,6 +36,17 @@ def first_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def check_installed(choice: str, package: str) -> None:
+    """Raise UserError if the optional package of a choice, such as adapter=lora, is not installed.
+    It is not imported. The extra has the name of the choice."""
+    if importlib.util.find_spec(package) is None:
+        extra = choice.partition("=")[2]
+        raise UserError(
+            f"{choice}: {package} is not installed; install this package with its extra {extra}, "
+            f"as in pip install '.[{extra}]' in a checkout"
+        )
 
 
 def mistake(error: Exception) -> UserError | None:

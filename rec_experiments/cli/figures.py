@@ -4,13 +4,16 @@ from argparse import Namespace
 from dataclasses import replace
 from math import inf
 
-from rec_experiments.analysis import claims, regime
+from rec_experiments.analysis import claims
 from rec_experiments.analysis.claims import tables
 from rec_experiments.analysis.claims.decision import Outcome
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.figures.render import Drawing, write
+from rec_experiments.analysis.regime import tables as regime
+from rec_experiments.analysis.regime.arms import arms_in
+from rec_experiments.analysis.regime.sections import sections
 from rec_experiments.analysis.results.figure_data import NoRuns, collect
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.cli.parser import (
@@ -90,17 +93,17 @@ def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
     cells = [each for each in args.overrides if not each.startswith("hydra.sweeper.only=")]
     found = claims.about([name], data.scale, {}, args.runs, cells)
     drawing = catalogue.draw(data, args.smooth)
-    measured = regime.of_figure(data)
+    measured = sections(arms_in(data))
     with_claims = replace(
         drawing,
         statistics={
             **drawing.statistics,
             "claims": [tables.plain(each) for each in found],
-            "regime": regime.tables.plain(measured),
+            "regime": regime.plain(measured),
         },
         summary=drawing.summary
         + (f"\nClaims that {name} judges\n\n{tables.text(found)}" if found else "")
-        + (f"\nRegime\n\n{regime.tables.text(measured)}" if measured else ""),
+        + (f"\nRegime\n\n{regime.text(measured)}" if measured else ""),
     )
     judged = [each.sentence for each in found if each.outcome is not Outcome.not_run]
     return with_claims, [*remarks(data), *judged]

@@ -5,8 +5,9 @@ from argparse import Namespace
 
 from rich.console import Console
 
-from rec_experiments.analysis import regime
+from rec_experiments.analysis.regime import tables
 from rec_experiments.analysis.regime.arms import Arm, arms_in, arms_of
+from rec_experiments.analysis.regime.sections import sections
 from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, path, run_folders
 from rec_experiments.errors import UserError
 
@@ -19,7 +20,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(args: Namespace) -> None:
-    regime.tables.show(Console(), regime.of_arms(read(args, args.folders)))
+    text = tables.text(sections(read(args, args.folders)))
+    Console().print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def read(args: Namespace, folders: list[str]) -> list[Arm]:

@@ -6,7 +6,6 @@ weights, so no sampler knows of adapters.
 """
 
 import copy
-import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,28 +14,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rec_experiments.distributed import whole
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.errors import UserError, check_installed, first_line
 from rec_experiments.policy.models import Lora
 
 NAME = "default"  # peft's name for a model's only adapter
 
 
-def check_installed() -> None:
-    """Raise UserError if peft is not installed; it is not imported."""
-    if importlib.util.find_spec("peft") is None:
-        raise UserError(
-            "adapter=lora: peft is not installed; install this package with its extra lora, as in "
-            "pip install '.[lora]' in a checkout"
-        )
-
-
 def adapted(model: PreTrainedModel, plan: Lora) -> PreTrainedModel:
     """A model with adapters, which shares all weights with `model` and freezes them.
 
-    The adapters are of float32 or more, whatever the weights are. Raises UserError for targets that
-    are no linear layers of the decoder.
+    The adapters are of float32 or more, whatever the weights are. Raises UserError if peft is not
+    installed, and for targets that are no linear layers of the decoder.
     """
-    check_installed()
+    check_installed("adapter=lora", "peft")
     from peft import LoraConfig
 
     own = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})

@@ -19,11 +19,11 @@ from rec_experiments.datasets.verifiers.verifier_pool import (
 )
 from rec_experiments.determinism import secure
 from rec_experiments.distributed import ALONE, World, check_ranks
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, check_installed
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.head import REFERENCE
-from rec_experiments.policy.lora import adapted, check_installed
+from rec_experiments.policy.lora import adapted
 from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
@@ -70,9 +70,9 @@ def prepare(
     world = dataclasses.replace(world, device=pick_device(experiment.device, world))
     experiment.sampler.check()
     if isinstance(experiment.model, Adapted):
-        check_installed()
+        check_installed("adapter=lora", "peft")
     if isinstance(experiment.optimizer, AdamW8bit):
-        experiment.optimizer.check()
+        check_installed("optimizer=adamw_8bit", "bitsandbytes")
     experiment.pipeline.check(torch.device(world.device), world.neighbours)
     torch.set_num_threads(experiment.threads)
     dataset = experiment.dataset

@@ -16,7 +16,6 @@ from rec_experiments.sweeps.jobs import load_figure as load_figure
 from rec_experiments.sweeps.jobs import names as names
 from rec_experiments.sweeps.jobs import outline as outline
 from rec_experiments.sweeps.jobs import points as points
-from rec_experiments.sweeps.jobs import resolve as resolve
 from rec_experiments.sweeps.jobs import single_value as single_value
 from rec_experiments.sweeps.jobs import summary as summary
 from rec_experiments.sweeps.jobs import sweep_of as sweep_of

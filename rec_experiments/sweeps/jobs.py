@@ -358,12 +358,6 @@ def _plain(config: DictConfig) -> Values:
     return OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[return-value]
 
 
-def resolve(config: DictConfig) -> tuple[Values, Path]:
-    """The checked values of a composed run, and its folder."""
-    values = checked(config)
-    return values, run_path(values)
-
-
 def distinct(found: list[Job]) -> dict[Path, Job]:
     """One job for each run folder: figures and labels share runs.
 

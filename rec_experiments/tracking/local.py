@@ -8,11 +8,10 @@ import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.errors import UserError, check_installed, first_line
 from rec_experiments.files import Row, read_rows
 from rec_experiments.tracking.protocol import Tracker
 from rec_experiments.tracking.trackers import labels, lasting_id
@@ -42,7 +41,9 @@ class Trackio(Piece):
             )
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
-        trackio = needed("trackio", "trackio")
+        check_installed("tracking=trackio", "trackio")
+        import trackio
+
         labelled = [*labels(config), *self.tags]
         about = {**config, "tags": labelled, FOLDER_ID: lasting_id(Path(folder))}
         known = self._known(trackio, name, folder)
@@ -61,7 +62,9 @@ class Trackio(Piece):
 
     def has(self, name: str, folder: str, step: int) -> bool:
         """Whether trackio has the run's rows up to `step`."""
-        trackio = needed("trackio", "trackio")
+        check_installed("tracking=trackio", "trackio")
+        import trackio
+
         known = self._known(trackio, name, folder)
         return known is not None and self.stored(trackio, known) >= step
 
@@ -88,12 +91,12 @@ class TensorBoard(Piece):
     """
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
-        needed("tensorboard", "tensorboard")
+        check_installed("tracking=tensorboard", "tensorboard")
         return _TensorBoardRun(Path(folder, "tensorboard"), group)
 
     def has(self, name: str, folder: str, step: int) -> bool:
         """Whether the event files have the run's rows up to `step`."""
-        needed("tensorboard", "tensorboard")
+        check_installed("tracking=tensorboard", "tensorboard")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         if not Path(folder, "tensorboard").is_dir():
@@ -167,16 +170,6 @@ def rows_before(step: float, folder: Path) -> list[Row]:
     file = folder / "metrics.jsonl"
     rows = read_rows(file) if file.exists() else []
     return [each for _, each in rows if each["step"] < step]
-
-
-def needed(module: str, package: str) -> Any:
-    """Import a module of an optional package."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"tracking={package}: the package is missing; pip install {package}"
-        ) from error
 
 
 @contextlib.contextmanager

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rec_experiments.distributed import whole
-from rec_experiments.errors import UserError
 from rec_experiments.training.protocol import State
 from rec_experiments.types import Piece, within
 
@@ -72,14 +70,6 @@ class AdamW(Piece):
 class AdamW8bit(AdamW):
     """AdamW with moments of 8 bits, each block of 256 with a scale of its own (arXiv 2110.02861,
     bitsandbytes). Weights of fewer than 4,096 numbers have moments of 32 bits. One rank only."""
-
-    def check(self) -> None:
-        """Raise UserError if bitsandbytes is not installed; it is not imported."""
-        if importlib.util.find_spec("bitsandbytes") is None:
-            raise UserError(
-                "optimizer=adamw_8bit: bitsandbytes is not installed; install this package with "
-                "its extra adamw_8bit, as in pip install '.[adamw_8bit]' in a checkout"
-            )
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import logging

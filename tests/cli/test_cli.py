@@ -98,10 +98,11 @@ def test_no_torch_in_a_launcher(tmp_path):
         """
 from rec_experiments.cli import command
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps import resolve
+from rec_experiments.config.identity import run_path
+from rec_experiments.sweeps import checked
 
 def task(config):
-    _, path = resolve(config)
+    path = run_path(checked(config))
     RunFolder(path).set_status("done")
 
 if __name__ == "__main__":

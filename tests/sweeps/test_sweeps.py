@@ -381,7 +381,8 @@ from pathlib import Path
 from rec_experiments.cli import command
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.shared import FOLDER
-from rec_experiments.sweeps import resolve
+from rec_experiments.config.identity import run_path
+from rec_experiments.sweeps import checked
 from rec_experiments.errors import UserError
 
 def stop(number, frame):
@@ -389,7 +390,7 @@ def stop(number, frame):
     sys.exit(128 + number)
 
 def task(config):
-    _, path = resolve(config)
+    path = run_path(checked(config))
     path.mkdir(parents=True, exist_ok=True)
     print("seed", config.seed, flush=True)
     (path / "told").write_text(os.environ.get(FOLDER, ""))
@@ -418,11 +419,12 @@ import json, os
 from pathlib import Path
 from rec_experiments.cli import command, train
 from rec_experiments.samplers.shared import FOLDER
-from rec_experiments.sweeps import resolve
+from rec_experiments.config.identity import run_path
+from rec_experiments.sweeps import checked
 
 def task(config):
     train.start(config)
-    _, path = resolve(config)
+    path = run_path(checked(config))
     files = {file.name: file.stat() for file in Path(os.environ[FOLDER]).iterdir()}
     told = {name: (found.st_ino, found.st_mtime_ns) for name, found in files.items()}
     (path / "told").write_text(json.dumps([os.environ[FOLDER], told]))

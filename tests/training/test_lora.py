@@ -247,8 +247,9 @@ def test_what_cannot_be_adapted_is_one_line(overrides):
         prepare(experiment(*overrides, "model.lora.targets=[lm_head]"))
     with pytest.raises(UserError, match=r"lora\.rank=0: must be at least 1"):
         experiment(*overrides, "model.lora.rank=0")
+    own = experiment(*overrides)
     with (
         mock.patch("importlib.util.find_spec", return_value=None),
         pytest.raises(UserError, match="peft is not installed; install this package with its"),
     ):
-        lora.check_installed()
+        prepare(own)

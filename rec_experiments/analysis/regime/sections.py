@@ -15,7 +15,7 @@ from rec_experiments.analysis.regime.quantities import (
     spread,
     windows,
 )
-from rec_experiments.analysis.regime.ranges import Published
+from rec_experiments.analysis.regime.ranges import Published, published_values
 from rec_experiments.analysis.results.aggregate import interval_of_mean
 
 Cell = float | tuple[float, float] | None
@@ -73,11 +73,11 @@ class Section:
     unmeasured: list[str]
 
 
-def sections(arms: list[Arm], published: list[Published]) -> list[Section]:
+def sections(arms: list[Arm]) -> list[Section]:
     """A section for each schedule, or column of a figure, in order."""
     found = []
     for title in dict.fromkeys(arm.section for arm in arms):
-        blocks = list(_blocks([arm for arm in arms if arm.section == title], published))
+        blocks = list(_blocks([arm for arm in arms if arm.section == title]))
         found.append(
             Section(
                 title=title,
@@ -88,7 +88,7 @@ def sections(arms: list[Arm], published: list[Published]) -> list[Section]:
     return found
 
 
-def _blocks(arms: list[Arm], published: list[Published]) -> Iterator[Block]:
+def _blocks(arms: list[Arm]) -> Iterator[Block]:
     def block(title: str, columns: Sequence[tuple[str, Column]], *quantities: str) -> Block:
         return Block(
             title=title,
@@ -96,7 +96,7 @@ def _blocks(arms: list[Arm], published: list[Published]) -> Iterator[Block]:
             rows=[(arm.name, [column(arm) for _, column in columns]) for arm in arms],
             comparisons=[
                 compared
-                for each in published
+                for each in published_values()
                 if each.quantity in quantities and (compared := _compared(each, arms)).arms
             ],
         )

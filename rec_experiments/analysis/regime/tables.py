@@ -5,8 +5,6 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rich.console import Console
-
 from rec_experiments.analysis.regime.quantities import factor
 from rec_experiments.analysis.regime.ranges import ExpectedRange
 from rec_experiments.analysis.regime.sections import Block, Cell, Comparison, Section
@@ -120,11 +118,6 @@ def text(sections: list[Section]) -> str:
     for line in legend(sections):
         lines += _paragraph(line)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def show(console: Console, sections: list[Section]) -> None:
-    """Print the sections."""
-    console.print(text(sections), markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def plain(sections: Iterable[Section]) -> list[dict[str, Any]]:

@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.analysis import claims, regime
+from rec_experiments.analysis import claims
 from rec_experiments.analysis.claims.verdict import Verdict
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
+from rec_experiments.analysis.regime import tables
+from rec_experiments.analysis.regime.arms import arms_in
+from rec_experiments.analysis.regime.sections import sections
 from rec_experiments.analysis.report.columns import Column, columns
 from rec_experiments.analysis.results.begun import begun, default_folder
 from rec_experiments.analysis.results.figure_data import (
@@ -293,7 +296,7 @@ def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
         arms=data.arms,
         columns=data.columns,
         notes=[*remarks(shown), releases_text(shown.runs)],
-        regime=regime.tables.text(regime.of_figure(shown)),
+        regime=tables.text(sections(arms_in(shown))),
         differences=differences(shown, configs),
     )
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pebble import ProcessPool
 
@@ -60,19 +60,15 @@ class VerifierPool:
 
     A time-out scores 0 with `timed_out`; a worker that dies and an exception of `verify` score 0
     with `crashed`. An item whose worker died is tried once more, alone, so that no item pays for
-    another. The processes start with the first call and stay until `close()`, the end of a `with`
-    block or of the interpreter; if this process is killed, they die with it.
+    another. The processes start with the first call and stay until `close()` or the end of the
+    interpreter; if this process is killed, they die with it.
 
     `verify` must be importable in another process: a function or method of a module, no lambda.
     imports: modules that it needs and that are slow to load; no item pays for them.
-    Raises ValueError for a number out of range; a call raises RuntimeError if no worker starts.
+    A call raises RuntimeError if no worker starts.
     """
 
     def __init__(self, verify: Verify, workers: int, timeout: float, imports: Sequence[str] = ()):
-        if workers < 1:
-            raise ValueError(f"workers={workers}: must be at least 1")
-        if not timeout > 0:
-            raise ValueError(f"timeout={timeout}: must be above 0 seconds")
         self.workers, self.timeout = workers, timeout
         self._pickled = pickle.dumps(verify)
         self._module, self._imports = verify.__module__, [*SLOW_IMPORTS, *imports]
@@ -86,12 +82,6 @@ class VerifierPool:
             result or self._attempt([item])[0] or CRASHED
             for item, result in zip(items, results, strict=True)
         ]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop the workers. A later call starts new ones."""

@@ -24,11 +24,11 @@ from conftest import SMALL, refused, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.analysis import claims, regime
+from rec_experiments.analysis import claims
 from rec_experiments.analysis.regime import quantities, tables
-from rec_experiments.analysis.regime.arms import Arm, arms_of
+from rec_experiments.analysis.regime.arms import Arm, arms_in, arms_of
 from rec_experiments.analysis.regime.ranges import Published, published_values
-from rec_experiments.analysis.regime.sections import BY_LAG, BY_PART, CLIPPED
+from rec_experiments.analysis.regime.sections import BY_LAG, BY_PART, CLIPPED, sections
 from rec_experiments.analysis.report import contents, page
 from rec_experiments.analysis.results import figure_data as collecting
 from rec_experiments.analysis.results.figure_data import FigureData, NoRuns
@@ -314,7 +314,7 @@ def test_the_published_values_of_the_package(real):
 
 
 def test_every_block_of_a_run_of_this_code_has_numbers(real):
-    [section] = regime.of_arms(arms_of([real]))
+    [section] = sections(arms_of([real]))
     assert section.title == "interval 2"
     assert section.unmeasured == []
     cells = {
@@ -334,7 +334,7 @@ def test_every_block_of_a_run_of_this_code_has_numbers(real):
 
 def test_an_old_run_leaves_out_what_it_has_not_measured(tmp_path, configs):
     rows = rows_of(EVERY_20, 60, clip_fraction=lambda lag, step: lag / 1000)
-    [section] = regime.of_arms(arms_of([write_run(tmp_path / "old", configs["grpo"], rows)]))
+    [section] = sections(arms_of([write_run(tmp_path / "old", configs["grpo"], rows)]))
     titles = [block.title for block in section.blocks]
     assert titles == ["runs and batches", BY_LAG["clip_fraction"]]
     assert len(section.unmeasured) == len(BY_LAG) - 1 + len(BY_PART) + 3
@@ -345,7 +345,7 @@ def test_an_old_run_leaves_out_what_it_has_not_measured(tmp_path, configs):
 
 def test_no_rows_at_all(tmp_path, configs):
     folder = write_run(tmp_path / "run", configs["grpo"], [{"step": 0, "eval/accuracy": 0.5}])
-    [section] = regime.of_arms(arms_of([folder]))
+    [section] = sections(arms_of([folder]))
     assert section.blocks[0].rows == [("GRPO", [1, 0, None, None, None, None])]
     assert tables.text([section])
 
@@ -358,7 +358,7 @@ def compared(tmp_path, configs):
 
 
 def test_published_values_stand_beside_the_arms_they_are_for(compared):
-    [section] = regime.of_arms(arms_of(compared))
+    [section] = sections(arms_of(compared))
     found = {
         each.published.name: each.arms for block in section.blocks for each in block.comparisons
     }
@@ -372,8 +372,8 @@ def test_published_values_stand_beside_the_arms_they_are_for(compared):
 
 
 def test_text_and_json_hold_the_same_numbers(compared):
-    sections = regime.of_arms(arms_of(compared))
-    [plain] = json.loads(json.dumps(tables.plain(sections)))
+    found = sections(arms_of(compared))
+    [plain] = json.loads(json.dumps(tables.plain(found)))
     block = plain["blocks"][1]
     lags = (f"lag {lag}" for lag in (0, 1, 4, 9, 14, 19))
     assert block["columns"] == ["all", *lags, "exponent", "95 %"]
@@ -381,7 +381,7 @@ def test_text_and_json_hold_the_same_numbers(compared):
     assert block["arms"]["GRPO"][-1] == pytest.approx([1, 1])
     beside = next(each for each in block["published"] if each["name"] == "verl, PPO 0.5B")
     assert beside["here"] == {"GRPO": {"value": pytest.approx(0.0015), "place": "inside"}}
-    text = tables.text(sections)
+    text = tables.text(found)
     assert text.startswith("interval 20\n")
     [row] = [line for line in text.splitlines() if "GRPO" in line and "1.9" in line]
     cells = row.split()
@@ -460,7 +460,7 @@ def figure(compared, monkeypatch) -> FigureData:
 def test_a_figures_files_hold_the_regime(figure, tmp_path):
     run_command("figures", *["fig3", f"out={tmp_path / 'out'}"])
     written = (tmp_path / "out" / "fig3.txt").read_text()
-    assert tables.text(regime.of_figure(figure)) in written
+    assert tables.text(sections(arms_in(figure))) in written
     [section] = json.loads((tmp_path / "out" / "fig3.json").read_text())["regime"]
     assert section["section"] == "the column"
     assert section["blocks"][1]["arms"]["<wide>"][-3] == pytest.approx(1.9)
@@ -468,7 +468,7 @@ def test_a_figures_files_hold_the_regime(figure, tmp_path):
 
 def test_the_report_has_the_regime_of_each_figure_collapsed(figure):
     found = contents.gather(["fig3", "fig8"], None, [], every_run=False)
-    assert [part.regime for part in found.figures] == [tables.text(regime.of_figure(figure)), ""]
+    assert [part.regime for part in found.figures] == [tables.text(sections(arms_in(figure))), ""]
     written = page.render(found, "today", Path())
     assert written.count("<details><summary>Regime of ") == 1
     assert html.escape(found.figures[0].regime) in written

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def test_inline_keeps_order_and_survives_exceptions() -> None:
 
 def test_isolated_agrees_with_inline() -> None:
     items = [(str(number % 7), "3") for number in range(200)]
-    with VerifierPool(scripted, workers=2, timeout=60) as isolated:
+    with closing(VerifierPool(scripted, workers=2, timeout=60)) as isolated:
         assert isolated(items) == inline_verifier(scripted)(items)
         assert isolated([]) == []
         assert isolated([GOOD]) == [RIGHT]
@@ -128,20 +129,20 @@ def test_isolated_agrees_with_inline() -> None:
 )
 def test_one_bad_item_costs_no_other(act: str, result: VerifierResult, workers: int) -> None:
     items = [GOOD, (act, ""), *[GOOD, BAD] * 20, (act, ""), GOOD]
-    with VerifierPool(scripted, workers=workers, timeout=0.5) as isolated:
+    with closing(VerifierPool(scripted, workers=workers, timeout=0.5)) as isolated:
         assert isolated(items) == [RIGHT, result, *[RIGHT, WRONG] * 20, result, RIGHT]
         assert isolated([BAD, GOOD]) == [WRONG, RIGHT]
 
 
 def test_an_item_whose_worker_was_killed_is_tried_again(tmp_path: Path) -> None:
     items = [(f"killed-once {tmp_path / str(i)}", "") for i in range(3)]
-    with VerifierPool(scripted, workers=2, timeout=60) as isolated:
+    with closing(VerifierPool(scripted, workers=2, timeout=60)) as isolated:
         assert isolated(items) == [RIGHT] * 3
 
 
 def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    with VerifierPool(scripted, workers=1, timeout=60) as isolated:
+    with closing(VerifierPool(scripted, workers=1, timeout=60)) as isolated:
         isolated([(f"note {note}", "")])
         os.kill(int(note.read_text()), signal.SIGKILL)
         assert isolated([GOOD] * 50) == [RIGHT] * 50
@@ -149,7 +150,7 @@ def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
 
 def test_a_lost_item_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifier_pool, "STARTUP", 60)
-    with VerifierPool(scripted, workers=1, timeout=0.05) as isolated:
+    with closing(VerifierPool(scripted, workers=1, timeout=0.05)) as isolated:
         isolated([GOOD])
         assert isolated._pool is not None
         monkeypatch.setattr(verifier_pool, "STARTUP", 0)
@@ -178,7 +179,7 @@ def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
         for text in HOSTILE
         for item in (good, (f"<answer>{text}</answer>", "18"), (text, "18"), wrong)
     ]
-    with VerifierPool(task.verify, workers=2, timeout=1) as isolated:
+    with closing(VerifierPool(task.verify, workers=2, timeout=1)) as isolated:
         results = isolated(items)
     assert results[::4] == [RIGHT] * len(HOSTILE)
     assert results[3::4] == [WRONG] * len(HOSTILE)
@@ -188,7 +189,7 @@ def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
 
 def test_a_thread_may_start_the_workers_and_end() -> None:
     torch.randn(256, 256).mm(torch.randn(256, 256))  # starts torch's own threads
-    with VerifierPool(scripted, workers=1, timeout=60) as isolated:
+    with closing(VerifierPool(scripted, workers=1, timeout=60)) as isolated:
         thread = threading.Thread(target=isolated, args=([GOOD],))
         thread.start()
         thread.join()
@@ -215,7 +216,7 @@ class Unloadable:
 
 def test_a_verifier_that_does_not_load_is_an_error_not_a_score() -> None:
     with (
-        VerifierPool(Unloadable(), workers=1, timeout=60) as isolated,
+        closing(VerifierPool(Unloadable(), workers=1, timeout=60)) as isolated,
         pytest.raises(RuntimeError, match="do not start"),
     ):
         isolated([GOOD])
@@ -279,6 +280,6 @@ def test_workers_end_with_the_interpreter(tmp_path: Path) -> None:
 @linux
 def test_a_worker_ends_with_what_its_verifier_started(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    with VerifierPool(scripted, workers=1, timeout=1) as isolated:
+    with closing(VerifierPool(scripted, workers=1, timeout=1)) as isolated:
         assert isolated([(f"starts {note}", ""), GOOD]) == [TIMED_OUT, RIGHT]
     assert wait_until(lambda: not alive(int(note.read_text())))
