@@ -75,9 +75,7 @@ class SlowFast(Updates):
 
 
 class SlowFastHook:
-    """Moves the weights before a slow step, and stops the fast steps.
-
-    start: the weights at the start of the batch (each rank's part), until the slow step.
+    """start: the weights at the start of the batch (each rank's part), until the slow step.
     entropies: of the last batches. stopped: number of gradient steps before the fast steps stopped.
     """
 
@@ -88,14 +86,12 @@ class SlowFastHook:
         self.stopped: int | None = None
 
     def index_of(self, update: int) -> StepIndex:
-        """As `Updates.index_of`, given the updates so far."""
         if self.stopped is None or update < self.stopped:
             return self.updates.index_of(update)
         batches, part = divmod(update - self.stopped, self.updates.mini_batches)
         return StepIndex(self.stopped // self.updates.per_batch + batches, 0, part, update)
 
     def before_update(self, index: StepIndex, model: nn.Module) -> Row:
-        """Values for the row of this update."""
         if self.stopped is not None:
             return {"train/alpha": 0.0}
         if index.epoch == index.mini_batch == 0:
@@ -115,7 +111,6 @@ class SlowFastHook:
             self.stopped = index.step + 1
 
     def state(self) -> State:
-        """What a resumed run needs; under "start" weights by name, no copies."""
         return {"start": self.start, "entropies": self.entropies, "stopped": self.stopped}
 
     def restore(self, state: State) -> None:

@@ -17,8 +17,7 @@ from rec_experiments.rollout import packed
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
-from rec_experiments.training.protocol import State, foreign
-from rec_experiments.training.sfpo import SlowFastHook
+from rec_experiments.training.protocol import State, UpdateHook, foreign
 from rec_experiments.types import Rollouts
 
 
@@ -29,7 +28,7 @@ class TrainingState:
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
     policies: Policies
-    hook: SlowFastHook | None
+    hook: UpdateHook | None
     rollouts: RolloutManager
     world: World
 

@@ -1,15 +1,10 @@
 """How a batch is cut into gradient steps: epochs over it, each in mini-batches of whole groups."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rec_experiments import rng
+from rec_experiments.training.protocol import UpdateHook
 from rec_experiments.types import Piece, StepIndex, within
-
-if TYPE_CHECKING:
-    from rec_experiments.training.sfpo import SlowFastHook
 
 
 @dataclass(kw_only=True)
@@ -47,7 +42,7 @@ class Updates(Piece):
         )
         return sorted(order[start:end])
 
-    def hook(self) -> SlowFastHook | None:
+    def hook(self) -> UpdateHook | None:
         """A new hook for one run, if this rule needs one."""
         return None
 
