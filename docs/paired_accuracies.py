@@ -1,9 +1,9 @@
 """Accuracies of the language model on docs/language_model.md: `python docs/paired_accuracies.py`.
 
 Reads docs/results/language_model_fig3.csv.xz, whose runs of several devices no single command
-selects. Prints the mean of each method at step 60 for each learning rate, differences between methods,
-paired by seed, and the runs that fail: the area under the second half of their curve lies below
-their first evaluation, as in docs/stability.md.
+selects. Prints for each learning rate the mean of each method at step 60, differences between
+methods, paired by seed, and how many runs fail: the area under the second half of their curve lies
+below their first evaluation, as in docs/stability.md.
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ METHODS = {
 }  # fmt: skip
 RATES = ("1.0e-5", "2.0e-5", "4.0e-5")
 PAIRS = [
-    ("REINFORCE", "NoIS (0.2)"), ("REINFORCE", "GRPO"), ("lower bound", "NoIS (0.2)"), ("upper bound", "REINFORCE"),
-    ("upper bound", "NoIS (0.2)"), ("GRPO", "NoIS (0.2)"),
+    ("REINFORCE", "NoIS (0.2)"), ("REINFORCE", "GRPO"), ("lower bound", "NoIS (0.2)"),
+    ("upper bound", "REINFORCE"), ("upper bound", "NoIS (0.2)"), ("GRPO", "NoIS (0.2)"),
 ]  # fmt: skip
 
 
