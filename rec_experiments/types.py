@@ -131,8 +131,11 @@ class Piece:
         check_fields(self)
 
     def describe(self, *_: Any, **__: Any) -> str:
-        """A one-line description; by default the first line of the docstring."""
-        return (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
+        """A one-line description; by default the first line of the docstring and the values."""
+        first = (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
+        values = [f"{each.name}={getattr(self, each.name)}" for each in fields(self)]
+        shown = ", ".join(value for value in values if not value.startswith("kind="))
+        return f"{first} ({shown})" if shown else first
 
 
 def check_range(

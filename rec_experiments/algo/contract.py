@@ -23,9 +23,9 @@ def check(algorithm: Algorithm) -> None:
     """Call every piece as a run does.
 
     Raises UserError, which names the class, if a piece returns a tensor of the wrong shape, changes
-    its input, or reads log-probabilities or a dense quantity that its `needs` does not declare, or
-    if a weight, ratio or correction has a gradient; and if an advantage of lengths meets a data
-    weighting that leaves out responses.
+    its input, or reads log-probabilities or a dense quantity that its `needs` does not declare; if
+    a clip is not boolean; if a weight, ratio or correction has a gradient; and if an advantage of
+    lengths meets a data weighting that leaves out responses.
     """
     import numpy as np
 
@@ -58,7 +58,12 @@ def check(algorithm: Algorithm) -> None:
         return result
 
     log_ratio_BT = of(algorithm.ratio)
-    of(algorithm.clip, log_ratio_BT)
+    kept_BT = of(algorithm.clip, log_ratio_BT)
+    if kept_BT.dtype != batch.mask_BT.dtype:
+        raise UserError(
+            f"{type(algorithm.clip).__name__}: returned numbers of {kept_BT.dtype}; a clip returns "
+            "a boolean mask, True for tokens that keep their gradient"
+        )
     of(algorithm.weight, log_ratio_BT)
     of(algorithm.correction)
     of(algorithm.regularizer, constant=False)

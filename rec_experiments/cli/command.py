@@ -96,6 +96,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
                 raise
             raise UserError(explain(error, words)) from error
         except KeyboardInterrupt:
+            if {"-m", "--multirun"}.isdisjoint(words):
+                raise
             print(GOES_ON, file=sys.stderr)
             sys.exit(128 + signal.SIGINT)
 

@@ -205,7 +205,8 @@ def summarise(
         ("texts", "samples.jsonl"),
     ):
         say(console, f"{label:<8}  {folder / name}")
-    console.print("next      python -m rec_experiments --help lists all options")
+    command = "python -m rec_experiments"
+    say(console, f"next      {command} report makes a page of all runs; {command} --help")
 
 
 def _value(rows: list[Row], key: str, at: int) -> str:

@@ -155,7 +155,9 @@ def recording_early_end(
     except (KeyboardInterrupt, Stopped) as end:
         number = end.number if isinstance(end, Stopped) else signal.SIGINT
         with ignore_interrupts():
-            reason = f"{number.name} after step {folder.last_step()}; {RESUMES}"
+            last, saved = folder.last_step(), folder.saved_step()
+            where = f" from step {saved}, its newest checkpoint" if saved < last else ""
+            reason = f"{number.name} after step {last}; {RESUMES}{where}"
             if world.leads:
                 folder.set_status("interrupted", reason=reason)
         for cleanup in cleanups:

@@ -158,7 +158,7 @@ class RunFolder:
                 f"run_dir={self.path}: {what} have changed since it started; restore {restored}, "
                 "or choose another run_dir"
             )
-        origin = provenance.after(self.provenance(), now, max([0, *self._checkpoints.steps()]))
+        origin = provenance.after(self.provenance(), now, self.saved_step())
         write_atomic(
             self.path / CONFIG,
             yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode(),
@@ -231,6 +231,10 @@ class RunFolder:
         """The step of the last complete row of metrics.jsonl, 0 if there is none."""
         row = last_row(self.path / "metrics.jsonl", TAIL)
         return row["step"] if row else 0
+
+    def saved_step(self) -> int:
+        """The step of the newest checkpoint, 0 if there is none."""
+        return max([0, *self._checkpoints.steps()])
 
     def save_checkpoint(self, step: int, state: State, background: bool = False) -> None:
         """Save the state once all rows are on disk. Every rank must call it.

@@ -54,6 +54,8 @@ LEAF = torch.zeros(6, 4, requires_grad=True)
         ("ratio", ROWS, r"returned a tensor of shape \(6, 1\)"),
         ("ratio", LEAF, "returned a tensor with a gradient"),
         ("clip", None, "returned NoneType"),
+        ("clip", LEAF.detach(), "returned numbers of torch.float32; a clip returns a boolean mask"),
+        ("clip", torch.ones(6, 4, dtype=torch.int64), "returned numbers of torch.int64"),
         ("correction", ROWS, r"returned a tensor of shape \(6, 1\)"),
         ("correction", LEAF, "returned a tensor with a gradient"),
         ("regularizer", ROWS, r"returned a tensor of shape \(6, 1\)"),
@@ -199,4 +201,4 @@ def test_subclass_is_not_reduced():
     parts = compose(clip=Other(low=None, high=None), aggregation=Scaled())
     assert simplified(parts) == parts
     assert "normalised: Twice the mean" in words.describe(parts)
-    assert "mask M: Something else" in words.describe(parts)
+    assert "mask M: Something else (low=None, high=None)" in words.describe(parts)

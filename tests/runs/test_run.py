@@ -110,6 +110,14 @@ def test_a_second_ctrl_c_does_not_leave_running_behind(folder, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_says_from_which_step_the_same_command_resumes(folder):
+    folder.append("metrics.jsonl", [{"step": 6}])
+    reason = ends(folder, KeyboardInterrupt())["reason"]
+    assert reason == (
+        "SIGINT after step 6; the same command resumes the run from step 0, its newest checkpoint"
+    )
+
+
 def test_a_policy_that_is_no_longer_finite_is_one_line(folder):
     folder.append("metrics.jsonl", [{"step": 6}])
     status = ends(folder, FloatingPointError("norm of the gradient: nan"))
