@@ -201,7 +201,7 @@ def test_the_package_of_the_readme_works(installed):
         mask=torch.ones(2, 1),
     )
     assert float(out.loss) == pytest.approx((math.exp(0.5) - 3) * 0.5 / 2)
-    assert "· min(ρ, cap) ·" in algorithm.describe()
+    assert "· min(ρ, cap) (cap=3.0) ·" in algorithm.describe()
 
 
 def test_our_own_classes_would_fit():
