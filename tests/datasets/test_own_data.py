@@ -8,6 +8,7 @@
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_what_a_verifier_may_not_return(said):
 def test_slow_imports_happen_before_the_first_timeout(place):
     (place / "slow_verifier.py").write_text(f"import time; time.sleep(2)\n{JUDGE}")
     overrides = ("dataset.verifier=slow_verifier.judge", "dataset.verifier_timeout=1")
-    with verifier_for(experiment(*FEW, *overrides).dataset) as verify:
+    with closing(verifier_for(experiment(*FEW, *overrides).dataset)) as verify:
         assert verify([("2", "2"), ("3", "2")]) == [
             VerifierResult(1.0, 1.0),
             VerifierResult(0.0, 0.0),

@@ -247,7 +247,7 @@ def test_a_resolved_configuration_can_be_run(overrides):
     resolved = json.loads(json.dumps(resolve(*overrides)))
     config = schema.restore(resolved)
     assert OmegaConf.to_container(config, resolve=True, enum_to_str=True) == resolved
-    sweeps.resolve(config)
+    sweeps.checked(config)
 
 
 def test_a_submission_is_read_as_it_was_written(jobs):
