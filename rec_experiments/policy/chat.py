@@ -49,8 +49,7 @@ class ChatTemplate:
             self.pad_id = self.eos_ids[0]
         # Tokens that a response's text leaves out. Other special tokens stay: some tokenizers mark
         # <think>, <answer> or <tool_call> as special, and verifiers read them.
-        unseen = {*self.eos_ids, self.pad_id, tokenizer.bos_token_id} - {None}
-        self.unseen_ids = np.array(sorted(unseen))
+        self.unseen_ids = {*self.eos_ids, self.pad_id, tokenizer.bos_token_id}
         context: int | None = getattr(model.config, "max_position_embeddings", None)
         if context is None:
             raise UserError(
@@ -113,8 +112,8 @@ class ChatTemplate:
     def decode(self, tokens: list[int]) -> str:
         """The text of a response, beginning with the tag that the template opened for it."""
         # As an array: checking each number of a list takes transformers longer than decoding.
-        ids = np.array(tokens, dtype=np.int64)
-        return self.opening + self.tokenizer.decode(ids[~np.isin(ids, self.unseen_ids)])
+        seen = [token for token in tokens if token not in self.unseen_ids]
+        return self.opening + self.tokenizer.decode(np.array(seen, dtype=np.int64))
 
     def turns(self, response: Response) -> list[str]:
         """The texts of the policy's turns, without the environment's."""
