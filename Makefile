@@ -69,7 +69,7 @@ test: $(STAMP) ## run all tests but the long ones, in two processes; REC_DATA=FO
 test-long: $(STAMP) ## run the slow tests: ranks, kills, full disks, notebooks
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadscope $(ARGS)
 
-test-fast: $(STAMP) ## run the tests of pieces, schedule, verifiers, claims and short runs, in about a minute
+test-fast: $(STAMP) ## run the tests of pieces, schedule, verifiers, claims and short runs, in about three minutes
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
 
 test-pythons: ## run test-fast with each Python of PYTHONS="python3.12 /path/to/python3.13 …", in .venv-3.12, …
