@@ -133,9 +133,9 @@ class Piece:
     def describe(self, *_: Any, **__: Any) -> str:
         """A one-line description; by default the first line of the docstring and the values."""
         first = (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
-        values = [f"{each.name}={getattr(self, each.name)}" for each in fields(self)]
-        shown = ", ".join(value for value in values if not value.startswith("kind="))
-        return f"{first} ({shown})" if shown else first
+        names = [each.name for each in fields(self) if each.name != "kind"]
+        values = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"{first} ({values})" if values else first
 
 
 def check_range(

@@ -204,3 +204,13 @@ def test_every_collapse_is_seen(evaluations):
     assert SECOND_HALF_MINUS_INITIAL.of(rows(evaluations), "eval/accuracy") < -0.08
     learning = rows((0.26, 0.2, 0.3, 0.35, 0.4, 0.45, 0.47))
     assert SECOND_HALF_MINUS_INITIAL.of(learning, "eval/accuracy") > 0.08
+
+
+def test_the_card_says_when_the_control_contradicts():
+    above = verdict({**SUPPORTING, PLAIN: LEARNS, CLIPPED: noisy(0.3, 0.8, 0.95, 0.95, salt=2)})
+    assert above.findings[0].outcome is Outcome.supported
+    assert above.short == "contradicted by its control"
+    below = verdict({**SUPPORTING, PLAIN: noisy(0.9, 0.9, 0.85, 0.8)})
+    assert below.findings[0].outcome is Outcome.contradicted
+    assert below.short == "contradicted"
+    assert verdict().short == "supported"
