@@ -16,9 +16,10 @@ COMMA := ,
 SPACE := $(subst ,, )
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
-FAST := tests/algo tests/analysis/claims tests/analysis/results tests/policy/test_batching.py \
-	tests/datasets/verifiers/test_answers.py tests/datasets/verifiers/test_tool_call.py tests/rollout/test_sync.py \
-	tests/runs/test_display.py tests/test_typing.py
+FAST := tests/algo tests/analysis/claims/test_decision.py tests/analysis/claims/test_verdict.py \
+	tests/analysis/results/test_aggregate.py tests/analysis/results/test_stability.py \
+	tests/datasets/verifiers/test_answers.py tests/datasets/verifiers/test_tool_call.py \
+	tests/policy/test_batching.py tests/rollout/test_sync.py tests/runs/test_display.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-gpu resolve smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
@@ -69,7 +70,7 @@ test: $(STAMP) ## run all tests but the long ones, in two processes; REC_DATA=FO
 test-long: $(STAMP) ## run the slow tests: ranks, kills, full disks, notebooks
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadscope $(ARGS)
 
-test-fast: $(STAMP) ## run the tests of pieces, schedule, verifiers, claims and short runs, in about three minutes
+test-fast: $(STAMP) ## run the tests of pieces, schedule, verifiers and statistics, in about a minute and a half
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
 
 test-pythons: ## run test-fast with each Python of PYTHONS="python3.12 /path/to/python3.13 …", in .venv-3.12, …

@@ -22,6 +22,7 @@ from rec_experiments import files
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.cli import train
 from rec_experiments.config import schema
+from rec_experiments.config.composition import choices_by_group
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
@@ -89,10 +90,21 @@ def turn_off() -> None:
 
 
 @functools.cache
-def composed(*overrides: str) -> DictConfig:
+def chosen(*choices: str) -> DictConfig:
     """By Hydra, which takes tenths of seconds."""
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        return compose("config", list(overrides))
+        return compose("config", list(choices))
+
+
+@functools.cache
+def composed(*overrides: str) -> DictConfig:
+    """The choices by Hydra, the values of keys set in what it composes."""
+    roots = {group.partition("/")[0] for group in choices_by_group()}
+    values = [line for line in overrides if line.partition("=")[0] not in roots]
+    if any(set(line.partition("=")[0]) & set("+~/@") or "'" in line for line in values):
+        return chosen(*overrides)
+    choices = [line for line in overrides if line not in values]
+    return OmegaConf.merge(chosen(*choices), OmegaConf.from_dotlist(values))
 
 
 def resolve(*overrides: str) -> dict:

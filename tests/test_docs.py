@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import experiment
+from conftest import chosen
 
 from rec_experiments import sweeps
 from rec_experiments.cli import main
 from rec_experiments.cli.main import COMMANDS
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -63,7 +65,8 @@ def commands() -> list[str]:
 def marked(command: str):
     """All figures or presets are a hundred compositions, which other tests make as well."""
     slow = re.search(
-        r"rec_experiments (claims .*(micro_batch_size|setting)=|report wandb=|algorithms out=)",
+        r"rec_experiments (claims .*(micro_batch_size|setting)=|report wandb=|algorithms out="
+        r"|algorithms$|sweeps resubmit)",
         command,
     )
     return pytest.param(command, marks=[pytest.mark.long] if slow else [])
@@ -117,7 +120,7 @@ def test_a_command_of_the_pages_is_one(command, tmp_path, monkeypatch, capfd):
     elif "--help" in arguments or "--cfg" in arguments:
         check([sys.executable, "-m", module, *arguments], tmp_path)
     else:
-        experiment(*arguments)
+        schema.build(chosen(*arguments), Experiment)
 
 
 def exit_code(arguments: list[str]) -> int:

@@ -9,24 +9,30 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from pieces import compose
 from test_field import composed, drawn, worth
 
 from rec_experiments.algo import contract, words
 from rec_experiments.algo.aggregation import TokenMean
+from rec_experiments.algo.clips import OneSide
 from rec_experiments.algo.reductions import simplified
-from rec_experiments.config.composition import choices_by_group
+from rec_experiments.config import composition as configuration
+from rec_experiments.config.composition import choices_by_group, composing
 from rec_experiments.errors import UserError
 from rec_experiments.types import Needs, Piece
 
 SLOTS = [field.name for field in dataclasses.fields(compose())]
-CHOICES = [f"{slot}={name}" for slot in SLOTS for name in choices_by_group()[slot]]
+CHOICES = [f"{slot}/{name}" for slot in SLOTS for name in choices_by_group()[slot]]
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_own_pieces(choice):
-    contract.check(composed("grpo", choice).parts)
-    assert composed("grpo", choice).describe()
+    with composing():
+        pieces = OmegaConf.to_object(configuration.compose(choice, []))
+    algorithm = compose(**{"clip": OneSide(low=0.2, high=0.2), **pieces})
+    contract.check(algorithm)
+    assert words.describe(algorithm)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -192,8 +198,6 @@ def test_subclass_is_not_reduced():
     @dataclasses.dataclass(kw_only=True)
     class Scaled(TokenMean):
         """Twice the mean."""
-
-    from rec_experiments.algo.clips import OneSide
 
     class Other(OneSide):
         """Something else."""

@@ -166,7 +166,7 @@ def test_locale_without_our_letters(words, tmp_path):
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("words", [["algorithms"], ["claims", "--help"], ["--help"]])
+@pytest.mark.parametrize("words", [["algorithms", "grpo"], ["claims", "--help"], ["--help"]])
 def test_closed_pipe_ends_a_command_quietly(words, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)

@@ -26,9 +26,13 @@ from rec_experiments.plan.sampler import SamplerMemory
 
 VALUES = assumptions()["values"]
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan.yaml"
+USUAL = ("gsm8k_1x80gb", "guru_8x80gb")  # the smallest layout and the largest
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in USUAL else pytest.param(name, marks=pytest.mark.long) for name in LAYOUTS],
+)
 def test_a_setting_of_the_paper_fits_its_layouts(name):
     found = planned(name)
     assert found.gpus == int(name.partition("_")[2][0])

@@ -571,7 +571,7 @@ def test_preloaded_modules_exist():
         import_module(name)
 
 
-@pytest.mark.parametrize("launcher", ["basic", "local"])
+@pytest.mark.parametrize("launcher", [pytest.param("basic", marks=pytest.mark.long), "local"])
 def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
     arguments = ["sweep=fig3", "sync=offline", "seed=0,1", "hydra.sweeper.only=[GRPO,*0.6*]"]
     done = multirun(f"hydra/launcher={launcher}", f"hydra.sweep.dir={tmp_path}", *arguments)

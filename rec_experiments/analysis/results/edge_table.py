@@ -36,6 +36,11 @@ def summary(data: FigureData, table: pandas.DataFrame) -> dict[str, Any]:
             if (arm, age) in edges
         ],
         "survives": {arm: stability.age_survived(table, arm, best) for arm in arms} if best else {},
+        "pooled_factors": {
+            age: factor
+            for age in sorted(table[stability.AGE].unique().tolist())
+            if (factor := stability.pooled_factor(edges, age))
+        },
         "law": law and {"slope": law.slope, "interval": law.interval, "cells": law.cells},
         "slopes": {
             arm: {"slope": of_arm.slope, "cells": of_arm.cells}
@@ -83,6 +88,12 @@ def sentences(found: dict[str, Any]) -> list[str]:
         f"multiple of {BASE}'s at the same age, paired by seed; both with their 95 % t interval "
         "over seeds. ≥ and ≤ mark cells where the edge of a seed is outside the grid."
     ]
+    if found["pooled_factors"]:
+        factors = ", ".join(f"{f:.2f} (age {age})" for age, f in found["pooled_factors"].items())
+        lines.append(
+            "If all methods have the same variance, the interval of every multiple reaches this "
+            f"factor either way: {factors}."
+        )
     if found["best_rate"]:
         lines.append(f"{BEST} ends highest on-policy at a rate of {found['best_rate']:.2g}.")
     if law := found["law"]:

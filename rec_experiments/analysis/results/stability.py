@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas
 from scipy.optimize import isotonic_regression
+from scipy.stats import t as student
 
 from rec_experiments.analysis.results.aggregate import interval_of_mean
 
@@ -117,6 +118,22 @@ def multiple(one: Edge, other: Edge) -> tuple[float, tuple[float, float] | None]
     inside = one.inside and other.inside
     ends = interval_of_mean(differences) if inside else None
     return 2.0 ** float(np.mean(differences)), (2.0 ** ends[0], 2.0 ** ends[1]) if ends else None
+
+
+def pooled_factor(found: dict[tuple[str, int], Edge], age: int) -> float | None:
+    """The half-width of a multiple's 95 % interval, as a factor, if all methods have the same
+    variance: from what log2 of the edges at that age leaves after a mean for each method and one
+    for each seed. Edges outside the grid are left out; None for fewer than two methods or seeds.
+    """
+    inside = [each.edges for (_, at), each in found.items() if at == age and each.inside]
+    edges = pandas.DataFrame(inside).dropna(axis=1).to_numpy()  # [methods, seeds]
+    methods, seeds = edges.shape
+    if methods < 2 or seeds < 2:
+        return None
+    left = edges - edges.mean(0) - edges.mean(1, keepdims=True) + edges.mean()
+    freedom = (methods - 1) * (seeds - 1)
+    error = math.sqrt(float((left**2).sum()) / freedom * 2 / seeds)
+    return 2.0 ** (float(student.ppf(0.975, freedom)) * error)
 
 
 def best_rate(table: pandas.DataFrame, arm: str) -> float:

@@ -73,6 +73,16 @@ def test_multiple_is_paired_by_seed():
     assert interval == pytest.approx((2, 2))
 
 
+def test_pooled_factor_of_two_methods_is_that_of_their_paired_differences():
+    factors = [[0.9, 1.0, 1.2, 0.95, 1.1], [3.1, 2.9, 3.0, 2.7, 3.3]]
+    arms = ("GRPO", "REINFORCE")
+    table = synthetic(lambda arm, age, seed: 1e-4 * factors[arms.index(arm)][seed], ages=[19])
+    edges = stability.edges(table)
+    middle, ends = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
+    assert stability.pooled_factor(edges, 19) == pytest.approx(ends[1] / middle)
+    assert stability.pooled_factor(edges, 4) is None
+
+
 @pytest.mark.parametrize("slope", [-1.0, -0.5])
 def test_law_finds_the_slope(slope):
     table = synthetic(
