@@ -1,4 +1,9 @@
-"""Shared: one-thread torch, a cache of warm starts for the session, small experiments and runs."""
+"""Shared: one-thread torch, a cache of warm starts for the session, small experiments and runs.
+
+What needs transformers is imported where it is used: most tests of algorithms do without.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -7,6 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -26,15 +32,11 @@ from rec_experiments.config.composition import choices_by_group
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
-from rec_experiments.policy.batching import Limits
-from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.rollout.replay import NoReplay
-from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.training.gradient import GradientPass, MiniBatch
-from rec_experiments.training.metrics import TokenLog
 from rec_experiments.types import Rollouts, StepIndex
+
+if TYPE_CHECKING:
+    from rec_experiments.training.metrics import TokenLog
 
 # A loaded machine fails no property, and every run of the tests tries the same examples.
 settings.register_profile(
@@ -154,6 +156,10 @@ def accumulate_gradient(
 
     Without a index, batch n is update n, as where each batch is good for one.
     """
+    from rec_experiments.policy.batching import Limits
+    from rec_experiments.policy.logprobs import ForwardPass
+    from rec_experiments.training.gradient import GradientPass, MiniBatch
+
     index = index or StepIndex(batch=rollouts.index, epoch=0, mini_batch=0, step=rollouts.index)
     gradient = GradientPass(
         algorithm=algorithm,
@@ -250,6 +256,10 @@ def padded_rows():
 @pytest.fixture(scope="module")
 def mini_batch():
     """A float64 model, a batch of 16 responses of unlike lengths, and their algorithm inputs."""
+    from rec_experiments.rollout.manager import RolloutManager
+    from rec_experiments.rollout.replay import NoReplay
+    from rec_experiments.runs.prepare import prepare
+
     exp = experiment(*SMALL, "algo=grpo")
     trainer = prepare(exp)
     model = trainer.model.double()
