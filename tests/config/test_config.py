@@ -65,7 +65,9 @@ def test_a_paper_setting_has_the_gpus_that_its_model_fits_on():
         assert sweeps.gpus_of(resolve(f"setting=paper/{setting}")) == gpus
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    "preset", [pytest.param(p, marks=[] if p in PAPER else pytest.mark.long) for p in PRESETS]
+)
 def test_every_preset_trains(preset, tmp_path):
     fewer = ["buffer.reuse=2"] if preset == "mix_ppg" else []  # groups of a batch of 4
     rows = trained(experiment(*SMALL, f"algo={preset}", *fewer), tmp_path)

@@ -111,6 +111,7 @@ def test_its_sweep_runs_and_its_figure_is_drawn(environment, tmp_path):
     assert (tmp_path / "figures" / "parity.csv").is_file()
 
 
+@pytest.mark.long
 def test_a_submitted_job_runs_the_copy_whatever_becomes_of_the_package(environment, tmp_path):
     script = f"""
 from rec_experiments import sweeps
