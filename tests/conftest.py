@@ -92,21 +92,21 @@ def turn_off() -> None:
 
 
 @functools.cache
-def chosen(*choices: str) -> DictConfig:
-    """By Hydra, which takes tenths of seconds."""
+def chosen(*choices: str, name: str = "config") -> DictConfig:
+    """By Hydra, which takes tenths of seconds. name: of the file in conf."""
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        return compose("config", list(choices))
+        return compose(name, list(choices))
 
 
 @functools.cache
-def composed(*overrides: str) -> DictConfig:
+def composed(*overrides: str, name: str = "config") -> DictConfig:
     """The choices by Hydra, the values of keys set in what it composes."""
     roots = {group.partition("/")[0] for group in choices_by_group()}
     values = [line for line in overrides if line.partition("=")[0] not in roots]
     if any(set(line.partition("=")[0]) & set("+~/@") or "'" in line for line in values):
-        return chosen(*overrides)
+        return chosen(*overrides, name=name)
     choices = [line for line in overrides if line not in values]
-    return OmegaConf.merge(chosen(*choices), OmegaConf.from_dotlist(values))
+    return OmegaConf.merge(chosen(*choices, name=name), OmegaConf.from_dotlist(values))
 
 
 def resolve(*overrides: str) -> dict:

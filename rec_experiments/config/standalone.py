@@ -6,6 +6,7 @@ from numbers import Integral
 from typing import NamedTuple
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 
 from rec_experiments import rng
@@ -36,6 +37,11 @@ def algorithm(preset: str, *overrides: str) -> "StandaloneAlgorithm":
             raise UserError(f"{override}: configures a run; this is only a loss")
     with composing():
         config = compose("algorithm", [f"algo={preset}", *overrides])
+    return of_configuration(config)
+
+
+def of_configuration(config: DictConfig) -> "StandaloneAlgorithm":
+    """The loss of a composed configuration. Raises UserError as `algorithm` does."""
     pieces = schema.build(config, Pieces)
     parts = pieces.algorithm()
     contract.check(parts)

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 
+import conftest
 import numpy as np
 import pytest
 import recent_references as recent
@@ -21,36 +22,20 @@ import torch
 import variant_references as variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
 
 from rec_experiments import rng
-from rec_experiments.algo import clips, contract, corrections, regularizers
+from rec_experiments.algo import clips, corrections, regularizers
 from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.surrogate import tokens
-from rec_experiments.config import schema
-from rec_experiments.config.composition import compose, composing
-from rec_experiments.config.experiment import Pieces
 from rec_experiments.config.schema import CONF
-from rec_experiments.config.standalone import StandaloneAlgorithm
+from rec_experiments.config.standalone import StandaloneAlgorithm, of_configuration
 from rec_experiments.errors import UserError
-
-
-@functools.cache
-def chosen(*choices: str) -> DictConfig:
-    """By Hydra, which takes tenths of seconds."""
-    with composing():
-        return compose("algorithm", list(choices))
 
 
 @functools.cache
 def composed(preset: str, *overrides: str) -> StandaloneAlgorithm:
     """As rec_experiments.algorithm has it; compositions that differ in values alone share one."""
-    values = [line for line in overrides if "." in line.partition("=")[0]]
-    choices = [line for line in overrides if line not in values]
-    config = OmegaConf.merge(chosen(f"algo={preset}", *choices), OmegaConf.from_dotlist(values))
-    pieces = schema.build(config, Pieces)
-    contract.check(pieces.algorithm())
-    return StandaloneAlgorithm(pieces.algorithm(), pieces.proximal)
+    return of_configuration(conftest.composed(f"algo={preset}", *overrides, name="algorithm"))
 
 
 STEP = 9  # gradient steps taken, where versions are 0 to 8
@@ -401,10 +386,11 @@ def cases(names) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("preset", "kind"), cases(OBJECTIVES))
 def test_preset(preset, kind):
     algorithm = composed(preset)
-    for seed, sizes in ((0, "mixed"), (1, "mixed"), (2, "one"), (3, "single")):
-        batch = drawn(seed, kind, sizes)
-        found, expected = worth(algorithm, batch), expected_gradient(preset, batch)
-        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+    for seed in range(4):
+        for sizes in SIZES:
+            batch = drawn(seed, kind, sizes)
+            found, expected = worth(algorithm, batch), expected_gradient(preset, batch)
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize(("choice", "kind"), cases(CHOICES))

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas
 from scipy.optimize import isotonic_regression
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
-from rec_experiments.analysis.results.aggregate import interval_of_mean
+from rec_experiments.analysis.results.aggregate import CONFIDENCE, interval_of_mean
 
 RATE, AGE = "optimizer.learning_rate", "sync"
 ON_POLICY = 0  # age
@@ -133,7 +133,7 @@ def pooled_factor(found: dict[tuple[str, int], Edge], age: int) -> float | None:
     left = edges - edges.mean(0) - edges.mean(1, keepdims=True) + edges.mean()
     freedom = (methods - 1) * (seeds - 1)
     error = math.sqrt(float((left**2).sum()) / freedom * 2 / seeds)
-    return 2.0 ** (float(student.ppf(0.975, freedom)) * error)
+    return 2.0 ** (float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error)
 
 
 def best_rate(table: pandas.DataFrame, arm: str) -> float:
