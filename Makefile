@@ -16,7 +16,7 @@ COMMA := ,
 SPACE := $(subst ,, )
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
-FAST := $(filter-out %/test_contract.py %/test_variants.py,$(wildcard tests/algo/test_*.py)) \
+FAST := tests/algo/test_field.py tests/algo/test_public_call.py \
 	tests/analysis/claims/test_decision.py tests/analysis/claims/test_verdict.py \
 	tests/analysis/results/test_aggregate.py tests/analysis/results/test_stability.py \
 	tests/datasets/verifiers/test_answers.py tests/datasets/verifiers/test_tool_call.py \
