@@ -52,7 +52,7 @@ $(SWEPT): $(STAMP)
 $(COMPUTED): $(STAMP)
 	$(BIN)/python -m rec_experiments figures $@
 
-figures: $(SWEPT) $(COMPUTED) ## make all figures in miniature; fig3, fig5, … make one (ARGS="seed=0")
+figures: $(SWEPT) $(COMPUTED) ## make all figures of the paper in miniature; fig3, fig5, … make one (ARGS="seed=0")
 
 claim-runs: $(STAMP) ## make the runs of the claims: ten seeds, two tasks, two learning rates; about seven hours
 	$(BIN)/python -m rec_experiments claims commands | while read -r command; do \
@@ -135,7 +135,7 @@ $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 	$(PYTHON) -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
 		--constraint constraints-peers.txt --editable '.[dev]' trl
-	@# Of verl its file of losses is read; what it asks for besides is a cluster's.
+	@# Only verl's file of losses is used; its other dependencies are for clusters.
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints-peers.txt --no-deps verl
 	@touch $@
 

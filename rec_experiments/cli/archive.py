@@ -1,5 +1,5 @@
-"""Writes the evaluations of finished runs into one compressed table, which every command that reads
-runs accepts as `runs=FILE`."""
+"""Writes the evaluations of finished runs into one compressed table, which `figures` and
+`claims` read as `runs=FILE`."""
 
 from argparse import Namespace
 from pathlib import Path

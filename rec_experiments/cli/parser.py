@@ -83,7 +83,8 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         page = re.sub(r"^  --(\w+) (\S+)", r"  \1=\2  ", super().format_help(), flags=re.MULTILINE)
-        return re.sub(r"--(\w+) (?=\S)", r"\1=", page)  # in the usage
+        usage, blank, rest = page.partition("\n\n")
+        return re.sub(r"--(\w+) (?=\S)", r"\1=", usage) + blank + rest
 
 
 def path(text: str) -> Path:

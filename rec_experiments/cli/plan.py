@@ -3,8 +3,9 @@ operations, and the time of a gradient step. The exit code is 2 if the run does 
 error names a layout that does. Nothing is downloaded, and no GPU is needed.
 
 The phases: start loads the models, and hold keeps them until the first step; sample draws
-responses, and push gives the sampler new weights; train is the passes of a gradient step, and step
-the optimizer's; save and resume write and read a checkpoint."""
+responses (draw, on a GPU that does nothing else), and push gives the sampler new weights; train is
+the passes of a gradient step, and step the optimizer's; save and resume write and read a
+checkpoint."""
 
 import functools
 import math

@@ -44,19 +44,25 @@ class OverlongPenalty(Piece):
 
 
 @dataclass(kw_only=True)
-class FlipNoise(Piece):
-    """Mirrors a random share of the rewards: r becomes low + high − r.
+class RewardRange(Piece):
+    """The rewards from low to high. Raises ValueError unless low ≤ high."""
 
-    Raises ValueError unless 0 ≤ share ≤ 1 and low ≤ high.
-    """
-
-    share: float = field(metadata=within(least=0, most=1))
     low: float
     high: float = field(metadata=within())
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range(self, "low", most=self.high)
+
+
+@dataclass(kw_only=True)
+class FlipNoise(RewardRange):
+    """Mirrors a random share of the rewards: r becomes low + high − r.
+
+    Raises ValueError unless 0 ≤ share ≤ 1.
+    """
+
+    share: float = field(metadata=within(least=0, most=1))
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         words = key.response, key.group | key.attempt << 32, key.batch
@@ -68,15 +74,8 @@ class FlipNoise(Piece):
 
 
 @dataclass(kw_only=True)
-class ClippedReward(Piece):
-    """Clips rewards to [low, high]. Raises ValueError unless low ≤ high."""
-
-    low: float
-    high: float = field(metadata=within())
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "low", most=self.high)
+class ClippedReward(RewardRange):
+    """Clips rewards to [low, high]."""
 
     def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
         return min(self.high, max(self.low, reward))

@@ -5,9 +5,9 @@ are left out: identities (the clipped share is a sawtooth because ρ is 1 after 
 on-policy every REC arm equals REINFORCE), and claims that no run can contradict (that a swapped
 reference helps, without an arm that keeps its reference).
 
-Where the text names no schedule, the claim is judged under sync_interval = 20, which every figure
-has. `second half − initial` detects every collapse, even that of a run which falls from its start
-and so has no peak to fall from.
+Where the text names no schedule, the claim is judged under `sync.interval=20`, which every figure
+of the first paper has. `second half − initial` detects every collapse, even that of a run which
+falls from its start and so has no peak to fall from.
 """
 
 from functools import partial

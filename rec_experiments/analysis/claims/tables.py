@@ -28,7 +28,7 @@ READING = (
     "lies within ±δ, even if it excludes 0; not lower: it lies above −δ), every premise holds, and "
     "the control agrees",
     "contradicted: the interval does so in the opposite direction (alike: it lies outside ±δ; not "
-    "lower: below −δ), or the control does. Of a control other than not lower only the sign "
+    "lower: below −δ), or the control does. For a control, only the sign "
     "counts. no difference above δ: the interval lies within ±δ",
     "premise not met: the claim says nothing about these runs. undecided: the interval is too "
     "wide; the number of seeds that would decide is a range, from the interval of the variance, "

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from rec_experiments.analysis.regime.ranges import ExpectedRange, load
+from rec_experiments.analysis.regime.ranges import Range, entries
 from rec_experiments.analysis.results.runs import Row, points
 
 ALARMS = Path(__file__).with_suffix(".yaml")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alarm(ExpectedRange):
+class Alarm(Range):
     """A range that runs leave before they collapse.
 
     last: the value at a step is the median of this many latest measurements, so one batch alone
@@ -37,7 +37,7 @@ class ActiveAlarm:
 
 def package_alarms() -> list[Alarm]:
     """Those of `alarms.yaml`."""
-    return load(ALARMS, Alarm)
+    return [Alarm(**entry) for entry in entries(ALARMS)]
 
 
 def values_of(rows: list[Row], alarm: Alarm) -> tuple[list[int], list[float]]:

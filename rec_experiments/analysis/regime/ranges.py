@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -15,17 +15,29 @@ REFERENCE_VALUES = Path(__file__).parents[1] / "published" / "regime.yaml"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExpectedRange:
+class Range:
     """name: in words. quantity: a key of metrics.jsonl without `train/`, or one of DERIVED. low,
-    high: ends of the range, null for none. lags: first and last, null for no last; null for all
-    lags. part: start, middle or end; null for the whole run. arms: configuration keys and the
-    values that an arm must have to be compared.
-    """
+    high: ends of the range, null for none."""
 
     name: str
     quantity: str
     low: float | None
     high: float | None
+
+    def place(self, value: float) -> str:
+        """Whether a value lies below, inside or above the range."""
+        if self.low is not None and value < self.low:
+            return "below"
+        return "above" if self.high is not None and value > self.high else "inside"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedRange(Range):
+    """The range of some arms and lags. lags: first and last, null for no last; null for all lags.
+    part: start, middle or end; null for the whole run. arms: configuration keys and the values that
+    an arm must have to be compared.
+    """
+
     lags: Lags | None
     part: str | None
     arms: dict[str, Any]
@@ -44,12 +56,6 @@ class ExpectedRange:
             return arm.mean(DERIVED[self.quantity])
         return arm.mean_of(self.quantity, self.lags, self.part)
 
-    def place(self, value: float) -> str:
-        """Whether a value lies below, inside or above the range."""
-        if self.low is not None and value < self.low:
-            return "below"
-        return "above" if self.high is not None and value > self.high else "inside"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published(ExpectedRange):
@@ -67,18 +73,12 @@ class Published(ExpectedRange):
 @functools.cache  # a report needs them for each figure
 def published_values() -> list[Published]:
     """Those that this package knows of."""
-    return load(REFERENCE_VALUES, Published)
-
-
-Kind = TypeVar("Kind", bound=ExpectedRange)
-
-
-def load(file: Path, kind: type[Kind]) -> list[Kind]:
-    """The entries of a YAML file of this package."""
-    entries = yaml.load(file.read_text(encoding="utf-8"), LOADER)
     return [
-        kind(
-            **{**entry, "lags": entry["lags"] and tuple(entry["lags"]), "arms": entry["arms"] or {}}
-        )
-        for entry in entries
+        Published(**{**entry, "lags": entry["lags"] and tuple(entry["lags"])})
+        for entry in entries(REFERENCE_VALUES)
     ]
+
+
+def entries(file: Path) -> list[dict[str, Any]]:
+    """Those of a YAML file of this package."""
+    return yaml.load(file.read_text(encoding="utf-8"), LOADER)

@@ -22,10 +22,7 @@ from rec_experiments.analysis.regime.alarms import (
 
 
 def alarm(last: int = 3, first: int | None = None, low=None, high=None) -> Alarm:
-    return Alarm(
-        name="x", quantity="q", low=low, high=high, lags=None, part=None, arms={}, last=last,
-        first=first, why="",
-    )  # fmt: skip
+    return Alarm(name="x", quantity="q", low=low, high=high, last=last, first=first, why="")
 
 
 def rows_of(values: list[float | None]) -> list[dict]:
