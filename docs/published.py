@@ -32,7 +32,7 @@ RATES = (
 )  # of the learning rates of sweep=presets, those at which GRPO learns fresh
 AGES = ("on_policy", "interval5", "interval20", "interval50", "offline")
 SEEDS = "seed=0,1,2"
-EQUAL = 0.02  # published ratios that are closer to 1 have no order
+EQUAL = 0.02  # ratios that are closer to 1 have no order
 NOT_RUN = "not run"
 MEASURES: dict[str, Callable[[Run], float]] = {
     "accuracy": lambda run: final(run.rows, "eval/accuracy"),
@@ -137,7 +137,8 @@ def same_order(theirs: list[float], here: list[float]) -> str:
         return NOT_RUN
     if not (max(theirs) < 1 - EQUAL or min(theirs) > 1 + EQUAL):
         return "no published order"
-    same = sum((each < 1) == (theirs[0] < 1) for each in here)
+        below = theirs[0] < 1
+    same = sum(each < 1 - EQUAL if below else each > 1 + EQUAL for each in here)
     return f"at {same} of {len(here)} rates"
 
 

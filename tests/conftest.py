@@ -24,11 +24,10 @@ from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig, OmegaConf
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
-from rec_experiments import files
+from rec_experiments import files, sweeps
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.cli import train
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
@@ -100,13 +99,8 @@ def chosen(*choices: str, name: str = "config") -> DictConfig:
 
 @functools.cache
 def composed(*overrides: str, name: str = "config") -> DictConfig:
-    """The choices by Hydra, the values of keys set in what it composes."""
-    roots = {group.partition("/")[0] for group in choices_by_group()}
-    values = [line for line in overrides if line.partition("=")[0] not in roots]
-    if any(set(line.partition("=")[0]) & set("+~/@") or "'" in line for line in values):
-        return chosen(*overrides, name=name)
-    choices = [line for line in overrides if line not in values]
-    return OmegaConf.merge(chosen(*choices, name=name), OmegaConf.from_dotlist(values))
+    """The choices by Hydra, the values of keys set in what it composes, as sweeps do."""
+    return sweeps.by_choices(lambda choices: chosen(*choices, name=name))([*overrides])
 
 
 def resolve(*overrides: str) -> dict:

@@ -91,7 +91,7 @@ def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
         return catalogue.draw(data, args.smooth), remarks(data)
     # A claim may need arms of other figures, which a choice of arms of this one does not name.
     cells = [each for each in args.overrides if not each.startswith("hydra.sweeper.only=")]
-    found = claims.about([name], data.scale, {}, args.runs, cells)
+    found = [] if data.swept else claims.about([name], data.scale, {}, args.runs, cells)
     drawing = catalogue.draw(data, args.smooth)
     measured = sections(arms_in(data))
     with_claims = replace(

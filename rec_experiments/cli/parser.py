@@ -97,7 +97,7 @@ def run_folders(text: str) -> list[Path]:
     for name in text.split(","):
         place = path(name)
         if not name or not (place.is_file() if place.name.endswith(ARCHIVE) else place.is_dir()):
-            raise ArgumentTypeError(f"{name}: no such folder")
+            raise ArgumentTypeError(f"{name}: no such folder or archive (NAME{ARCHIVE})")
     return [*map(path, text.split(","))]
 
 

@@ -5,6 +5,7 @@ from rec_experiments.sweeps.jobs import Figure as Figure
 from rec_experiments.sweeps.jobs import Job as Job
 from rec_experiments.sweeps.jobs import Panel as Panel
 from rec_experiments.sweeps.jobs import Sweep as Sweep
+from rec_experiments.sweeps.jobs import by_choices as by_choices
 from rec_experiments.sweeps.jobs import checked as checked
 from rec_experiments.sweeps.jobs import compose_jobs as compose_jobs
 from rec_experiments.sweeps.jobs import distinct as distinct
@@ -19,6 +20,7 @@ from rec_experiments.sweeps.jobs import points as points
 from rec_experiments.sweeps.jobs import single_value as single_value
 from rec_experiments.sweeps.jobs import summary as summary
 from rec_experiments.sweeps.jobs import sweep_of as sweep_of
+from rec_experiments.sweeps.jobs import swept as swept
 from rec_experiments.sweeps.state import ACTIVE as ACTIVE
 from rec_experiments.sweeps.state import State as State
 from rec_experiments.sweeps.state import survey as survey

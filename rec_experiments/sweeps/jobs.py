@@ -3,21 +3,23 @@
 The sweeper plugin launches these jobs; figures, claims and the report read their folders.
 """
 
+import copy
 import fnmatch
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments.config import schema
-from rec_experiments.config.composition import compose, composing
+from rec_experiments.config.composition import choices_by_group, compose, composing
 from rec_experiments.config.experiment import Experiment, check_seed
 from rec_experiments.config.identity import identity, run_path
 from rec_experiments.errors import UserError
@@ -35,8 +37,7 @@ class Sweep:
     """Arms × grid (conf/hydra/sweeper/arms.yaml).
 
     arms: legend label to overrides. grid: key to its values. only: patterns of the labels to run,
-    with * for any text. fixed: keys that the command line must not set, because the arms' labels
-    name their values.
+    with * for any text.
 
     Raises UserError for a value of the wrong shape and for a pattern that matches no arm.
     """
@@ -44,13 +45,11 @@ class Sweep:
     arms: dict[str, list[str]]
     grid: dict[str, list[Any]]
     only: list[str]
-    fixed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check("arms", self.arms, dict, "a mapping from labels to lists of overrides")
         _check("grid", self.grid, dict, "a mapping from keys to lists of values")
         _check("only", self.only, list, "a list of labels")
-        _check("fixed", self.fixed, list, "a list of keys")
         for name in ("arms", "grid"):
             for key, values in getattr(self, name).items():
                 _check(f"{name}.{key}", values, list, "a list")
@@ -114,16 +113,15 @@ class Figure(Sweep):
     def heading(self, point: "Point") -> str:
         """The title of a point's column, with the other keys that the command line sweeps."""
         value = point.lines[self.columns].partition("=")[2]
-        others = [key for key in point.swept if key not in (self.columns, *self.shown_by_map)]
+        others = [key for key in point.swept if not self.shows(key)]
         lines = [point.lines[key].partition("=") for key in others]
         named = [f"{key.rpartition('.')[2]} = {chosen}" for key, _, chosen in lines]
         return ", ".join([self.headings.get(value, value), *named])
 
-    @property
-    def shown_by_map(self) -> set[str]:
-        """The keys whose values a map shows side by side."""
-        keys = [self.map.get(place, []) for place in ("panels", "across", "down")]
-        return {key for each in keys for key in ([each] if isinstance(each, str) else each)}
+    def shows(self, key: str) -> bool:
+        """Whether the figure shows the values of a key side by side, as columns or in a map."""
+        keys = [self.columns, *(self.map.get(place, []) for place in ("panels", "across", "down"))]
+        return key in {key for each in keys for key in ([each] if isinstance(each, str) else each)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +181,8 @@ def load_figure(name: str, overrides: list[str] | None = None) -> Figure:
 def jobs(figure: Figure, overrides: list[str] | None = None) -> list[Job]:
     """Every job of the figure, composed and checked. Runs nothing.
 
-    A value in `overrides` replaces an axis of the grid, and takes precedence over an arm. Two
-    labels may share a run folder. Raises UserError for a wrong override.
+    A value in `overrides` replaces an axis of the grid. Two labels may share a run folder. Raises
+    UserError for a wrong override.
     """
     with composing(), keeping() as kept:
         return _composed(figure, expand(figure, overrides or []), kept)
@@ -194,6 +192,14 @@ def points(figure: Figure, overrides: list[str]) -> list[Point]:
     """The points of the figure, as `jobs` composes them."""
     with composing():
         return expand(figure, overrides)
+
+
+def swept(figure: Figure, overrides: list[str]) -> list[str]:
+    """The keys that the command line gives several values, besides the seed and those that the
+    figure shows side by side."""
+    parsed = [each for each in _parse(overrides) if not _shapes_sweep(each)]
+    keys = [each.get_key_element() for each in parsed if len(_lines(each)) > 1]
+    return [key for key in keys if key != "seed" and not figure.shows(key)]
 
 
 def single_value(line: str) -> dict[str, Any]:
@@ -218,10 +224,37 @@ def outline(figure: Figure, overrides: list[str]) -> tuple[list[Point], Job]:
 
 
 def _composed(figure: Figure, points: list[Point], kept: Keep) -> list[Job]:
+    fast = by_choices(lambda lines: compose("config", lines))
+
     def composed(lines: list[str]) -> Values:
-        return kept(lines, lambda: checked(compose("config", lines)))
+        return kept(lines, lambda: checked(fast(lines)))
 
     return compose_jobs(points, composed, figure.heading)
+
+
+def by_choices(compose: Callable[[list[str]], DictConfig]) -> Callable[[list[str]], DictConfig]:
+    """`compose` for the points of a grid, most of which differ in values only: Hydra, which takes
+    tenths of a second, composes each combination of choices once, and values are set in copies.
+
+    Overrides that set no existing key to a value are left to Hydra, with its errors.
+    """
+    once = functools.cache(lambda *lines: compose(list(lines)))
+    groups = {group.partition("/")[0] for group in choices_by_group()}
+
+    def composed(lines: list[str]) -> DictConfig:
+        parsed = {line: _parse([line])[0] for line in lines}
+        values = [o for o in parsed.values() if o.key_or_group.partition("/")[0] not in groups]
+        if any(each.type is not OverrideType.CHANGE or each.package for each in values):
+            return compose(lines)
+        config = copy.deepcopy(once(*(line for line in lines if parsed[line] not in values)))
+        try:
+            for each in values:
+                OmegaConf.update(config, each.key_or_group, each.value(), merge=True)
+        except OmegaConfBaseException:
+            return compose(lines)
+        return config
+
+    return composed
 
 
 def sweep_of(node: dict[str, Any]) -> Sweep:
@@ -289,12 +322,9 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
     """Arms × grid as overrides: the first axis is the outermost loop, the arms the innermost.
 
     An override with several values, as in seed=0,1, is an axis; any override replaces the axis of
-    its key. Raises UserError for an override of a fixed key.
+    its key. Raises UserError for an override of a key that an arm sets: its label would be untrue.
     """
     parsed = [override for override in _parse(overrides) if not _shapes_sweep(override)]
-    for override in parsed:
-        if override.key_or_group in sweep.fixed:
-            raise UserError(f"{override.input_line}: the arms of this sweep set it")
     typed = {override.get_key_element(): _lines(override) for override in parsed}
     grid = {
         key: [f"{key}={'null' if value is None else value}" for value in values]
@@ -305,12 +335,18 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
         label: {o.get_key_element(): str(o.input_line) for o in _parse(lines)}
         for label, lines in (sweep.chosen() or {"": []}).items()
     }
+    for override in parsed:
+        for label, arm in arms.items():
+            if override.get_key_element() in arm:
+                raise UserError(
+                    f"{override.input_line}: the arm {label} sets {override.get_key_element()}; "
+                    "choose arms with hydra.sweeper.only=[LABEL,…]"
+                )
     swept = tuple(key for key, lines in typed.items() if len(lines) > 1 and key != "seed")
     points = []
     for lines in itertools.product(*axes.values()):
         cell = dict(zip(axes, lines, strict=True))
-        wins = {key: cell[key] for key in typed}
-        points += [Point(label, {**cell, **arm, **wins}, swept) for label, arm in arms.items()]
+        points += [Point(label, {**cell, **arm}, swept) for label, arm in arms.items()]
     return points
 
 

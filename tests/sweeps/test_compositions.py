@@ -10,10 +10,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from conftest import resolve
+from conftest import chosen as composed_by_hydra
+from omegaconf import OmegaConf
 
 from rec_experiments import sweeps
 from rec_experiments.config import schema
+from rec_experiments.config.composition import composing
 from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
 from rec_experiments.sweeps import compositions
@@ -54,6 +56,11 @@ def all_jobs(name, overrides):
     return sweeps.jobs(sweeps.load_figure(name, overrides), overrides)
 
 
+def values_by_hydra(*overrides):
+    found = composed_by_hydra(*overrides)
+    return OmegaConf.to_container(found, resolve=True, enum_to_str=True)
+
+
 def covering(jobs):
     """Some of the jobs, which together have every override."""
     seen = set()
@@ -76,20 +83,62 @@ def test_jobs_equal_hydras_compositions(name, chosen, new_process, composed):
     jobs = all_jobs(name, chosen)
     assert jobs
     for job in covering(jobs):
-        assert json.dumps(job.config) == json.dumps(resolve(*job.overrides))  # in order
-        assert job.path == run_path(resolve(*job.overrides))
+        assert json.dumps(job.config) == json.dumps(values_by_hydra(*job.overrides))  # in order
+        assert job.path == run_path(values_by_hydra(*job.overrides))
     new_process()
     composed.clear()
     assert all_jobs(name, chosen) == jobs
     assert not composed
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["optimizer.learning_rate=1e-4", "seed=3"],
+        ["clip.low=null", "clip.high=2.0", "dataset.modulus=9"],
+        ["run_dir='a b'", "output_dir=${hydra:runtime.cwd}"],
+        ["model.warm_start={steps: 3}"],
+        ["++steps=7"],
+        ["~updates"],
+        ["+more=1"],
+    ],
+)
+def test_values_are_set_as_hydra_sets_them(values):
+    lines = ["algo=rec_oneside_nois", "sync=offline", *values]
+    with composing():
+        fast = sweeps.by_choices(lambda some: jobs_module.compose("config", some))(lines)
+        assert OmegaConf.to_container(fast) == OmegaConf.to_container(
+            jobs_module.compose("config", lines)
+        )
+
+
+@pytest.mark.parametrize("line", ["stepz=3", "clip.lower=3", "optimizer=3", "steps=[1"])
+def test_a_wrong_value_gets_hydras_answer(line):
+    answers = []
+    for compose in (jobs_module.compose, by_choices):
+        with pytest.raises(UserError) as caught, composing():
+            compose("config", ["algo=grpo", line])
+        answers.append(str(caught.value))
+    assert answers[0] == answers[1]
+
+
+def by_choices(name, lines):
+    return sweeps.by_choices(lambda some: jobs_module.compose(name, some))(lines)
+
+
+def test_points_that_differ_in_values_share_a_composition(composed):
+    rates = ",".join(f"{n}e-5" for n in range(1, 9))
+    jobs = all_jobs("fig5", [*FEW, f"optimizer.learning_rate={rates}"])
+    assert len({job.path for job in jobs}) == len(jobs) == 8 * 2 * 4
+    assert len([lines for lines in composed if "sync=offline" in lines]) == 4  # arms
+
+
 def test_figures_share_compositions(composed):
     for name in ("fig3", "fig9"):
         all_jobs(name, FEW)
     arms = [lines for lines in composed if "sync=offline" in lines]
-    assert len(arms) == 8  # of five arms each; both have REINFORCE and GRPO
-    assert len(composed) == 8 + 2  # and the figures
+    assert len(arms) == 7  # of five arms each: both have REINFORCE and GRPO, two differ in values
+    assert len(composed) == 7 + 2  # and the figures
 
 
 def test_digest_of_files_and_code(tmp_path, monkeypatch):

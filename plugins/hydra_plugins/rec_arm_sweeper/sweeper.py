@@ -53,7 +53,9 @@ class ArmSweeper(Sweeper):
 
         try:
             points = sweeps.expand(sweeps.sweep_of(self.node), arguments)
-            runs = sweeps.distinct(sweeps.compose_jobs(points, self._compose))
+            composed = sweeps.by_choices(self._compose)
+            jobs = sweeps.compose_jobs(points, lambda lines: sweeps.checked(composed(lines)))
+            runs = sweeps.distinct(jobs)
             states = sweeps.survey(runs.values())
             print(_found(states.values()), flush=True)
             track([job for path, job in runs.items() if states[path].name == "done"])
@@ -71,13 +73,11 @@ class ArmSweeper(Sweeper):
         except UserError as error:
             raise HydraException(str(error)) from error
 
-    def _compose(self, overrides: list[str]) -> dict[str, Any]:
-        from rec_experiments import sweeps
-
+    def _compose(self, overrides: list[str]) -> DictConfig:
         config = self.hydra_context.config_loader.load_sweep_config(self.config, overrides)
         with open_dict(config):
             del config["hydra"]
-        return sweeps.checked(config)
+        return config
 
     def _submit(self, waiting: list["sweeps.Job"]) -> None:
         """Submit the jobs, and print how to follow them."""

@@ -32,8 +32,9 @@ def settings(scale: str, overrides: list[str]) -> list[Setting]:
     which name a rate or a setting, on its seeds or those that an override names."""
     seeds = None if chooses_seeds(overrides) else claim_seeds(scale)
     rates = claim_rates(scale)
-    if not rates or {each.partition("=")[0] for each in overrides} & {RATE, "setting"}:
-        return [Setting(scale=scale, seeds=seeds)]
+    chosen = {each.partition("=")[0] for each in overrides}
+    if not rates or chosen & {RATE, "setting"}:
+        return [Setting(scale=scale, seeds=seeds, own=RATE not in chosen)]
     return [Setting(scale=scale, rate=rate, own=rate == rates[0], seeds=seeds) for rate in rates]
 
 
@@ -101,7 +102,7 @@ def about(
 def _lines(setting: Setting) -> list[str]:
     """The overrides of a setting at its scale."""
     seeds = [f"seed={','.join(map(str, setting.seeds))}"] if setting.seeds else []
-    rate = [] if setting.own else [f"{RATE}={setting.rate}"]
+    rate = [] if setting.own or setting.rate is None else [f"{RATE}={setting.rate}"]
     return seeds + rate
 
 

@@ -19,7 +19,8 @@ MISSING = (
 HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (
     "δ is the smallest effect that matters: a fifth of the on-policy gain of REINFORCE (GRPO for "
-    "arXiv 2505.22257) at the same scale and rate, mean over seeds. For a ratio (/) it is a factor",
+    "arXiv 2505.22257) at the same scale and rate, mean over seeds, and is treated as known. For a "
+    "ratio (/) it is a factor",
     "[95 %] is the t interval of the mean over seeds. Two arms are compared seed by seed; the mean "
     "of a ratio is geometric. A mean without an interval is the same for all seeds. The seeds of a "
     "scale share one supervised initial model, so intervals cover the order of the data and "

@@ -18,6 +18,7 @@ from rec_experiments.analysis.results import cells, edge_table, stability
 from rec_experiments.analysis.results.aggregate import interval_of_mean
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.errors import UserError
 
 Cell = tuple[Any, Any]  # values of the rows' and the columns' key
 Values = dict[Cell, float]
@@ -25,6 +26,7 @@ Values = dict[Cell, float]
 COLORS = "RdYlBu"
 EMPTY = "0.9"  # cells without runs
 CELL, NARROW = (0.5, 0.34), (0.25, 0.21)  # inches of a cell with and without a number
+LOWEST = 0.6  # inches of a panel
 MARGINS = (0.35, 0.3)  # inches around a panel
 OUTER = (0.7, 0.75)  # inches for the labels of the outer panels
 DARK = 0.75  # of the largest colour, from which on numbers are white
@@ -103,21 +105,16 @@ def draw_stability(data: FigureData) -> Drawing:
     kept = stability.kept(table, LEAST).set_index(["arm", stability.AGE, stability.RATE])
     edges = stability.edges(table)
     columns, rows = _axis(table, stability.RATE), _axis(table, stability.AGE)
+    if len(columns) < 2:
+        raise UserError(f"{data.name}: needs finished runs at two or more learning rates")
     norm = Normalize(-1.0, 1.0)
     figure, grid, bar = _grid(
         data, stability.RATE, stability.AGE, (len(arms), len(columns), len(rows)), NARROW
     )
     for axes, arm in zip(grid, arms, strict=False):
-        shares = {
-            (age, rate): float(kept.loc[(arm, age, rate), "kept"])
-            for age in rows
-            for rate in columns
-            if (arm, age, rate) in kept.index
-        }
-        _paint(
-            axes, {cell: v for cell, v in shares.items() if not math.isnan(v)}, rows, columns, norm
-        )
-        _hatch(axes, [cell for cell, v in shares.items() if math.isnan(v)], rows, columns)
+        of_arm = kept.loc[arm]
+        _paint(axes, of_arm["kept"].dropna().to_dict(), rows, columns, norm)
+        _hatch(axes, list(of_arm.index[~of_arm["learns"]]), rows, columns)
         _draw_edge(
             axes, {age: edges[arm, age] for age in rows if (arm, age) in edges}, rows, columns
         )
@@ -165,7 +162,7 @@ def _grid(
     of columns and rows in each; cell: width and height in inches."""
     panels, columns, rows = shape
     labels = OUTER[0] + (LETTER * max(map(len, data.arms)) if down == "arm" else 0.0)
-    width, height = cell[0] * columns + MARGINS[0], cell[1] * rows + MARGINS[1]
+    width, height = cell[0] * columns + MARGINS[0], max(LOWEST, cell[1] * rows) + MARGINS[1]
     fit = max(1, min(panels, int((WIDEST - labels) / width)))
     lines = -(-panels // fit)
     side_by_side = -(-panels // lines)

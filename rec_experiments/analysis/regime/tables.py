@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rec_experiments.analysis.regime.quantities import factor
-from rec_experiments.analysis.regime.ranges import ExpectedRange
+from rec_experiments.analysis.regime.ranges import ExpectedRange, Range
 from rec_experiments.analysis.regime.sections import Block, Cell, Comparison, Section
 from rec_experiments.analysis.results.formatting import text_table
 
@@ -29,12 +29,12 @@ def cell(value: Cell) -> str:
     return "–".join(map(number, value)) if isinstance(value, tuple) else number(value)
 
 
-def shown(expected: ExpectedRange, value: float) -> str:
+def shown(expected: Range, value: float) -> str:
     """A value of the quantity, in per cent if it is shown so."""
     return number(factor(expected.quantity) * value)
 
 
-def span(expected: ExpectedRange) -> str:
+def span(expected: Range) -> str:
     """The range, as in `at most 0.1` or `0.01 to 0.1`."""
     ends = (expected.low, expected.high)
     low, high = (None if end is None else shown(expected, end) for end in ends)

@@ -13,8 +13,8 @@ import csv
 import functools
 import io
 import lzma
+import math
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -42,13 +42,17 @@ def is_archive(path: Path) -> bool:
 
 def archived(places: Iterable[Path]) -> tuple[bytes, int]:
     """The finished runs in folders and in other archives as the content of an archive, and their
-    number. Of runs with the same name the first counts; damaged ones are reported on stderr.
+    number. Of runs with the same name the first counts. Copies with other numbers, and damaged
+    runs, are reported on stderr.
 
     Raises UserError for a file that is no archive.
     """
     runs: dict[str, Lines] = {}
     for place in places:
         found = _runs(place) if is_archive(place) else dict(_runs_in_folder(place))
+        for name in found.keys() & runs.keys():
+            if found[name] != runs[name]:
+                leave_out(f"{place / name}: an earlier copy has other numbers")
         runs = {**found, **runs}
     measured = {name for lines in runs.values() for line in lines for name in line if line[name]}
     metrics = [name for name in (*EVALUATED, *AVERAGED) if name in measured]
@@ -107,17 +111,24 @@ def _written(number: float | None) -> str:
     return "" if number is None else f"{number:.{DIGITS}g}"
 
 
-def read_archived(arm: str, column: str, seed: int, path: Path) -> Run:
-    """The run of an archive whose path is ARCHIVE/NAME; one that is not there has no rows.
+def read_archived(arm: str, column: str, seed: int, path: Path, steps: int) -> Run:
+    """The run of an archive whose path is ARCHIVE/NAME; one that is not there has no rows. steps:
+    of the finished run.
 
-    Raises UserError for a file that is no archive.
+    Raises UserError for a file that is no archive, and for a run that ends before its last step.
     """
     lines = _runs(path.parent).get(path.name, [])
-    releases = {int(line["release"]) if line["release"] else None for line in lines}
+    rows = [_row(line) for line in lines]
+    if rows and rows[-1]["step"] != steps:
+        raise UserError(f"{path}: it ends at step {rows[-1]['step']} of {steps}")
     return Run(
         arm=arm, column=column, seed=seed, path=path, state="done" if lines else "missing",
-        rows=[_row(line) for line in lines], releases=frozenset(releases),
+        rows=rows, releases=frozenset(map(_release, lines)),
     )  # fmt: skip
+
+
+def _release(line: dict[str, str]) -> int | None:
+    return int(line["release"]) if line["release"] else None
 
 
 def _row(line: dict[str, str]) -> Row:
@@ -136,6 +147,24 @@ def _read(file: Path, changed: int) -> dict[str, Lines]:
         reader = csv.DictReader(io.StringIO(lzma.decompress(file.read_bytes()).decode()))
         if list(reader.fieldnames or [])[: len(COLUMNS)] != COLUMNS:
             raise ValueError(f"its first columns are not {', '.join(COLUMNS)}")
-        return {name: list(lines) for name, lines in groupby(reader, lambda line: line["run"])}
+        runs: dict[str, Lines] = {}
+        for line in reader:
+            _check_line(line)
+            runs.setdefault(line["run"], []).append(line)
+        for name, lines in runs.items():
+            steps = [int(line["step"]) for line in lines]
+            if steps[0] != 0 or steps != sorted(set(steps)):
+                raise ValueError(f"{name}: its steps do not rise from 0")
+        return runs
     except (OSError, ValueError, lzma.LZMAError) as error:
         raise UserError(f"{file}: is no archive of runs ({first_line(error)})") from None
+
+
+def _check_line(line: dict[str, str]) -> None:
+    """Raises ValueError for a row that is no evaluation."""
+    if None in line or None in line.values():
+        raise ValueError(f"{line['run']}: a row has other columns than the head")
+    _release(line)
+    accuracy = _row(line).get(EVALUATION, math.nan)
+    if not 0 <= accuracy <= 1:
+        raise ValueError(f"{line['run']}: {EVALUATION} is {accuracy} at step {line['step']}")

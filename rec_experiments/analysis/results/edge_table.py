@@ -61,10 +61,17 @@ def _row(
         "seeds": len(edge.edges),
         "rate": 2.0**edge.mean,
         "interval": [2.0**end for end in edge.interval] if edge.interval else None,
-        "bound": "≥" if edge.above_grid else "≤" if edge.below_grid else "",
-        "of_base": stability.multiple(edge, base) if base else None,
+        "bound": edge.bound,
+        "of_base": _of_base(*stability.multiple(edge, base)) if base else None,
         "of_best_rate": 2.0**edge.mean / best if best else None,
     }
+
+
+def _of_base(
+    bound: str, mean: float, interval: tuple[float, float] | None
+) -> dict[str, Any] | None:
+    """None if nothing is known of it."""
+    return None if bound == "?" else {"bound": bound, "multiple": mean, "interval": interval}
 
 
 def text(found: dict[str, Any]) -> str:
@@ -86,7 +93,7 @@ def sentences(found: dict[str, Any]) -> list[str]:
     lines = [
         f"{found['runs']} runs, seeds {seeds}. Cells: the collapse rate, and in round brackets its "
         f"multiple of {BASE}'s at the same age, paired by seed; both with their 95 % t interval "
-        "over seeds. ≥ and ≤ mark cells where the edge of a seed is outside the grid."
+        "over seeds. ≥ and ≤ mark bounds, where the edge of a seed is outside the grid."
     ]
     if found["pooled_factors"]:
         factors = ", ".join(f"{f:.2f} (age {age})" for age, f in found["pooled_factors"].items())
@@ -124,8 +131,8 @@ def _cell(row: dict[str, Any] | None) -> str:
     if row["interval"]:
         text += _interval(row["interval"])
     if row["of_base"] and row["arm"] != BASE:
-        multiple, ends = row["of_base"]
-        text += f" ({_times(multiple)}×"
+        ends = row["of_base"]["interval"]
+        text += f" ({row['of_base']['bound']}{_times(row['of_base']['multiple'])}×"
         text += f" [{_times(ends[0])}, {_times(ends[1])}])" if ends else ")"
     return text
 

@@ -28,7 +28,7 @@ class FigureData:
     scale: a choice of conf/scale. claim_seeds: the seeds that claims are judged on at that scale,
     None if they take the figure's own. shown: the seeds that the figure draws. picture: kind of
     picture. map: as in sweeps.Figure. statistics: names of the evaluation statistics that get a
-    table.
+    table. swept: as sweeps.swept, keys whose values divide the columns further.
     """
 
     name: str
@@ -44,6 +44,7 @@ class FigureData:
     picture: str = "curves"
     map: Mapping[str, Any] = field(default_factory=dict)
     statistics: list[str] = field(default_factory=list)
+    swept: list[str] = field(default_factory=list)
 
     def select(self, arm: str, column: str) -> list[Run]:
         """The runs with rows of one arm and column."""
@@ -70,9 +71,11 @@ def collect(
     folders: where to look for run folders, instead of where the sweep writes them. overrides: as on
     the sweep's command line. for_claims: include the seeds that claims are judged on, unless the
     overrides choose seeds. A damaged run counts as missing and is reported on stderr. Raises NoRuns
-    if there is no run, UserError for a wrong override.
+    if there is no run, UserError for a wrong override, and for several values of a key for_claims.
     """
     figure, lines = figure_of(name, overrides, for_claims)
+    if for_claims and (keys := sweeps.swept(figure, lines)):
+        raise UserError(f"{', '.join(keys)}: claims are judged at one value of a key; give one")
     if not begun(figure, folders, lines)[0]:
         sweeps.outline(figure, lines)  # raises for a wrong override
         raise _no_runs(name, folders or [output_folder(overrides)], overrides)
@@ -92,6 +95,7 @@ def collect(
         picture=figure.picture,
         map=figure.map,
         statistics=figure.statistics,
+        swept=sweeps.swept(figure, lines),
     )
     if len(data.missing) == len(data.runs):
         searched = folders or sorted({run.path.parent for run in data.runs})
@@ -115,7 +119,7 @@ def _read(job: sweeps.Job, folders: list[Path] | None) -> Run:
 def _read_at(job: sweeps.Job, path: Path) -> Run:
     about = (job.label, job.heading, job.config["seed"], path)
     if archive.is_archive(path.parent):
-        return archive.read_archived(*about)
+        return archive.read_archived(*about, job.config["steps"])
     return read_or_leave_out(*about, job.config["steps"])
 
 

@@ -45,6 +45,11 @@ class Edge:
         return not self.above_grid and not self.below_grid
 
     @property
+    def bound(self) -> str:
+        """≥ or ≤ if the mean bounds the edge from below or above, else empty."""
+        return "≥" if self.above_grid else "≤" if self.below_grid else ""
+
+    @property
     def interval(self) -> tuple[float, float] | None:
         """None for a single seed, or if some seed's edge is outside the grid."""
         return interval_of_mean(list(self.edges.values())) if self.inside else None
@@ -108,16 +113,20 @@ def edges(table: pandas.DataFrame) -> dict[tuple[str, int], Edge]:
     return {cell: each for cell, each in cells.items() if each is not None}
 
 
-def multiple(one: Edge, other: Edge) -> tuple[float, tuple[float, float] | None]:
-    """one ÷ other, paired by seed: the geometric mean and its interval; None if an edge is outside
-    the grid, and then the mean is a bound."""
+def multiple(one: Edge, other: Edge) -> tuple[str, float, tuple[float, float] | None]:
+    """one ÷ other, paired by seed: ≥ or ≤ if it is a bound, ? if it is unknown, because both edges
+    are outside the grid; the geometric mean; and its interval, None for a bound."""
     seeds = sorted(set(one.edges) & set(other.edges))
     differences = [one.edges[seed] - other.edges[seed] for seed in seeds]
-    if not differences:
-        return math.nan, None
-    inside = one.inside and other.inside
-    ends = interval_of_mean(differences) if inside else None
-    return 2.0 ** float(np.mean(differences)), (2.0 ** ends[0], 2.0 ** ends[1]) if ends else None
+    bounds = {one.bound, {"≥": "≤", "≤": "≥", "": ""}[other.bound]} - {""}
+    if not differences or len(bounds) > 1:
+        return "?", math.nan, None
+    ends = None if bounds else interval_of_mean(differences)
+    return (
+        "".join(bounds),
+        2.0 ** float(np.mean(differences)),
+        (2.0 ** ends[0], 2.0 ** ends[1]) if ends else None,
+    )
 
 
 def pooled_factor(found: dict[tuple[str, int], Edge], age: int) -> float | None:
@@ -157,12 +166,13 @@ def age_survived(table: pandas.DataFrame, arm: str, rate: float) -> int | None:
 
 
 def kept(table: pandas.DataFrame, least: float) -> pandas.DataFrame:
-    """Per arm, AGE and RATE the mean gain, as a share of the same method's on-policy gain at the
-    same rate; NaN where that is below `least`."""
+    """Per arm, AGE and RATE the mean gain, and as `kept` its share of the same method's on-policy
+    gain at the same rate; NaN where that is not known or below `least`, `learns` False if below."""
     mean = table.groupby(["arm", AGE, RATE], sort=False)["gain"].mean().reset_index()
     fresh = mean[mean[AGE] == ON_POLICY].set_index(["arm", RATE])["gain"]
     base = mean.set_index(["arm", RATE]).index.map(fresh).to_numpy(dtype=float)
     mean["kept"] = np.where(base >= least, mean["gain"] / base, np.nan)
+    mean["learns"] = ~(base < least)
     return mean
 
 
@@ -210,13 +220,16 @@ def explained(table: pandas.DataFrame) -> dict[str, float]:
     `rate` alone, `rate × age`, `rate × √age` and the measured `drift` (E[(log ρ)²]).
 
     The share of the variance of the gain within methods that the best monotone curve explains, over
-    stale runs at rates from the best one on; at lower rates a higher rate is more learning.
+    stale runs at rates from the best one on; at lower rates a higher rate is more learning. Empty
+    if no run has a measured drift.
     """
     parts = []
     for (_, _), runs in table[table[AGE] > ON_POLICY].groupby(["arm", AGE]):
         best = runs.groupby(RATE)["gain"].mean().idxmax()
         parts.append(runs[runs[RATE] >= best])
     stale = pandas.concat(parts).dropna(subset=["drift"])
+    if stale.empty:
+        return {}
     quantities = {
         "rate": stale[RATE],
         "rate × age": stale[RATE] * stale[AGE],
@@ -229,7 +242,10 @@ def explained(table: pandas.DataFrame) -> dict[str, float]:
 def _monotone_r2(runs: pandas.DataFrame, values: pandas.Series) -> float:
     left = total = 0.0
     for _, of_arm in runs.assign(quantity=values).groupby("arm"):
-        gains = of_arm.sort_values("quantity")["gain"].to_numpy()
-        left += float(((gains - isotonic_regression(gains, increasing=False).x) ** 2).sum())
+        gains = of_arm["gain"]
+        ties = of_arm.groupby("quantity")["gain"].agg(["mean", "size"])  # one value per quantity
+        curve = isotonic_regression(ties["mean"], weights=ties["size"], increasing=False).x
+        fitted = of_arm["quantity"].map(dict(zip(ties.index, curve, strict=True)))
+        left += float(((gains - fitted) ** 2).sum())
         total += float(((gains - gains.mean()) ** 2).sum())
     return 1 - left / total if total else math.nan

@@ -12,7 +12,6 @@ import numpy as np
 from rec_experiments.analysis.regime.alarms import ActiveAlarm, Alarm, active_alarms
 from rec_experiments.analysis.results.runs import Row, points, read_run, run_folders
 from rec_experiments.analysis.results.statistics import seconds
-from rec_experiments.config.identity import flat
 from rec_experiments.config.labels import run_label, run_labels
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import Stamp, stamp
@@ -110,7 +109,7 @@ def view(folder: Path, alarms: list[Alarm]) -> View:
             rows=run.rows,
             seconds_a_step=speed,
             seconds_left=speed * (steps - run.last_step) if speed else None,
-            alarms=active_alarms(run.rows, [each for each in alarms if each.is_for(flat(config))]),
+            alarms=active_alarms(run.rows, alarms),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(

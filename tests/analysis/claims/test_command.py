@@ -49,7 +49,7 @@ def fig5(tmp_path, monkeypatch):
         figure = SimpleNamespace(
             title=name, caption="", scale="paper" if "scale=paper" in overrides else "mini",
             panels=[panel], grid={"seed": DRAWN}, picture="curves", statistics=[], columns="",
-            map={},
+            map={}, shows=lambda key: False,
         )  # fmt: skip
         if name != "fig5" or "scale=paper" in overrides or any("rate=" in o for o in overrides):
             return figure, [absent]
@@ -134,6 +134,12 @@ def test_every_miniature_is_judged_where_no_scale_is_named(monkeypatch, capsys):
     assert asked == [(title, ["seed=0,1"]) for title in titles]
 
 
+def test_a_figure_with_several_values_of_a_key_judges_no_claim(fig5, capsys):
+    run_command("figures", "fig5", f"out={fig5}", "optimizer.weight_decay=0,0.1")
+    assert "supported" not in capsys.readouterr().out
+    assert "Claims" not in (fig5 / "fig5.txt").read_text()
+
+
 def test_a_figures_files_hold_the_claims_that_it_judges(fig5, capsys):
     """On the seeds of claims; those that the figure draws have been seen."""
     run_command("figures", "fig5", f"out={fig5}")
@@ -158,6 +164,10 @@ def test_a_figures_files_hold_the_claims_that_it_judges(fig5, capsys):
         (["scale=tiny"], "scale=tiny: does not exist; allowed, separated by commas: lm, mini"),
         (["out=claims.txt"], "out=claims.txt: the name must end in .json or .md"),
         (["runs=/nowhere"], "runs=/nowhere: no such folder"),
+        (
+            ["optimizer.learning_rate=3e-5,1e-4"],
+            "learning_rate: claims are judged at one",
+        ),
         (["scale=mini", "out=/nowhere/claims.md"], "out=/nowhere/claims.md: cannot be written"),
     ],
 )

@@ -72,7 +72,7 @@ def test_rates_and_seeds_are_fixed_beforehand():
         assert list(first.seeds) == list(other.seeds) == list(range(10, 20))
         assert resolve(f"setting={scale}/gsm8k")["optimizer"]["learning_rate"] == first.rate
     [typed] = settings("mini", ["optimizer.learning_rate=6e-5", "seed=0,1"])
-    assert (typed.title, typed.seeds) == ("mini", None)
+    assert (typed.title, typed.seeds, typed.own) == ("mini", None, False)
     assert [each.title for each in settings("paper", [])] == ["paper"]
 
 

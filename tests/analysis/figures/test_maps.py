@@ -1,5 +1,6 @@
 """The pictures of maps: what is drawn in which cell, from fabricated runs."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,9 +66,39 @@ def test_stability_table_has_the_edges(stability):
     drawing = maps.draw_stability(stability)
     edges = {(row["arm"], row["age"]): row for row in drawing.statistics["edges"]}
     assert edges["REINFORCE", 19]["rate"] == pytest.approx(2e-5 * 2**0.5)
-    assert edges["GRPO", 19]["of_base"][0] == pytest.approx(2)
+    assert edges["GRPO", 19]["of_base"]["multiple"] == pytest.approx(2)
     assert edges["GRPO", 0]["bound"] == "≥"
     assert "2.8e-05 [2.8e-05, 2.8e-05]" in drawing.summary
+
+
+def interval_of(run):
+    return run.config["sync"]["interval"]
+
+
+def hatched(drawing):
+    return [patch for axes in drawing.figure.axes for patch in axes.patches if patch.get_hatch()]
+
+
+def test_only_what_is_known_not_to_learn_on_policy_is_hatched(stability):
+    """One row of cells: the panels still have room for their titles."""
+    stale = replace(stability, runs=[run for run in stability.runs if interval_of(run) == 20])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawing = maps.draw_stability(stale)
+        drawing.figure.canvas.draw()
+    assert not hatched(drawing)
+    fails = [
+        run_of("REINFORCE", rate, 1, seed, -0.1) if interval_of(run) == 1 else run
+        for run in stability.runs
+        for rate, seed in [(run.config["optimizer"]["learning_rate"], run.seed)]
+    ]
+    assert len(hatched(maps.draw_stability(replace(stability, runs=fails)))) == 16
+
+
+def test_stability_map_needs_two_rates(stability):
+    one = [run for run in stability.runs if run.config["optimizer"]["learning_rate"] == RATES[0]]
+    with pytest.raises(UserError, match="needs finished runs at two or more learning rates"):
+        maps.draw_stability(replace(stability, runs=one))
 
 
 def test_map_writes_the_mean_gain(stability):

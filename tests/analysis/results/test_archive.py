@@ -58,7 +58,7 @@ def test_archive_has_finished_runs_at_their_evaluations(folder):
 
 def test_archived_run_has_the_evaluations_and_means_of_its_folder(folder):
     file, _ = written(folder)
-    run = archive.read_archived("GRPO", "offline", 1, file / "run1")
+    run = archive.read_archived("GRPO", "offline", 1, file / "run1", 40)
     rows = rows_of("GRPO", 1)
     assert run.done
     assert run.releases == {12}
@@ -74,7 +74,7 @@ def test_archived_run_has_the_evaluations_and_means_of_its_folder(folder):
 
 def test_absent_run_is_missing(folder):
     file, _ = written(folder)
-    assert archive.read_archived("GRPO", "offline", 1, file / "run7").state == "missing"
+    assert archive.read_archived("GRPO", "offline", 1, file / "run7", 40).state == "missing"
 
 
 def test_archives_can_be_joined(folder):
@@ -95,9 +95,11 @@ def test_archive_has_a_column_for_each_metric_that_some_run_has(folder):
     mismatch = pandas.read_csv(joined).set_index(["run", "step"])["train/mismatch"]
     assert mismatch["run3", 20] == pytest.approx(0.01 * (11 + 20) / 2, rel=1e-3)
     assert mismatch["run1"].isna().all()
-    last = archive.read_archived("GRPO", "offline", 3, joined / "run3").rows[-1]
+    last = archive.read_archived("GRPO", "offline", 3, joined / "run3", 40).rows[-1]
     assert last["train/mismatch"] == pytest.approx(0.355, rel=1e-3)
-    assert "train/mismatch" not in archive.read_archived("GRPO", "", 1, joined / "run1").rows[-1]
+    assert (
+        "train/mismatch" not in archive.read_archived("GRPO", "", 1, joined / "run1", 40).rows[-1]
+    )
 
 
 def test_archive_is_the_same_bytes_each_time(folder):
@@ -111,6 +113,64 @@ def test_file_of_another_kind_is_refused(folder):
         with pytest.raises(UserError, match=r"other\.csv\.xz: is no archive of runs"):
             archive.archived([file])
         file.unlink()
+
+
+def changed(lines, number, column, value):
+    """The lines of an archive with one value replaced."""
+    cells = lines[number].split(",")
+    cells[lines[0].split(",").index(column)] = value
+    return [*lines[:number], ",".join(cells), *lines[number + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: changed(lines, 2, "eval/accuracy", "abc"), "could not convert string"),
+        (lambda lines: changed(lines, 2, "eval/accuracy", "nan"), "accuracy is nan at step 10"),
+        (lambda lines: changed(lines, 2, "eval/accuracy", ""), "accuracy is nan at step 10"),
+        (lambda lines: changed(lines, 2, "eval/accuracy", "7.5"), "accuracy is 7.5 at step 10"),
+        (lambda lines: changed(lines, 2, "step", "x"), "invalid literal"),
+        (lambda lines: changed(lines, 2, "release", "eleven"), "invalid literal"),
+        (lambda lines: [*lines[:2], lines[2] + ",1", *lines[3:]], "other columns than the head"),
+        (lambda lines: [*lines[:2], "run0", *lines[3:]], "other columns than the head"),
+        (lambda lines: [lines[0], *lines[2:]], "run0: its steps do not rise from 0"),
+        (lambda lines: [*lines, lines[5]], "run0: its steps do not rise from 0"),
+        (lambda lines: [lines[0], *lines[:0:-1]], "its steps do not rise from 0"),
+    ],
+)
+def test_damaged_archive_is_refused_in_one_line(folder, change, message):
+    file, _ = written(folder)
+    lines = lzma.decompress(file.read_bytes()).decode().splitlines()
+    file.write_bytes(lzma.compress("\n".join(change(lines)).encode()))
+    with pytest.raises(UserError, match=message) as caught:
+        archive.archived([file])
+    assert str(caught.value).startswith(f"{file}: is no archive of runs (")
+
+
+def test_order_of_rows_of_different_runs_does_not_matter(folder):
+    file, _ = written(folder)
+    head, *lines = lzma.decompress(file.read_bytes()).decode().splitlines()
+    by_step = sorted(lines, key=lambda line: int(line.split(",")[3]))
+    mixed = folder / f"mixed{ARCHIVE}"
+    mixed.write_bytes(lzma.compress("\n".join([head, *by_step]).encode()))
+    assert archive.archived([mixed])[0] == file.read_bytes()
+
+
+def test_archived_run_must_reach_its_last_step(folder):
+    file, _ = written(folder)
+    with pytest.raises(UserError, match="run1: it ends at step 40 of 150"):
+        archive.read_archived("GRPO", "", 1, file / "run1", 150)
+
+
+def test_copies_with_other_numbers_are_named(folder, capsys):
+    file, _ = written(folder)
+    lines = lzma.decompress(file.read_bytes()).decode().splitlines()
+    other = folder / f"other{ARCHIVE}"
+    other.write_bytes(
+        lzma.compress("\n".join(changed(lines, 2, "eval/accuracy", "0.9876")).encode())
+    )
+    assert archive.archived([file, other])[0] == file.read_bytes()
+    assert "run0: an earlier copy has other numbers" in capsys.readouterr().err
 
 
 def test_command_writes_an_archive(folder, capsys):

@@ -68,9 +68,26 @@ def test_multiple_is_paired_by_seed():
     base = [1.0, 1.5, 0.8, 1.2, 0.7]
     table = synthetic(lambda arm, age, seed: 1e-4 * base[seed] * (2 if arm == "GRPO" else 1))
     edges = stability.edges(table)
-    mean, interval = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
-    assert mean == pytest.approx(2)
+    bound, mean, interval = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
+    assert (bound, mean) == ("", pytest.approx(2))
     assert interval == pytest.approx((2, 2))
+
+
+@pytest.mark.parametrize(
+    ("edge", "base", "bound"),
+    [(1, 1e-4, "≥"), (1e-9, 1e-4, "≤"), (1e-4, 1, "≤"), (1e-4, 1e-9, "≥"), (1, 1e-9, "≥"),
+     (1, 1, "?"), (1e-9, 1e-9, "?")],
+)  # fmt: skip
+def test_multiple_of_edges_outside_the_grid_is_a_bound(edge, base, bound):
+    table = synthetic(lambda arm, age, seed: edge if arm == "GRPO" else base, ages=[19])
+    edges = stability.edges(table)
+    found, _, interval = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
+    assert (found, interval) == (bound, None)
+    data = SimpleNamespace(name="x", title="X", arms=["GRPO", "REINFORCE"])
+    text = edge_table.text(edge_table.summary(data, table))
+    row = next(line for line in text.splitlines() if line.startswith("GRPO"))
+    assert ("×" in row) == (bound != "?")
+    assert bound == "?" or f"({bound}" in row
 
 
 def test_pooled_factor_of_two_methods_is_that_of_their_paired_differences():
@@ -78,7 +95,7 @@ def test_pooled_factor_of_two_methods_is_that_of_their_paired_differences():
     arms = ("GRPO", "REINFORCE")
     table = synthetic(lambda arm, age, seed: 1e-4 * factors[arms.index(arm)][seed], ages=[19])
     edges = stability.edges(table)
-    middle, ends = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
+    _, middle, ends = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
     assert stability.pooled_factor(edges, 19) == pytest.approx(ends[1] / middle)
     assert stability.pooled_factor(edges, 4) is None
 
@@ -123,6 +140,21 @@ def test_rate_times_age_explains_a_gain_that_depends_on_it():
     assert explained["rate × age"] == pytest.approx(1)
     assert explained["rate × √age"] < 0.99
     assert explained["rate"] < explained["rate × √age"]
+
+
+def test_one_curve_cannot_explain_what_differs_at_one_rate():
+    """Ages share each rate, so the best curve is the mean at each rate, in any order of rows."""
+    table = synthetic(lambda arm, age, seed: 1e-9, seeds=[0], ages=[4, 19], arms=("GRPO",))
+    table["gain"] = -np.log2(table[stability.RATE]) + np.where(table[stability.AGE] == 4, 1.0, -1.0)
+    spread = np.var(np.arange(len(RATES)))
+    for rows in (table, table[::-1]):
+        found = stability.explained(rows)["rate"]
+        assert found == pytest.approx(spread / (spread + 1))
+
+
+def test_without_a_measured_drift_nothing_is_explained():
+    table = synthetic(lambda arm, age, seed: 1e-4).assign(drift=math.nan)
+    assert stability.explained(table) == {}
 
 
 def test_the_table_has_the_exponent_of_each_method():
