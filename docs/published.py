@@ -132,12 +132,12 @@ def bracketed(ends: tuple[float, float] | None) -> str:
 
 
 def same_order(theirs: list[float], here: list[float]) -> str:
-    """At how many rates our ratio lies on the same side of 1 as all published ones."""
+    """At how many rates our ratio differs from 1 to the same side as all published ones."""
     if not here:
         return NOT_RUN
     if not (max(theirs) < 1 - EQUAL or min(theirs) > 1 + EQUAL):
         return "no published order"
-        below = theirs[0] < 1
+    below = theirs[0] < 1
     same = sum(each < 1 - EQUAL if below else each > 1 + EQUAL for each in here)
     return f"at {same} of {len(here)} rates"
 

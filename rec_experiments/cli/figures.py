@@ -4,6 +4,8 @@ from argparse import Namespace
 from dataclasses import replace
 from math import inf
 
+from rich.console import Console
+
 from rec_experiments.analysis import claims
 from rec_experiments.analysis.claims import tables
 from rec_experiments.analysis.claims.decision import Outcome
@@ -64,7 +66,8 @@ def main(args: Namespace) -> None:
     without: dict[str, NoRuns] = {}
     for name in catalogue.usual() if args.name == "all" else [args.name]:
         try:
-            drawing, notes = make(name, args)
+            with Console(stderr=True).status(f"{name}: finding the runs"):
+                drawing, notes = make(name, args)
         except NoRuns as error:
             without[name] = error
             continue

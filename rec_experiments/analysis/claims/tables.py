@@ -33,7 +33,8 @@ READING = (
     "counts. no difference above δ: the interval lies within ±δ",
     "premise not met: the claim says nothing about these runs. undecided: the interval is too "
     "wide; the number of seeds that would decide is a range, from the interval of the variance, "
-    "or is not given. not run: runs are missing",
+    "or is not given. not run: runs are missing, or the claim is judged at "
+    "the first rate only",
     "The first of these decides: a failed premise, missing runs, an undecided premise, a "
     "contradicted control or primary endpoint, an undecided control, the primary endpoint. No "
     "verdict is corrected for the number of verdicts, many of which share runs",

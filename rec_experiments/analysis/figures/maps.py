@@ -170,7 +170,8 @@ def _grid(
     figure, place = page(size[0] + BAR, size[1], data.title, [])
     left, right = place.subfigures(1, 2, squeeze=False, width_ratios=(size[0], BAR))[0]
     left.supxlabel(NAMES.get(across, across), fontsize=8.5)
-    left.supylabel("" if down == "arm" else NAMES.get(down, down), fontsize=8.5)
+    label = "" if down == "arm" else NAMES.get(down, down)
+    left.supylabel(textwrap.fill(label, int((size[1] - MARGINS[1]) / LETTER)), fontsize=8.5)
     grid = left.subplots(lines, side_by_side, squeeze=False, sharex=True, sharey=True).flatten()
     for axes in grid[panels:]:
         axes.set_axis_off()
