@@ -364,6 +364,7 @@ def two_sweeps(tmp_path, monkeypatch):
 
     fake = SimpleNamespace(
         names=lambda: ["fig3", "fig4"],
+        swept=lambda figure, overrides: [],
         load_figure=lambda name, overrides: SimpleNamespace(
             title=name,
             caption="",
