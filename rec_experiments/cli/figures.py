@@ -30,6 +30,7 @@ from rec_experiments.cli.parser import (
 from rec_experiments.config.composition import meant
 from rec_experiments.errors import UserError
 from rec_experiments.files import writing
+from rec_experiments.sweeps import SetByArm
 
 OUT = "figures"
 
@@ -63,12 +64,12 @@ def main(args: Namespace) -> None:
     if args.overrides and args.name in COMPUTED:
         key = args.overrides[0].partition("=")[0]
         raise UserError(f"{key}: {args.name} is computed without runs; only out=FOLDER is allowed")
-    without: dict[str, NoRuns] = {}
+    without: dict[str, UserError] = {}
     for name in catalogue.usual() if args.name == "all" else [args.name]:
         try:
             with Console(stderr=True).status(f"{name}: finding the runs"):
                 drawing, notes = make(name, args)
-        except NoRuns as error:
+        except (NoRuns, SetByArm) as error:
             without[name] = error
             continue
         with writing(args.out):

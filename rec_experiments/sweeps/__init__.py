@@ -4,6 +4,7 @@ from rec_experiments.sweeps.jobs import STATISTICS as STATISTICS
 from rec_experiments.sweeps.jobs import Figure as Figure
 from rec_experiments.sweeps.jobs import Job as Job
 from rec_experiments.sweeps.jobs import Panel as Panel
+from rec_experiments.sweeps.jobs import SetByArm as SetByArm
 from rec_experiments.sweeps.jobs import Sweep as Sweep
 from rec_experiments.sweeps.jobs import by_choices as by_choices
 from rec_experiments.sweeps.jobs import checked as checked

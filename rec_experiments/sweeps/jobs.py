@@ -32,6 +32,10 @@ PICTURES = ("curves", "map", "stability")
 STATISTICS = ("lowest", "highest", "median", "mean")  # of a run's evaluations, for a table
 
 
+class SetByArm(UserError):
+    """The command line sets a key that an arm sets, whose label would be untrue."""
+
+
 @dataclass(kw_only=True, frozen=True, slots=True)
 class Sweep:
     """Arms × grid (conf/hydra/sweeper/arms.yaml).
@@ -244,7 +248,10 @@ def by_choices(compose: Callable[[list[str]], DictConfig]) -> Callable[[list[str
     def composed(lines: list[str]) -> DictConfig:
         parsed = {line: _parse([line])[0] for line in lines}
         values = [o for o in parsed.values() if o.key_or_group.partition("/")[0] not in groups]
-        if any(each.type is not OverrideType.CHANGE or each.package for each in values):
+        if any(
+            each.type is not OverrideType.CHANGE or each.package or isinstance(each.value(), dict)
+            for each in parsed.values()
+        ):
             return compose(lines)
         config = copy.deepcopy(once(*(line for line in lines if parsed[line] not in values)))
         try:
@@ -322,7 +329,7 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
     """Arms × grid as overrides: the first axis is the outermost loop, the arms the innermost.
 
     An override with several values, as in seed=0,1, is an axis; any override replaces the axis of
-    its key. Raises UserError for an override of a key that an arm sets: its label would be untrue.
+    its key. Raises SetByArm for an override of a key that an arm sets.
     """
     parsed = [override for override in _parse(overrides) if not _shapes_sweep(override)]
     typed = {override.get_key_element(): _lines(override) for override in parsed}
@@ -337,9 +344,9 @@ def expand(sweep: Sweep, overrides: list[str]) -> list[Point]:
     }
     for override in parsed:
         for label, arm in arms.items():
-            if override.get_key_element() in arm:
-                raise UserError(
-                    f"{override.input_line}: the arm {label} sets {override.get_key_element()}; "
+            if override.key_or_group in arm:
+                raise SetByArm(
+                    f"{override.input_line}: the arm {label} sets {override.key_or_group}; "
                     "choose arms with hydra.sweeper.only=[LABEL,…]"
                 )
     swept = tuple(key for key, lines in typed.items() if len(lines) > 1 and key != "seed")

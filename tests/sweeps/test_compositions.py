@@ -99,6 +99,7 @@ def test_jobs_equal_hydras_compositions(name, chosen, new_process, composed):
         ["run_dir='a b'", "output_dir=${hydra:runtime.cwd}"],
         ["model.warm_start={steps: 3}"],
         ["++steps=7"],
+        ["optimizer.learning_rate=5e-4", "optimizer={learning_rate: 1e-3}"],
         ["~updates"],
         ["+more=1"],
     ],

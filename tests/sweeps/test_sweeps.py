@@ -346,6 +346,7 @@ def test_arms_are_chosen_by_label():
             "scale=large: no such choice; allowed: lm, mini, mini_chain, paper, small",
         ),
         ("fig3", ["algo=opmd"], "algo=opmd: the arm REINFORCE sets algo; choose arms with"),
+        ("fig10", ["++optimizer.learning_rate=1e-3"], "sets optimizer.learning_rate; choose arms"),
         ("fig3", ["seed=-1"], "seed=-1: must be at least 0"),
         ("fig3", ["seed=0,many"], "seed=many: must be a whole number"),
         ("fig3", ["stepz=3"], "did you mean steps"),

@@ -21,6 +21,8 @@ from rec_experiments.analysis.results.figure_data import (
     claim_seeds,
     collect,
 )
+from rec_experiments.errors import UserError
+from rec_experiments.sweeps import SetByArm
 
 __all__ = ["CLAIMS", "RATE", "about", "commands", "judged", "read", "settings"]
 
@@ -43,15 +45,17 @@ def read(
     folders: list[Path] | None,
     overrides: list[str],
     progress: Callable[[str], object] = lambda name: None,
+    without: tuple[type[UserError], ...] = (NoRuns,),
 ) -> dict[str, FigureData]:
     """Those of the figures that have runs, with the seeds that claims are judged on. progress: is
-    called with the name of each figure before it is read."""
+    called with the name of each figure before it is read. without: the errors of figures that are
+    left out."""
     found = {}
     for name in names:
         progress(name)
         try:
             found[name] = collect(name, folders, overrides, for_claims=True)
-        except NoRuns:
+        except without:
             continue
     return found
 
@@ -94,8 +98,9 @@ def about(
     """
     chosen = [claim for claim in CLAIMS if claim.primary.figure in set(names)]
     setting = settings(scale, overrides)[0]
+    lines = [*_lines(setting), *overrides]
     missing = [name for name in _figures(chosen) if name not in data]
-    found = {**data, **read(missing, folders, [*_lines(setting), *overrides])}
+    found = {**data, **read(missing, folders, lines, without=(NoRuns, SetByArm))}
     return [judge(claim, found, setting) for claim in chosen]
 
 

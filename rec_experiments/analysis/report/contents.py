@@ -35,6 +35,7 @@ from rec_experiments.config.labels import methods, run_labels
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder, read_config
+from rec_experiments.sweeps import SetByArm
 from rec_experiments.tracking.trackers import schedule_name
 
 DPI = 130  # sharp on a phone, small in the page
@@ -140,11 +141,19 @@ def gather(
 
     folders: where to look for run folders, instead of where the sweeps write them. overrides: as on
     the sweep's command line. every_run: include runs that belong to no figure, and leave out
-    figures with too few runs. Runs that cannot be read are reported. Raises UserError for a wrong
-    override.
+    figures with too few runs or whose arms set a key of the overrides. Runs that cannot be read are
+    reported. Raises UserError for a wrong override.
     """
-    swept = [name for name in names if name not in COMPUTED]
-    counts = {name: begun(figure_of(name, overrides)[0], folders, overrides) for name in swept}
+    swept, counts = [], {}
+    for name in (name for name in names if name not in COMPUTED):
+        try:
+            counts[name] = begun(figure_of(name, overrides)[0], folders, overrides)
+        except SetByArm:
+            if not every_run:
+                raise
+            names = [each for each in names if each != name]
+        else:
+            swept.append(name)
     few = {
         name: f"{name} ({number} of {cells} cells)"
         for name, (number, cells) in counts.items()

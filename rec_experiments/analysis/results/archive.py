@@ -113,17 +113,20 @@ def _written(number: float | None) -> str:
 
 def read_archived(arm: str, column: str, seed: int, path: Path, steps: int) -> Run:
     """The run of an archive whose path is ARCHIVE/NAME; one that is not there has no rows. steps:
-    of the finished run.
+    of the finished run; one that ends before is reported on stderr and has no rows.
 
-    Raises UserError for a file that is no archive, and for a run that ends before its last step.
+    Raises UserError for a file that is no archive.
     """
     lines = _runs(path.parent).get(path.name, [])
     rows = [_row(line) for line in lines]
+    state, note = "done" if lines else "missing", ""
     if rows and rows[-1]["step"] != steps:
-        raise UserError(f"{path}: it ends at step {rows[-1]['step']} of {steps}")
+        note = f"{path}: it ends at step {rows[-1]['step']} of {steps}"
+        leave_out(note)
+        state, rows = "unreadable", []
     return Run(
-        arm=arm, column=column, seed=seed, path=path, state="done" if lines else "missing",
-        rows=rows, releases=frozenset(map(_release, lines)),
+        arm=arm, column=column, seed=seed, path=path, state=state, rows=rows, note=note,
+        releases=frozenset(map(_release, lines)),
     )  # fmt: skip
 
 
@@ -156,7 +159,7 @@ def _read(file: Path, changed: int) -> dict[str, Lines]:
             if steps[0] != 0 or steps != sorted(set(steps)):
                 raise ValueError(f"{name}: its steps do not rise from 0")
         return runs
-    except (OSError, ValueError, lzma.LZMAError) as error:
+    except (OSError, ValueError, csv.Error, lzma.LZMAError) as error:
         raise UserError(f"{file}: is no archive of runs ({first_line(error)})") from None
 
 

@@ -46,8 +46,9 @@ class Edge:
 
     @property
     def bound(self) -> str:
-        """≥ or ≤ if the mean bounds the edge from below or above, else empty."""
-        return "≥" if self.above_grid else "≤" if self.below_grid else ""
+        """≥ or ≤ if the mean bounds the edge from below or above, ? if it says nothing, because
+        seeds lie at both ends; empty for an edge within the grid."""
+        return _bound(bool(self.above_grid), bool(self.below_grid))
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -114,19 +115,22 @@ def edges(table: pandas.DataFrame) -> dict[tuple[str, int], Edge]:
 
 
 def multiple(one: Edge, other: Edge) -> tuple[str, float, tuple[float, float] | None]:
-    """one ÷ other, paired by seed: ≥ or ≤ if it is a bound, ? if it is unknown, because both edges
-    are outside the grid; the geometric mean; and its interval, None for a bound."""
+    """one ÷ other, paired by seed: the bound, as of an edge; the geometric mean; and its interval,
+    None for a bound."""
     seeds = sorted(set(one.edges) & set(other.edges))
     differences = [one.edges[seed] - other.edges[seed] for seed in seeds]
-    bounds = {one.bound, {"≥": "≤", "≤": "≥", "": ""}[other.bound]} - {""}
-    if not differences or len(bounds) > 1:
-        return "?", math.nan, None
-    ends = None if bounds else interval_of_mean(differences)
-    return (
-        "".join(bounds),
-        2.0 ** float(np.mean(differences)),
-        (2.0 ** ends[0], 2.0 ** ends[1]) if ends else None,
-    )
+    above = not (one.above_grid | other.below_grid).isdisjoint(seeds)
+    below = not (one.below_grid | other.above_grid).isdisjoint(seeds)
+    bound = _bound(above, below) if seeds else "?"
+    if bound == "?":
+        return bound, math.nan, None
+    ends = None if bound else interval_of_mean(differences)
+    mean = 2.0 ** float(np.mean(differences))
+    return bound, mean, (2.0 ** ends[0], 2.0 ** ends[1]) if ends else None
+
+
+def _bound(above: bool, below: bool) -> str:
+    return {(False, False): "", (True, False): "≥", (False, True): "≤"}.get((above, below), "?")
 
 
 def pooled_factor(found: dict[tuple[str, int], Edge], age: int) -> float | None:

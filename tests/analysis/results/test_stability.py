@@ -90,6 +90,17 @@ def test_multiple_of_edges_outside_the_grid_is_a_bound(edge, base, bound):
     assert bound == "?" or f"({bound}" in row
 
 
+def test_only_the_seeds_of_a_pair_bound_a_multiple():
+    """One seed of GRPO lies above the grid, another below; REINFORCE has other seeds."""
+    far = {0: 1.0, 1: 1e-9}
+    table = synthetic(lambda arm, age, seed: far.get(seed, 2e-4) if arm == "GRPO" else 1e-4)
+    paired = table[(table["arm"] == "GRPO") | (table["seed"] > 1)]
+    for rows, bound in ((table, "?"), (paired, "")):
+        edges = stability.edges(rows)
+        assert edges["GRPO", 19].bound == "?"
+        assert stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])[0] == bound
+
+
 def test_pooled_factor_of_two_methods_is_that_of_their_paired_differences():
     factors = [[0.9, 1.0, 1.2, 0.95, 1.1], [3.1, 2.9, 3.0, 2.7, 3.3]]
     arms = ("GRPO", "REINFORCE")
