@@ -67,7 +67,7 @@ def main(args: Namespace) -> None:
     without: dict[str, UserError] = {}
     for name in catalogue.usual() if args.name == "all" else [args.name]:
         try:
-            with Console(stderr=True).status(f"{name}: finding the runs"):
+            with Console(stderr=True).status(f"drawing {name}"):
                 drawing, notes = make(name, args)
         except (NoRuns, SetByArm) as error:
             without[name] = error
@@ -81,7 +81,8 @@ def main(args: Namespace) -> None:
         raise next(iter(without.values()))
     if without:
         raise UserError(
-            f"no run found for {', '.join(without)}; make the runs of a figure with: "
+            f"not drawn, without runs or with arms that set a key given here: "
+            f"{', '.join(without)}; make the runs of a figure with: "
             f"{PROGRAM} -m sweep=FIGURE"
         )
 

@@ -117,15 +117,15 @@ class Figure(Sweep):
     def heading(self, point: "Point") -> str:
         """The title of a point's column, with the other keys that the command line sweeps."""
         value = point.lines[self.columns].partition("=")[2]
-        others = [key for key in point.swept if not self.shows(key)]
-        lines = [point.lines[key].partition("=") for key in others]
+        lines = [point.lines[key].partition("=") for key in self.divided_by(point)]
         named = [f"{key.rpartition('.')[2]} = {chosen}" for key, _, chosen in lines]
         return ", ".join([self.headings.get(value, value), *named])
 
-    def shows(self, key: str) -> bool:
-        """Whether the figure shows the values of a key side by side, as columns or in a map."""
-        keys = [self.columns, *(self.map.get(place, []) for place in ("panels", "across", "down"))]
-        return key in {key for each in keys for key in ([each] if isinstance(each, str) else each)}
+    def divided_by(self, point: "Point") -> list[str]:
+        """The swept keys whose values are not shown side by side, as columns or in a map."""
+        places = [self.columns, *(self.map.get(name, []) for name in ("panels", "across", "down"))]
+        shown = {key for each in places for key in ([each] if isinstance(each, str) else each)}
+        return [key for key in point.swept if key not in shown]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,7 @@ def points(figure: Figure, overrides: list[str]) -> list[Point]:
 def swept(figure: Figure, overrides: list[str]) -> list[str]:
     """The keys that the command line gives several values, besides the seed and those that the
     figure shows side by side."""
-    parsed = [each for each in _parse(overrides) if not _shapes_sweep(each)]
-    keys = [each.get_key_element() for each in parsed if len(_lines(each)) > 1]
-    return [key for key in keys if key != "seed" and not figure.shows(key)]
+    return figure.divided_by(points(figure, overrides)[0])
 
 
 def single_value(line: str) -> dict[str, Any]:
@@ -243,10 +241,11 @@ def by_choices(compose: Callable[[list[str]], DictConfig]) -> Callable[[list[str
     Overrides that set no existing key to a value are left to Hydra, with its errors.
     """
     once = functools.cache(lambda *lines: compose(list(lines)))
+    parse = functools.cache(lambda line: _parse([line])[0])
     groups = {group.partition("/")[0] for group in choices_by_group()}
 
     def composed(lines: list[str]) -> DictConfig:
-        parsed = {line: _parse([line])[0] for line in lines}
+        parsed = {line: parse(line) for line in lines}
         values = [o for o in parsed.values() if o.key_or_group.partition("/")[0] not in groups]
         if any(
             each.type is not OverrideType.CHANGE or each.package or isinstance(each.value(), dict)

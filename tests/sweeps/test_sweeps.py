@@ -329,6 +329,18 @@ def test_a_swept_key_that_a_map_shows_is_no_column():
     assert {figure.heading(point) for point in points} == {"offline"}
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], []),
+        (["seed=0,1", "sync=offline,on_policy"], []),  # the columns
+        (["optimizer.learning_rate=1e-5,2e-5", "steps=3"], ["optimizer.learning_rate"]),
+    ],
+)
+def test_keys_that_divide_the_columns(overrides, expected):
+    assert sweeps.swept(sweeps.load_figure("fig3"), overrides) == expected
+
+
 def test_arms_are_chosen_by_label():
     assert len(lines([], only=["B*"])) == 4
     assert len(lines([], only=["A", "B (0.6, 2.0)"])) == 8

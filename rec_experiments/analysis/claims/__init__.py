@@ -107,7 +107,7 @@ def about(
 def _lines(setting: Setting) -> list[str]:
     """The overrides of a setting at its scale."""
     seeds = [f"seed={','.join(map(str, setting.seeds))}"] if setting.seeds else []
-    rate = [] if setting.own or setting.rate is None else [f"{RATE}={setting.rate}"]
+    rate = [f"{RATE}={setting.rate}"] if setting.rate and not setting.own else []
     return seeds + rate
 
 

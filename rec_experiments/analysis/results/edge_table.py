@@ -62,16 +62,9 @@ def _row(
         "rate": 2.0**edge.mean,
         "interval": [2.0**end for end in edge.interval] if edge.interval else None,
         "bound": edge.bound,
-        "of_base": _of_base(*stability.multiple(edge, base)) if base else None,
+        "of_base": stability.multiple(edge, base) if base else None,
         "of_best_rate": 2.0**edge.mean / best if best else None,
     }
-
-
-def _of_base(
-    bound: str, mean: float, interval: tuple[float, float] | None
-) -> dict[str, Any] | None:
-    """None if nothing is known of it."""
-    return None if bound == "?" else {"bound": bound, "multiple": mean, "interval": interval}
 
 
 def text(found: dict[str, Any]) -> str:
@@ -131,8 +124,8 @@ def _cell(row: dict[str, Any] | None) -> str:
     if row["interval"]:
         text += _interval(row["interval"])
     if row["of_base"] and row["arm"] != BASE:
-        ends = row["of_base"]["interval"]
-        text += f" ({row['of_base']['bound']}{_times(row['of_base']['multiple'])}×"
+        bound, multiple, ends = row["of_base"]
+        text += f" ({bound}{_times(multiple)}×"
         text += f" [{_times(ends[0])}, {_times(ends[1])}])" if ends else ")"
     return text
 

@@ -74,8 +74,9 @@ def collect(
     if there is no run, UserError for a wrong override, and for several values of a key for_claims.
     """
     figure, lines = figure_of(name, overrides, for_claims)
-    if for_claims and (keys := sweeps.swept(figure, lines)):
-        raise UserError(f"{', '.join(keys)}: claims are judged at one value of a key; give one")
+    swept = sweeps.swept(figure, lines)
+    if for_claims and swept:
+        raise UserError(f"{', '.join(swept)}: claims are judged at one value of a key; give one")
     if not begun(figure, folders, lines)[0]:
         sweeps.outline(figure, lines)  # raises for a wrong override
         raise _no_runs(name, folders or [output_folder(overrides)], overrides)
@@ -95,7 +96,7 @@ def collect(
         picture=figure.picture,
         map=figure.map,
         statistics=figure.statistics,
-        swept=sweeps.swept(figure, lines),
+        swept=swept,
     )
     if len(data.missing) == len(data.runs):
         searched = folders or sorted({run.path.parent for run in data.runs})

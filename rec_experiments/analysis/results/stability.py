@@ -114,23 +114,25 @@ def edges(table: pandas.DataFrame) -> dict[tuple[str, int], Edge]:
     return {cell: each for cell, each in cells.items() if each is not None}
 
 
-def multiple(one: Edge, other: Edge) -> tuple[str, float, tuple[float, float] | None]:
+def multiple(one: Edge, other: Edge) -> tuple[str, float, tuple[float, float] | None] | None:
     """one ÷ other, paired by seed: the bound, as of an edge; the geometric mean; and its interval,
-    None for a bound."""
+    None for a bound. None if nothing is known, as without a common seed."""
     seeds = sorted(set(one.edges) & set(other.edges))
     differences = [one.edges[seed] - other.edges[seed] for seed in seeds]
     above = not (one.above_grid | other.below_grid).isdisjoint(seeds)
     below = not (one.below_grid | other.above_grid).isdisjoint(seeds)
-    bound = _bound(above, below) if seeds else "?"
-    if bound == "?":
-        return bound, math.nan, None
+    if not seeds or (above and below):
+        return None
+    bound = _bound(above, below)
     ends = None if bound else interval_of_mean(differences)
     mean = 2.0 ** float(np.mean(differences))
     return bound, mean, (2.0 ** ends[0], 2.0 ** ends[1]) if ends else None
 
 
 def _bound(above: bool, below: bool) -> str:
-    return {(False, False): "", (True, False): "≥", (False, True): "≤"}.get((above, below), "?")
+    if above and below:
+        return "?"
+    return "≥" if above else "≤" if below else ""
 
 
 def pooled_factor(found: dict[tuple[str, int], Edge], age: int) -> float | None:
