@@ -19,6 +19,7 @@ import pytest
 import shapes
 import torch
 from hydra import compose, initialize_config_dir
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig, OmegaConf
@@ -221,6 +222,7 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
 def refused(arguments, monkeypatch, capfd, entry=train.main) -> str:
     """The one line on stderr of a command that must exit with 2."""
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
+    monkeypatch.setattr(Hydra, "get_mode", lambda *a, **k: None)  # composes a second time
     GlobalHydra.instance().clear()
     with pytest.raises(SystemExit) as stopped:
         entry()
