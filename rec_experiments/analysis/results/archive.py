@@ -51,7 +51,7 @@ def archived(places: Iterable[Path]) -> tuple[bytes, int]:
     for place in places:
         found = _runs(place) if is_archive(place) else dict(_runs_in_folder(place))
         for name in found.keys() & runs.keys():
-            if found[name] != runs[name]:
+            if _numbers(found[name]) != _numbers(runs[name]):
                 leave_out(f"{place / name}: an earlier copy has other numbers")
         runs = {**found, **runs}
     measured = {name for lines in runs.values() for line in lines for name in line if line[name]}
@@ -65,6 +65,12 @@ def archived(places: Iterable[Path]) -> tuple[bytes, int]:
         writer.writerows(runs[name])
     content = lzma.compress(text.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME)
     return content, len(runs)
+
+
+def _numbers(lines: Lines) -> list[dict[str, str]]:
+    """Steps and metrics. Those without a value are left out: an archive may lack their columns."""
+    of_run = COLUMNS[:3]
+    return [{key: line[key] for key in line if line[key] and key not in of_run} for line in lines]
 
 
 def _runs_in_folder(folder: Path) -> Iterator[tuple[str, Lines]]:

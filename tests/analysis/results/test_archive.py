@@ -175,6 +175,13 @@ def test_copies_with_other_numbers_are_named(folder, capsys):
     assert "run0: an earlier copy has other numbers" in capsys.readouterr().err
 
 
+def test_copies_with_the_same_numbers_are_not(folder, capsys):
+    """An archive has no columns for the metrics that none of its runs has; a folder's rows do."""
+    file, _ = written(folder)
+    assert archive.archived([file, folder])[0] == file.read_bytes()
+    assert capsys.readouterr().err == ""
+
+
 def test_command_writes_an_archive(folder, capsys):
     file = folder / f"out{ARCHIVE}"
     call_command("archive", f"runs={folder}", f"out={file}")
