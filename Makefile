@@ -34,8 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 		f"Python 3.11 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python")'
 	@echo "creating $(VENV) with about 2 GB of packages, which takes minutes"
 	$(PYTHON) -m venv $(VENV)
-	@# Bytecode of 18,000 files would take longer than the rest; Python writes what it imports.
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 install: $(STAMP) ## create .venv with the pinned versions
