@@ -222,7 +222,7 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
 def refused(arguments, monkeypatch, capfd, entry=train.main) -> str:
     """The one line on stderr of a command that must exit with 2."""
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
-    monkeypatch.setattr(Hydra, "get_mode", lambda *a, **k: None)  # composes a second time
+    monkeypatch.setattr(Hydra, "get_mode", lambda *a, **k: None)  # else Hydra composes twice
     GlobalHydra.instance().clear()
     with pytest.raises(SystemExit) as stopped:
         entry()

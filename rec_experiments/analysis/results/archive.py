@@ -69,8 +69,10 @@ def archived(places: Iterable[Path]) -> tuple[bytes, int]:
 
 def _numbers(lines: Lines) -> list[dict[str, str]]:
     """Steps and metrics. Those without a value are left out: an archive may lack their columns."""
-    of_run = COLUMNS[:3]
-    return [{key: line[key] for key in line if line[key] and key not in of_run} for line in lines]
+    return [
+        {key: line[key] for key in line if line[key] and (key == "step" or key not in COLUMNS)}
+        for line in lines
+    ]
 
 
 def _runs_in_folder(folder: Path) -> Iterator[tuple[str, Lines]]:
