@@ -655,10 +655,12 @@ def test_a_mistake_is_told_before_anything_starts(multirun, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_local_launcher_needs_a_process(multirun):
-    done = multirun("seed=0", "hydra.launcher.jobs=0")
+@pytest.mark.parametrize("jobs", ["0", "two"])
+def test_the_local_launcher_needs_a_process(multirun, jobs):
+    done = multirun("seed=0", f"hydra.launcher.jobs={jobs}")
     assert done.returncode == 2
-    assert done.stderr.strip() == "error: hydra.launcher.jobs=0: must be at least 1"
+    wrong = f"hydra.launcher.jobs={jobs}"
+    assert done.stderr.strip() == f"error: {wrong}: must be an integer, at least 1"
 
 
 def test_list_prints_each_run_once_and_its_resources(capsys, monkeypatch, tmp_path):

@@ -59,8 +59,8 @@ class LocalLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        if self.jobs < 1:
-            raise HydraException(f"hydra.launcher.jobs={self.jobs}: must be at least 1")
+        if not isinstance(self.jobs, int) or self.jobs < 1:
+            raise HydraException(f"hydra.launcher.jobs={self.jobs}: must be an integer, at least 1")
         self.task = task_function
 
     def launch(

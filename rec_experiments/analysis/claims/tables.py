@@ -26,11 +26,12 @@ READING = (
     "scale share one supervised initial model, so intervals cover the order of the data and "
     "sampling, not the initial model",
     "supported: the interval excludes 0 and extends beyond δ in the claimed direction (alike: it "
-    "lies within ±δ, even if it excludes 0; not lower: it lies above −δ), every premise holds, and "
-    "the control agrees",
+    "lies within ±δ, even if it excludes 0; not lower: it lies above −δ, even if below 0), every "
+    "premise holds, and the control agrees",
     "contradicted: the interval does so in the opposite direction (alike: it lies outside ±δ; not "
     "lower: below −δ), or the control does. For a control only the sign counts, except where not "
-    "lower is expected. no difference above δ: the interval lies within ±δ",
+    "lower is expected. no difference above δ: the interval lies within ±δ. More seeds can "
+    "therefore turn an effect that is established but smaller than δ into no difference above δ",
     "premise not met: the claim says nothing about these runs. undecided: the interval is too "
     "wide; the number of seeds that would decide is a range, from the interval of the variance, "
     "or is not given. not run: runs are missing, or the claim is judged at the first rate only",

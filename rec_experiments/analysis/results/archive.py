@@ -119,17 +119,19 @@ def _written(number: float | None) -> str:
     return "" if number is None else f"{number:.{DIGITS}g}"
 
 
-def read_archived(arm: str, column: str, seed: int, path: Path, steps: int) -> Run:
-    """The run of an archive whose path is ARCHIVE/NAME; one that is not there has no rows. steps:
-    of the finished run; one that ends before is reported on stderr and has no rows.
+def read_archived(arm: str, column: str, seed: int, path: Path, steps: int, eval_every: int) -> Run:
+    """The run of an archive whose path is ARCHIVE/NAME; one that is not there has no rows. steps,
+    eval_every: of the finished run; one without all its evaluations is reported on stderr and has
+    no rows.
 
     Raises UserError for a file that is no archive.
     """
     lines = _runs(path.parent).get(path.name, [])
     rows = [_row(line) for line in lines]
     state, note = "done" if lines else "missing", ""
-    if rows and rows[-1]["step"] != steps:
-        note = f"{path}: it ends at step {rows[-1]['step']} of {steps}"
+    absent = {*range(0, steps, eval_every), steps} - {row["step"] for row in rows}
+    if rows and absent:
+        note = f"{path}: it has no evaluation at step {min(absent)}"
         leave_out(note)
         state, rows = "unreadable", []
     return Run(

@@ -120,7 +120,7 @@ def _read(job: sweeps.Job, folders: list[Path] | None) -> Run:
 def _read_at(job: sweeps.Job, path: Path) -> Run:
     about = (job.label, job.heading, job.config["seed"], path)
     if archive.is_archive(path.parent):
-        return archive.read_archived(*about, job.config["steps"])
+        return archive.read_archived(*about, job.config["steps"], job.config["eval_every"])
     return read_or_leave_out(*about, job.config["steps"])
 
 

@@ -103,14 +103,15 @@ def area_under_curve(rows: list[Row], metric: str) -> float:
 
 
 def area_under_middle_third(rows: list[Row], metric: str) -> float:
-    """The area under the second third of the run's steps, ends included, as a mean."""
+    """The area under the points in the second third of the run's steps, ends included, as a mean.
+    It begins and ends with such a point: the curve is not interpolated to the ends of the third."""
     last_step = rows[-1]["step"] if rows else 0
     middle = [row for row in rows if last_step <= 3 * row["step"] <= 2 * last_step]
     return area_under_curve(middle, metric)
 
 
 def second_half(rows: list[Row], metric: str) -> float:
-    """The area under the second half of the run's steps, as a mean."""
+    """The area under the points in the second half of the run's steps, as a mean."""
     last_step = rows[-1]["step"] if rows else 0
     return area_under_curve([row for row in rows if 2 * row["step"] >= last_step], metric)
 
@@ -153,11 +154,14 @@ AREA_UNDER_CURVE = Statistic(
     area_under_curve,
 )
 SECOND_HALF = Statistic(
-    "second half", "area under the second half of the steps divided by its length", second_half
+    "second half",
+    "area under the points in the second half of the steps divided by its length",
+    second_half,
 )
 SECOND_HALF_MINUS_INITIAL = Statistic(
     "second half − initial",
-    "area under the second half of the steps divided by its length, minus the first point",
+    "area under the points in the second half of the steps divided by its length, minus the first "
+    "point",
     difference(second_half, initial),
 )
 FINAL_MINUS_INITIAL = Statistic(
@@ -168,7 +172,8 @@ FINAL_MINUS_BEST = Statistic(
 )
 FINAL_MINUS_MIDDLE_THIRD = Statistic(
     "final − area under the middle third",
-    f"{LAST_POINTS}, minus the area under the middle third of the steps divided by its length",
+    f"{LAST_POINTS}, minus the area under the points in the middle third of the steps divided by "
+    "its length",
     difference(final, area_under_middle_third),
 )
 MAXIMUM_DRAWDOWN = Statistic(

@@ -58,7 +58,7 @@ def test_archive_has_finished_runs_at_their_evaluations(folder):
 
 def test_archived_run_has_the_evaluations_and_means_of_its_folder(folder):
     file, _ = written(folder)
-    run = archive.read_archived("GRPO", "offline", 1, file / "run1", 40)
+    run = archive.read_archived("GRPO", "offline", 1, file / "run1", 40, 10)
     rows = rows_of("GRPO", 1)
     assert run.done
     assert run.releases == {12}
@@ -74,7 +74,7 @@ def test_archived_run_has_the_evaluations_and_means_of_its_folder(folder):
 
 def test_absent_run_is_missing(folder):
     file, _ = written(folder)
-    assert archive.read_archived("GRPO", "offline", 1, file / "run7", 40).state == "missing"
+    assert archive.read_archived("GRPO", "offline", 1, file / "run7", 40, 10).state == "missing"
 
 
 def test_archives_can_be_joined(folder):
@@ -95,11 +95,10 @@ def test_archive_has_a_column_for_each_metric_that_some_run_has(folder):
     mismatch = pandas.read_csv(joined).set_index(["run", "step"])["train/mismatch"]
     assert mismatch["run3", 20] == pytest.approx(0.01 * (11 + 20) / 2, rel=1e-3)
     assert mismatch["run1"].isna().all()
-    last = archive.read_archived("GRPO", "offline", 3, joined / "run3", 40).rows[-1]
+    last = archive.read_archived("GRPO", "offline", 3, joined / "run3", 40, 10).rows[-1]
     assert last["train/mismatch"] == pytest.approx(0.355, rel=1e-3)
-    assert (
-        "train/mismatch" not in archive.read_archived("GRPO", "", 1, joined / "run1", 40).rows[-1]
-    )
+    last = archive.read_archived("GRPO", "", 1, joined / "run1", 40, 10).rows[-1]
+    assert "train/mismatch" not in last
 
 
 def test_archive_is_the_same_bytes_each_time(folder):
@@ -157,11 +156,12 @@ def test_order_of_rows_of_different_runs_does_not_matter(folder):
     assert archive.archived([mixed])[0] == file.read_bytes()
 
 
-def test_archived_run_must_reach_its_last_step(folder, capsys):
+@pytest.mark.parametrize(("steps", "eval_every", "absent"), [(150, 10, 50), (40, 4, 4)])
+def test_archived_run_must_have_all_evaluations(folder, capsys, steps, eval_every, absent):
     file, _ = written(folder)
-    run = archive.read_archived("GRPO", "", 1, file / "run1", 150)
+    run = archive.read_archived("GRPO", "", 1, file / "run1", steps, eval_every)
     assert (run.state, run.rows) == ("unreadable", [])
-    assert "run1: it ends at step 40 of 150" in capsys.readouterr().err
+    assert f"run1: it has no evaluation at step {absent}" in capsys.readouterr().err
 
 
 def test_copies_with_other_numbers_are_named(folder, capsys):
