@@ -30,6 +30,10 @@ RATES = (
     1.2e-4,
     4.8e-4,
 )  # of the learning rates of sweep=presets, those at which GRPO learns fresh
+# The grid of sweep=stability and two lower rates, which REINFORCE needs on the oldest data.
+LAW_RATES = (
+    "optimizer.learning_rate=3.75e-6,7.5e-6,1.5e-5,3e-5,6e-5,1.2e-4,2.4e-4,4.8e-4,9.6e-4,1.92e-3"
+)
 AGES = ("on_policy", "interval5", "interval20", "interval50", "offline")
 SEEDS = "seed=0,1,2"
 EQUAL = 0.02  # ratios that are closer to 1 have no order
@@ -42,7 +46,8 @@ Values = dict[tuple[str, float, int], dict[int, float]]  # method, rate and age:
 
 
 def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
-    """The whole page."""
+    """The whole page. Of two copies of a run, that of the stability map counts."""
+    runs = sorted(runs, key=lambda path: "stability" not in path.name)
     pairs = [each["here"] or [] for of in tables for each in of["ratios"]]
     methods = sorted({f"'{each.rsplit(' ', 1)[0]}'" for pair in pairs for each in pair})
     data = collect(
@@ -57,7 +62,7 @@ def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
     )
     found = {measure: values(data, of) for measure, of in MEASURES.items()}
     sections = [line for each in tables for line in section(each, found[each["measure"]])]
-    law = exponents(collect("stability", runs, [SEEDS]))
+    law = exponents(collect("stability", runs, [SEEDS, LAW_RATES]))
     return (
         (HERE / "published.template")
         .read_text()
