@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 import rec_experiments
+from rec_experiments import sweeps
 from rec_experiments.analysis.results import stability
 from rec_experiments.analysis.results.aggregate import interval_of_mean
 from rec_experiments.analysis.results.cells import oldest_age, table
@@ -30,10 +31,7 @@ RATES = (
     1.2e-4,
     4.8e-4,
 )  # of the learning rates of sweep=presets, those at which GRPO learns fresh
-# The grid of sweep=stability and two lower rates, which REINFORCE needs on the oldest data.
-LAW_RATES = (
-    "optimizer.learning_rate=3.75e-6,7.5e-6,1.5e-5,3e-5,6e-5,1.2e-4,2.4e-4,4.8e-4,9.6e-4,1.92e-3"
-)
+LOWER_RATES = (3.75e-6, 7.5e-6)  # below the grid of sweep=stability, for REINFORCE on old data
 AGES = ("on_policy", "interval5", "interval20", "interval50", "offline")
 SEEDS = "seed=0,1,2"
 EQUAL = 0.02  # ratios that are closer to 1 have no order
@@ -62,7 +60,9 @@ def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
     )
     found = {measure: values(data, of) for measure, of in MEASURES.items()}
     sections = [line for each in tables for line in section(each, found[each["measure"]])]
-    law = exponents(collect("stability", runs, [SEEDS, LAW_RATES]))
+    grid = sweeps.load_figure("stability", []).grid[stability.RATE]
+    rates = ",".join(map(str, [*LOWER_RATES, *grid]))
+    law = exponents(collect("stability", runs, [SEEDS, f"{stability.RATE}={rates}"]))
     return (
         (HERE / "published.template")
         .read_text()
