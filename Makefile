@@ -173,7 +173,7 @@ golden: $(STAMP) ## rewrite the configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
 
 pages: $(STAMP) ## write the generated pages of docs/
-	$(BIN)/python -m rec_experiments.analysis.metrics > docs/metrics.md
+	$(BIN)/python -m rec_experiments.tracking.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
 	$(BIN)/python docs/published.py $(ARCHIVES)
 	$(BIN)/python -m rec_experiments claims runs=$(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) out=docs/claims.md

@@ -18,21 +18,18 @@ from rec_experiments.algo import words
 from rec_experiments.config.experiment import Experiment, Pieces
 from rec_experiments.errors import printable
 from rec_experiments.files import write_atomic
+from rec_experiments.tracking.metrics import label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, Any]
 
-# Panels of the plot: metric, title, logarithmic or not.
-PANELS = (
-    ("eval/accuracy", "evaluation accuracy", False),
-    ("train/reward", "training reward", False),
-    ("train/kl", "KL to the reference (nats/token)", True),
-    ("train/clip_fraction", "clipped share of tokens", False),
-    ("train/staleness", "staleness (gradient steps)", False),
-    ("train/entropy", "entropy (nats/token)", False),
-)
+PANELS = (  # of the plot
+    "eval/accuracy", "train/reward", "train/kl",
+    "train/clip_fraction", "train/staleness", "train/entropy",
+)  # fmt: skip
+LOGARITHMIC = ("train/kl",)
 BARS = "▁▂▃▄▅▆▇█"
 TITLE_WIDTH = 110  # characters per line
 
@@ -73,9 +70,9 @@ def policies(experiment: Experiment) -> list[str]:
     return [*labelled("proximal", proximal), *labelled("reference", reference)]
 
 
-def labelled(label: str, text: str) -> list[str]:
+def labelled(name: str, text: str) -> list[str]:
     """One labelled line, or none for an empty text."""
-    return [f"{label:<12}{text}"] if text else []
+    return [f"{name:<12}{text}"] if text else []
 
 
 def say(console: Console, line: str) -> None:
@@ -163,15 +160,10 @@ class Reporter:
         return f"{duration(seconds)} left"
 
 
-# Rows of the final table: metric and title.
-SUMMARISED = (
-    ("eval/accuracy", "evaluation accuracy"),
-    ("train/reward", "training reward"),
-    ("train/entropy", "entropy (nats/token)"),
-    ("train/response_length", "response length (tokens)"),
-    ("train/clip_fraction", "clipped share of tokens"),
-    ("train/kl", "KL to the reference"),
-)
+SUMMARISED = (  # rows of the final table
+    "eval/accuracy", "train/reward", "train/entropy", "train/response_length",
+    "train/clip_fraction", "train/kl",
+)  # fmt: skip
 
 
 def summarise(
@@ -191,20 +183,20 @@ def summarise(
         columns["on-policy"] = (on_policy, -1)
     for column in ("", *columns):
         table.add_column(column, justify="left" if not column else "right")
-    for key, label in SUMMARISED:
+    for key in SUMMARISED:
         if any(key in row for row in rows):
-            table.add_row(label, *(_value(source, key, at) for source, at in columns.values()))
+            table.add_row(label(key), *(_value(source, key, at) for source, at in columns.values()))
     console.print(table)
     curve = sparkline([row["eval/accuracy"] for row in evaluated])
     console.print(f"accuracy  {curve}  0 to 1 over {evaluated[-1]['step']} steps", highlight=False)
     for line in accuracy_changes(rows, on_policy):
         say(console, line)
-    for label, name in (
+    for what, name in (
         ("curves", "curves.png"),
         ("numbers", "metrics.jsonl"),
         ("texts", "samples.jsonl"),
     ):
-        say(console, f"{label:<8}  {folder / name}")
+        say(console, f"{what:<8}  {folder / name}")
     command = "python -m rec_experiments"
     say(console, f"next      {command} report makes a page of all runs; {command} --help")
 
@@ -249,16 +241,16 @@ def curves(rows: list[Row], title: str) -> "Figure":
     figure.subplots_adjust(0.06, 0.08, 0.99, 0.88, wspace=0.27, hspace=0.4)
     figure.suptitle(textwrap.fill(title, TITLE_WIDTH), parse_math=False, fontsize="large")
     grid = figure.subplots(2, 3).flat
-    measured = [panel for panel in PANELS if any(panel[0] in row for row in rows)]
-    for axes, (key, label, logarithmic) in zip(grid, measured, strict=False):
+    measured = [key for key in PANELS if any(key in row for row in rows)]
+    for axes, key in zip(grid, measured, strict=False):
         points = [(row["step"], row[key]) for row in rows if key in row]
         axes.plot(*zip(*points, strict=True), color="#0072B2", linewidth=1.5)
         axes.set_xlabel("gradient steps")
-        axes.set_title(label, y=1, fontsize="medium")  # a given y avoids a slow search
+        axes.set_title(label(key), y=1, fontsize="medium")  # a given y avoids a slow search
         axes.grid(alpha=0.3)
         if key in ("eval/accuracy", "train/reward"):
             axes.set_ylim(-0.02, 1.02)
-        if logarithmic and any(value > 0 for _, value in points):
+        if key in LOGARITHMIC and any(value > 0 for _, value in points):
             axes.set_yscale("log")
     for axes in figure.axes[len(measured) :]:
         axes.set_axis_off()

@@ -25,6 +25,7 @@ from rec_experiments.config.identity import identity, run_path
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.compositions import Keep, Values, keeping
+from rec_experiments.tracking import metrics
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 # What a figure may show of its runs.
@@ -291,7 +292,10 @@ def figure_of(name: str, node: dict[str, Any]) -> Figure:
         scale=node["scale"],
         columns=node["columns"],
         headings=node["headings"],
-        panels=[Panel(metric, **node["axes"][metric]) for metric in node["panels"]],
+        panels=[
+            Panel(metric, **{"label": metrics.label(metric), **node["axes"][metric]})
+            for metric in node["panels"]
+        ],
         picture=node["picture"],
         map=node["map"],
         statistics=node["statistics"],

@@ -20,6 +20,7 @@ from rec_experiments.runs.display import (
     shortened,
     summarise,
 )
+from rec_experiments.tracking.metrics import label
 
 STEPS = 100
 
@@ -28,8 +29,8 @@ def rows(scale: float) -> list[dict]:
     """A run whose metrics are of the size `scale`; accuracy and reward stay in [0, 1]."""
     return [
         {"step": step}
-        | {key: scale * (1 + step / STEPS) for key, _, _ in PANELS[2:]}
-        | {key: step / STEPS for key, _, _ in PANELS[:2]}
+        | dict.fromkeys(PANELS[2:], scale * (1 + step / STEPS))
+        | dict.fromkeys(PANELS[:2], step / STEPS)
         for step in range(STEPS + 1)
     ]
 
@@ -48,11 +49,11 @@ def test_the_panels_do_not_overlap_and_stay_inside(scale):
 
 def test_the_curves_are_the_rows():
     without_kl = [{k: v for k, v in row.items() if k != "train/kl"} for row in rows(1.0)]
-    measured = [(key, label) for key, label, _ in PANELS if key != "train/kl"]
+    measured = [key for key in PANELS if key != "train/kl"]
     *axes, empty = curves(without_kl, "").axes
-    assert [each.get_title() for each in axes] == [label for _, label in measured]
+    assert [each.get_title() for each in axes] == [label(key) for key in measured]
     assert not empty.axison
-    panels = dict(zip([key for key, _ in measured], axes, strict=True))
+    panels = dict(zip(measured, axes, strict=True))
     [line] = panels["train/entropy"].get_lines()
     assert line.get_xydata().tolist() == [[step, 1.0 + step / STEPS] for step in range(STEPS + 1)]
     kl = curves(rows(1.0), "").axes[2]

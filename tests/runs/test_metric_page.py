@@ -6,11 +6,11 @@ import pytest
 import yaml
 from conftest import SMALL, run
 
-from rec_experiments.analysis import metrics
+from rec_experiments.tracking import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
-HINT = "describe new metrics in rec_experiments/analysis/metrics.yaml"
+HINT = "describe new metrics in rec_experiments/tracking/metrics.yaml"
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
 OF_SEVERAL_UPDATES = {"time/proximal", "train/alpha"}
 IN_FLIGHT = {
@@ -22,13 +22,13 @@ IN_FLIGHT = {
 def test_every_entry_is_whole():
     for metrics_of_topic in yaml.safe_load(metrics.FILE.read_text()).values():
         for key, entry in metrics_of_topic.items():
-            assert list(entry) == ["meaning", "unit", "expected"], key
+            assert list(entry) == ["title", "meaning", "unit", "expected"], key
             assert all(isinstance(text, str) for text in entry.values()), key
 
 
 def test_the_page_is_the_catalogue():
     assert (DOCS / "metrics.md").read_text() == metrics.page(), (
-        "python -m rec_experiments.analysis.metrics > docs/metrics.md writes it anew"
+        "python -m rec_experiments.tracking.metrics > docs/metrics.md writes it anew"
     )
 
 

@@ -16,11 +16,11 @@ from urllib.parse import quote
 import numpy as np
 
 from rec_experiments.analysis.figures.style import SOLID, looks
-from rec_experiments.analysis.metrics import catalogue
 from rec_experiments.analysis.report.columns import TOTALS, Column
 from rec_experiments.analysis.report.contents import Contents, FigurePart, RunPart
 from rec_experiments.analysis.results.aggregate import CONFIDENCE, t_factor
 from rec_experiments.config.identity import flat, identity
+from rec_experiments.tracking.metrics import catalogue
 
 LEVEL = 4  # of compression: 6 makes a page 1 % smaller in twice the time
 LINE_WIDTH = 1.6  # unit of the figures' dashes
