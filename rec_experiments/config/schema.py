@@ -62,7 +62,6 @@ from rec_experiments.tracking.trackers import NoTracking, Wandb
 from rec_experiments.training import policies
 from rec_experiments.training.optimizers import AdamW, AdamW8bit
 from rec_experiments.training.protocol import Optimizer
-from rec_experiments.training.sfpo import SlowFast
 from rec_experiments.training.updates import Updates
 from rec_experiments.types import Dataset, Piece
 
@@ -169,7 +168,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "moving_average": policies.MovingAverage,
     },
     "reference": {"reference": policies.Reference, "staged": policies.StagedReference},
-    "updates": {"updates": Updates, "slow_fast": SlowFast},
+    "updates": {"updates": Updates},
     "buffer": {"fresh": replay.NoReplay, "replay": replay.Replay},
     "reward": {
         "as_verified": reward.AsVerified,

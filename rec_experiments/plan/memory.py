@@ -32,7 +32,6 @@ from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import compute_dtype, frozen_roles
 from rec_experiments.training.gradient import begin_gradient
 from rec_experiments.training.optimizers import AdamW8bit
-from rec_experiments.training.sfpo import SlowFast
 
 LAYERS = (3, 4)  # of the models that are measured; FSDP holds less with fewer
 
@@ -143,13 +142,11 @@ def training_memory(
     held_whole = changed if ranks == 1 and not overlaps else 0
     slots = 2 * weights if overlaps else 0  # shared memory for the process that samples
     copy = weights if recomputes(experiment) and not overlaps else 0
-    start = step_part if isinstance(experiment.updates, SlowFast) else 0  # what a batch met
     adds = {
         gradient: pass_memory(experiment, shape, prompt_tokens, gradient)
         for gradient in ([True, False] if recomputes(experiment) else [True])
     }
 
-    held_here += start * (ranks > 1)
     resident = part * (1 + frozen) + moments + held_here + copy
     whole = held + max(0, frozen - 1) * part + (held if frozen else 0)
     whole = max(whole, held + frozen * part + copy) if ranks > 1 else held * (1 + frozen)
@@ -162,10 +159,10 @@ def training_memory(
         twice = config.tie_word_embeddings  # a tied embedding is in the state under both names
         restored = resident + step_part + part * moved + 2 * held_here
         restored += (2 + twice) * largest
-    host = waiting + slots + held_whole + start * (ranks == 1)
+    host = waiting + slots + held_whole
     # Overlap's weights that are sampled from are whole on every rank, but for adapters.
     behavior = weights if overlaps and not adapter else step_part
-    state = step_part + moments + part * moved + behavior + start
+    state = step_part + moments + part * moved + behavior
     saving = state if experiment.async_checkpoints else 0
     found = {
         "start": Use(whole if ranks > 1 else whole + copy, waiting + max(weights, slots)),

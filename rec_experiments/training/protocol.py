@@ -1,4 +1,4 @@
-"""Interfaces of the trainer: its optimizer, a hook around its updates, and where it writes."""
+"""Interfaces of the trainer: its optimizer, and where it writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rec_experiments.errors import UserError
-from rec_experiments.types import StepIndex
 
 if TYPE_CHECKING:
     import torch
@@ -31,29 +30,6 @@ class Optimizer(Protocol):
 
     def describe(self) -> str:
         """A one-line description."""
-
-
-class UpdateHook(Protocol):
-    """Changes weights between gradient steps, or the order of updates, during one run.
-
-    Without a hook the order of updates is fixed by `Updates`, and only the optimizer changes
-    weights. `sfpo` has the one hook of this package.
-    """
-
-    def index_of(self, update: int) -> StepIndex:
-        """As `Updates.index_of`, given the updates so far."""
-
-    def before_update(self, index: StepIndex, model: nn.Module) -> Row:
-        """May change the weights. Returns values for the row of this update."""
-
-    def after_update(self, index: StepIndex, row: Row) -> None:
-        """`row` holds the metrics of this update."""
-
-    def state(self) -> State:
-        """What a resumed run needs: plain values, and under "start" weights by name (no copies)."""
-
-    def restore(self, state: State) -> None:
-        """The inverse of `state`."""
 
 
 class RunStore(Protocol):

@@ -17,7 +17,7 @@ from rec_experiments.rollout import packed
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
-from rec_experiments.training.protocol import State, UpdateHook, foreign
+from rec_experiments.training.protocol import State, foreign
 from rec_experiments.types import Rollouts
 
 
@@ -28,7 +28,6 @@ class TrainingState:
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
     policies: Policies
-    hook: UpdateHook | None
     rollouts: RolloutManager
     world: World
 
@@ -40,19 +39,17 @@ class TrainingState:
         on every rank.
         """
         assert self.rollouts.behavior is not None
-        optimizer, hook = self.optimizer.state_dict(), self.hook.state() if self.hook else {}
+        optimizer = self.optimizer.state_dict()
         return {
             "step": step,
             "weights": {
                 "model": state_of(self.model),
                 "optimizer": optimizer["state"],
                 "policies": self.policies.state(),
-                "hook": hook.pop("start", {}),
                 "behavior": self.rollouts.behavior.weights,
                 "earlier": {n: each.weights for n, each in self.rollouts.earlier.items()},
             },
             "param_groups": optimizer["param_groups"],
-            "hook": hook,
             "rollouts": self.rollouts.state(),
             "batch": packed.pack(batch) if batch else None,
         }
@@ -73,8 +70,6 @@ class TrainingState:
         }
         restore(self.optimizer, {"state": moments, "param_groups": state["param_groups"]})
         self.policies.restore({role: split(rows) for role, rows in weights["policies"].items()})
-        if self.hook:
-            self.hook.restore({**state["hook"], "start": split(weights["hook"])})
         earlier = {n: split(rows) for n, rows in weights.get("earlier", {}).items()}
         self.rollouts.restore(state["rollouts"], split(weights["behavior"]), earlier, base)
         return state["step"], packed.unpack(state["batch"]) if state["batch"] else None

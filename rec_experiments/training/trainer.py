@@ -53,13 +53,10 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.torch_optimizer = self.optimizer.build(self.model)
-        self.hook = self.updates.hook()
-        self.index_of = (self.hook or self.updates).index_of
         self.state = TrainingState(
             model=self.model,
             optimizer=self.torch_optimizer,
             policies=self.policies,
-            hook=self.hook,
             rollouts=self.rollouts,
             world=self.world,
         )
@@ -92,12 +89,12 @@ class Trainer:
         saved = step
         with store.writing() as finish_written:
             while step < self.steps and not any(self.world.gather(stop())):
-                index = self.index_of(step)
+                index = self.updates.index_of(step)
                 if batch is None:
                     batch = self.begin_batch(self.rollouts.get_batch(index.batch), index)
                 row = self.update(batch, index)
                 step += 1
-                if self.index_of(step).batch != index.batch:
+                if self.updates.index_of(step).batch != index.batch:
                     batch = None
                 if step % self.eval_every == 0 or step == self.steps:
                     row |= self.evaluate(store, step)
@@ -153,7 +150,6 @@ class Trainer:
 
     def update(self, batch: Rollouts, index: StepIndex) -> Row:
         """One gradient step on one mini-batch of a batch. Returns its row of metrics."""
-        from_hook = self.hook.before_update(index, self.model) if self.hook else {}
         kl = measures_kl(self.kl_every, index.step)
         lag = self.weight_lag(batch) if kl else {}
         started = time.perf_counter()
@@ -185,10 +181,7 @@ class Trainer:
             row["train/weight_step"] = relative_distance(self.model, before, self.world)
         self.policies.after_update(self.model)
         row |= throughput_metrics(batch, rollouts, index, time.perf_counter() - started)
-        row |= lag | from_hook
-        if self.hook:
-            self.hook.after_update(index, row)
-        return row
+        return row | lag
 
     def weight_lag(self, batch: Rollouts) -> Row:
         """Distance from the weights that drew the batch, relative to their norm. Empty if several

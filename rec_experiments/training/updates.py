@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from rec_experiments import rng
-from rec_experiments.training.protocol import UpdateHook
 from rec_experiments.types import Piece, StepIndex, within
 
 
@@ -41,10 +40,6 @@ class Updates(Piece):
             groups * n // self.mini_batches for n in (index.mini_batch, index.mini_batch + 1)
         )
         return sorted(order[start:end])
-
-    def hook(self) -> UpdateHook | None:
-        """A new hook for one run, if this rule needs one."""
-        return None
 
     def describe(self) -> str:
         if self.per_batch == 1:

@@ -199,7 +199,6 @@ OBJECTIVES = {
     "sppo": against(r.sppo),
     "decoupled_ppo": lambda x, p: r.decoupled_ppo(p, x.behavior, x.proximal, x.standard, x.mask),
     "ppo_ewma": lambda x, p: r.ppo_ewma(p, x.behavior, x.proximal, x.standard, x.mask),
-    "sfpo": against(r.ppo_clip),
     "a3po": lambda x, p: r.decoupled_ppo(p, x.behavior, interpolated(x), x.standard, x.mask),
     "tis": corrected(r.truncated_weights),
     "mis": corrected(r.masked_weights),

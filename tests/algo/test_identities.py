@@ -40,7 +40,6 @@ ALWAYS = {  # two methods, on any batch
     ),
     "GMPO without a clip is GSPO without one": (("gmpo", "clip=none"), ("gspo", "clip=none")),
     "PPO-EWMA is decoupled PPO around that policy": (("ppo_ewma",), ("decoupled_ppo",)),
-    "SFPO has the loss of GRPO": (("sfpo",), ("grpo",)),
     "M2PO without a bound on the moment is unclipped": (
         ("m2po", "clip.threshold=1e9"),
         ("grpo", "clip=none"),
@@ -197,7 +196,7 @@ BASES = {
     "sequence_token_mean": ["gspo", "gmpo", "sapo"],
     "token_mean": [
         "dapo", "cispo", "sppo", "decoupled_ppo", "ppo_ewma", "a3po", "tis", "mis", "icepop",
-        "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo", "sfpo", "opsm", "ipo",
+        "m2po", "dppo_tv", "dppo_kl", "mix_ppg", "grpo_kl", "bapo", "opsm", "ipo",
         "geometric_tis", "dis", "kpop", "vaco", "aspo", "up", "ripo", "mu_grpo",
         "kl_cov",
     ],

@@ -83,15 +83,15 @@ def test_which_trainers_carry_a_preset(preset, carriers):
 def test_file(trainer, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        sys, "argv", ["", "export-loss", "sfpo", f"trainer={trainer}", "clip.low=.1"]
+        sys, "argv", ["", "export-loss", "dapo", f"trainer={trainer}", "clip.low=.1"]
     )
     main()
-    assert capsys.readouterr().out == f"rec_sfpo_{trainer}.py: its first lines say how to use it\n"
-    text = (tmp_path / f"rec_sfpo_{trainer}.py").read_text()
+    assert capsys.readouterr().out == f"rec_dapo_{trainer}.py: its first lines say how to use it\n"
+    text = (tmp_path / f"rec_dapo_{trainer}.py").read_text()
     compile(text, "file", "exec")
-    assert 'rec_experiments.algorithm("sfpo", "clip.low=.1")' in text
-    assert f"export-loss sfpo trainer={trainer} clip.low=.1\n" in text
-    assert "A loss cannot carry the rest of the preset: `updates` slow_fast" in text
+    assert 'rec_experiments.algorithm("dapo", "clip.low=.1")' in text
+    assert f"export-loss dapo trainer={trainer} clip.low=.1\n" in text
+    assert "A loss cannot carry the rest of the preset: `buffer` fresh (redraws 3)" in text
     assert "$" not in text
     assert max(map(len, text.splitlines())) <= 100
 

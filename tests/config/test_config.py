@@ -36,7 +36,7 @@ PAPER = {
 FIELD = {
     "a3po", "bapo", "cispo", "copg", "dapo", "decoupled_ppo", "dppo_kl", "dppo_tv", "dr_grpo",
     "gmpo", "grpo_kl", "grpo_zero_variance", "gspo", "icepop", "m2po", "max_at_k",
-    "max_at_k_off_policy", "maxrl", "mis", "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo", "sfpo",
+    "max_at_k_off_policy", "maxrl", "mis", "mix_ppg", "oapl", "ppo_ewma", "rloo", "sapo",
     "sppo", "tis", "topr", "vespo", "opsm", "ipo", "geometric_tis", "dis", "minirl", "kpop",
     "drpo", "cppo", "vaco", "aspo", "up", "ripo", "mu_grpo",
     "clip_cov", "kl_cov", "opo", "scalerl",

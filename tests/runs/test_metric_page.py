@@ -12,7 +12,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
 HINT = "describe new metrics in rec_experiments/tracking/metrics.yaml"
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
-OF_SEVERAL_UPDATES = {"time/proximal", "train/alpha"}
+OF_SEVERAL_UPDATES = {"time/proximal"}
 IN_FLIGHT = {
     "train/token_age", "train/token_age_max", "train/several_versions", "train/late",
     "train/late_accuracy", "train/in_time_length",
@@ -47,7 +47,7 @@ def test_what_runs_in_flight_log_besides(tmp_path):
 
 
 def test_what_several_updates_on_a_batch_log_besides(tmp_path):
-    folder = run(tmp_path, *SMALL, "algo=sfpo", "ratio=proximal")
+    folder = run(tmp_path, *SMALL, "updates=twice", "ratio=proximal")
     logged = {key for row in folder.metrics() for key in row} - {"step"}
     assert logged >= OF_SEVERAL_UPDATES
     assert logged <= KNOWN, HINT

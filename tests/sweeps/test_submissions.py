@@ -237,7 +237,6 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     "overrides",
     [
         ["algo=rec_ring"],
-        ["algo=sfpo"],
         ["setting=paper/gsm8k"],
         ["setting=paper/guru", "tracking=wandb", "sync.phase=framework"],
     ],

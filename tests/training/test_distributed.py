@@ -167,10 +167,6 @@ SHAPES = {
     ),
     "replay": (*SEVERAL, "buffer=replay", "buffer.reuse=1", "reference=swapped"),
     "refill": ("buffer=refill", "buffer.redraws=1", "correction=truncated"),
-    "sfpo": (
-        "updates=slow_fast", "updates.epochs=3", "updates.window=2", "updates.threshold=0.9",
-        "clip=one_side", "weight=importance",
-    ),
     "in flight": (
         "sync=in_flight", "sync.interval=1", "sync.tokens=5", "sync.late=drop", "sync.max_age=3",
     ),
@@ -182,7 +178,7 @@ SHAPES = {
     [
         "one update a batch",
         "in flight",
-        *(pytest.param(each, marks=pytest.mark.long) for each in ("a moving average", "sfpo")),
+        pytest.param("a moving average", marks=pytest.mark.long),
     ],
 )
 def test_ten_steps_of_two_ranks(ranks, tmp_path, shape):

@@ -1,4 +1,4 @@
-"""Numbers of three presets are locked: bit for bit on processors of the maker that wrote the lock,
+"""Numbers of two presets are locked: bit for bit on processors of the maker that wrote the lock,
 approximately on others, whose arithmetic differs in the last bits."""
 
 import json

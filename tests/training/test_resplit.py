@@ -30,7 +30,7 @@ RUN = (
 )  # fmt: skip
 # Of each shape the step of its state: of several updates a batch, in the midst of one.
 PLAIN = "one update a batch"
-KINDS = {PLAIN: 3, "a moving average": 6, "replay": 6, "refill": 3, "sfpo": 5}
+KINDS = {PLAIN: 3, "a moving average": 6, "replay": 6, "refill": 3}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def prepared(world, path, overrides):
 def gathered(world, path, overrides):
     """The newest state, as the ranks would go on from it, put together."""
     folder, trainer = prepared(world, path, overrides)
-    optimizer, feed, hook = trainer.torch_optimizer, trainer.rollouts, trainer.hook
+    optimizer, feed = trainer.torch_optimizer, trainer.rollouts
     state, _ = folder.load_checkpoint(resplit=True)
     step, batch = trainer.state.restore(state)
     if world.leads:
@@ -80,7 +80,6 @@ def gathered(world, path, overrides):
         "policies": {
             role: of(model.state_dict()) for role, model in sorted(trainer.policies.models.items())
         },
-        "hook": {**hook.state(), "start": of(hook.start)} if hook else None,
         "behavior": of(feed.behavior.weights),
         "rollouts": feed.state(),
     }
@@ -106,8 +105,7 @@ def test_resplit_state(on, tmp_path, before, after, kind):
         assert_equal(of_rank, expected)
     assert expected["step"] == step
     assert expected["rollouts"]["pending"]
-    assert (expected["batch"] is not None) == (kind in ("a moving average", "replay", "sfpo"))
-    assert bool(expected["hook"] and expected["hook"]["start"]) == (kind == "sfpo")
+    assert (expected["batch"] is not None) == (kind in ("a moving average", "replay"))
     assert bool(expected["rollouts"]["drawn"]) == (kind == "replay")
     assert expected["moments"][0]["exp_avg"].any()
 

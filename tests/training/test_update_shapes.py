@@ -403,8 +403,6 @@ def test_moving_average():
 # Whole runs, against the same written out: rows one by one, coefficients of the references, AdamW
 # in NumPy.
 
-# Of two entropies the second lies one deviation off their mean, whatever they are.
-SOON = ("updates.epochs=2", "updates.window=2", "updates.threshold=0.9")
 SHAPES = {
     "ppo": ("ppo", ["updates=ppo"]),
     "m2po": ("m2po", ["updates.epochs=2", "updates.mini_batches=2"]),
@@ -419,14 +417,6 @@ SHAPES = {
         ["buffer=replay", "buffer.reuse=1", "updates.epochs=2", "proximal=moving_average"],
     ),
     "refill": ("ppo", ["buffer=refill", "updates.mini_batches=2"]),
-    "sfpo of mini-batches around a moving average": (
-        "decoupled_ppo",
-        [
-            "updates=slow_fast", "updates.epochs=2", "updates.mini_batches=2", "updates.alpha=0.3",
-            "proximal=moving_average", "proximal.decay=0.6",
-        ],
-    ),
-    "sfpo, ended after two batches": ("ppo", ["updates=slow_fast", *SOON]),
 }  # fmt: skip
 RUN = (*SMALL, "steps=8", "sync.interval=2", "kl_every=0", "optimizer.learning_rate=0.01")
 
@@ -469,12 +459,6 @@ def run_by_hand(exp, model, given, reference, pad_id):
     for batch, index in given:
         if index.epoch == index.mini_batch == 0:
             proximal = {id(batch): [x.tolist() for x in logp_by_row(model, batch, pad_id)]}
-            began = [p.detach().clone() for p in parameters]
-        elif (index.epoch, index.mini_batch) == (exp.updates.epochs - 1, 0):
-            alpha = getattr(exp.updates, "alpha", 1.0)
-            with torch.no_grad():
-                for parameter, old in zip(parameters, began, strict=True):
-                    parameter.copy_(old + alpha * (parameter - old))
         chosen = exp.updates.groups(index, max(batch.groups) + 1, exp.seed)
         rows = [row for row, group in enumerate(batch.groups) if group in chosen]
         mini = dataclasses.replace(
@@ -557,18 +541,6 @@ def test_versions_count_gradient_steps(tmp_path, monkeypatch):
     monkeypatch.undo()
     _, _, _, given = shaped_run(name, tmp_path / "other", monkeypatch)
     assert [set(batch.versions) for batch, _ in given] == [{0}] * 8
-
-
-def test_versions_under_sfpo(tmp_path, monkeypatch):
-    """Two batches of two steps, then one step each; the sampler gets new weights every two."""
-    _, _, _, given = shaped_run("sfpo, ended after two batches", tmp_path / "run", monkeypatch)
-    assert [index[:3] for _, index in given] == [
-        (0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0),
-    ]  # fmt: skip
-    versions = [set(batch.versions) for batch, _ in given]
-    assert versions == [{0}] * 4 + [{4}] * 2 + [{6}] * 2
-    alphas = [row["train/alpha"] for row in RunFolder(tmp_path / "run").metrics()[1:]]
-    assert alphas == [0.8] * 4 + [0.0] * 4
 
 
 def test_staged_reference_resets_optimizer(tmp_path):

@@ -43,7 +43,7 @@ METHODS = {
     "DPPO-KL": (ORANGE, "X"), "VESPO": (PURPLE, "o"), "sPPO": (SKY, "v"),
     "TOPR": (DARK_PURPLE, "s"), "TIS": (BLUE, "P"), "MIS": (VERMILION, "X"), "IcePop": (GREEN, "^"),
     "Decoupled PPO": (BLACK, "o"), "A-3PO": (ORANGE, "s"), "PPO-EWMA": (PURPLE, "D"),
-    "Mix-PPG": (SKY, "P"), "SFPO": (DARK_PURPLE, "v"), "GRPO + KL": (DARK_ORANGE, "s"),
+    "Mix-PPG": (SKY, "P"), "GRPO + KL": (DARK_ORANGE, "s"),
     "GRPO + KL, zero": (DARK_BLUE, "s"), "CoPG": (BLUE, "D"), "OAPL": (VERMILION, "o"),
     "MaxRL": (GREEN, "v"), "max@k": (BLACK, "<"), "max@k off-policy": (DARK_PURPLE, "<"),
     "OPSM": (BLUE, "s"), "IPO": (PURPLE, "s"), "Geometric TIS": (BLACK, "s"), "DIS": (SKY, "s"),
