@@ -11,6 +11,7 @@ from rec_experiments.sweeps.jobs import checked as checked
 from rec_experiments.sweeps.jobs import compose_jobs as compose_jobs
 from rec_experiments.sweeps.jobs import distinct as distinct
 from rec_experiments.sweeps.jobs import expand as expand
+from rec_experiments.sweeps.jobs import figure_of as figure_of
 from rec_experiments.sweeps.jobs import finished as finished
 from rec_experiments.sweeps.jobs import gpus_of as gpus_of
 from rec_experiments.sweeps.jobs import jobs as jobs
@@ -22,6 +23,11 @@ from rec_experiments.sweeps.jobs import single_value as single_value
 from rec_experiments.sweeps.jobs import summary as summary
 from rec_experiments.sweeps.jobs import sweep_of as sweep_of
 from rec_experiments.sweeps.jobs import swept as swept
+from rec_experiments.sweeps.manifest import Line as Line
+from rec_experiments.sweeps.manifest import job_key as job_key
+from rec_experiments.sweeps.manifest import multirun_name as multirun_name
+from rec_experiments.sweeps.manifest import read_manifest as read_manifest
+from rec_experiments.sweeps.manifest import write_manifests as write_manifests
 from rec_experiments.sweeps.state import ACTIVE as ACTIVE
 from rec_experiments.sweeps.state import State as State
 from rec_experiments.sweeps.state import survey as survey

@@ -52,11 +52,18 @@ class ArmSweeper(Sweeper):
         from rec_experiments.errors import UserError
 
         try:
-            points = sweeps.expand(sweeps.sweep_of(self.node), arguments)
+            name = self.config.hydra.runtime.choices.get("sweep")
+            figure = sweeps.figure_of(name, self.node) if name else sweeps.sweep_of(self.node)
+            points = sweeps.expand(figure, arguments)
+            heading = figure.heading if isinstance(figure, sweeps.Figure) else lambda point: ""
             composed = sweeps.by_choices(self._compose)
-            jobs = sweeps.compose_jobs(points, lambda lines: sweeps.checked(composed(lines)))
+            jobs = sweeps.compose_jobs(
+                points, lambda lines: sweeps.checked(composed(lines)), heading
+            )
             runs = sweeps.distinct(jobs)
             states = sweeps.survey(runs.values())
+            name = name or sweeps.multirun_name(arguments)
+            manifests = sweeps.write_manifests(name, jobs)
             print(_found(states.values()), flush=True)
             track([job for path, job in runs.items() if states[path].name == "done"])
             inactive = ("done", *sweeps.ACTIVE)
@@ -68,8 +75,9 @@ class ArmSweeper(Sweeper):
                 return
             if waiting:
                 self._run(waiting)
-            if of_figure := self._of_figure():
-                print("next      python -m rec_experiments figures", shlex.join(of_figure))
+            print("manifest ", *manifests)
+            of_figure = self._of_figure() or [name]
+            print("next      python -m rec_experiments figures", shlex.join(of_figure))
         except UserError as error:
             raise HydraException(str(error)) from error
 
