@@ -1,5 +1,13 @@
 """Run folders as numbers, for claims, figures and reports.
 
+table            the table of runs and the table of their steps
+figure           the two tables of one figure
+measures         statistics of one run
+seeds            their mean and interval over seeds
+settings         the values of an experiment from its overrides, without Hydra
+content          one run, from its folder or an archive
+
+Being replaced by these:
 runs             one run: its state, rows and release
 begun            how many cells of a figure have runs
 figure_data      the runs of a figure

@@ -1,0 +1,135 @@
+"""The values that an experiment has because of its command line, without Hydra.
+
+Composing takes Hydra tenths of a second, and a table has thousands of runs. The files of conf/ are
+read here as far as they follow the rules of this project: a file has a list of defaults and values;
+a global file (setting, algo) may choose from groups. Two command lines are the same experiment if
+these values are equal, however they are written.
+"""
+
+import functools
+import hashlib
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rec_experiments.config import schema
+from rec_experiments.config.identity import NOT_IDENTITY, flat
+
+Settings = dict[str, Any]  # by dotted key; of a group, the choice, as in sync: offset10
+GLOBAL = ("setting", "algo", "gpus")  # groups whose files set values of the whole experiment
+NO_SETTING = (*NOT_IDENTITY, "hydra", "sweep", "scale")  # first parts of keys that change no number
+
+
+def words_of(command: Iterable[str]) -> list[str]:
+    """The words of a command line that may change a number of the run."""
+    pairs = [(word.lstrip("+").partition("=")[0], word) for word in command if "=" in word]
+    return [word for key, word in pairs if key == "algo" or key.split(".")[0] not in NO_SETTING]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def settings(overrides: str) -> Settings:
+    """The values of the experiment with these overrides, a line quoted as for a shell. Of a choice
+    that does not exist, as in the archive of an earlier release, only the name is known."""
+    words = words_of(shlex.split(overrides))
+    pairs = dict(word.lstrip("+").split("=", 1) for word in words)
+    groups = _groups()
+    choices = tuple((key, choice) for key, choice in pairs.items() if key in groups)
+    set_here = {key: _value(text) for key, text in pairs.items() if key not in groups}
+    return {**_composed(choices), **set_here}
+
+
+def experiment(overrides: str) -> str:
+    """A digest of the settings, equal for all command lines of the same experiment."""
+    found = {
+        key: float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        for key, value in settings(overrides).items()
+    }
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16]
+
+
+def seed(overrides: str) -> int:
+    """The seed of the run."""
+    found = settings(overrides)["seed"]
+    return found if isinstance(found, int) else 0
+
+
+def oldest_age(found: Settings) -> int:
+    """The largest number of gradient steps between drawing a batch and its last update."""
+    interval, last = found["sync.interval"], found["steps"] - 1
+    if interval is None:
+        return last
+    return min(last, interval - 1 + found["sync.offset"] + found.get("sync.versions", 1) - 1)
+
+
+@functools.cache
+def _groups() -> frozenset[str]:
+    folders = (folder for conf in schema.conf_folders() for folder in conf.glob("*/"))
+    return frozenset(folder.name for folder in folders)
+
+
+@functools.cache
+def _composed(chosen: tuple[tuple[str, str], ...]) -> Settings:
+    """The values before those that the command line sets one by one."""
+    base, choices = _file("config", "")
+    method, of_method = _file("algorithm", "")
+    choices = {**of_method, **choices, **dict(chosen)}
+    wide = {}
+    for group in GLOBAL:
+        wide[group], by_file = _file(choices.get(group), group)
+        choices = {**choices, **by_file, **dict(chosen)}
+    found: Settings = {}
+    for group, choice in choices.items():
+        if group not in GLOBAL:
+            values, _ = _file(choice, group)
+            found |= {f"{group}.{key}": value for key, value in values.items()}
+    found |= {**method, **wide["algo"], **base, **wide["gpus"], **wide["setting"]}
+    found |= {
+        group: choice for group, choice in choices.items() if group not in ("setting", "gpus")
+    }
+    return {
+        key: found[key] for key in found if key == "algo" or key.split(".")[0] not in NO_SETTING
+    }
+
+
+@functools.cache
+def _file(choice: str | None, group: str) -> tuple[Settings, dict[str, str]]:
+    """The values of a file of a group, or of conf/ itself, with those of the files that it builds
+    on, and the choices that it makes in groups."""
+    places = (folder / group / f"{choice}.yaml" for folder in schema.conf_folders())
+    file = next(filter(Path.is_file, places), None)
+    if file is None:
+        return {}, {}
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    values: Settings = {}
+    choices: dict[str, str] = {}
+    for entry in content.pop("defaults", []):
+        if isinstance(entry, dict):
+            [(key, name)] = entry.items()
+            if not key.startswith("override hydra"):
+                choices[key.removeprefix("override ").lstrip("/")] = name
+        elif entry != "_self_" and "schema/" not in entry and "@" not in entry:
+            of_group = "" if entry.startswith("/") else group
+            more, others = _file(entry.lstrip("/"), of_group)
+            values, choices = {**values, **more}, {**choices, **others}
+    content.pop("hydra", None)
+    return {**values, **{key: _plain(value) for key, value in flat(content).items()}}, choices
+
+
+def _value(text: str) -> Any:
+    try:
+        return _plain(yaml.safe_load(text))
+    except yaml.YAMLError:
+        return text
+
+
+def _plain(value: Any) -> Any:
+    """The value, a number even where YAML reads it as a text, as in 1e-5."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value

@@ -1,0 +1,178 @@
+"""One table of runs, from run folders and archives.
+
+Claims, figures and reports are functions of it.
+
+`runs(places)` has a row for each run. A run that several figures show has a row for each of them.
+
+    figure     the sweep that launched it; "" for a run that no sweep launched
+    arm        its legend label; without a sweep, its method with what its command changed
+    column     the title of its column; without a sweep, its schedule
+    seed
+    run        the name of the run folder. Folders with equal names hold the same experiment
+    path       the run folder, or ARCHIVE/RUN
+    overrides  the words of its command that may change a number, quoted as for a shell
+    state      done, running, failed, interrupted, missing (not begun) or unreadable
+    step       the last recorded gradient step
+    release    the newest release of the package that computed steps, NA if it recorded none
+    note       why it is unreadable
+
+`table(runs)` has a row for each recorded step of these runs: the columns above except `path`,
+`overrides` and `note`, then `step` and a column for each metric of metrics.jsonl. NaN means "not
+measured"; a measured number that is not finite is inf or -inf. Select and group as usual:
+
+    steps = table(runs([Path("runs")]))
+    done = steps[steps["state"] == "done"]
+    done.groupby(["arm", "column", "seed"])["eval/accuracy"].last()
+
+`figure.figure_runs` has the same two tables of one figure, with the labels of its sweep;
+`measures` has the statistics of a run, `seeds` those of several seeds, and `settings.settings` the
+values of an experiment from its overrides.
+"""
+
+import csv
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+
+from rec_experiments.analysis.results.content import (
+    ACCURACY,
+    NOTHING,
+    Content,
+    archived_overrides,
+    content,
+    leave_out,
+)
+from rec_experiments.analysis.results.settings import seed, settings, words_of
+from rec_experiments.config.labels import methods
+from rec_experiments.errors import UserError
+from rec_experiments.files import ARCHIVE
+from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
+from rec_experiments.tracking.trackers import schedule_name
+
+LABELS = ["figure", "arm", "column", "seed"]
+FOUND = [*LABELS, "run", "path", "overrides"]
+STATE = [*Content._fields[:4]]
+NO_METHOD = ("seed", "setting", "sync")  # overrides that the label of an archived run leaves out
+MANIFEST = [*LABELS, "run", "overrides"]  # columns of manifests/NAME.csv
+
+
+def runs(places: Iterable[Path]) -> pandas.DataFrame:
+    """The runs in some folders of run folders, run folders and archives.
+
+    If a run is in several places, one copy counts: a finished one, then the one of the newest
+    release, then the longest. Damaged runs, and finished copies with other evaluations, are
+    reported on stderr. Raises UserError for a damaged manifest or archive.
+    """
+    found = with_content(find(places))
+    known = set(found.loc[found["figure"] != "", "run"])
+    return _labelled(found[(found["figure"] != "") | ~found["run"].isin(known)])
+
+
+def table(runs: pandas.DataFrame) -> pandas.DataFrame:
+    """A row for each recorded step of the runs, in their order."""
+    parts = [
+        NOTHING.rows if state in ("missing", "unreadable") else content(Path(path)).rows
+        for path, state in zip(runs["path"], runs["state"], strict=True)
+    ]
+    about = runs[[*LABELS, "run", "state", "release"]].reset_index(drop=True)
+    repeated = about.loc[about.index.repeat([len(part) for part in parts])]
+    rows = pandas.concat([NOTHING.rows, *parts], ignore_index=True)
+    return pandas.concat([repeated.reset_index(drop=True), rows], axis=1)
+
+
+def find(places: Iterable[Path]) -> pandas.DataFrame:
+    """Where runs are, with the columns up to `overrides`; none is read."""
+    found = [line for place in places for line in _found_in(place)]
+    return pandas.DataFrame(found, columns=FOUND)
+
+
+def _found_in(place: Path) -> Iterator[dict[str, Any]]:
+    if place.name.endswith(ARCHIVE):
+        for run, overrides in archived_overrides(place).items():
+            yield _without_manifest(place / run, overrides)
+        return
+    listed = set()
+    for file in sorted(place.glob("manifests/*.csv")):
+        for line in _manifest(file):
+            listed.add(line["run"])
+            yield {**line, "seed": int(line["seed"]), "path": place / line["run"]}
+    for path in [place] if (place / CONFIG).is_file() else run_folders([place]):
+        if path.name not in listed:
+            yield _without_manifest(path, _overrides(path))
+
+
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """The run folders directly in some folders, sorted."""
+    return sorted(file.parent for folder in folders for file in folder.glob("*/status.json"))
+
+
+def _manifest(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as text:
+        lines = list(csv.DictReader(text))
+    if any([*line] != MANIFEST or not line["seed"].isdecimal() for line in lines):
+        raise UserError(f"{file}: is no manifest, a table with the columns {', '.join(MANIFEST)}")
+    return lines
+
+
+def _without_manifest(path: Path, overrides: str) -> dict[str, Any]:
+    words = [word for word in shlex.split(overrides) if word.split("=")[0] not in NO_METHOD]
+    about = ["", " ".join(words), settings(overrides)["sync"], seed(overrides)]
+    return dict(zip(FOUND, [*about, path.name, path, overrides], strict=True))
+
+
+def _overrides(path: Path) -> str:
+    try:
+        return shlex.join(words_of(RunFolder(path).command()))
+    except UserError:  # reported when the run is read
+        return ""
+
+
+def _labelled(runs: pandas.DataFrame) -> pandas.DataFrame:
+    """The runs, with method and schedule as labels of those that no manifest lists."""
+    configs, rows = [], []
+    for row, path in runs.loc[runs["figure"] == "", "path"].items():
+        try:
+            config = read_config(path)
+            configs.append((config, RunFolder(path).command()))
+            rows.append((row, schedule_name(config["sync"]), config["seed"]))
+        except (UserError, KeyError, TypeError):
+            continue
+    for (row, *schedule_and_seed), method in zip(rows, methods(configs), strict=True):
+        runs.loc[row, ["arm", "column", "seed"]] = method, *schedule_and_seed
+    return runs
+
+
+def with_content(found: pandas.DataFrame) -> pandas.DataFrame:
+    """The runs that were found with all columns, each once for each of its labels."""
+    best = {run: _best([*copies]) for run, copies in found.groupby("run")["path"].unique().items()}
+    found = found.assign(path=found["run"].map(best)).drop_duplicates([*LABELS, "run"])
+    states = [content(path)[: len(STATE)] for path in found["path"]]
+    about = pandas.DataFrame(states, columns=STATE, index=found.index)
+    about["release"] = about["release"].astype("Int64")
+    return pandas.concat([found, about], axis=1).reset_index(drop=True)
+
+
+def _best(copies: list[Path]) -> Path:
+    """The copy of a run that counts."""
+    if len(copies) == 1:
+        return copies[0]
+    read = {path: content(path) for path in copies}
+    best = max(copies, key=lambda path: _rank(read[path]))
+    for path, other in read.items():
+        if other.state == read[best].state == "done" and not _same(other.rows, read[best].rows):
+            leave_out(f"{path}: {best} has the same run with other evaluations")
+    return best
+
+
+def _rank(copy: Content) -> tuple[bool, int, int, bool]:
+    return copy.state == "done", copy.release or 0, copy.step, copy.state != "missing"
+
+
+def _same(one: pandas.DataFrame, other: pandas.DataFrame) -> bool:
+    """Whether two copies have the same evaluations, to the digits of an archive."""
+    first, second = (each.set_index("step")[ACCURACY].dropna() for each in (one, other))
+    return first.index.equals(second.index) and bool(np.allclose(first, second, rtol=1e-3))
