@@ -59,7 +59,7 @@ class Batch:
 
 
 def version_of(batch: int, interval: int, offset: int) -> int:
-    """The number of gradient steps behind the policy that draws this batch."""
+    """Return the number of gradient steps behind the policy that draws this batch."""
     return max(0, batch - batch % interval - offset)
 
 
@@ -67,7 +67,7 @@ def version_of(batch: int, interval: int, offset: int) -> int:
 
 
 def left_padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Tokens and attention mask, B × the longest row."""
+    """Return tokens and attention mask, B × the longest row."""
     width = max(map(len, rows))
     tokens = torch.tensor([[pad_id] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
@@ -75,7 +75,7 @@ def left_padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
 
 
 def choose(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """A token for each row by inverse CDF."""
+    """Return a token for each row by inverse CDF."""
     cdf_BV = logits_BV.double().softmax(-1).cumsum(-1)
     at_B1 = uniform_B[:, None] * cdf_BV[:, -1:]
     return torch.searchsorted(cdf_BV, at_B1, right=True)[:, 0]
@@ -89,7 +89,7 @@ def sample(
     keys: list[SampleKey],
     limit: int,
 ) -> tuple[Tensor, Tensor]:
-    """Responses of up to `limit` tokens and their mask, both B × T.
+    """Return responses of up to `limit` tokens and their mask, both B × T.
 
     A key names the uniform numbers of a response, so it is the same in any batch.
     """
@@ -120,7 +120,7 @@ def sample(
 
 
 def logprobs(model: PreTrainedModel, pad_id: int, batch: Batch) -> Tensor:
-    """Log-probability of each response token under the model, B × T."""
+    """Return the log-probability of each response token under the model, B × T."""
     tokens_BP, attention_BP = left_padded(batch.prompts, pad_id)
     tokens_BL = torch.cat([tokens_BP, batch.tokens_BT], dim=1)
     attention_BL = torch.cat([attention_BP, batch.mask_BT.long()], dim=1)
@@ -139,7 +139,7 @@ def rollouts(
     problems: list[Problem],
     keys: list[SampleKey],
 ) -> Batch:
-    """One verified response to each problem."""
+    """Return one verified response to each problem."""
     prompts = chat.encode_all([problem.messages for problem in problems])
     tokens_BT, mask_BT = sample(policy, chat, prompts, keys, task.max_response_tokens)
     texts = [chat.decode(row[mask].tolist()) for row, mask in zip(tokens_BT, mask_BT, strict=True)]
@@ -157,7 +157,7 @@ def rollouts(
 
 
 def group_advantages(rewards_B: Tensor, group_size: int) -> Tensor:
-    """Reward minus the mean reward of the responses to the same prompt (Eq. 1)."""
+    """Return the reward minus the mean reward of the responses to the same prompt (Eq. 1)."""
     rewards_GK = rewards_B.double().view(-1, group_size)
     return (rewards_GK - rewards_GK.mean(1, keepdim=True)).view(-1)
 
@@ -165,14 +165,13 @@ def group_advantages(rewards_B: Tensor, group_size: int) -> Tensor:
 def rec_one_side(
     logp_BT: Tensor, batch: Batch, advantage_B: Tensor, low: float, high: float
 ) -> Tensor:
-    """The loss of REC-OneSide-NoIS: REINFORCE on the tokens that are not clipped, without
+    """Return the loss of REC-OneSide-NoIS: REINFORCE on the tokens that are not clipped, without
     importance weights, as a mean over all response tokens (Section 4.1)."""
     ratio_BT = (logp_BT.detach() - batch.logp_BT).exp()
     advantage_B1 = advantage_B[:, None].float()
-    clipped_BT = ((advantage_B1 > 0) & (ratio_BT > 1 + high)) | (
-        (advantage_B1 < 0) & (ratio_BT < 1 - low)
-    )
-    kept_BT = batch.mask_BT & ~clipped_BT
+    too_likely_BT = (advantage_B1 > 0) & (ratio_BT > 1 + high)
+    too_unlikely_BT = (advantage_B1 < 0) & (ratio_BT < 1 - low)
+    kept_BT = batch.mask_BT & ~too_likely_BT & ~too_unlikely_BT
     return -(advantage_B1 * logp_BT * kept_BT).sum() / batch.mask_BT.sum()
 
 
@@ -180,25 +179,36 @@ def rec_one_side(
 
 
 def defaults(name: str) -> dict:
-    """The values of a file of conf."""
+    """Return the values of a file of conf."""
     values = yaml.safe_load((Path(__file__).parent.parent / "conf" / f"{name}.yaml").read_text())
     del values["defaults"]
     return values
 
 
-def problems_of(batch: int, size: int, total: int, seed: int) -> list[int]:
-    """The problems of a batch: a new order each epoch."""
-    places = [divmod(place, total) for place in range(batch * size, (batch + 1) * size)]
-    order = {epoch: rng.generator(seed, rng.ORDER, epoch).permutation(total) for epoch, _ in places}
-    return [int(order[epoch][place]) for epoch, place in places]
+def requests(
+    step: int, train: list[Problem], settings: Settings
+) -> tuple[list[Problem], list[SampleKey]]:
+    """Return the problems of a batch, each K times, and the names of their random numbers.
+
+    Each epoch has an order of its own.
+    """
+    seed, size = settings.seed, settings.prompts
+    places = [divmod(place, len(train)) for place in range(step * size, (step + 1) * size)]
+    orders = {
+        epoch: rng.generator(seed, rng.ORDER, epoch).permutation(len(train)) for epoch, _ in places
+    }
+    problems = [train[orders[epoch][place]] for epoch, place in places]
+    ks = range(settings.group_size)
+    keys = [SampleKey(seed, rng.TRAIN, step, group, k) for group in range(size) for k in ks]
+    return [problem for problem in problems for _ in ks], keys
 
 
 def run(settings: Settings, warm_steps: int | None = None, **task_values: int) -> list[dict]:
-    """Train. Returns a row per gradient step with the training reward and, where it was evaluated,
+    """Train; return a row per gradient step with the training reward and, where it was evaluated,
     the accuracy.
 
-    warm_steps: supervised steps before, None for those of conf. task_values: of the task, in place
-    of those in conf.
+    warm_steps: supervised steps before, None for those of conf. task_values: values of the task
+    that replace those in conf.
     """
     torch.set_num_threads(1)
     task = Reduction(**defaults("dataset/reduction") | task_values)
@@ -227,14 +237,7 @@ def run(settings: Settings, warm_steps: int | None = None, **task_values: int) -
     for step in range(settings.steps):
         version = version_of(step, settings.interval, settings.offset)
         sampler.load_state_dict(history[version])
-        numbers = problems_of(step, settings.prompts, len(train), settings.seed)
-        repeated = [train[n] for n in numbers for _ in range(settings.group_size)]
-        keys = [
-            SampleKey(settings.seed, rng.TRAIN, step, group, k)
-            for group in range(settings.prompts)
-            for k in range(settings.group_size)
-        ]
-        batch = rollouts(sampler, chat, task, repeated, keys)
+        batch = rollouts(sampler, chat, task, *requests(step, train, settings))
         advantage_B = group_advantages(batch.rewards_B, settings.group_size)
         logp_BT = logprobs(model, chat.pad_id, batch)
         loss = rec_one_side(logp_BT, batch, advantage_B, settings.clip_low, settings.clip_high)
