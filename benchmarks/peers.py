@@ -347,28 +347,6 @@ def about(threads: int, rounds: int) -> str:
     )
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """The page of all workloads that were measured."""
-    parts = [
-        "# Speed of other projects",
-        "",
-        "`make bench-peers` writes this page. [Speed](performance.md) explains the tables.",
-    ]
-    for each in found.values():
-        apart = max(each["gradient_apart"].values(), default=0.0)
-        same = f" The first gradients agree to {apart:.0e} of their norm." if apart else ""
-        wrong = [f"Not the same work: {line}." for line in each["not_the_same"]]
-        parts += [
-            "",
-            f"## {each['title'][0].upper()}{each['title'][1:]}",
-            "",
-            each["about"] + same,
-            "",
-        ]
-        parts += [*table(each["rows"], each["trains"]), *wrong]
-    return "\n".join(parts) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -379,9 +357,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--vllm", type=Path, default=FOLDER.parent / ".venv-vllm/bin/python")
-    parser.add_argument(
-        "--out", type=Path, help="FILE.json, and FILE.md beside it; other workloads there stay"
-    )
+    parser.add_argument("--out", type=Path, help="FILE.json; other workloads there stay")
     options = parser.parse_args()
     kept = options.out and options.out.exists()
     found: dict[str, Any] = json.loads(options.out.read_text()) if kept else {}
@@ -406,7 +382,6 @@ def main() -> None:
         print(*table(rows, workload.trains), *found[name]["not_the_same"], sep="\n", flush=True)
         if options.out:
             options.out.write_text(json.dumps(found, indent=2) + "\n")
-            options.out.with_suffix(".md").write_text(markdown(found))
 
 
 if __name__ == "__main__":

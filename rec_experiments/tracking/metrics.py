@@ -10,8 +10,9 @@ FILE = Path(__file__).with_suffix(".yaml")
 INTRODUCTION = (
     "`metrics.jsonl` has a row for each gradient step. Row s describes the mini-batch of step s",
     "and, if there was one, the evaluation after s steps; row 0 is the initial policy. Expected",
-    "values come from published runs where there are any ([regime](regime.md)), otherwise from",
-    "experience; `python -m rec_experiments regime` compares a run with published values.",
+    "values come from published runs where there are any ([the regime](miniature.md#the-regime)),",
+    "otherwise from experience; `python -m rec_experiments regime` compares a run with published",
+    "values.",
 )
 WITHOUT_UNIT = ("", "share", "reward")  # units that a label does not repeat
 

@@ -7,17 +7,14 @@
 
 import dataclasses
 import json
-import math
 import os
 import re
 import subprocess
 import sys
-import tomllib
 import types
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from conftest import SMALL, command, experiment
 
@@ -178,31 +175,6 @@ def installed(tmp_path, monkeypatch):
     yield install
     for cache in caches:
         cache.cache_clear()
-
-
-def _blocks(page: str, heading: str) -> list[str]:
-    """The blocks of code after a heading of a page."""
-    section = (HERE.parent / page).read_text().partition(heading)[2]
-    return re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
-
-
-def test_the_package_of_the_readme_works(installed):
-    code, values = _blocks("README.md", "## Your own algorithm")[:2]
-    [project] = _blocks("docs/extending.md", "## An algorithm in ten lines")[:1]
-    assert tomllib.loads(project)["project"]["entry-points"] == {
-        plugins.GROUP: {"my_algorithms": "my_algorithms"}
-    }
-    installed("my_algorithms", code, "weight/truncated.yaml", values)
-    algorithm = rec_experiments.algorithm("reinforce", "weight=truncated", "weight.cap=3")
-    out = algorithm(
-        logp=torch.tensor([[-1.0], [-1.0]]),
-        behavior_logp=torch.tensor([[-1.5], [-3.0]]),  # ρ is exp(0.5) and exp(2)
-        rewards=torch.tensor([1.0, 0.0]),
-        groups=torch.tensor([0, 0]),
-        mask=torch.ones(2, 1),
-    )
-    assert float(out.loss) == pytest.approx((math.exp(0.5) - 3) * 0.5 / 2)
-    assert "· min(ρ, cap) (cap=3.0) ·" in algorithm.describe()
 
 
 def test_our_own_classes_would_fit():
