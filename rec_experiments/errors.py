@@ -1,9 +1,11 @@
 """Errors that a user can fix, exit codes, and text that is safe for a terminal."""
 
+import difflib
 import errno
 import importlib.util
 import signal
 import unicodedata
+from collections.abc import Sequence
 
 USER_ERROR = 2  # exit code for bad input
 # Signals that stop a run like Ctrl-C: from a scheduler, a closed terminal, a user.
@@ -36,6 +38,14 @@ def first_line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+def meant(word: str, allowed: Sequence[str], before: str = "") -> str:
+    """The closest of the words that are allowed, with what stands `before` it, or all of them."""
+    close = difflib.get_close_matches(word, allowed, n=1)
+    if close:
+        return f"did you mean {before}{close[0]}? --help lists all"
+    return f"allowed: {', '.join(allowed)}"
 
 
 def check_installed(choice: str, package: str) -> None:

@@ -28,15 +28,24 @@ Within a function each letter has one value; the tests check this at every call.
 
 from __future__ import annotations
 
-import functools
-import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    dataclass_transform,
+    runtime_checkable,
+)
+
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler
+from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic_core import core_schema
 
 if TYPE_CHECKING:
     import torch
@@ -91,84 +100,65 @@ class Needs:
         )
 
 
-def within(**bounds: Any) -> dict[str, Any]:
-    """The metadata of a field for a number in a range, as in `field(metadata=within(least=0))`;
-    bounds and hint are those of `check_range`."""
-    return {"check": functools.partial(check_range, **bounds)}
+TARGET = "_target_"  # the key of a configuration that names a class
+CHECKED = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+Share = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-def one_of(allowed: Sequence[str], hint: str = "") -> dict[str, Any]:
-    """The metadata of a field for one of these words."""
-    return {"check": functools.partial(check_choice, allowed=allowed, hint=hint)}
+@dataclass_transform(kw_only_default=True)
+class Settings:
+    """A group of values of the configuration. A subclass declares its fields like a dataclass, and
+    pydantic turns it into one, with keyword arguments.
 
-
-def check_fields(piece: Any, inside: str = "") -> None:
-    """Raise ValueError for a field outside what its metadata allows. inside: the name of a field,
-    whose fields are checked; those of another piece are not, as it checks them itself."""
-    owner = getattr(piece, inside) if inside else piece
-    for each in fields(owner):
-        if check := each.metadata.get("check"):
-            check(piece, f"{inside}.{each.name}".lstrip("."))
-        value = getattr(owner, each.name)
-        if is_dataclass(value) and not isinstance(value, Piece):
-            check_fields(piece, each.name)
-
-
-@dataclass(kw_only=True)
-class Piece:
-    """Base of every class that a config group can choose. Raises ValueError for a field outside
-    what its metadata allows (`within`, `one_of`).
-
-    kind: the name under which schema.py registers the class, so that a resolved configuration
-    names the class in each slot. Only schema.py sets it.
-    needs: what a piece of an algorithm reads beyond its own rows.
+    Raises ValueError (pydantic's ValidationError) for an unknown or missing field, a value of
+    another type, one out of range, as in `low: Annotated[float, Field(ge=0)]`, and a number that is
+    not finite. A field of such a class also takes a mapping of its values.
     """
 
-    kind: str = ""
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checked_dataclass(cls, kw_only=True, config=CHECKED)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of the fields."""
+        return [each.name for each in fields(cls)]  # type: ignore[arg-type]
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Let a mapping stand for an object, which strict types would not."""
+        return {**handler(source), "strict": False}
+
+
+class Piece(Settings):
+    """Base of every class that a config group can choose. The configuration names the class by its
+    dotted path, under the key `_target_`.
+
+    needs: what a piece of an algorithm reads beyond its own rows.
+    formula: what it computes, as `str.format` fills it with the names that `describe` is given and
+    the values of the fields; None for the first line of the docstring.
+    imported: the fields that hold the dotted name of something to import.
+    """
+
     needs: ClassVar[Needs] = Needs()
+    formula: ClassVar[str | None] = None
+    imported: ClassVar[tuple[str, ...]] = ()
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def describe(self, *_: Any, **__: Any) -> str:
-        """A one-line description; by default the first line of the docstring and the values."""
+    def describe(self, *names: Any, **_: Any) -> str:
+        """One line. names: those of the ratio or advantage that it is applied to."""
+        if self.formula is not None:
+            return self.formula.format(*names, **vars(self))
         first = (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
-        names = [each.name for each in fields(self) if each.name != "kind"]
-        values = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        values = ", ".join(f"{name}={getattr(self, name)}" for name in self.names())
         return f"{first} ({values})" if values else first
 
 
-def check_range(
-    piece: object,
-    name: str,
-    *,
-    least: float = -math.inf,
-    above: float = -math.inf,
-    most: float = math.inf,
-    below: float = math.inf,
-    hint: str = "",
-) -> None:
-    """Raise ValueError unless this field is finite and in this range; None passes.
-
-    name: "a.b" for a field of a field. The range includes `least` and `most`, but neither `above`
-    nor `below`. hint: ends the message.
-    """
-    value = attrgetter(name)(piece)
-    bounds = {"at least": least, "greater than": above, "at most": most, "below": below}
-    words = " and ".join(f"{word} {x:g}" for word, x in bounds.items() if math.isfinite(x))
-    words = re.sub(r"at least (\S+) and at most", r"between \1 and", words)
-    if value is not None and not math.isfinite(value):
-        words = ", ".join(filter(None, [words, "finite"]))
-    elif value is None or (least <= value <= most and above < value < below):
-        return
-    raise ValueError(f"{name}={value}: must be {words}{hint}")
-
-
-def check_choice(piece: object, name: str, allowed: Sequence[str], hint: str = "") -> None:
-    """Raise ValueError unless this field is one of the allowed words; None passes."""
-    value = attrgetter(name)(piece)
-    if value is not None and value not in allowed:
-        raise ValueError(f"{name}={value}: must be one of {', '.join(allowed)}{hint}")
+def class_name(choice: Mapping[str, Any]) -> str:
+    """The name of the class of a choice in a resolved configuration, without its module."""
+    return str(choice[TARGET]).rpartition(".")[2]
 
 
 class StepIndex(NamedTuple):
@@ -513,8 +503,9 @@ class InFlightSampler(Sampler, Protocol):
         """
 
 
+@runtime_checkable
 class Dataset(Protocol):
-    """Problems and their verifier. The dataclass is also the schema of its configuration.
+    """Problems and their verifier.
 
     max_prompt_tokens, max_response_tokens: a run refuses longer prompts and cuts longer responses.
     verifier_workers: processes that verify responses and can be killed; with 0, the run's own

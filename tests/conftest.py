@@ -22,7 +22,7 @@ from hydra import compose, initialize_config_dir
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
 from rec_experiments import files, sweeps
@@ -106,7 +106,7 @@ def composed(*overrides: str, name: str = "config") -> DictConfig:
 
 def resolve(*overrides: str) -> dict:
     """The resolved configuration, as run folders hold it."""
-    return OmegaConf.to_container(composed(*overrides), resolve=True, enum_to_str=True)
+    return experiment(*overrides).config()
 
 
 def experiment(*overrides: str) -> Experiment:

@@ -1,7 +1,6 @@
 """Methods of the field as tests compose them, with bounds that bite in a mini-batch of few tokens;
 and a piece that only the tests use."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -27,7 +26,6 @@ from rec_experiments.algo.weights import (
 from rec_experiments.types import LossInput, Needs, Piece
 
 
-@dataclass(kw_only=True)
 class Spread(Piece):
     """0.3 KL(π_θ ‖ π_reference) − 0.2 entropy of each token, both exact."""
 

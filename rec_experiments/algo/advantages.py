@@ -2,14 +2,16 @@
 
 import functools
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
 from rec_experiments.errors import UserError
-from rec_experiments.types import Needs, Piece, Tensor, within
+from rec_experiments.types import Needs, Piece, Tensor
 
 
+@runtime_checkable
 class Advantage(Protocol):
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         """Advantage of each response; all rows of a group are present. A piece whose `needs` has
@@ -19,7 +21,6 @@ class Advantage(Protocol):
         """The formula as text."""
 
 
-@dataclass(kw_only=True)
 class AsGiven(Piece):
     """The rewards, unchanged: they are advantages that the caller has computed."""
 
@@ -27,31 +28,24 @@ class AsGiven(Piece):
         return rewards_B
 
 
-@dataclass(kw_only=True)
 class GroupMean(Piece):
     """r_i − (r̄ + shift). Eq. 1 with shift 0; AsymRE (Section 4.2) with shift −τ."""
 
-    shift: float = field(metadata=within())
+    shift: float
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return center(rewards_B, groups_B) - self.shift
 
 
-@dataclass(kw_only=True)
 class GroupStandard(Piece):
     """(r_i − r̄) / (σ_r + epsilon), the advantage of GRPO (Eq. 8).
 
     ddof: 0 for the population's standard deviation, 1 for the sample's. A group of one, or of
-    equal rewards, has advantage 0. Raises ValueError for another ddof or a negative epsilon.
+    equal rewards, has advantage 0.
     """
 
-    ddof: int
-    epsilon: float = field(metadata=within(least=0))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ddof not in (0, 1):
-            raise ValueError(f"ddof={self.ddof}: must be 0 (population) or 1 (sample)")
+    ddof: Literal[0, 1]
+    epsilon: NonNegativeFloat
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -60,11 +54,10 @@ class GroupStandard(Piece):
         return centered_B / (deviation_B + self.epsilon).clamp(min=1e-300)
 
 
-@dataclass(kw_only=True)
 class GroupWhitened(Piece):
     """(r_i − r̄) / √(σ_r² + epsilon) with the population's variance (arXiv 2505.22257, Eq. 2)."""
 
-    epsilon: float = field(metadata=within(least=0))
+    epsilon: NonNegativeFloat
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -72,12 +65,11 @@ class GroupWhitened(Piece):
         return centered_B / (variance_B + self.epsilon).clamp(min=1e-300).sqrt()
 
 
-@dataclass(kw_only=True)
 class BatchStandard(Piece):
     """(r_i − r̄) / (σ + epsilon) with the standard deviation σ of all r_i − r̄ of the mini-batch, not
     of the group's (ScaleRL, arXiv 2510.13786)."""
 
-    epsilon: float = field(metadata=within(least=0))
+    epsilon: NonNegativeFloat
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         centered_B = center(rewards_B, groups_B)
@@ -85,7 +77,6 @@ class BatchStandard(Piece):
         return centered_B / (deviation + self.epsilon).clamp(min=1e-300)
 
 
-@dataclass(kw_only=True)
 class LengthWeighted(Piece):
     """r_i − b with b = Σ_j l_j r_j/Σ_j l_j over the group, l_j the number of tokens of response j:
     the baseline of least variance if a response's gradient grows with its length (OPO, arXiv
@@ -99,7 +90,6 @@ class LengthWeighted(Piece):
         return centered_B - group_sum(lengths_B * centered_B, groups_B) / total_B
 
 
-@dataclass(kw_only=True)
 class LeaveOneOut(Piece):
     """r_i minus the mean reward of the group's other responses (RLOO, arXiv 2402.14740), which is
     K/(K − 1) · (r_i − r̄). A group of one has advantage 0."""
@@ -109,7 +99,6 @@ class LeaveOneOut(Piece):
         return center(rewards_B, groups_B) * size_B / (size_B - 1).clamp(min=1)
 
 
-@dataclass(kw_only=True)
 class RelativeToMean(Piece):
     """(r_i − r̄) / (r̄ + epsilon): REINFORCE weighted by the inverse success rate. For many
     responses it tends to maximum likelihood (MaxRL, arXiv 2602.02710).
@@ -117,32 +106,30 @@ class RelativeToMean(Piece):
     Raises UserError for a negative reward: the mean of such rewards is not a success rate.
     """
 
-    epsilon: float = field(metadata=within(least=0))
+    epsilon: NonNegativeFloat
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         if (rewards_B < 0).any():
             raise UserError(
-                f"advantage.kind=relative_to_mean: a reward is {float(rewards_B.min()):g}; "
+                f"advantage=relative_to_mean: a reward is {float(rewards_B.min()):g}; "
                 "must be at least 0"
             )
         mean_B = group_mean(rewards_B, groups_B)
         return center(rewards_B, groups_B) / (mean_B + self.epsilon).clamp(min=1e-300)
 
 
-@dataclass(kw_only=True)
 class FixedBaseline(Piece):
     """scale · (r_i − baseline), independent of the other responses. With scale 2 and baseline ½
     rewards of 0 and 1 become −1 and 1.
     """
 
-    baseline: float = field(metadata=within())
-    scale: float = field(metadata=within(above=0))
+    baseline: float
+    scale: PositiveFloat
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return self.scale * (rewards_B - self.baseline)
 
 
-@dataclass(kw_only=True)
 class OptimalValue(Piece):
     """r_i − V*, V* = β log mean_j exp(r_j/β) over the group: the value of the optimal policy under
     a KL penalty β to the policy that drew the group (arXiv 2505.20686, 2602.19362).
@@ -150,7 +137,7 @@ class OptimalValue(Piece):
     temperature: β; V* is the mean for β → ∞ and the maximum for β → 0.
     """
 
-    temperature: float = field(metadata=within(above=0))
+    temperature: PositiveFloat
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         below_B = rewards_B - group_max(rewards_B, groups_B)
@@ -158,7 +145,6 @@ class OptimalValue(Piece):
         return below_B - self.temperature * mean_B.log()
 
 
-@dataclass(kw_only=True)
 class MaxAtK(Piece):
     """K r̃_i with r̃_i = 1/C(K, k) Σ_I max_I r over the sets I of k responses that contain i: the
     group's mean of A_i ∇log π(y_i) is an unbiased gradient of the best of k (Eq. 9 of arXiv
@@ -168,7 +154,7 @@ class MaxAtK(Piece):
     lowers the variance; a group of one then has advantage 0. With k = 1 nothing is subtracted.
     """
 
-    k: int = field(metadata=within(least=1))
+    k: PositiveInt
     without_own: bool
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:

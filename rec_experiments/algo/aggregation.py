@@ -1,11 +1,11 @@
 """How per-token losses become one scalar. Denominators are those of the whole mini-batch."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rec_experiments.types import Advantages, Piece, Tensor
 
 
+@runtime_checkable
 class Aggregation(Protocol):
     def __call__(self, loss_BT: Tensor, advantages: Advantages) -> Tensor:
         """These rows' share of the loss; the shares of all micro-batches add up to it.
@@ -17,7 +17,6 @@ class Aggregation(Protocol):
         """The normalisation in words."""
 
 
-@dataclass(kw_only=True)
 class TokenMean(Piece):
     """Sum over tokens / live tokens of the mini-batch, as the paper's runs did."""
 
@@ -25,7 +24,6 @@ class TokenMean(Piece):
         return loss_BT.sum() / max(1, advantages.totals.tokens)
 
 
-@dataclass(kw_only=True)
 class SequenceMean(Piece):
     """Token sums, mean over the live sequences of each group, then over the groups that have one:
     the 1/K Σ_i Σ_t of Eq. 1 and Eq. 8, the 1/|S| Σ_{i∈S} Σ_t of Eq. 10."""
@@ -35,7 +33,6 @@ class SequenceMean(Piece):
         return share_B.sum() / max(1, advantages.totals.groups)
 
 
-@dataclass(kw_only=True)
 class SequenceTokenMean(Piece):
     """Token means of each sequence, mean over the live sequences of each group, then over the
     groups that have one: the 1/|y_i| Σ_t of GRPO as it was first written, and of GSPO."""
@@ -46,7 +43,6 @@ class SequenceTokenMean(Piece):
         return share_B.sum() / max(1, advantages.totals.groups)
 
 
-@dataclass(kw_only=True)
 class GroupTokenMean(Piece):
     """Sum over the tokens of a group / its live tokens, mean over the groups: the prompt-level
     average of ScaleRL (arXiv 2510.13786) and of DAPO's Eq. 8."""

@@ -1,16 +1,16 @@
 """Clips whose mask depends on the whole mini-batch: M2PO and BAPO."""
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field, NonNegativeFloat
 
 from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor, outward
-from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
+from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
 
 DIGITS = 9  # of a bound that repeated steps have moved; the rest is rounding
 
 
-@dataclass(kw_only=True)
 class SecondMoment(OneSide):
     """Drops tokens that a one-side clip could drop (A > 0 and ρ > 1, or A < 0 and ρ < 1), the
     largest (log ρ)² first, until the mean of the others is at most `threshold`: Algorithm 1 of M2PO
@@ -20,7 +20,7 @@ class SecondMoment(OneSide):
     """
 
     needs: ClassVar[Needs] = Needs(whole_batch=True)
-    threshold: float = field(metadata=within(least=0))
+    threshold: NonNegativeFloat
 
     def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         """Boolean B x T: the tokens whose second moment is bounded; only these can be dropped."""
@@ -41,7 +41,6 @@ class SecondMoment(OneSide):
         return keep_N.view_as(among_BT) & super().__call__(log_ratio_BT, batch)
 
 
-@dataclass(kw_only=True)
 class SecondMomentOfAll(SecondMoment):
     """SecondMoment over all live tokens, whatever the sign of A, as in AReaL's M2PO, which takes
     the moment of π_prox/π_behavior and also clips as decoupled PPO does."""
@@ -50,7 +49,6 @@ class SecondMomentOfAll(SecondMoment):
         return batch.mask_BT
 
 
-@dataclass(kw_only=True)
 class SecondMomentBounds(Piece):
     """One pair of bounds e^±τ for the tokens that a one-side clip could drop, as in the code of
     M2PO's authors (Infini-AI-Lab/M2PO, core_algos.py). If the mean of (log ρ)² exceeds the
@@ -63,9 +61,9 @@ class SecondMomentBounds(Piece):
     """
 
     needs: ClassVar[Needs] = Needs(whole_batch=True)
-    threshold: float = field(metadata=within(least=0))
-    miniclip_low: float | None = field(metadata=within(least=0, most=1))
-    miniclip_high: float | None = field(metadata=within(least=0))
+    threshold: NonNegativeFloat
+    miniclip_low: Share | None
+    miniclip_high: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         outward_BT = outward(log_ratio_BT, batch)
@@ -93,7 +91,6 @@ class SecondMomentBounds(Piece):
         return float(ascending_N[below - 1]) if below else 0.0
 
 
-@dataclass(kw_only=True)
 class Balanced(Piece):
     """The one-side clip with bounds on ρ that move step by step until tokens with A > 0 make up
     `target` of the clipped surrogate's absolute value: Algorithm 1 of BAPO (arXiv 2510.18927). The
@@ -106,20 +103,19 @@ class Balanced(Piece):
     needs: ClassVar[Needs] = Needs(whole_batch=True)
     lower_start: float
     lower_end: float
-    lower_step: float = field(metadata=within(least=10.0**-DIGITS))
+    lower_step: Annotated[float, Field(ge=10.0**-DIGITS)]
     upper_start: float
     upper_end: float
-    upper_step: float = field(metadata=within(least=10.0**-DIGITS))
-    target: float = field(metadata=within(least=0, most=1))
+    upper_step: Annotated[float, Field(ge=10.0**-DIGITS)]
+    target: Share
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not 0 <= self.lower_start <= self.lower_end <= 1:
             raise ValueError(
                 f"lower_start={self.lower_start}: must be between 0 and lower_end={self.lower_end},"
                 " which is at most 1"
             )
-        if not 1 <= self.upper_start <= self.upper_end < math.inf:
+        if not 1 <= self.upper_start <= self.upper_end:
             raise ValueError(
                 f"upper_start={self.upper_start}: must be between 1 and upper_end={self.upper_end}"
             )

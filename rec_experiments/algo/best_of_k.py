@@ -1,15 +1,15 @@
 """The off-policy gradient of the best of k responses (arXiv 2510.23393, Section 3.3)."""
 
 import math
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+from pydantic import PositiveFloat, PositiveInt
 
 from rec_experiments.algo.advantages import sum_of_later
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
+from rec_experiments.types import LossInput, Needs, Piece, Tensor
 
 
-@dataclass(kw_only=True)
 class OffPolicyBest(Piece):
     """−c_i log π_θ(y_i) with c_i = K/C(K, k) Σ_I (1 + Σ_{j in I} δ_j) max_I A over the sets I of k
     live responses of the group that contain i, and δ_j = Π_t ρ_t − 1 of response j. This is Eq. 10,
@@ -25,8 +25,8 @@ class OffPolicyBest(Piece):
     """
 
     needs: ClassVar[Needs] = Needs(whole_batch=True)
-    k: int = field(metadata=within(least=1))
-    bound: float | None = field(metadata=within(above=0))
+    k: PositiveInt
+    bound: PositiveFloat | None
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         worth_B1 = self.worth(batch)[:, None].to(batch.logp_BT.dtype)

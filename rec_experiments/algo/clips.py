@@ -5,12 +5,14 @@ null means no bound. A token whose advantage is 0 has no gradient and counts as 
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
-from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
+from pydantic import Field, NonNegativeFloat
+
+from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
 
 
+@runtime_checkable
 class Clip(Protocol):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         """Boolean B x T: True where the token keeps its gradient. log_ratio_BT: of `ratio`."""
@@ -19,7 +21,6 @@ class Clip(Protocol):
         """Which tokens are kept, given the name of the ratio."""
 
 
-@dataclass(kw_only=True)
 class NoClip(Piece):
     """Keeps every token."""
 
@@ -27,15 +28,13 @@ class NoClip(Piece):
         return log_ratio_BT.new_ones(log_ratio_BT.shape).bool()
 
 
-@dataclass(kw_only=True)
 class RatioBounds(Piece):
     """1 − low ≤ ρ ≤ 1 + high, written (ε_low, ε_high) in the paper."""
 
-    low: float | None = field(metadata=within(least=0, most=1))
-    high: float | None = field(metadata=within(least=0))
+    low: Share | None
+    high: NonNegativeFloat | None
 
 
-@dataclass(kw_only=True)
 class OneSide(RatioBounds):
     """M = 1(A > 0, ρ ≤ 1 + high) + 1(A < 0, ρ ≥ 1 − low), as in PPO and GRPO (Eq. 8)."""
 
@@ -43,7 +42,6 @@ class OneSide(RatioBounds):
         return one_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
 
 
-@dataclass(kw_only=True)
 class TwoSide(RatioBounds):
     """M̃ = 1(1 − low ≤ ρ ≤ 1 + high), whatever the sign of the advantage (Eq. 18)."""
 
@@ -51,7 +49,6 @@ class TwoSide(RatioBounds):
         return two_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
 
 
-@dataclass(kw_only=True)
 class Ring(RatioBounds):
     """M̂ = M̃ + 1(A > 0, ρ ≤ 1 − outer_low) + 1(A < 0, ρ ≥ 1 + outer_high) (Eq. 19).
 
@@ -63,7 +60,6 @@ class Ring(RatioBounds):
     outer_high: float | None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for side in ("low", "high"):
             inner, outer = getattr(self, side), getattr(self, f"outer_{side}")
             if inner is not None and outer is not None and outer < inner:
@@ -82,13 +78,12 @@ class Ring(RatioBounds):
         )
 
 
-@dataclass(kw_only=True)
 class Dual(OneSide):
     """The one-side mask without the tokens with A < 0 and ρ > ceiling: their surrogate is at
     least ceiling · A, so that no single token dominates the step (arXiv 1912.09729).
     """
 
-    ceiling: float = field(metadata=within(above=1))
+    ceiling: Annotated[float, Field(gt=1)]
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         beyond_BT = log_ratio_BT > math.log(self.ceiling)
@@ -97,30 +92,27 @@ class Dual(OneSide):
         )
 
 
-@dataclass(kw_only=True)
 class LogBounds(Piece):
     """The one-side mask with bounds on log ρ: log ρ ≤ log_high where A > 0, log ρ ≥ −log_low where
     A < 0 (GMPO, arXiv 2507.20673)."""
 
-    log_low: float | None = field(metadata=within(least=0))
-    log_high: float | None = field(metadata=within(least=0))
+    log_low: NonNegativeFloat | None
+    log_high: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return one_side(log_ratio_BT, batch, -_bound(self.log_low), _bound(self.log_high))
 
 
-@dataclass(kw_only=True)
 class Reciprocal(Piece):
     """1/(1 + epsilon) ≤ ρ ≤ 1 + epsilon, whatever the sign of the advantage (sPPO, arXiv
     2108.05828)."""
 
-    epsilon: float = field(metadata=within(least=0))
+    epsilon: NonNegativeFloat
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return two_side(log_ratio_BT, batch, -math.log1p(self.epsilon), math.log1p(self.epsilon))
 
 
-@dataclass(kw_only=True)
 class AroundProximal(RatioBounds):
     """The one-side mask around ρ' = π_prox/π_behavior: A > 0 keeps ρ ≤ ρ' + high, A < 0 keeps
     ρ ≥ max(ρ' − low, 0) (arXiv 2505.22257, Eq. 6, with π_k as the proximal policy; Mix-PPG, arXiv
@@ -136,15 +128,14 @@ class AroundProximal(RatioBounds):
         return one_side(log_ratio_BT, batch, floor, ceiling)
 
 
-@dataclass(kw_only=True)
 class Divergence(Piece):
     """Drops a token if its probability is too far from the behavior policy's and the gradient would
     move it further: A > 0, π_θ > π_behavior and a distance above delta_high, or A < 0,
     π_θ < π_behavior and a distance above delta_low (DPPO, arXiv 2602.04879). The distance is
     between two Bernoulli distributions: this token or any other."""
 
-    delta_low: float | None = field(metadata=within(least=0))
-    delta_high: float | None = field(metadata=within(least=0))
+    delta_low: NonNegativeFloat | None
+    delta_high: NonNegativeFloat | None
 
     def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
         """Between π_behavior and π_θ, given as log-probabilities; B x T, at least 0."""
@@ -161,7 +152,6 @@ class Divergence(Piece):
         return ~(above_BT | below_BT)
 
 
-@dataclass(kw_only=True)
 class TotalVariation(Divergence):
     """|π_θ − π_behavior| of the token (DPPO-Binary-TV)."""
 
@@ -169,7 +159,6 @@ class TotalVariation(Divergence):
         return (logp_BT.exp() - behavior_BT.exp()).abs()
 
 
-@dataclass(kw_only=True)
 class BinaryKl(Divergence):
     """p log(p/q) + (1 − p) log((1 − p)/(1 − q)), p = π_behavior and q = π_θ of the token
     (DPPO-Binary-KL)."""
@@ -178,29 +167,27 @@ class BinaryKl(Divergence):
         return binary_kl(behavior_BT, logp_BT)
 
 
-@dataclass(kw_only=True)
 class TwoSideVariation(Piece):
     """|π_θ − π_behavior| ≤ delta of the token, whatever the sign of the advantage (IPO, prime-rl's
     ipo_loss_fn)."""
 
-    delta: float | None = field(metadata=within(least=0))
+    delta: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         inside_BT = total_variation(batch) <= _bound(self.delta)
         return inside_BT | (batch.advantage_B == 0)[:, None]
 
 
-@dataclass(kw_only=True)
 class Isometric(Piece):
     """The one-side mask with wider bounds for rarer tokens: A > 0 keeps
     ρ ≤ min(1 + √(delta_high/π_behavior), ceiling), A < 0 keeps
     ρ ≥ max(1 − √(delta_low/π_behavior), floor) (RIPO, arXiv 2607.10169).
     """
 
-    delta_low: float = field(metadata=within(least=0))
-    delta_high: float = field(metadata=within(least=0))
-    floor: float = field(metadata=within(least=0, most=1))
-    ceiling: float | None = field(metadata=within(least=1))
+    delta_low: NonNegativeFloat
+    delta_high: NonNegativeFloat
+    floor: Share
+    ceiling: Annotated[float, Field(ge=1)] | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)

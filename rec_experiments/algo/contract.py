@@ -7,6 +7,7 @@ error.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,10 @@ def _call(piece: Callable[..., Any], *arguments: Any) -> Any:
             given += [batch.logp_BT, batch.mask_BT, batch.advantage_B, *batch.logps.values()]
     before = [tensor._version for tensor in given]
     name = type(getattr(piece, "func", piece)).__name__  # of a partial, what it calls
+    try:
+        inspect.signature(piece).bind(*arguments)
+    except TypeError as error:
+        raise UserError(f"{name}: cannot be called like a piece of its group ({error})") from error
     try:
         result = piece(*arguments)
     except Undeclared as error:

@@ -7,18 +7,18 @@ accounts for the rest.
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from rec_experiments.algo.clips import binary_kl
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, Tensor, check_range, one_of, within
+from rec_experiments.types import LossInput, Needs, Piece, Tensor
 
-WEIGHTS = ("one", "token", "product")
-MEASURES = ("token", "product", "mean", "k3", "binary_kl")
 DIVERGENCES = ("k3", "binary_kl")  # 0 at κ = 1
 
 
+@runtime_checkable
 class Correction(Protocol):
     def __call__(self, batch: LossInput) -> Tensor | None:
         """Factor on each token's gradient, B x T, without gradient; None for 1."""
@@ -27,7 +27,6 @@ class Correction(Protocol):
         """The factor in the formula, empty for 1."""
 
 
-@dataclass(kw_only=True)
 class NoCorrection(Piece):
     """The sampler's log-probabilities are taken as they are, as in the paper."""
 
@@ -35,7 +34,6 @@ class NoCorrection(Piece):
         return None
 
 
-@dataclass(kw_only=True)
 class MismatchCorrection(Piece):
     """A weight computed from κ; 0 for a token or response whose measure of κ is outside a band.
 
@@ -57,17 +55,18 @@ class MismatchCorrection(Piece):
     """
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"sampler"}))
-    weight: str = field(metadata=one_of(WEIGHTS))
-    cap: float | None = field(metadata=within(least=1))
-    measure: str = field(metadata=one_of(MEASURES))
+    weight: Literal["one", "token", "product"]
+    cap: Annotated[float, Field(ge=1)] | None
+    measure: Literal["token", "product", "mean", "k3", "binary_kl"]
     low: float | None
     high: float | None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         of_equal = 0.0 if self.measure in DIVERGENCES else 1.0  # its value at κ = 1
-        check_range(self, "low", least=0, most=of_equal)
-        check_range(self, "high", least=of_equal)
+        if self.low is not None and not 0 <= self.low <= of_equal:
+            raise ValueError(f"low={self.low}: must be between 0 and {of_equal:g}, or null")
+        if self.high is not None and self.high < of_equal:
+            raise ValueError(f"high={self.high}: must be at least {of_equal:g}, or null")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         log_kappa_BT = log_mismatch(batch)

@@ -5,15 +5,15 @@ A token's share of the covariance is (A − Ā)(log π_θ − mean log π_θ), w
 tokens of the whole mini-batch.
 """
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+from pydantic import NonNegativeFloat
 
 from rec_experiments import rng
 from rec_experiments.algo.clips import OneSide
-from rec_experiments.types import LossInput, Needs, Piece, Tensor, check_range, within
+from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
 
 
-@dataclass(kw_only=True)
 class CovarianceClip(OneSide):
     """The one-side mask without some tokens whose share of the covariance is between `above` and
     `below`: a fraction of the live tokens, at least one, drawn at random from those that the
@@ -23,13 +23,13 @@ class CovarianceClip(OneSide):
     """
 
     needs: ClassVar[Needs] = Needs(whole_batch=True)
-    fraction: float = field(metadata=within(least=0, most=1))
+    fraction: Share
     above: float
-    below: float = field(metadata=within())
+    below: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "above", most=self.below, hint=f"=below={self.below:g}")
+        if self.above > self.below:
+            raise ValueError(f"above={self.above}: must be at most below={self.below}")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         import torch
@@ -46,15 +46,14 @@ class CovarianceClip(OneSide):
         return keep_N.view_as(kept_BT)
 
 
-@dataclass(kw_only=True)
 class CovariancePenalty(Piece):
     """beta |log π_θ/π_behavior| of the tokens with the largest shares of the covariance, a fraction
     of all, at least one (KL-Cov). Of equal shares the first, by row and position, is taken first.
     """
 
     needs: ClassVar[Needs] = Needs(whole_batch=True)
-    fraction: float = field(metadata=within(least=0, most=1))
-    beta: float = field(metadata=within(least=0))
+    fraction: Share
+    beta: NonNegativeFloat
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         live_N = batch.mask_BT.flatten().nonzero().flatten()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.groups import center, group_size, group_sum
@@ -27,6 +28,7 @@ def _of_all(advantage_B: Tensor) -> Weighted:
     return Weighted(advantage_B, all_B, all_B)
 
 
+@runtime_checkable
 class DataWeighting(Protocol):
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
@@ -37,7 +39,6 @@ class DataWeighting(Protocol):
         """The formula, given the advantage's."""
 
 
-@dataclass(kw_only=True)
 class Uniform(Piece):
     """Every response has the same weight."""
 
@@ -47,7 +48,6 @@ class Uniform(Piece):
         return _of_all(advantage(rewards_B, groups_B))
 
 
-@dataclass(kw_only=True)
 class DropNegatives(Piece):
     """RED-Drop (Eq. 10): drop excess negatives at random, then recompute the advantages.
 
@@ -81,7 +81,6 @@ def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator)
     return ~negative_B | (drawn_before_BB.sum(1) < allowed_B)
 
 
-@dataclass(kw_only=True)
 class VariedGroups(Piece):
     """Masks out groups whose rewards are all equal, including their penalty (arXiv 2505.22257,
     Eq. 8). DAPO replaces them instead: buffer=refill. count_masked: whether their tokens stay in
@@ -97,21 +96,15 @@ class VariedGroups(Piece):
         return Weighted(advantage(rewards_B, groups_B) * varied_B, varied_B, counted_B)
 
 
-@dataclass(kw_only=True)
 class Exponential(Piece):
-    """w_i = exp(A_i / temperature). Raises ValueError unless temperature > 0."""
+    """w_i = exp(A_i / temperature). The temperature may be infinite."""
 
-    temperature: float
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:  # infinity is allowed
-            raise ValueError(f"temperature={self.temperature}: must be greater than 0")
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=True)]
 
     def weight(self, advantage_B: Tensor) -> Tensor:
         return (advantage_B / self.temperature).exp()
 
 
-@dataclass(kw_only=True)
 class ExponentialWeight(Exponential):
     """RED-Weight (Section 4.3): w_i A_i."""
 
@@ -122,7 +115,6 @@ class ExponentialWeight(Exponential):
         return _of_all(self.weight(advantage_B) * advantage_B)
 
 
-@dataclass(kw_only=True)
 class PairwiseWeight(Exponential):
     """Pairwise-weighted REINFORCE (Eq. 9): (Σ_j w_ij)(A_i − Σ_j w_ij A_j / Σ_j w_ij).
 

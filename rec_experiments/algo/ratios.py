@@ -1,11 +1,11 @@
 """The log-ratio that the clip and the importance weight use. B x T, without gradient."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from rec_experiments.types import LossInput, Needs, Piece, Tensor
 
 
+@runtime_checkable
 class Ratio(Protocol):
     def __call__(self, batch: LossInput) -> Tensor:
         """log-ratio of each live token, 0 elsewhere."""
@@ -14,7 +14,6 @@ class Ratio(Protocol):
         """The ratio as the formula writes it."""
 
 
-@dataclass(kw_only=True)
 class TokenRatio(Piece):
     """ρ = π_θ/π_old of each token, π_old being the policy that drew it."""
 
@@ -22,7 +21,6 @@ class TokenRatio(Piece):
         return batch.log_ratio_BT()
 
 
-@dataclass(kw_only=True)
 class SequenceRatio(Piece):
     """s = (Π_t ρ_t)^(1/|y|), the same for all tokens of a sequence (GSPO, arXiv 2507.18071)."""
 
@@ -32,7 +30,6 @@ class SequenceRatio(Piece):
         return mean_B1 * batch.mask_BT
 
 
-@dataclass(kw_only=True)
 class ProximalRatio(Piece):
     """u = π_θ/π_prox of each token (decoupled PPO, arXiv 2110.00641)."""
 

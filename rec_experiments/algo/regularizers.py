@@ -1,14 +1,16 @@
 """Extra loss added to the surrogate, outside its mask (Section 4.2). B x T per-token terms."""
 
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
+
+from pydantic import NonNegativeFloat
 
 from rec_experiments.algo.groups import group_size, group_sum
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, Tensor, within
+from rec_experiments.types import LossInput, Needs, Piece, Tensor
 
 
+@runtime_checkable
 class Regularizer(Protocol):
     def __call__(self, batch: LossInput) -> Tensor | None:
         """The loss of each token, B x T, differentiable; None to add nothing."""
@@ -17,7 +19,6 @@ class Regularizer(Protocol):
         """The term in the formula, empty for none."""
 
 
-@dataclass(kw_only=True)
 class NoRegularizer(Piece):
     """No extra loss."""
 
@@ -25,7 +26,6 @@ class NoRegularizer(Piece):
         return None
 
 
-@dataclass(kw_only=True)
 class SequenceSquare(Piece):
     """τ/2 (log π_θ(y|x) − log π_old(y|x))² of each sequence: OPMD as the paper writes it.
 
@@ -33,7 +33,7 @@ class SequenceSquare(Piece):
     tokens counts it once, on the scale of the sequence's surrogate.
     """
 
-    tau: float = field(metadata=within(least=0))
+    tau: NonNegativeFloat
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
@@ -42,23 +42,21 @@ class SequenceSquare(Piece):
         return (self.tau / 2 * drift_B**2 / length_B)[:, None] * mask_BT
 
 
-@dataclass(kw_only=True)
 class TokenSquare(Piece):
     """τ (log π_θ − log π_old)² of each token: OPMD as the paper's framework computes it."""
 
-    tau: float = field(metadata=within(least=0))
+    tau: NonNegativeFloat
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return self.tau * _live_difference(batch) ** 2
 
 
-@dataclass(kw_only=True)
 class ReferencePenalty(Piece):
     """beta times an estimate of KL(π_θ ‖ π_ref) at each sampled token. The estimators' numbers are
     Schulman's (joschu.net/blog/kl-approx.html)."""
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}))
-    beta: float = field(metadata=within(least=0))
+    beta: NonNegativeFloat
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         """Of log_ratio_BT = log π_θ − log π_ref, differentiable; 0 at 0."""
@@ -68,7 +66,6 @@ class ReferencePenalty(Piece):
         return self.beta * self.estimate(_live_difference(batch, "reference"))
 
 
-@dataclass(kw_only=True)
 class K1(ReferencePenalty):
     """log π_θ/π_ref: unbiased as a value, but its gradient has mean 0 on-policy."""
 
@@ -76,7 +73,6 @@ class K1(ReferencePenalty):
         return log_ratio_BT
 
 
-@dataclass(kw_only=True)
 class K2(ReferencePenalty):
     """½ (log π_θ/π_ref)²: its gradient on-policy is that of KL(π_θ ‖ π_ref)."""
 
@@ -84,7 +80,6 @@ class K2(ReferencePenalty):
         return log_ratio_BT**2 / 2
 
 
-@dataclass(kw_only=True)
 class K3(ReferencePenalty):
     """q − 1 − log q with q = π_ref/π_θ, which is at least 0: GRPO's penalty (arXiv 2402.03300,
     Eq. 4). Beyond q = e^20 it continues as a straight line in log q, to stay finite."""
@@ -96,7 +91,6 @@ class K3(ReferencePenalty):
         return curve_BT.where(log_q_BT <= MAX_LOG_WEIGHT, line_BT) - log_q_BT
 
 
-@dataclass(kw_only=True)
 class UnbiasedKl(ReferencePenalty):
     """ρ (q − 1 − log q) with q = π_ref/π_θ, differentiated through ρ = π_θ/π_behavior too. The
     gradient ρ log(π_θ/π_ref) ∇log π_θ is unbiased for KL(π_θ ‖ π_ref) of a token whatever policy
@@ -110,18 +104,16 @@ class UnbiasedKl(ReferencePenalty):
         return self.beta * (constant_BT + log_ratio_BT.exp() * (from_reference_BT - 1))
 
 
-@dataclass(kw_only=True)
 class ExactKl(Piece):
     """beta · KL(π_θ ‖ π_ref) of each token, exact over the vocabulary."""
 
     needs: ClassVar[Needs] = Needs(dense=frozenset({"kl"}))
-    beta: float = field(metadata=within(least=0))
+    beta: NonNegativeFloat
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return (self.beta * batch.dense["kl"]).where(batch.mask_BT, 0.0)
 
 
-@dataclass(kw_only=True)
 class PairSquare(Piece):
     """beta/4 · (d_i − d_j)², d = log π_θ(y)/π_ref(y), mean over the ordered pairs of a group's
     responses. With leave-one-out rewards it gives half the contrastive policy gradient
@@ -134,7 +126,7 @@ class PairSquare(Piece):
     """
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}), whole_batch=True)
-    beta: float = field(metadata=within(least=0))
+    beta: NonNegativeFloat
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT

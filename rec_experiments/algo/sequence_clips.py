@@ -1,13 +1,14 @@
 """Clips that decide on a token by the whole response that contains it."""
 
 import math
-from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat
 
 from rec_experiments.algo.clips import OneSide, outward, total_variation
-from rec_experiments.types import LossInput, Piece, Tensor, within
+from rec_experiments.types import LossInput, Piece, Share, Tensor
 
 
-@dataclass(kw_only=True)
 class NegativesNearBehavior(OneSide):
     """The one-side mask without the responses that have A < 0 and a mean of log(π_behavior/π_θ)
     above `drift`: off-policy sequence masking (DeepSeek-V3.2, arXiv 2512.02556).
@@ -15,7 +16,7 @@ class NegativesNearBehavior(OneSide):
     drift: null for no bound.
     """
 
-    drift: float | None = field(metadata=within(least=0))
+    drift: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         kept_BT = super().__call__(log_ratio_BT, batch)
@@ -25,7 +26,6 @@ class NegativesNearBehavior(OneSide):
         return kept_BT & ~(far_B & (batch.advantage_B < 0))[:, None]
 
 
-@dataclass(kw_only=True)
 class MeanVariation(Piece):
     """Drops tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, in responses whose mean |ρ − 1| is
     above `bound` (VACO, arXiv 2603.01365, as Open Instruct's rho_mask_tv_divergence has it).
@@ -33,7 +33,7 @@ class MeanVariation(Piece):
     bound: null for no bound.
     """
 
-    bound: float | None = field(metadata=within(least=0))
+    bound: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         bound = math.inf if self.bound is None else self.bound
@@ -41,7 +41,6 @@ class MeanVariation(Piece):
         return ~(outward(batch.log_ratio_BT(), batch) & far_B[:, None])
 
 
-@dataclass(kw_only=True)
 class PrefixBudget(Piece):
     """Drops a token with A > 0 and ρ > 1, or A < 0 and ρ < 1, if w_t D_t > min(delta, delta +
     δ_p Σ_{j<t} w_j − Σ_{j<t} w_j D_j): its change D = |π_θ − π_behavior| may use up what the
@@ -51,9 +50,9 @@ class PrefixBudget(Piece):
     last. δ_p is the 90th percentile of the response's D, at least `budget` and at most twice that.
     """
 
-    delta: float = field(metadata=within(least=0))
-    budget: float = field(metadata=within(least=0))
-    last_weight: float = field(metadata=within(above=0, most=1))
+    delta: NonNegativeFloat
+    budget: NonNegativeFloat
+    last_weight: Annotated[float, Field(gt=0, le=1)]
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         mask_BT, moved_BT = batch.mask_BT, total_variation(batch)
@@ -66,7 +65,6 @@ class PrefixBudget(Piece):
         return inside_BT | ~outward(batch.log_ratio_BT(), batch)
 
 
-@dataclass(kw_only=True)
 class Veto(OneSide):
     """The one-side mask without what follows a trigger: the first token of a response with A < 0
     whose ρ is below `trigger`. After it, the response continues a text that π_θ would hardly write
@@ -75,7 +73,7 @@ class Veto(OneSide):
     trigger: 0 for no veto.
     """
 
-    trigger: float = field(metadata=within(least=0, most=1))
+    trigger: Share
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         kept_BT = super().__call__(log_ratio_BT, batch)

@@ -1,11 +1,13 @@
 """How responses that were cut at the length limit are treated."""
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from rec_experiments.types import Piece, Tensor, within
+from pydantic import NonNegativeFloat
+
+from rec_experiments.types import Piece, Tensor
 
 
+@runtime_checkable
 class Truncation(Protocol):
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         """The rewards to learn from, and the rows whose tokens enter the loss."""
@@ -14,7 +16,6 @@ class Truncation(Protocol):
         """What happens to such responses, in words; empty for nothing."""
 
 
-@dataclass(kw_only=True)
 class TrainTruncated(Piece):
     """Trains on it like on any other response, with the reward of its text."""
 
@@ -22,7 +23,6 @@ class TrainTruncated(Piece):
         return rewards_B, finished_B.new_ones(finished_B.shape)
 
 
-@dataclass(kw_only=True)
 class MaskTruncated(Piece):
     """Leaves it out of loss and denominators (DAPO, Section 3.4: overlong filtering). Its reward
     still counts in the baseline of its group."""
@@ -31,11 +31,10 @@ class MaskTruncated(Piece):
         return rewards_B, finished_B
 
 
-@dataclass(kw_only=True)
 class PenaliseTruncated(Piece):
     """Subtracts `penalty` from its reward."""
 
-    penalty: float = field(metadata=within(least=0))
+    penalty: NonNegativeFloat
 
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B - self.penalty * (~finished_B), finished_B.new_ones(finished_B.shape)

@@ -4,16 +4,18 @@ An objective J(ρ) has the gradient ρ J'(ρ) ∇log π_θ. The factor ρ J'(ρ)
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol, runtime_checkable
 
-from rec_experiments.types import LossInput, Piece, Tensor, within
+from pydantic import Field, NonNegativeFloat, PositiveFloat
+
+from rec_experiments.types import LossInput, Piece, Tensor
 
 # No step survives a weight of exp(20), and products with it stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
 MAX_WEIGHT = math.exp(MAX_LOG_WEIGHT)
 
 
+@runtime_checkable
 class Weight(Protocol):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         """B x T, without gradient. log_ratio_BT: what the `ratio` piece gave."""
@@ -22,7 +24,6 @@ class Weight(Protocol):
         """The factor in the formula, empty for 1."""
 
 
-@dataclass(kw_only=True)
 class NoWeight(Piece):
     """1 for every token (NoIS)."""
 
@@ -30,7 +31,6 @@ class NoWeight(Piece):
         return log_ratio_BT.new_ones(log_ratio_BT.shape)
 
 
-@dataclass(kw_only=True)
 class ImportanceWeight(Piece):
     """The ratio that the `ratio` piece gives: ρ = π_θ / π_old of each token (IS)."""
 
@@ -38,7 +38,6 @@ class ImportanceWeight(Piece):
         return log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
 
 
-@dataclass(kw_only=True)
 class BehaviorWeight(Piece):
     """ρ = π_θ/π_behavior of each token, whatever ratio the clip uses: (π_prox/π_behavior) · u, the
     weight of decoupled PPO (arXiv 2110.00641)."""
@@ -47,22 +46,16 @@ class BehaviorWeight(Piece):
         return batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
 
 
-@dataclass(kw_only=True)
 class CappedWeight(Piece):
     """min(ratio, cap): no token loses its gradient (CISPO, arXiv 2506.13585, Eq. 4 and 5, without a
-    lower bound, as that paper runs it). Raises ValueError unless cap > 0."""
+    lower bound, as that paper runs it)."""
 
-    cap: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.cap <= MAX_WEIGHT:
-            raise ValueError(f"cap={self.cap}: must be greater than 0, and at most e^20")
+    cap: Annotated[float, Field(gt=0, le=MAX_WEIGHT)]
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.clamp(max=math.log(self.cap)).exp()
 
 
-@dataclass(kw_only=True)
 class BoundedWeight(CappedWeight):
     """max(floor, min(ratio, cap)): CISPO with both bounds, 1 − ε_low and 1 + ε_high in its Eq. 5,
     as in verl and ROLL. A floor of 0 is no bound.
@@ -70,18 +63,16 @@ class BoundedWeight(CappedWeight):
     Raises ValueError unless 0 ≤ floor ≤ cap.
     """
 
-    floor: float
+    floor: NonNegativeFloat
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.floor <= self.cap:
-            raise ValueError(f"floor={self.floor}: must be at least 0, and at most cap={self.cap}")
+        if self.floor > self.cap:
+            raise ValueError(f"floor={self.floor}: must be at most cap={self.cap}")
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return super().__call__(log_ratio_BT, batch).clamp(min=self.floor)
 
 
-@dataclass(kw_only=True)
 class CappedBehavior(CappedWeight):
     """min(ρ, cap), ρ = π_θ/π_behavior of each token, whatever ratio the clip uses: decoupled
     PPO as in its authors' code (openai/ppo-ewma), which raises log π_behavior where ρ > 100."""
@@ -90,7 +81,6 @@ class CappedBehavior(CappedWeight):
         return super().__call__(batch.log_ratio_BT(), batch)
 
 
-@dataclass(kw_only=True)
 class ZeroWeight(Piece):
     """0 for every token: the gradient is that of the extra loss alone."""
 
@@ -98,7 +88,6 @@ class ZeroWeight(Piece):
         return log_ratio_BT.new_zeros(log_ratio_BT.shape)
 
 
-@dataclass(kw_only=True)
 class TaperedWeight(Piece):
     """1 where A ≥ 0, min(Π_t ρ_t, 1) of the whole response elsewhere (TOPR, arXiv 2503.14286)."""
 
@@ -107,7 +96,6 @@ class TaperedWeight(Piece):
         return product_B1.where(batch.advantage_B[:, None] < 0, 1.0).expand_as(log_ratio_BT)
 
 
-@dataclass(kw_only=True)
 class TokenTaper(Piece):
     """1 where A ≥ 0, min(ρ, 1) of each token elsewhere. ROLL calls it TOPR, but TOPR uses the ratio
     of the whole response (TaperedWeight)."""
@@ -117,7 +105,6 @@ class TokenTaper(Piece):
         return taper_BT.where(batch.advantage_B[:, None] < 0, 1.0)
 
 
-@dataclass(kw_only=True)
 class SoftGate(Piece):
     """4 σ(x)(1 − σ(x)) · ratio with x = τ (ratio − 1): the gradient of (4/τ) σ(x), which fades out
     on both sides of 1 where a clip cuts (SAPO, arXiv 2511.20347).
@@ -125,8 +112,8 @@ class SoftGate(Piece):
     tau_positive: τ where A > 0. tau_negative: elsewhere.
     """
 
-    tau_positive: float = field(metadata=within(above=0))
-    tau_negative: float = field(metadata=within(above=0))
+    tau_positive: PositiveFloat
+    tau_negative: PositiveFloat
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ratio_BT = log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
@@ -134,14 +121,13 @@ class SoftGate(Piece):
         return 4 * x_BT.sigmoid() * (-x_BT).sigmoid() * ratio_BT
 
 
-@dataclass(kw_only=True)
 class GeometricMean(Piece):
     """exp(mean_t c_t) of each response, c_t = log ratio, at most log_high where A > 0 and at least
     −log_low where A < 0: GMPO's factor in place of ρ (arXiv 2507.20673, Eq. 4). The bounds are
     those of clip=log_bounds, which drops the gradient of tokens beyond them; null for no bound."""
 
-    log_low: float | None = field(metadata=within(least=0))
-    log_high: float | None = field(metadata=within(least=0))
+    log_low: NonNegativeFloat | None
+    log_high: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1, mask_BT = batch.advantage_B[:, None], batch.mask_BT
@@ -154,16 +140,15 @@ class GeometricMean(Piece):
         return mean_B1.clamp(max=MAX_LOG_WEIGHT).exp().expand_as(log_ratio_BT)
 
 
-@dataclass(kw_only=True)
 class GammaWeight(Piece):
     """w^k · exp(λ (1 − w)) of each response, w = Π_t ρ_t: 1 at w = 1, 0 at 0 and ∞ (VESPO, arXiv
     2602.10693). One pair (k, λ) where A ≥ 0, another where A < 0.
     """
 
-    power_positive: float = field(metadata=within(above=0))
-    decay_positive: float = field(metadata=within(above=0))
-    power_negative: float = field(metadata=within(above=0))
-    decay_negative: float = field(metadata=within(above=0))
+    power_positive: PositiveFloat
+    decay_positive: PositiveFloat
+    power_negative: PositiveFloat
+    decay_negative: PositiveFloat
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         log_w_B1 = batch.log_ratio_BT().sum(1, keepdim=True)
@@ -174,15 +159,14 @@ class GammaWeight(Piece):
         return log_weight_B1.exp().expand_as(log_ratio_BT)
 
 
-@dataclass(kw_only=True)
 class PowerOfPositives(Piece):
     """min(ratio^power, cap) where A > 0, min(ratio, cap) elsewhere. Power 0 leaves positives as
     REINFORCE has them (UP, arXiv 2607.06987, Eq. 15); power −1 weights those up that the policy
     finds less likely than it did (ASPO, arXiv 2510.06062). Null for no cap.
     """
 
-    power: float = field(metadata=within())
-    cap: float | None = field(metadata=within(least=1))
+    power: float
+    cap: Annotated[float, Field(ge=1)] | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ceiling = MAX_LOG_WEIGHT if self.cap is None else math.log(self.cap)
@@ -190,7 +174,6 @@ class PowerOfPositives(Piece):
         return powered_BT.clamp(max=ceiling).exp()
 
 
-@dataclass(kw_only=True)
 class SoftVariation(Piece):
     """ρ (1 − sign(A) (π_θ − π_behavior)/epsilon): the gradient of
     ρ A − |A| π_behavior (ρ − 1)²/(2 epsilon) (DRPO, arXiv 2606.09821, Eq. 8 and 9). With an epsilon
@@ -198,7 +181,7 @@ class SoftVariation(Piece):
     direction of A.
     """
 
-    epsilon: float = field(metadata=within(above=0))
+    epsilon: PositiveFloat
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         ratio_BT = batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()

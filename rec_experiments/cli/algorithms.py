@@ -12,10 +12,11 @@ from rec_experiments.algo import words
 from rec_experiments.cli import help
 from rec_experiments.cli.parser import Parser, file_ending
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, compose, composing, meant
+from rec_experiments.config.composition import choices_by_group, compose, composing
 from rec_experiments.config.experiment import Pieces
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, meant
 from rec_experiments.files import write_out
+from rec_experiments.types import TARGET, class_name
 
 BASE = "reinforce"  # the preset that others are compared with
 GROUPS = tuple(field.name for field in fields(Pieces) if field.name != "algo")
@@ -66,6 +67,7 @@ def changes(config: DictConfig, base: DictConfig, groups: Sequence[str] = GROUPS
 
 def _written(group: str, config: DictConfig) -> str:
     values: Any = OmegaConf.to_container(config, resolve=True)
-    kind = values.pop("kind")
+    kind = class_name(values)
+    del values[TARGET]
     fields = [f"{key} {'null' if value is None else value}" for key, value in values.items()]
     return f"`{group}` {kind}" + (f" ({', '.join(fields)})" if fields else "")

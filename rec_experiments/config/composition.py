@@ -1,7 +1,6 @@
 """Composing configurations outside of Hydra's command line, and errors of composing in one line."""
 
 import contextlib
-import difflib
 import os
 import re
 import threading
@@ -20,12 +19,12 @@ from hydra.errors import (
 )
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from rec_experiments.config import schema
 from rec_experiments.config.identity import flat
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.errors import UserError, first_line, meant
 
 # Common names of keys that are called differently here.
 COMMON_NAMES = {
@@ -39,29 +38,8 @@ COMMON_NAMES = {
 }
 
 _ALONE = threading.RLock()
-RENAMED = {  # what was chosen in an older version, and how to choose it now
-    "region": "is now part of clip, as in clip=ring",
-    "clip=narrow": "is now clip=one_side",
-    "clip=asymmetric": "is now clip=one_side clip.high=0.25",
-    "clip=wide": "is now clip=one_side clip.low=0.6 clip.high=2.0",
-}
-# What Hydra and omegaconf say of choices that do not go together, and what is wanted.
-CHOICES = {
-    r"Could not override '(scale|hydra/\S+)'": (
-        r"\1: can be chosen only with a sweep, as in -m sweep=fig3"
-    ),
-    r"Merge error: Adapted is not a subclass": (
-        "adapter=lora: needs a model of transformers without a warm start, as "
-        "model=qwen2.5-1.5b-instruct or model=pretrained"
-    ),
-}
-# What omegaconf says of a value of the wrong type, and what is wanted.
-TYPES = {
-    r"to Integer$": "a whole number",
-    r"to Float$": "a number",
-    r"not a valid bool|to Boolean$": "true or false",
-    r"Incompatible value 'None'|not Optional": "a value, not null",
-}
+# What Hydra says of a choice that only a sweep has.
+OF_A_SWEEP = re.compile(r"Could not override '(scale|hydra/\S+)'")
 
 
 @contextlib.contextmanager
@@ -130,9 +108,8 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
             return f"{part.override}: cannot be read{_quoted(part.override)}"
-        for what, line in CHOICES.items():
-            if found := re.search(what, str(part)):
-                return found.expand(line)
+        if found := OF_A_SWEEP.search(str(part)):
+            return f"{found[1]}: can be chosen only with a sweep, as in -m sweep=fig3"
         if isinstance(part, MissingConfigException) and part.missing_cfg_file:
             return _no_such_choice(part.missing_cfg_file, part.options)
         if isinstance(part, MarkedYAMLError) and part.problem_mark:
@@ -155,14 +132,6 @@ def _cause(error: BaseException) -> BaseException | None:
 
 def _of_key(error: OmegaConfBaseException) -> str:
     """What is wrong with a key or its value."""
-    if error.full_key in RENAMED:
-        return RENAMED[error.full_key]
-    if isinstance(error, ValidationError) and isinstance(error.child_node, DictConfig):
-        keys = ", ".join(sorted(f"{error.full_key}.{key!s}" for key in error.child_node))
-        return f"takes no value itself; its keys: {keys}"
-    for pattern, wanted in TYPES.items():
-        if re.search(pattern, first_line(error)):
-            return f"must be {wanted}"
     allowed = _allowed_keys(error)
     return f"no such key{allowed}" if allowed else first_line(error)
 
@@ -189,18 +158,12 @@ def _number_for_a_choice(overrides: Sequence[str]) -> str:
 
 def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
     """options: the choices in the file's folder, if that folder exists."""
-    if file.startswith("schema/"):
-        slot = file.split("/")[1]
-        return f"{file}: no such class; allowed: {', '.join(schema.registry().get(slot, {}))}"
     if options:
         group, _, choice = file.rpartition("/")
     else:
         group, _, choice = file.partition("/")
         options = _choices_within(group)
-    chosen = f"{group}={choice}"
-    if chosen in RENAMED:
-        return f"{chosen}: {RENAMED[chosen]}"
-    return f"{chosen}: no such choice; {meant(choice, sorted(options))}"
+    return f"{group}={choice}: no such choice; {meant(choice, sorted(options))}"
 
 
 def _choices_within(group: str) -> list[str]:
@@ -227,11 +190,3 @@ def _allowed_keys(error: OmegaConfBaseException) -> str:
         return f"; did you mean {elsewhere[0]}?"
     group = str(error.full_key).removesuffix(key)
     return f"; {meant(key, allowed, group)}"
-
-
-def meant(word: str, allowed: Sequence[str], before: str = "") -> str:
-    """The closest of the words that are allowed, with what stands `before` it, or all of them."""
-    close = difflib.get_close_matches(word, allowed, n=1)
-    if close:
-        return f"did you mean {before}{close[0]}? --help lists all"
-    return f"allowed: {', '.join(allowed)}"

@@ -1,57 +1,47 @@
 """The whole experiment as one typed object: what the configuration composes, and nothing else."""
 
 import dataclasses
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
 
-from rec_experiments.algo.advantages import MaxAtK
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from rec_experiments.algo.advantages import Advantage, MaxAtK
+from rec_experiments.algo.aggregation import Aggregation
+from rec_experiments.algo.clips import Clip
+from rec_experiments.algo.corrections import Correction
+from rec_experiments.algo.data_weighting import DataWeighting
+from rec_experiments.algo.ratios import Ratio
+from rec_experiments.algo.regularizers import Regularizer
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.truncation import Truncation
+from rec_experiments.algo.weights import Weight
+from rec_experiments.policy.protocol import ModelChoice
+from rec_experiments.rollout.protocol import Pipeline
+from rec_experiments.rollout.replay import ReplayBuffer
+from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native
+from rec_experiments.samplers.protocol import SamplerChoice
+from rec_experiments.tracking.protocol import Tracking
 from rec_experiments.training.optimizers import AdamW8bit
-from rec_experiments.types import MultiTurnDataset, check_fields, check_range, one_of, within
-
-if TYPE_CHECKING:
-    from rec_experiments.algo.advantages import Advantage
-    from rec_experiments.algo.aggregation import Aggregation
-    from rec_experiments.algo.clips import Clip
-    from rec_experiments.algo.corrections import Correction
-    from rec_experiments.algo.data_weighting import DataWeighting
-    from rec_experiments.algo.ratios import Ratio
-    from rec_experiments.algo.regularizers import Regularizer
-    from rec_experiments.algo.truncation import Truncation
-    from rec_experiments.algo.weights import Weight
-    from rec_experiments.policy.protocol import ModelChoice
-    from rec_experiments.rollout.protocol import Pipeline
-    from rec_experiments.rollout.replay import ReplayBuffer
-    from rec_experiments.rollout.reward import RewardAdjustment
-    from rec_experiments.samplers.protocol import SamplerChoice
-    from rec_experiments.tracking.protocol import Tracking
-    from rec_experiments.training.policies import Proximal, Reference
-    from rec_experiments.training.protocol import Optimizer
-    from rec_experiments.training.updates import Updates
-    from rec_experiments.types import Dataset
-else:  # OmegaConf knows no protocols; schema.py says which classes may fill a slot
-    Advantage = Aggregation = Clip = Correction = DataWeighting = Ratio = Regularizer = Any
-    Truncation = Weight = RewardAdjustment = ReplayBuffer = ModelChoice = Optimizer = Pipeline = Any
-    SamplerChoice = Tracking = Proximal = Reference = Updates = Dataset = Any
+from rec_experiments.training.policies import Proximal, Reference
+from rec_experiments.training.protocol import Optimizer
+from rec_experiments.training.updates import Updates
+from rec_experiments.types import TARGET, Dataset, MultiTurnDataset, Piece, Seed, Settings
 
 MOST_THREADS = 1024  # with a million, torch crashes
 MOST_WORKERS = 1024  # processes; more than any machine has cores
 LONGEST_SCHEDULE = 1_000_000  # batches; a search visits them one by one
 
 
-@dataclass(kw_only=True)
-class Preset:
+class Preset(Settings):
     """name: the algorithm as the paper's legends write it. source: where the paper defines it."""
 
     name: str
     source: str
 
 
-@dataclass(kw_only=True)
-class Pieces:
+class Pieces(Settings):
     """The method, one field a config group (conf/algorithm.yaml)."""
 
     algo: Preset
@@ -74,7 +64,6 @@ class Pieces:
         return Algorithm(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Algorithm)})
 
 
-@dataclass(kw_only=True)
 class Experiment(Pieces):
     """One run (conf/config.yaml, which explains each value)."""
 
@@ -86,22 +75,22 @@ class Experiment(Pieces):
     optimizer: Optimizer
     tracking: Tracking
     name: str | None
-    seed: int
-    steps: int = field(metadata=within(least=1))
-    batch_size: int = field(metadata=within(least=1))
-    group_size: int = field(metadata=within(least=2, hint=": the baseline is the mean of a group"))
-    micro_batch_size: int | None = field(metadata=within(least=1))
-    micro_batch_tokens: int | None = field(metadata=within(least=1))
+    seed: Seed
+    steps: PositiveInt
+    batch_size: PositiveInt
+    group_size: Annotated[int, Field(ge=2)]  # the baseline is the mean of a group
+    micro_batch_size: PositiveInt | None
+    micro_batch_tokens: PositiveInt | None
     shuffle: bool
-    eval_every: int = field(metadata=within(least=1))
-    eval_problems: int | None = field(metadata=within(least=1))
-    eval_samples: int = field(metadata=within(least=1))
-    checkpoint_every: int = field(metadata=within(least=1))
+    eval_every: PositiveInt
+    eval_problems: PositiveInt | None
+    eval_samples: PositiveInt
+    checkpoint_every: PositiveInt
     async_checkpoints: bool
-    kl_every: int = field(metadata=within(least=0))
-    ranks: int = field(metadata=within(least=1))
-    device: str = field(metadata=one_of(("auto", "cpu", "cuda")))
-    threads: int = field(metadata=within(least=1, most=MOST_THREADS))
+    kl_every: NonNegativeInt
+    ranks: PositiveInt
+    device: Literal["auto", "cpu", "cuda"]
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     deterministic: bool
     output_dir: str
     run_dir: str | None
@@ -109,12 +98,20 @@ class Experiment(Pieces):
     remake: bool
 
     def __post_init__(self) -> None:
-        check_seed(self.seed)
-        check_fields(self)
-        check_range(self, "dataset.verifier_workers", least=0, most=MOST_WORKERS)
-        check_range(self, "dataset.verifier_timeout", above=0)
-        for name in ("sync.interval", "sync.offset"):
-            check_range(self, name, most=LONGEST_SCHEDULE)
+        if not 0 <= self.dataset.verifier_workers <= MOST_WORKERS:
+            raise ValueError(
+                f"dataset.verifier_workers={self.dataset.verifier_workers}: must be between 0 and "
+                f"{MOST_WORKERS}"
+            )
+        if self.dataset.verifier_timeout <= 0:
+            raise ValueError(
+                f"dataset.verifier_timeout={self.dataset.verifier_timeout}: must be greater than 0"
+            )
+        for name in ("interval", "offset"):
+            if (getattr(self.sync, name) or 0) > LONGEST_SCHEDULE:
+                raise ValueError(
+                    f"sync.{name}={getattr(self.sync, name)}: must be at most {LONGEST_SCHEDULE}"
+                )
         if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
             raise ValueError(
                 f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
@@ -151,8 +148,8 @@ class Experiment(Pieces):
         algorithm = self.algorithm()
         if not self.proximal.of_batch and "proximal" not in algorithm.needs.logps:
             raise ValueError(
-                f"proximal={self.proximal.kind}: no piece of the algorithm reads it; choose one "
-                "that does, as in ratio=proximal, or leave it at batch_start"
+                f"proximal={type(self.proximal).__name__}: no piece of the algorithm reads it; "
+                "choose one that does, as in ratio=proximal, or leave it at batch_start"
             )
         if self.reference.swap_every and not (self.kl_every or algorithm.needs_reference):
             raise ValueError(
@@ -174,11 +171,11 @@ def check_seed(seed: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A tree of dataclasses as dicts, an enumeration as its name."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    """A tree of settings as plain values, each piece with the dotted name of its class."""
+    if isinstance(value, Settings):
+        cls = type(value)
+        named = {TARGET: f"{cls.__module__}.{cls.__qualname__}"} if issubclass(cls, Piece) else {}
+        return {**named, **{name: plain(getattr(value, name)) for name in cls.names()}}
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    return value.name if isinstance(value, Enum) else value
+    return [plain(each) for each in value] if isinstance(value, list) else value

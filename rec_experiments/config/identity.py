@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.errors import UserError
+from rec_experiments.rollout.schedule import Schedule
+from rec_experiments.types import TARGET, class_name
 
-RELEASE = 12  # raised whenever the numbers of runs change
+RELEASE = 13  # raised whenever the numbers of runs change
 
 # Keys that do not affect results: names, places, and how a run is executed.
 NOT_IDENTITY = (
@@ -15,12 +17,20 @@ NOT_IDENTITY = (
     "resplit", "remake",
 )  # fmt: skip
 
-ON_POLICY = {"interval": 1, "offset": 0}  # of `sync`: synchronise before every batch
+# `sync` of a run that synchronises before every batch.
+ON_POLICY = {TARGET: f"{Schedule.__module__}.{Schedule.__name__}", "interval": 1, "offset": 0}
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a resolved configuration that determines the results of a run."""
-    return {key: value for key, value in config.items() if key not in NOT_IDENTITY}
+    """The part of a resolved configuration that determines the results of a run. It names a class
+    without its module, so that a class can move."""
+    return {
+        key: {**value, TARGET: class_name(value)}
+        if isinstance(value, dict) and TARGET in value
+        else value
+        for key, value in config.items()
+        if key not in NOT_IDENTITY
+    }
 
 
 def run_path(config: dict[str, Any]) -> Path:

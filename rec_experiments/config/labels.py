@@ -10,6 +10,7 @@ from typing import Any
 
 from rec_experiments.config.identity import NOT_IDENTITY, flat, identity
 from rec_experiments.tracking.trackers import schedule_name
+from rec_experiments.types import TARGET
 
 Config = dict[str, Any]
 Named = tuple[Config, Sequence[str]]  # a run's resolved configuration, and the words of its command
@@ -84,7 +85,7 @@ def _method(config: Config, command: Sequence[str]) -> str:
 
 
 def _texts(values: Sequence[tuple[str, Any]]) -> list[str]:
-    return [f"{SHORT.get(key, key)}={value}" for key, value in values]
+    return [f"{SHORT.get(key, key.removesuffix(f'.{TARGET}'))}={value}" for key, value in values]
 
 
 def _told_apart(labels: Sequence[str], runs: Sequence[Named], same: set[str]) -> list[str]:

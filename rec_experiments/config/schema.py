@@ -1,270 +1,211 @@
-"""The classes of the configuration, by config group and name, and how they reach Hydra.
+"""From a composed configuration to typed objects: the classes that it names, and their values.
 
-YAML files hold values; dataclasses hold names, types and ranges. An unknown key or a value of the
-wrong type fails when the configuration is composed, a value out of range when `build` creates the
-experiment. Packages outside of this one add classes (plugins.py).
+The choice of a config group names its class by a dotted path under the key `_target_`, next to its
+values. On the command line a dotted path can stand in place of a choice, as in
+`weight=my_module.MyWeight weight.cap=2`. Classes declare names, types and ranges of their values;
+what does not fit is one line that names the key.
 """
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Iterable, Iterator
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
+from pydantic import ValidationError
 
-from rec_experiments.algo import (
-    advantages,
-    aggregation,
-    batch_clips,
-    best_of_k,
-    clips,
-    corrections,
-    covariance,
-    data_weighting,
-    ratios,
-    regularizers,
-    sequence_clips,
-    truncation,
-    weights,
-)
 from rec_experiments.config import plugins
-from rec_experiments.config.experiment import Experiment, Pieces, Preset
-from rec_experiments.config.identity import NOT_IDENTITY
-from rec_experiments.datasets.arithmetic import Arithmetic
-from rec_experiments.datasets.calculator import Calculator
-from rec_experiments.datasets.math_problems import MathProblems
-from rec_experiments.datasets.own_data import OwnData
-from rec_experiments.datasets.reasoning_gym import ReasoningGym
-from rec_experiments.datasets.reduction import Reduction, Shortcuts
-from rec_experiments.datasets.tool_calls import ToolCalls
-from rec_experiments.datasets.word_problems import WordProblems
-from rec_experiments.errors import UserError
-from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
-from rec_experiments.policy.protocol import ModelChoice
-from rec_experiments.rollout import replay, reward
-from rec_experiments.rollout.pipeline import Overlap, Sequential
-from rec_experiments.rollout.protocol import Pipeline
-from rec_experiments.rollout.schedule import InFlight, Schedule
-from rec_experiments.samplers.native import Mismatched, Native, NoisyLogits
-from rec_experiments.samplers.protocol import SamplerChoice
-from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.tracking.local import TensorBoard, Trackio
-from rec_experiments.tracking.protocol import Tracking
-from rec_experiments.tracking.trackers import NoTracking, Wandb
-from rec_experiments.training import policies
-from rec_experiments.training.optimizers import AdamW, AdamW8bit
-from rec_experiments.training.protocol import Optimizer
-from rec_experiments.training.updates import Updates
-from rec_experiments.types import Dataset, Piece
+from rec_experiments.errors import UserError, first_line, meant
+from rec_experiments.types import TARGET, Piece, Settings
 
-# In a checkout `conf` is next to the package, in a wheel inside it.
-PACKAGE = plugins.PACKAGE
-CONF = next(folder / "conf" for folder in (PACKAGE, PACKAGE.parent) if (folder / "conf").is_dir())
+PACKAGE, CONF, conf_folders = plugins.PACKAGE, plugins.CONF, plugins.conf_folders
+T = TypeVar("T", bound=Settings)
 
-SCHEMAS: dict[str, dict[str, type]] = {
-    "algo": {"preset": Preset},
-    "advantage": {
-        "mean": advantages.GroupMean,
-        "standard": advantages.GroupStandard,
-        "whitened": advantages.GroupWhitened,
-        "batch_standard": advantages.BatchStandard,
-        "length_weighted": advantages.LengthWeighted,
-        "leave_one_out": advantages.LeaveOneOut,
-        "relative_to_mean": advantages.RelativeToMean,
-        "fixed": advantages.FixedBaseline,
-        "optimal_value": advantages.OptimalValue,
-        "max_at_k": advantages.MaxAtK,
-    },
-    "data_weighting": {
-        "uniform": data_weighting.Uniform,
-        "drop_negatives": data_weighting.DropNegatives,
-        "exponential": data_weighting.ExponentialWeight,
-        "pairwise": data_weighting.PairwiseWeight,
-        "varied_groups": data_weighting.VariedGroups,
-    },
-    "clip": {
-        "none": clips.NoClip,
-        "one_side": clips.OneSide,
-        "two_side": clips.TwoSide,
-        "ring": clips.Ring,
-        "dual": clips.Dual,
-        "log_bounds": clips.LogBounds,
-        "reciprocal": clips.Reciprocal,
-        "around_proximal": clips.AroundProximal,
-        "total_variation": clips.TotalVariation,
-        "binary_kl": clips.BinaryKl,
-        "two_side_variation": clips.TwoSideVariation,
-        "isometric": clips.Isometric,
-        "near_negatives": sequence_clips.NegativesNearBehavior,
-        "mean_variation": sequence_clips.MeanVariation,
-        "prefix_budget": sequence_clips.PrefixBudget,
-        "veto": sequence_clips.Veto,
-        "second_moment": batch_clips.SecondMoment,
-        "second_moment_of_all": batch_clips.SecondMomentOfAll,
-        "second_moment_bounds": batch_clips.SecondMomentBounds,
-        "balanced": batch_clips.Balanced,
-        "covariance": covariance.CovarianceClip,
-    },
-    "weight": {
-        "none": weights.NoWeight,
-        "importance": weights.ImportanceWeight,
-        "behavior": weights.BehaviorWeight,
-        "capped": weights.CappedWeight,
-        "bounded": weights.BoundedWeight,
-        "capped_behavior": weights.CappedBehavior,
-        "zero": weights.ZeroWeight,
-        "tapered": weights.TaperedWeight,
-        "token_tapered": weights.TokenTaper,
-        "soft_gate": weights.SoftGate,
-        "geometric_mean": weights.GeometricMean,
-        "gamma": weights.GammaWeight,
-        "power_of_positives": weights.PowerOfPositives,
-        "soft_variation": weights.SoftVariation,
-    },
-    "regularizer": {
-        "none": regularizers.NoRegularizer,
-        "sequence_square": regularizers.SequenceSquare,
-        "token_square": regularizers.TokenSquare,
-        "k1": regularizers.K1,
-        "k2": regularizers.K2,
-        "k3": regularizers.K3,
-        "unbiased_kl": regularizers.UnbiasedKl,
-        "exact_kl": regularizers.ExactKl,
-        "pair_square": regularizers.PairSquare,
-        "covariance": covariance.CovariancePenalty,
-        "best_of_k": best_of_k.OffPolicyBest,
-    },
-    "aggregation": {
-        "token_mean": aggregation.TokenMean,
-        "sequence_mean": aggregation.SequenceMean,
-        "sequence_token_mean": aggregation.SequenceTokenMean,
-        "group_token_mean": aggregation.GroupTokenMean,
-    },
-    "truncation": {
-        "train": truncation.TrainTruncated,
-        "mask": truncation.MaskTruncated,
-        "penalise": truncation.PenaliseTruncated,
-    },
-    "ratio": {
-        "token": ratios.TokenRatio,
-        "sequence": ratios.SequenceRatio,
-        "proximal": ratios.ProximalRatio,
-    },
-    "correction": {
-        "none": corrections.NoCorrection,
-        "mismatch": corrections.MismatchCorrection,
-    },
-    "proximal": {
-        "batch_start": policies.BatchStart,
-        "interpolated": policies.Interpolated,
-        "moving_average": policies.MovingAverage,
-    },
-    "reference": {"reference": policies.Reference, "staged": policies.StagedReference},
-    "updates": {"updates": Updates},
-    "buffer": {"fresh": replay.NoReplay, "replay": replay.Replay},
-    "reward": {
-        "as_verified": reward.AsVerified,
-        "overlong": reward.OverlongPenalty,
-        "noise": reward.FlipNoise,
-        "clipped": reward.ClippedReward,
-    },
-    "sync": {"schedule": Schedule, "in_flight": InFlight},
-    "model": {
-        "tiny": Tiny,
-        "pretrained": Pretrained,
-        "fine_tuned": FineTuned,
-        "lora": Adapted,
-    },
-    "dataset": {
-        "arithmetic": Arithmetic,
-        "calculator": Calculator,
-        "reduction": Reduction,
-        "shortcuts": Shortcuts,
-        "math_problems": MathProblems,
-        "own_data": OwnData,
-        "reasoning_gym": ReasoningGym,
-        "tool_calls": ToolCalls,
-        "word_problems": WordProblems,
-    },
-    "sampler": {
-        "native": Native,
-        "mismatched": Mismatched,
-        "noisy_logits": NoisyLogits,
-        "vllm": Vllm,
-    },
-    "pipeline": {"sequential": Sequential, "overlap": Overlap},
-    "optimizer": {"adamw": AdamW, "adamw_8bit": AdamW8bit},
-    "tracking": {
-        "none": NoTracking,
-        "wandb": Wandb,
-        "trackio": Trackio,
-        "tensorboard": TensorBoard,
-    },
+UNKNOWN = "unexpected_keyword_argument"
+ALLOWED = {  # by pydantic's name of an error
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a text",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "dataclass_type": "a mapping",
+    "finite_number": "a finite number",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "string_pattern_mismatch": "a text like {pattern}",
 }
 
-# The slots that outside packages may add classes to, and the protocol of a class there.
-PROTOCOLS: dict[str, type] = {
-    "truncation": truncation.Truncation,
-    "advantage": advantages.Advantage,
-    "data_weighting": data_weighting.DataWeighting,
-    "ratio": ratios.Ratio,
-    "clip": clips.Clip,
-    "weight": weights.Weight,
-    "correction": corrections.Correction,
-    "regularizer": regularizers.Regularizer,
-    "aggregation": aggregation.Aggregation,
-    "proximal": policies.Proximal,
-    "buffer": replay.ReplayBuffer,
-    "reward": reward.RewardAdjustment,
-    "model": ModelChoice,
-    "dataset": Dataset,
-    "sampler": SamplerChoice,
-    "pipeline": Pipeline,
-    "optimizer": Optimizer,
-    "tracking": Tracking,
-}
 
-T = TypeVar("T", bound=Pieces)
+# Building ----------------------------------------------------------------------------------------
 
 
-@functools.cache
-def registry() -> plugins.Registry:
-    """SCHEMAS, and the classes of outside packages. Raises UserError for one that does not fit."""
-    plugins.refuse_files(CONF, plugins.packages())
-    return plugins.merged(SCHEMAS, PROTOCOLS, plugins.packages())
+def build(config: DictConfig, kind: type[T]) -> T:
+    """The typed object of a composed configuration. Raises UserError for a class that cannot be
+    imported, and for values that do not fit."""
+    try:
+        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key}: has no value") from error
+    pieces = {
+        key: piece(key, value) if isinstance(value, dict) and TARGET in value else value
+        for key, value in values.items()
+    }
+    with in_one_line(kind):
+        return kind(**pieces)
 
 
-def conf_folders() -> list[Path]:
-    """The folders with configuration files: ours, then those of outside packages."""
-    return [CONF, *(each.conf for each in plugins.packages() if each.conf.is_dir())]
+def piece(key: str, values: dict[str, Any]) -> Piece:
+    cls = class_of(values[TARGET], key)
+    with in_one_line(cls, f"{key}."):
+        return cls(**{name: value for name, value in values.items() if name != TARGET})
 
 
-class SchemaSource(ConfigSource):
-    """The dataclasses as Hydra's group `schema`, which is not listed among the user's groups.
+def class_of(dotted: str, key: str) -> type[Piece]:
+    """The class with a dotted name. key: of the slot that it is for.
 
-    In place of Hydra's ConfigStore, which is copied at every access: composing would take longer.
+    Raises UserError if it cannot be imported, or is no piece.
     """
+    module, _, name = str(dotted).rpartition(".")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout belongs to the command
+            found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise UserError(f"{key}={dotted}: cannot be imported ({reason})") from error
+    if not (isinstance(found, type) and issubclass(found, Piece)):
+        raise UserError(f"{key}={dotted}: must be a class derived from rec_experiments.types.Piece")
+    return found
+
+
+@contextlib.contextmanager
+def in_one_line(cls: type[Settings], prefix: str = "") -> Iterator[None]:
+    """Turn pydantic's error about an object of `cls` into a UserError: key, value, what is allowed.
+
+    prefix: what stands before the names of the fields.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        raise UserError(_line(error, cls, prefix)) from error
+
+
+def _line(error: ValidationError, cls: type, prefix: str) -> str:
+    found = error.errors(include_url=False)
+    # An unknown key explains a missing one better than the missing one does.
+    first = next((each for each in found if each["type"] == UNKNOWN), found[0])
+    kind, place, values = first["type"], first["loc"], first.get("ctx", {})
+    key = prefix + ".".join(map(str, place))
+    if kind == "value_error":  # of a check in the class
+        return f"{key}{'.' if place else ''}{values['error']}"
+    if kind == UNKNOWN:
+        before = key.removesuffix(str(place[-1]))
+        return f"{key}: no such key; {meant(str(place[-1]), _fields(cls, place[:-1]), before)}"
+    if kind == "missing":
+        return f"{key}: has no value"
+    if kind == "is_instance_of" and isinstance(first["input"], Piece):
+        return f"{key}={type(first['input']).__name__}: must be a {values['class']}"
+    if kind in ("is_instance_of", "dataclass_type") and not prefix:
+        return f"{key}: its choice names no class; its file needs a line `{TARGET}: MODULE.CLASS`"
+    if kind == "literal_error":
+        allowed = "one of " + values["expected"].replace("'", "").replace(" or ", ", ")
+    else:
+        bounds = {name: f"{x:g}" if isinstance(x, float) else x for name, x in values.items()}
+        allowed = ALLOWED.get(kind, first["msg"]).format(**bounds)
+    value = first["input"]
+    if isinstance(value, bool | None):
+        value = "null" if value is None else str(value).lower()
+    or_null = ", or null" if len(place) == 1 and _may_be_null(cls, str(place[0])) else ""
+    return f"{key}={value}: must be {allowed}{or_null}"
+
+
+def _fields(cls: type, place: Sequence[int | str]) -> list[str]:
+    """The names of the fields of the settings at this place in an object of `cls`."""
+    for name in place:
+        if dataclasses.is_dataclass(cls):
+            cls = _types(cls)[str(name)]
+        cls = next((each for each in (cls, *get_args(cls)) if hasattr(each, "__mro__")), cls)
+    return sorted(_types(cls))
+
+
+def _may_be_null(cls: type, name: str) -> bool:
+    kind = _types(cls).get(name)
+    return get_origin(kind) in (Union, UnionType) and type(None) in get_args(kind)
+
+
+def _types(cls: Any) -> dict[str, Any]:
+    """The types of the fields of a settings class, by name."""
+    found = getattr(cls, "__pydantic_fields__", {})
+    return {name: each.annotation for name, each in found.items()}
+
+
+# Restoring ---------------------------------------------------------------------------------------
+
+
+def restore(resolved: dict[str, Any], words: Sequence[str] = ()) -> DictConfig:
+    """The configuration of an experiment from the plain values in its run folder.
+
+    What only a folder names is never imported: its classes must be in this package, in an installed
+    package with our entry point, or named by the words of the current command line. Raises
+    UserError for any other, and for the folder of an earlier release, which named no classes.
+    """
+    roots = [package.module for package in plugins.packages()]
+    named = [word.partition("=")[2] for word in words]
+    for key, value in resolved.items():
+        if not isinstance(value, dict) or key == "algo":
+            continue
+        if TARGET not in value:
+            raise UserError(f"{key}: names no class, as in runs of release 12 and before")
+        _check_trusted(key, value[TARGET], [plugins.OURS, *roots], named)
+        for name in class_of(value[TARGET], key).imported:
+            verifiers = f"{plugins.OURS}.datasets.verifiers"
+            _check_trusted(f"{key}.{name}", value.get(name), [verifiers, *roots], named)
+    config = OmegaConf.create(resolved)
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def _check_trusted(key: str, dotted: Any, roots: list[str], named: list[str]) -> None:
+    """Raise UserError unless this name is on the command line, or below one of the roots."""
+    if dotted not in named and not any(str(dotted).startswith(f"{root}.") for root in roots):
+        raise UserError(
+            f"{key}={dotted}: only the run folder names it, so it is not imported; repeat "
+            f"{key}={dotted} on the command line, or install its package (docs/extending.md)"
+        )
+
+
+# Hydra -------------------------------------------------------------------------------------------
+
+
+class ClassSource(ConfigSource):
+    """Classes by their dotted names, as choices of any group: weight=my_module.MyWeight."""
 
     @staticmethod
     def scheme() -> str:
-        return "schema"
+        return "class"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        cls = _at(config_path)
-        assert cls is not None
-        node = OmegaConf.structured(cls)
-        if issubclass(cls, Piece):
-            node.kind = config_path.rpartition("/")[2]
+        group, _, dotted = config_path.partition("/")
+        values = {TARGET: dotted, **_defaults(class_of(dotted, group))}
         return ConfigResult(
-            provider=self.provider, path=self.full_path(), config=node, header={"package": None}
+            provider=self.provider,
+            path=self.full_path(),
+            config=OmegaConf.create(values),
+            header={"package": None},
         )
 
     def available(self) -> bool:
@@ -274,127 +215,54 @@ class SchemaSource(ConfigSource):
         return False
 
     def is_config(self, config_path: str) -> bool:
-        return _at(config_path) is not None
+        _, _, dotted = config_path.partition("/")
+        return "." in dotted and all(part.isidentifier() for part in dotted.split("."))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []
 
 
-def _at(config_path: str) -> type | None:
-    """The dataclass of schema/experiment or schema/SLOT/NAME; None for any other place."""
-    match config_path.split("/"):
-        case ["schema", "experiment"]:
-            return Experiment
-        case ["schema", slot, name]:
-            return registry().get(slot, {}).get(name)
-    return None
+def _defaults(cls: type) -> dict[str, Any]:
+    """The values of a class's fields, MISSING where it has no default."""
+    found: dict[str, Any] = {}
+    for each in dataclasses.fields(cls):
+        if each.default is not dataclasses.MISSING:
+            found[each.name] = each.default
+        elif each.default_factory is not dataclasses.MISSING:
+            found[each.name] = each.default_factory()
+        else:
+            inner = _types(cls)[each.name]
+            found[each.name] = _defaults(inner) if _types(inner) else MISSING
+    return found
 
 
 class SearchPath(SearchPathPlugin):
     """Registered at run time, not installed, so that other programs with Hydra do not see it."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        search_path.append(provider=plugins.OURS, path=f"{SchemaSource.scheme()}://")
         for folder in conf_folders()[1:]:
             search_path.append(provider=folder.parent.name, path=f"file://{folder}")
+        search_path.append(provider=plugins.OURS, path=f"{ClassSource.scheme()}://")
 
 
 def register() -> None:
-    """Make the classes and the configuration of outside packages known to Hydra. Raises UserError
-    for a package that does not fit."""
-    registry()
-    for plugin in (SchemaSource, SearchPath):
+    """Make classes by their names and the configuration of outside packages known to Hydra. Raises
+    UserError for a package that does not fit."""
+    conf_folders()
+    _ignore_plugins_here()
+    for plugin in (ClassSource, SearchPath):
         Plugins.instance().register(plugin)
 
 
-def restore(resolved: dict[str, Any]) -> DictConfig:
-    """The typed configuration of an experiment from the plain values in its run folder.
-
-    Keys that do not change results, and did not exist yet when the run was made, have the values
-    of conf/config.yaml. Raises UserError for a kind that is not installed.
-    """
-    config = OmegaConf.structured(Experiment)
-    usual: Any = OmegaConf.load(CONF / "config.yaml")
-    newer = {key: usual[key] for key in NOT_IDENTITY if key in usual}
-    for key, value in {**newer, **resolved}.items():
-        if isinstance(value, dict):
-            classes = registry()[key]
-            kind = value.get("kind", next(iter(classes)))
-            if kind not in classes:
-                raise UserError(
-                    f"{key}.kind={kind}: is not installed; allowed: {', '.join(classes)}"
-                )
-            config[key] = OmegaConf.merge(OmegaConf.structured(classes[kind]), value)
-        else:
-            config[key] = value
-    return config
-
-
-def build(config: DictConfig, kind: type[T]) -> T:
-    """The typed object of a composed configuration. Raises UserError, which names the key, for a
-    value out of range."""
-    parts: dict[str, Any] = {}
-    names = _field_names(kind)
-    with _named(""):
-        _check_keys(config, names)
-    for key in names:
-        if OmegaConf.is_missing(config, key):
-            raise UserError(f"{key}: has no value; choose one, as in {key}=NAME (see --help)")
-        with _named(f"{key}."):
-            value = config[key]
-            parts[key] = OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
-            if key in registry():
-                _check_class(key, parts[key])
-    with _named(""):
-        return kind(**parts)
-
-
-def _check_keys(config: DictConfig, allowed: Iterable[str], prefix: str = "") -> None:
-    """Raise UserError for a key that `+key=value` added, and that would be ignored."""
-    for key, value in ((str(key), value) for key, value in config.items()):
-        if key not in allowed:
-            raise UserError(
-                f"{prefix}{key}: is not a key of the experiment; "
-                f"allowed: {', '.join(sorted(allowed))}"
-            )
-        if isinstance(value, DictConfig):
-            kind = OmegaConf.get_type(value)
-            names = _field_names(kind) if dataclasses.is_dataclass(kind) else map(str, value)
-            _check_keys(value, list(names), f"{prefix}{key}.")
-
-
-def _field_names(kind: Any) -> list[str]:
-    """The fields of a dataclass, without class variables."""
-    return [field.name for field in dataclasses.fields(kind)]
-
-
-def _check_class(slot: str, chosen: object) -> None:
-    """Raise UserError for a choice whose file names no class: its value is a dict or a list."""
-    if isinstance(chosen, dict | list):
-        raise UserError(
-            f"{slot}: its choice names no class; the file must begin with "
-            f"defaults: [/schema/{slot}/NAME@_here_, _self_]"
-        )
-    if isinstance(chosen, Piece):
-        _check_kind(slot, chosen)
-
-
-def _check_kind(slot: str, piece: Piece) -> None:
-    """Raise UserError if the user has set `kind`, which would mislabel the run."""
-    registered = {cls: name for name, cls in registry()[slot].items()}[type(piece)]
-    if piece.kind != registered:
-        raise UserError(
-            f"{slot}.kind={piece.kind}: is set by the group's choice, here {registered}"
-        )
-
-
-@contextlib.contextmanager
-def _named(prefix: str) -> Iterator[None]:
-    """Turn the ValueError of a dataclass's range check, and a missing value, into a UserError with
-    the full name of the key."""
+def _ignore_plugins_here() -> None:
+    """Keep Hydra, which imports every module of `hydra_plugins`, from those of the current folder:
+    `python -m` searches it first, and it may be the folder of somebody else's data."""
+    before = sys.path[:]
+    sys.path[:] = [place for place in before if Path(place).resolve() != Path.cwd()]
     try:
-        yield
-    except MissingMandatoryValue as error:
-        raise UserError(f"{error.full_key}: has no value") from error
-    except ValueError as error:
-        raise UserError(f"{prefix}{error}") from error
+        found = importlib.import_module("hydra_plugins")
+        found.__path__ = [*found.__path__]  # that of a namespace would follow sys.path
+    except ModuleNotFoundError:
+        pass
+    finally:
+        sys.path[:] = before

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, PositiveInt
 
 from rec_experiments import rng
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, Problem, VerifierResult, check_range, within
+from rec_experiments.types import Piece, Problem, Share, VerifierResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,6 @@ OPERATORS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
 EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its content, is held out
 
 
-@dataclass(kw_only=True)
 class Arithmetic(Piece):
     """Raises ValueError for a number out of range.
 
@@ -32,22 +32,22 @@ class Arithmetic(Piece):
     hard_error; the other facts have probability easy_error.
     """
 
-    modulus: int = field(metadata=within(least=2, most=10))
-    min_steps: int
+    modulus: Annotated[int, Field(ge=2, le=10)]
+    min_steps: PositiveInt
     max_steps: int
-    train_problems: int = field(metadata=within(least=1))
-    eval_problems: int = field(metadata=within(least=1))
-    hard_share: float = field(metadata=within(least=0, most=1))
-    hard_error: float = field(metadata=within(least=0, most=1))
-    easy_error: float = field(metadata=within(least=0, most=1))
-    max_prompt_tokens: int = field(metadata=within(least=1))
-    max_response_tokens: int = field(metadata=within(least=1))
+    train_problems: PositiveInt
+    eval_problems: PositiveInt
+    hard_share: Share
+    hard_error: Share
+    easy_error: Share
+    max_prompt_tokens: PositiveInt
+    max_response_tokens: PositiveInt
     verifier_workers: int
     verifier_timeout: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "min_steps", least=1, most=self.max_steps)
+        if self.min_steps > self.max_steps:
+            raise ValueError(f"min_steps={self.min_steps}: must be at most {self.max_steps}")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         train: list[Problem] = []

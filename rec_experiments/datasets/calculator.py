@@ -6,15 +6,14 @@ scored.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author, operations
-from rec_experiments.types import Problem, check_range
+from rec_experiments.types import Problem
 
 QUERY = re.compile(r"\?([0-9])([+*])([0-9])")
 
 
-@dataclass(kw_only=True)
 class Calculator(Arithmetic):
     """Raises ValueError for a number out of range.
 
@@ -26,7 +25,11 @@ class Calculator(Arithmetic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range(self, "max_turns", above=self.max_steps, hint=", max_steps, to answer at last")
+        if self.max_turns <= self.max_steps:
+            raise ValueError(
+                f"max_turns={self.max_turns}: must be greater than max_steps={self.max_steps}, to "
+                "answer at last"
+            )
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         train, held_out = Arithmetic.load(self)

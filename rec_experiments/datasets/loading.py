@@ -6,12 +6,12 @@ Each row comes with its place, such as `data/test.jsonl line 7`, for error messa
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rec_experiments import files
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.types import Settings
 
 Row = Mapping[str, Any]
 Located = tuple[str, Row]  # where a row comes from, and the row
@@ -20,8 +20,7 @@ HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>\S+))?")  # 
 SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
-@dataclass(kw_only=True)
-class Source:
+class Source(Settings):
     """One split of a data set.
 
     hub: OWNER/NAME on the Hugging Face hub, or OWNER/NAME/FILE for one file of it, with its

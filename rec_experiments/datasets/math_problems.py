@@ -5,32 +5,21 @@ A YAML file in conf/dataset/ names the sources of the rows and the meaning of th
 """
 
 import re
-from dataclasses import dataclass, field
-from enum import Enum
+from typing import Literal
+
+from pydantic import NonNegativeFloat
 
 from rec_experiments.datasets.loading import Located, Source, text_of
 from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt
 from rec_experiments.datasets.verifiers.marks import last_boxed
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult, within
+from rec_experiments.types import Problem, VerifierResult
+
+# How a field contains the gold answer: alone, within the last \boxed{} of a text, or as a number
+# after the last ####.
+Form = Literal["plain", "boxed", "hashed"]
 
 
-class Form(Enum):
-    """How a field contains the gold answer."""
-
-    plain = "plain"  # the answer alone
-    boxed = "boxed"  # within the last \boxed{} of a text
-    hashed = "hashed"  # a number after the last ####
-
-
-class Answers(Enum):
-    """What counts as the gold answer."""
-
-    number = "number"  # the number itself
-    expression = "expression"  # any expression of the same value
-
-
-@dataclass(kw_only=True)
 class MathSource(ProblemSource):
     """A split and the fields of its rows.
 
@@ -78,7 +67,7 @@ class MathSource(ProblemSource):
                 f"{text_of(row, self.answer, where)[-40:]!r}"
             )
         reasoning = text_of(row, self.solution, where) if self.solution else ""
-        if self.form is Form.hashed:
+        if self.form == "hashed":
             reasoning = _CALCULATOR_NOTE.sub("", reasoning.rpartition("####")[0])
         return Problem(
             messages=prompt(system_prompt, text_of(row, self.question, where)),
@@ -87,26 +76,22 @@ class MathSource(ProblemSource):
         )
 
 
-@dataclass(kw_only=True)
 class MathProblems(SplitDataset):
-    """Raises ValueError also for a wrong filter. answers, format_bonus: see
-    `verifiers.math_answer`."""
+    """Raises ValueError also for a wrong filter.
+
+    answers: what counts as the gold answer: the `number` itself, or any `expression` of its value.
+    format_bonus: see `verifiers.math_answer`.
+    """
 
     train: MathSource
     evaluation: MathSource
-    answers: Answers
-    format_bonus: float = field(metadata=within(least=0))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.answers, Answers):
-            allowed = " or ".join(choice.value for choice in Answers)
-            raise ValueError(f"answers={self.answers}: must be {allowed}")
+    answers: Literal["number", "expression"]
+    format_bonus: NonNegativeFloat
 
     def verify(self, response: str, answer: str) -> VerifierResult:
         from rec_experiments.datasets.verifiers import math_answer  # sympy is slow to import
 
-        number = self.answers is Answers.number
+        number = self.answers == "number"
         same = math_answer.same_number if number else math_answer.same_expression
         return math_answer.verify(response, answer, self.format_bonus, same)
 
@@ -115,9 +100,9 @@ class MathProblems(SplitDataset):
 
 
 EXPECTED = {
-    Form.plain: "hold an answer",
-    Form.boxed: "hold the answer in \\boxed{}",
-    Form.hashed: "end in '#### NUMBER'",
+    "plain": "hold an answer",
+    "boxed": "hold the answer in \\boxed{}",
+    "hashed": "end in '#### NUMBER'",
 }
 _CALCULATOR_NOTE = re.compile(r"<<.*?>>")  # such as <<48/2=24>> in GSM8K
 
@@ -128,10 +113,10 @@ def gold_answer(text: str, form: Form) -> str | None:
     plain: `$\frac12$` gives \frac12. boxed: `\boxed 3`, a spelling of MATH, gives 3. hashed:
     `#### 1,080` gives 1080.
     """
-    if form is Form.hashed:
+    if form == "hashed":
         number = re.sub(r"[,$\s]", "", text.rpartition("####")[2]) if "####" in text else ""
         return number if re.fullmatch(r"-?\d+(\.\d+)?", number) else None
-    if form is Form.boxed:
+    if form == "boxed":
         text = last_boxed(re.sub(r"\\boxed\s+([^\s$.,]+)", r"\\boxed{\1}", text)) or ""
     formula = re.fullmatch(r"\s*\$([^$]+)\$\s*", text)
     return (formula[1] if formula else text).strip() or None

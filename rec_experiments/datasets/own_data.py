@@ -4,8 +4,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rec_experiments.datasets.loading import Located, text_of
 from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt, solutions
@@ -13,7 +12,6 @@ from rec_experiments.errors import UserError, first_line
 from rec_experiments.types import Problem, VerifierResult
 
 
-@dataclass(kw_only=True)
 class TextSource(ProblemSource):
     """A split and the fields of its rows.
 
@@ -36,7 +34,6 @@ class TextSource(ProblemSource):
         )
 
 
-@dataclass(kw_only=True)
 class OwnData(SplitDataset):
     """verifier: dotted name of a function (response, answer) of two texts. It returns a
     VerifierResult, or a reward; a reward of 1 or more counts as correct."""
@@ -44,6 +41,7 @@ class OwnData(SplitDataset):
     train: TextSource
     evaluation: TextSource
     verifier: str
+    imported: ClassVar[tuple[str, ...]] = ("verifier",)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         function(self.verifier)  # fails here rather than in the first batch

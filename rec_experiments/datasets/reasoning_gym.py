@@ -10,13 +10,14 @@ import dataclasses
 import functools
 import json
 import zlib
-from dataclasses import dataclass, field
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from rec_experiments.datasets.text import TextDataset, prompt, solutions
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Problem, VerifierResult, within
+from rec_experiments.types import Problem, Settings, VerifierResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,15 +33,13 @@ NONDETERMINISTIC = (
 )  # fmt: skip
 
 
-@dataclass(kw_only=True)
-class Stage:
+class Stage(Settings):
     """name: of a data set of reasoning-gym. parameters: those that differ from its defaults."""
 
     name: str
     parameters: dict[str, Any]
 
 
-@dataclass(kw_only=True)
 class ReasoningGym(TextDataset):
     """Raises ValueError for a number out of range, and unless name or stages is given.
 
@@ -56,13 +55,12 @@ class ReasoningGym(TextDataset):
     parameters: dict[str, Any]
     levels: list[int] | None
     stages: list[Stage] | None
-    data_seed: int = field(metadata=within(least=0, below=1 << 31))
+    data_seed: Annotated[int, Field(ge=0, lt=1 << 31)]
     train_problems: int
     eval_problems: int
     answer_tag: str | None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.name is None) == (self.stages is None):
             raise ValueError(
                 f"name={self.name or 'null'}: must be a data set of reasoning-gym, such as lcm, "

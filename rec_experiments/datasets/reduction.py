@@ -8,7 +8,6 @@ policy can learn to avoid the facts that it does not know.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 STEP = re.compile(r"([0-9](?:([+*])[0-9])(?:\2[0-9])*)=([0-9])")
 
 
-@dataclass(kw_only=True)
 class Reduction(Arithmetic):
     """Raises ValueError for a number out of range.
 
@@ -90,7 +88,6 @@ class Reduction(Arithmetic):
         return 2
 
 
-@dataclass(kw_only=True)
 class Shortcuts(Reduction):
     """Reduction whose steps combine two or three numbers, so that the policy chooses the length of
     its response: `4+7+2=5` is shorter than two steps, and harder, as its intermediate result is not

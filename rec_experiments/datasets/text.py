@@ -1,38 +1,32 @@
 """Base classes of the data sets whose responses are texts, judged in worker processes."""
 
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
+from typing import Literal
+
+from pydantic import PositiveInt
 
 from rec_experiments import rng
 from rec_experiments.datasets.loading import Located, Source
 from rec_experiments.errors import UserError
-from rec_experiments.types import Message, Piece, Problem, within
+from rec_experiments.types import Message, Piece, Problem
 
 
-class LongPrompts(StrEnum):
-    """What to do about prompts longer than max_prompt_tokens."""
-
-    refuse = "refuse"  # the data set, with an error that shows the prompt
-    drop = "drop"  # the problems, and print their number
-
-
-@dataclass(kw_only=True)
 class TextDataset(Piece):
     """Raises ValueError for a number out of range.
 
-    system_prompt: first message of every prompt; "" for none.
+    system_prompt: first message of every prompt; "" for none. long_prompts: what to do about
+    prompts longer than max_prompt_tokens: refuse the data set, with an error that shows the prompt,
+    or drop the problems, and print their number.
     """
 
     system_prompt: str
-    max_prompt_tokens: int = field(metadata=within(least=1))
-    long_prompts: LongPrompts
-    max_response_tokens: int = field(metadata=within(least=1))
-    verifier_workers: int = field(metadata=within(least=1))
+    max_prompt_tokens: PositiveInt
+    long_prompts: Literal["refuse", "drop"]
+    max_response_tokens: PositiveInt
+    verifier_workers: PositiveInt
     verifier_timeout: float
 
 
-@dataclass(kw_only=True)
 class ProblemSource(Source):
     """A split whose rows are problems."""
 
@@ -41,7 +35,6 @@ class ProblemSource(Source):
         raise NotImplementedError
 
 
-@dataclass(kw_only=True)
 class SplitDataset(TextDataset):
     """A data set of two splits. Raises ValueError also for a wrong hub name.
 
@@ -54,7 +47,6 @@ class SplitDataset(TextDataset):
     evaluation: ProblemSource
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.train.check("train", self.path)
         self.evaluation.check("evaluation", self.path)
 

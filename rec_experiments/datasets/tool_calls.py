@@ -13,14 +13,15 @@ import math
 import re
 import warnings
 import zlib
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt
 
 from rec_experiments.datasets.loading import Located, Row, Source, text_of
 from rec_experiments.datasets.text import TextDataset, prompt
 from rec_experiments.datasets.verifiers import tool_call
 from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult, within
+from rec_experiments.types import Problem, VerifierResult
 
 INSTRUCTION = ("instruction", "input", "output")
 LONGEST = 10_000  # characters of a reply; Python's parser can exhaust the memory on long texts
@@ -28,7 +29,6 @@ ENDS = 1000  # closing parentheses to try as the end of a call's arguments
 STARTS = 100  # places to try as the start of a list of tools
 
 
-@dataclass(kw_only=True)
 class ToolCalls(TextDataset):
     """Raises ValueError for a number out of range or a wrong hub name.
 
@@ -39,11 +39,10 @@ class ToolCalls(TextDataset):
 
     path: str | None
     source: Source
-    train_problems: int | None = field(metadata=within(least=1, hint=", or null for all"))
-    held_out: int = field(metadata=within(least=2))
+    train_problems: PositiveInt | None
+    held_out: Annotated[int, Field(ge=2)]
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.source.check("source", self.path)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, PositiveInt
 
 from rec_experiments import rng
 from rec_experiments.datasets.arithmetic import EVALUATION_SHARE
 from rec_experiments.datasets.text import solutions
-from rec_experiments.types import Piece, Problem, VerifierResult, check_range, within
+from rec_experiments.types import Piece, Problem, VerifierResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +61,6 @@ QUESTIONS = (
 FACTORS = (2, 3, 4)
 
 
-@dataclass(kw_only=True)
 class WordProblems(Piece):
     """Raises ValueError for a number out of range.
 
@@ -68,19 +68,19 @@ class WordProblems(Piece):
     larger. train_problems, eval_problems: number of problems to make; their stories differ.
     """
 
-    min_steps: int
-    max_steps: int = field(metadata=within(least=1, most=len(LINKS)))
-    largest: int = field(metadata=within(least=10))
-    train_problems: int = field(metadata=within(least=1, most=MOST_PROBLEMS))
-    eval_problems: int = field(metadata=within(least=1, most=MOST_PROBLEMS))
-    max_prompt_tokens: int = field(metadata=within(least=1))
-    max_response_tokens: int = field(metadata=within(least=1))
+    min_steps: PositiveInt
+    max_steps: Annotated[int, Field(ge=1, le=len(LINKS))]
+    largest: Annotated[int, Field(ge=10)]
+    train_problems: Annotated[int, Field(ge=1, le=MOST_PROBLEMS)]
+    eval_problems: Annotated[int, Field(ge=1, le=MOST_PROBLEMS)]
+    max_prompt_tokens: PositiveInt
+    max_response_tokens: PositiveInt
     verifier_workers: int
     verifier_timeout: float
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range(self, "min_steps", least=1, most=self.max_steps)
+        if self.min_steps > self.max_steps:
+            raise ValueError(f"min_steps={self.min_steps}: must be at most {self.max_steps}")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Problems with distinct stories; a hash of the story decides its split."""

@@ -2,42 +2,40 @@
 
 import contextlib
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from rec_experiments import files
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Piece, one_of, within
+from rec_experiments.types import Piece, Seed, Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 CACHE = "cache"
 # No float16: small gradients would become 0 without loss scaling.
-DTYPES = ("float32", "bfloat16")
-ATTENTIONS = ("eager", "sdpa", "flex_attention", *(f"flash_attention_{n}" for n in (2, 3, 4)))
+Dtype = Literal["float32", "bfloat16"]
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'system' %}{{ '\\n' }}{% endif %}{% endfor %}"
 )
 
 
-@dataclass(kw_only=True)
-class WarmStart:
+class WarmStart(Settings):
     """A short supervised phase on a data set's demonstrations, in the dtype of the weights.
 
     steps: gradient steps. batch_size: demonstrations in each. learning_rate: the peak of a cosine.
     seed: of random weights, demonstrations and their order; runs with other seeds share it.
     """
 
-    steps: int = field(metadata=within(least=0))
-    batch_size: int = field(metadata=within(least=1))
-    learning_rate: float = field(metadata=within(above=0))
-    seed: int = field(metadata=within(least=0, below=2**63))
+    steps: NonNegativeInt
+    batch_size: PositiveInt
+    learning_rate: PositiveFloat
+    seed: Seed
 
 
-@dataclass(kw_only=True)
 class Tiny(Piece):
     """A small Qwen2 over bytes with random weights; nothing is downloaded.
 
@@ -45,17 +43,16 @@ class Tiny(Piece):
     initial weights. context: tokens of prompt and response together.
     """
 
-    hidden_size: int = field(metadata=within(least=1))
-    layers: int = field(metadata=within(least=1))
-    heads: int = field(metadata=within(least=1))
-    intermediate_size: int = field(metadata=within(least=1))
-    init_std: float = field(metadata=within(above=0))
-    context: int = field(metadata=within(least=1))
+    hidden_size: PositiveInt
+    layers: PositiveInt
+    heads: PositiveInt
+    intermediate_size: PositiveInt
+    init_std: PositiveFloat
+    context: PositiveInt
     warm_start: WarmStart
     compute_dtype: ClassVar[str] = "float32"  # no other is of use at this size
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.hidden_size % (2 * self.heads):
             raise ValueError(
                 f"heads={self.heads}: 2 x heads must divide hidden_size={self.hidden_size}"
@@ -91,7 +88,6 @@ class Tiny(Piece):
         return f"tiny Qwen2, {self.layers} layers of width {self.hidden_size}, bytes as tokens"
 
 
-@dataclass(kw_only=True)
 class Pretrained(Piece):
     """A causal language model of transformers, by hub name or local folder.
 
@@ -104,16 +100,18 @@ class Pretrained(Piece):
     """
 
     path: str
-    dtype: str = field(metadata=one_of(DTYPES))
-    compute_dtype: str = field(metadata=one_of(DTYPES))
-    attention: str = field(metadata=one_of(ATTENTIONS))
+    dtype: Dtype
+    compute_dtype: Dtype
+    attention: Literal[
+        "eager", "sdpa", "flex_attention",
+        "flash_attention_2", "flash_attention_3", "flash_attention_4",
+    ]  # fmt: skip
     gradient_checkpointing: bool
     packed: bool
     shared_prompts: bool
     compile_layers: bool
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.attention.startswith("flash") and {self.dtype, self.compute_dtype} == {"float32"}:
             raise ValueError(
                 f"attention={self.attention}: needs compute_dtype=bfloat16; in float32 use sdpa"
@@ -203,7 +201,6 @@ class Pretrained(Piece):
         return f"{self.path}, {self.dtype}{low}"
 
 
-@dataclass(kw_only=True)
 class FineTuned(Pretrained):
     """A pretrained model after a short supervised phase, from which RL can begin."""
 
@@ -213,26 +210,29 @@ class FineTuned(Pretrained):
         return f"{super().describe()}, after {self.warm_start.steps} supervised steps"
 
 
-@dataclass(kw_only=True)
-class Lora:
+class Lora(Settings):
     """Low-rank adapters; conf/adapter/lora.yaml explains the values."""
 
-    rank: int = field(metadata=within(least=1))
-    alpha: float = field(metadata=within(above=0))
-    targets: list[str]
-    seed: int = field(metadata=within(least=0, below=2**63))
+    rank: PositiveInt
+    alpha: PositiveFloat
+    targets: Annotated[list[str], Field(min_length=1)]  # as q_proj
+    seed: Seed
 
 
-@dataclass(kw_only=True)
 class Adapted(Pretrained):
     """A pretrained model of which low-rank adapters are trained (policy/lora.py)."""
 
     lora: Lora
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.lora.targets:
-            raise ValueError("lora.targets=[]: must name at least one kind of layer, as q_proj")
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_pretrained_model(cls, values: Any) -> Any:
+        if "path" not in values.kwargs or "warm_start" in values.kwargs:
+            raise UserError(
+                "adapter=lora: needs a model of transformers without a warm start, as "
+                "model=qwen2.5-1.5b-instruct or model=pretrained"
+            )
+        return values
 
     def describe(self) -> str:
         return f"{super().describe()}, adapters of rank {self.lora.rank} trained"

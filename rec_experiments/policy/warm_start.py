@@ -54,7 +54,7 @@ def load_warm_start(
         "model": _beginning(source, model, threads)
         if isinstance(source, FineTuned)
         else dataclasses.asdict(source),
-        "dataset": dataclasses.asdict(task),
+        "dataset": {"class": type(task).__name__, **dataclasses.asdict(task)},
         "problems": problems,  # the file that they come from may change
     }
     written = json.dumps(recipe, sort_keys=True, default=_fields)

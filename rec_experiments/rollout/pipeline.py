@@ -8,12 +8,12 @@ the schedule names. On a GPU this needs deterministic=true and the native sample
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, within
+from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rec_experiments.rollout.worker import RolloutWorker, Weights
 
 
-@dataclass(kw_only=True)
 class Sequential(Piece):
     """Draws in the training process, between updates."""
 
@@ -39,7 +38,6 @@ class Sequential(Piece):
         return "in the training process, alternating with training"
 
 
-@dataclass(kw_only=True)
 class Overlap(Piece):
     """Draws in another process while this one trains.
 
@@ -47,14 +45,9 @@ class Overlap(Piece):
     the schedule allows. timeout: seconds that the start or an awaited batch may take.
     """
 
-    device: str
-    max_ahead: int | None = field(metadata=within(least=1, hint=", or null"))
-    timeout: float = field(metadata=within(above=0))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not re.fullmatch(r"auto|cuda:\d+", self.device):
-            raise ValueError(f"device={self.device}: must be auto or cuda:N")
+    device: Annotated[str, Field(pattern=r"^(auto|cuda:\d+)$")]
+    max_ahead: PositiveInt | None
+    timeout: PositiveFloat
 
     def check(self, device: torch.device, ranks: int) -> None:
         """Raise UserError if `self.device` cannot be used with the run's device."""

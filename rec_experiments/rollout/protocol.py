@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rec_experiments.rollout.worker import LocalWorker, RolloutWorker, Weights
 
 
+@runtime_checkable
 class Pipeline(Protocol):
     def check(self, device: torch.device, ranks: int) -> None:
         """Raise UserError if the pipeline cannot be used on the run's device."""

@@ -5,11 +5,12 @@ names for batch d. Draws, batches and groups count from 0. A batch's composition
 so overlapped and resumed runs use the same groups.
 """
 
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from pydantic import NonNegativeInt, PositiveInt
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, within
+from rec_experiments.types import Piece
 
 
 class Portion(NamedTuple):
@@ -19,6 +20,7 @@ class Portion(NamedTuple):
     groups: list[int]
 
 
+@runtime_checkable
 class ReplayBuffer(Protocol):
     """window: number of batches for which a draw may be reused. redraws: how often a group of equal
     rewards is replaced by one of another prompt, at most."""
@@ -40,11 +42,10 @@ class ReplayBuffer(Protocol):
         """A one-line description; empty if all rollouts are fresh."""
 
 
-@dataclass(kw_only=True)
 class NoReplay(Piece):
     """Each batch is one fresh draw."""
 
-    redraws: int = field(metadata=within(least=0))
+    redraws: NonNegativeInt
 
     @property
     def window(self) -> int:
@@ -60,7 +61,6 @@ class NoReplay(Piece):
         return _redrawn(self.redraws)
 
 
-@dataclass(kw_only=True)
 class Replay(Piece):
     """`reuse` groups of each batch come from earlier draws, the others from a fresh draw.
 
@@ -68,9 +68,9 @@ class Replay(Piece):
     first batches are smaller, because there are not enough earlier groups.
     """
 
-    redraws: int = field(metadata=within(least=0))
-    reuse: int = field(metadata=within(least=1))
-    window: int = field(metadata=within(least=1))
+    redraws: NonNegativeInt
+    reuse: PositiveInt
+    window: PositiveInt
 
     def fresh(self, batch_size: int) -> int:
         if self.reuse >= batch_size:

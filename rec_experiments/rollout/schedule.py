@@ -9,33 +9,30 @@ PipelineRL (arXiv 2509.19128) and AReaL (arXiv 2505.24298).
 """
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import replace
 from statistics import fmean
+from typing import Annotated, Literal
 
-from rec_experiments.types import Piece, Response, Rollouts, check_fields, one_of, within
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from rec_experiments.types import Piece, Response, Rollouts
+
+# How interval and offset combine when interval > 1 and offset > 0; elsewhere they agree. paper:
+# staleness (l mod m) + n. framework: ((l - n) mod m) + n, as the paper's code behaves.
+Phase = Literal["paper", "framework"]
 
 
-class Phase(Enum):
-    """How interval and offset combine when interval > 1 and offset > 0; elsewhere they agree."""
-
-    paper = "paper"  # staleness (l mod m) + n
-    framework = "framework"  # staleness ((l - n) mod m) + n, as the paper's code behaves
-
-
-@dataclass(kw_only=True)
-class Schedule:
+class Schedule(Piece):
     """(sync_interval m, sync_offset n). Without an interval the weights are never synchronised.
 
     Raises ValueError for an interval below 1, a negative offset, or an offset without an interval.
     """
 
-    interval: int | None = field(metadata=within(least=1, hint=", or null for offline"))
-    offset: int = field(metadata=within(least=0))
+    interval: PositiveInt | None
+    offset: NonNegativeInt
     phase: Phase
 
     def __post_init__(self) -> None:
-        check_fields(self)
         if self.interval is None and self.offset:
             raise ValueError(f"offset={self.offset}: must be 0 for offline data")
 
@@ -43,7 +40,7 @@ class Schedule:
         """Policy version that draws `batch`."""
         if self.interval is None:
             return 0
-        lead = batch if self.phase is Phase.paper else batch - self.offset
+        lead = batch if self.phase == "paper" else batch - self.offset
         return max(0, batch - lead % self.interval - self.offset)
 
     def segments(self, batch: int) -> list[tuple[int, int]]:
@@ -100,8 +97,7 @@ class Schedule:
         )
 
 
-@dataclass(kw_only=True)
-class InFlight(Schedule, Piece):
+class InFlight(Schedule):
     """Weights are swapped in while responses are being written.
 
     While the policy is trained on one batch, each response in flight grows by `tokens` tokens. A
@@ -120,11 +116,11 @@ class InFlight(Schedule, Piece):
     Raises ValueError for an interval other than 1, and for a max_age that leaves no token.
     """
 
-    versions: int = field(metadata=within(least=2, hint="; for 1 use sync=on_policy"))
-    tokens: int = field(metadata=within(least=1))
-    cache: str = field(metadata=one_of(("recomputed", "kept")))
-    late: str = field(metadata=one_of(("wait", "drop")))
-    max_age: int | None = field(metadata=within(least=0, hint=", or null"))
+    versions: Annotated[int, Field(ge=2)]
+    tokens: PositiveInt
+    cache: Literal["recomputed", "kept"]
+    late: Literal["wait", "drop"]
+    max_age: NonNegativeInt | None
 
     def __post_init__(self) -> None:
         super().__post_init__()

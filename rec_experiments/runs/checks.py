@@ -7,7 +7,7 @@ import torch
 from transformers import PretrainedConfig
 
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.datasets.text import LongPrompts, TextDataset
+from rec_experiments.datasets.text import TextDataset
 from rec_experiments.distributed import World
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.policy.chat import ChatTemplate
@@ -131,7 +131,7 @@ def short_enough(
     kept = [problem for problem, prompt in pairs if len(prompt) <= limit]
     if len(kept) == len(problems):
         return problems
-    if isinstance(dataset, TextDataset) and dataset.long_prompts is LongPrompts.drop and kept:
+    if isinstance(dataset, TextDataset) and dataset.long_prompts == "drop" and kept:
         note(
             f"dropped {len(problems) - len(kept)} of {len(problems)} {what} prompts: longer than "
             f"dataset.max_prompt_tokens={limit}"

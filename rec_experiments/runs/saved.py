@@ -20,6 +20,7 @@ from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.reading import read_object
 from rec_experiments.runs.run_folder import CONFIG, PROVENANCE, STATES, read_config
 from rec_experiments.training.protocol import State
+from rec_experiments.types import TARGET
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,16 +31,19 @@ def experiment_of(run: Path, overrides: list[str]) -> Experiment:
     none, and for an override that is not of a single value."""
     if not (run / CONFIG).is_file():
         raise UserError(f"{run}: is not a run folder; it has no {CONFIG}")
-    config: Any = _restored(run)
+    config: Any = _restored(run, overrides)
+    values = []
     for override in overrides:
-        key, _, _ = override.partition("=")
-        if key in config and OmegaConf.is_config(config[key]):
+        key, _, value = override.partition("=")
+        if key not in config or not OmegaConf.is_config(config[key]):
+            values.append(override)
+        elif config[key].get(TARGET) != value:  # a class of the folder may be named, to trust it
             raise UserError(
                 f"{override}: only single values of a run can be changed, as in {key}.KEY=…; "
                 "export the run to evaluate it on another data set"
             )
     try:
-        config = OmegaConf.merge(config, OmegaConf.from_dotlist(overrides))
+        config = OmegaConf.merge(config, OmegaConf.from_dotlist(values))
     except OmegaConfBaseException as error:
         raise UserError(explain(error)) from error
     except yaml.YAMLError as error:
@@ -47,17 +51,12 @@ def experiment_of(run: Path, overrides: list[str]) -> Experiment:
     return schema.build(config, Experiment)
 
 
-def _restored(run: Path) -> DictConfig:
-    """The configuration of a run folder, each value within its range. Raises UserError that names
-    the folder for any other."""
+def _restored(run: Path, words: list[str]) -> DictConfig:
+    """The configuration of a run folder, each value within its range. words: of the command line,
+    which may name classes of its own. Raises UserError that names the folder for any other."""
     saved = read_config(run)
     try:
-        slots = schema.registry().keys()
-        for key, value in saved.items():
-            if isinstance(value, dict) != (key in slots):
-                expected = "a choice of its group" if key in slots else "a single value"
-                raise UserError(f"{key}: must be {expected}")
-        config = schema.restore(saved)
+        config = schema.restore(saved, words)
         schema.build(config, Experiment)
     except (OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
         raise UserError(

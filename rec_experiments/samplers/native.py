@@ -2,10 +2,11 @@
 
 import copy
 import functools
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from rec_experiments.types import Piece, check_range, one_of, within
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -15,19 +16,19 @@ if TYPE_CHECKING:
 COLDEST = 1e-3  # a lower temperature overflows the logits of float32
 
 
-@dataclass(kw_only=True)
 class Native(Piece):
     """The native sampler; conf/sampler/native.yaml explains the values."""
 
-    temperature: float = field(metadata=within(least=COLDEST))
-    eval_temperature: float = field(metadata=within(least=0))
-    max_rows: int | None = field(metadata=within(least=1, hint=", or null for all"))
-    bundle_bytes: int = field(metadata=within(least=0))
+    temperature: Annotated[float, Field(ge=COLDEST)]
+    eval_temperature: NonNegativeFloat
+    max_rows: PositiveInt | None
+    bundle_bytes: NonNegativeInt
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eval_temperature:
-            check_range(self, "eval_temperature", least=COLDEST, hint=", or 0")
+        if 0 < self.eval_temperature < COLDEST:
+            raise ValueError(
+                f"eval_temperature={self.eval_temperature}: must be at least {COLDEST}, or 0"
+            )
 
     def check(self) -> None:
         """It needs nothing that could be missing."""
@@ -71,14 +72,13 @@ class Native(Piece):
         return None
 
 
-@dataclass(kw_only=True)
 class Mismatched(Native):
     """The native sampler with perturbed weights; conf/sampler/bfloat16.yaml explains the values."""
 
-    compute_dtype: str | None = field(metadata=one_of(("bfloat16", "float16"), hint=", or null"))
-    quantization: str | None = field(metadata=one_of(("int8", "fp8"), hint=", or null"))
-    noise: float = field(metadata=within(least=0))
-    noise_seed: int = field(metadata=within(least=0))
+    compute_dtype: Literal["bfloat16", "float16"] | None
+    quantization: Literal["int8", "fp8"] | None
+    noise: NonNegativeFloat
+    noise_seed: NonNegativeInt
 
     def copied(self, model: "PreTrainedModel") -> "PreTrainedModel":
         import torch
@@ -92,11 +92,10 @@ class Mismatched(Native):
         perturb(model, self.quantization, self.noise, self.noise_seed)
 
 
-@dataclass(kw_only=True)
 class NoisyLogits(Mismatched):
     """Noise on the logits as well; conf/sampler/noisy_logits.yaml explains the values."""
 
-    logit_noise: float = field(metadata=within(least=0))
+    logit_noise: NonNegativeFloat
 
     def added_to_logits(self) -> "LogitNoise":
         from rec_experiments.samplers.mismatch import logit_noise

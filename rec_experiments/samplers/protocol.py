@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rec_experiments.types import Sampler
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+@runtime_checkable
 class SamplerChoice(Protocol):
     """temperature, eval_temperature: of training and of evaluation; 0 is greedy."""
 

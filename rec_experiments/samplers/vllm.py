@@ -22,10 +22,11 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
 
 from rec_experiments import distributed
 from rec_experiments.errors import UserError
@@ -38,13 +39,12 @@ from rec_experiments.samplers.weight_push import (
     dtype_name,
     update_info,
 )
-from rec_experiments.types import Piece, Response, SampleKey, check_range, one_of, within
+from rec_experiments.types import Piece, Response, SampleKey
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-DTYPES = ("float32", "bfloat16")
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
 # vLLM reads these at import. An engine in this process takes tensors without copies. Its log lines
 # would bury the run's own; set VLLM_LOGGING_LEVEL to see them.
@@ -57,7 +57,6 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(kw_only=True)
 class Vllm(Piece):
     """The vLLM sampler; conf/sampler/vllm.yaml explains the values.
 
@@ -65,23 +64,23 @@ class Vllm(Piece):
     distribution, samples come from another policy than the one in the importance ratio.
     """
 
-    temperature: float = field(metadata=within(least=LEAST_TEMPERATURE))
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)]
     eval_temperature: float
-    dtype: str | None = field(metadata=one_of(DTYPES, hint=", or null"))
-    tensor_parallel_size: int = field(metadata=within(least=1))
-    max_num_seqs: int = field(metadata=within(least=1))
-    batches_per_call: int = field(metadata=within(least=1))
-    gpu_memory_utilization: float = field(metadata=within(above=0, most=1))
-    kv_cache_memory_bytes: int | None = field(
-        metadata=within(least=1, hint=", or null for what gpu_memory_utilization leaves")
-    )
+    dtype: Literal["float32", "bfloat16"] | None
+    tensor_parallel_size: PositiveInt
+    max_num_seqs: PositiveInt
+    batches_per_call: PositiveInt
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
+    kv_cache_memory_bytes: PositiveInt | None
     enforce_eager: bool
     sleep: bool
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eval_temperature:
-            check_range(self, "eval_temperature", least=LEAST_TEMPERATURE, hint=", or 0 for greedy")
+        if self.eval_temperature and self.eval_temperature < LEAST_TEMPERATURE:
+            raise ValueError(
+                f"eval_temperature={self.eval_temperature}: must be at least {LEAST_TEMPERATURE}, "
+                "or 0 for greedy"
+            )
 
     def check(self) -> None:
         """Raise UserError if vLLM is not installed; it is not imported."""

@@ -72,7 +72,7 @@ def _file(version: str) -> Path:
 def digest() -> str:
     """A digest of the configuration files, of the code with its packages, and of Hydra."""
     found = hashlib.sha256(repr((sys.version, hydra.__version__, omegaconf.__version__)).encode())
-    packages = (Path(package.module.__path__[0]) for package in plugins.packages())
+    packages = (package.folder for package in plugins.packages())
     for folder in (schema.PACKAGE, schema.CONF, *packages):
         for file in files_under(folder, ".py", ".yaml"):
             found.update(f"{file.relative_to(folder)} {file.stat().st_size}\n".encode())

@@ -26,6 +26,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.compositions import Keep, Values, keeping
 from rec_experiments.tracking import metrics
+from rec_experiments.types import class_name
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 # What a figure may show of its runs.
@@ -396,12 +397,11 @@ def _integer(line: str | None) -> int | None:
 
 def checked(config: DictConfig) -> Values:
     """The values of a composed run. Raises UserError for a value out of range."""
-    schema.build(config, Experiment)
-    return _plain(config)
+    return schema.build(config, Experiment).config()
 
 
 def _plain(config: DictConfig) -> Values:
-    return OmegaConf.to_container(config, resolve=True, enum_to_str=True)  # type: ignore[return-value]
+    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 
 
 def distinct(found: list[Job]) -> dict[Path, Job]:
@@ -452,7 +452,7 @@ def gpus_of(config: dict[str, Any]) -> int:
     with training. 0 if it uses whatever device there is."""
     if config["device"] != "cuda":
         return 0
-    return config["ranks"] * (2 if config["pipeline"]["kind"] == "overlap" else 1)
+    return config["ranks"] * (2 if class_name(config["pipeline"]) == "Overlap" else 1)
 
 
 def summary(figure: Figure, number: int, gpus: int) -> str:

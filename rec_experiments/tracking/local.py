@@ -7,7 +7,6 @@ import io
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ LONGEST_NAME = 200  # bytes of a project's name; file systems allow 255, with a 
 FOLDER_ID = "folder_id"  # key of trackio's configuration of a run
 
 
-@dataclass(kw_only=True)
 class Trackio(Piece):
     """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
 
@@ -82,7 +80,6 @@ class Trackio(Piece):
         return -1 if last is None else last
 
 
-@dataclass(kw_only=True)
 class TensorBoard(Piece):
     """Event files in the run folder.
 

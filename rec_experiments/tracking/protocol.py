@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Tracker(Protocol):
@@ -14,6 +14,7 @@ class Tracker(Protocol):
         """End tracking. picture: the run's plot. Returns next steps for the user."""
 
 
+@runtime_checkable
 class Tracking(Protocol):
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
         """Start or continue tracking a run."""

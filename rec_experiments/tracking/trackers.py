@@ -2,14 +2,13 @@
 
 import secrets
 import shlex
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from rec_experiments.errors import UserError, first_line
 from rec_experiments.files import write_atomic
 from rec_experiments.tracking.protocol import Tracker, Tracking
-from rec_experiments.types import Piece, one_of
+from rec_experiments.types import Piece, class_name
 
 Mode = Literal["online", "offline", "disabled"]
 LONGEST_NAME = 128  # characters of a run's name in W&B
@@ -56,7 +55,6 @@ def lasting_id(folder: Path) -> str:
     return file.read_text()
 
 
-@dataclass(kw_only=True)
 class NoTracking(Piece):
     """metrics.jsonl only."""
 
@@ -64,7 +62,6 @@ class NoTracking(Piece):
         return _Silent()
 
 
-@dataclass(kw_only=True)
 class Wandb(Piece):
     """Weights & Biases. mode: online, offline or disabled; null means online if there is a key.
 
@@ -73,7 +70,7 @@ class Wandb(Piece):
 
     project: str
     entity: str | None
-    mode: str | None = field(metadata=one_of(get_args(Mode), hint=", or null"))
+    mode: Mode | None
     tags: list[str]
 
     def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
@@ -121,12 +118,12 @@ def schedule_name(sync: dict[str, Any]) -> str:
 
 def labels(config: dict[str, Any]) -> list[str]:
     """Tags of a run: method, schedule, dataset."""
-    return [config["algo"]["name"], schedule_name(config["sync"]), config["dataset"]["kind"]]
+    return [config["algo"]["name"], schedule_name(config["sync"]), class_name(config["dataset"])]
 
 
 def group_name(config: dict[str, Any]) -> str:
     """Dataset and schedule, which runs of different methods and seeds share."""
-    return f"{config['dataset']['kind']}, {schedule_name(config['sync'])}"
+    return f"{class_name(config['dataset'])}, {schedule_name(config['sync'])}"
 
 
 class _Silent:

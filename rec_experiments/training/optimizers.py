@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from rec_experiments.distributed import whole
 from rec_experiments.training.protocol import State
-from rec_experiments.types import Piece, within
+from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
-@dataclass(kw_only=True)
+
 class AdamW(Piece):
     """learning_rate: after warm-up. warmup_steps: gradient steps of linear warm-up, 0 for none.
     max_grad_norm: the gradient is scaled down to this norm.
     """
 
-    learning_rate: float = field(metadata=within(above=0))
-    betas: list[float]
-    weight_decay: float = field(metadata=within(least=0))
-    warmup_steps: int = field(metadata=within(least=0))
-    max_grad_norm: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={self.betas}: must be two numbers in [0, 1)")
-        if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm={self.max_grad_norm}: must be greater than 0")
+    learning_rate: PositiveFloat
+    betas: Annotated[list[Beta], Field(min_length=2, max_length=2)]
+    weight_decay: NonNegativeFloat
+    warmup_steps: NonNegativeInt
+    max_grad_norm: Annotated[float, Field(gt=0, allow_inf_nan=True)]
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
@@ -66,7 +61,6 @@ class AdamW(Piece):
         )
 
 
-@dataclass(kw_only=True)
 class AdamW8bit(AdamW):
     """AdamW with moments of 8 bits, each block of 256 with a scale of its own (arXiv 2110.02861,
     bitsandbytes). Weights of fewer than 4,096 numbers have moments of 32 bits. One rank only."""

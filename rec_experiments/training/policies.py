@@ -5,18 +5,19 @@ A policy exists only if a piece of the algorithm or a metric reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field, PositiveInt
 
 from rec_experiments.training.protocol import State
-from rec_experiments.types import LossInput, Piece, within
+from rec_experiments.types import LossInput, Piece
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
 
-@dataclass(kw_only=True)
 class Proximal(Piece):
     """The center of the trust region. Rules for it derive from this class.
 
@@ -38,7 +39,6 @@ class Proximal(Piece):
         return batch.logp_BT.detach()
 
 
-@dataclass(kw_only=True)
 class BatchStart(Proximal):
     """The policy before the first update on a batch (decoupled PPO as in AReaL)."""
 
@@ -48,7 +48,6 @@ class BatchStart(Proximal):
         return "the policy before the first update on a batch"
 
 
-@dataclass(kw_only=True)
 class Interpolated(Proximal):
     """log π_prox = log π_b + α (log π_θ − log π_b), α = (v_prox − v_b)/(v_θ − v_b), without a
     forward pass (A-3PO, arXiv 2512.06547). v_θ and v_b: number of gradient steps of the policy and
@@ -58,7 +57,7 @@ class Interpolated(Proximal):
     """
 
     of_versions: ClassVar[bool] = True
-    lag: int = field(metadata=within(least=1))
+    lag: PositiveInt
 
     def logp(self, batch: LossInput) -> Tensor:
         behavior_BT = batch.logps["behavior"]
@@ -70,12 +69,11 @@ class Interpolated(Proximal):
         return f"between behavior policy and policy, {self.lag} gradient steps behind it"
 
 
-@dataclass(kw_only=True)
 class MovingAverage(Proximal):
     """θ_prox ← decay · θ_prox + (1 − decay) · θ after every update (PPO-EWMA, arXiv 2110.00641)."""
 
     has_weights: ClassVar[bool] = True
-    decay: float = field(metadata=within(least=0, below=1))
+    decay: Annotated[float, Field(ge=0, lt=1)]
 
     def move(self, proximal: nn.Module, policy: nn.Module) -> None:
         for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
@@ -85,7 +83,6 @@ class MovingAverage(Proximal):
         return f"a moving average of the weights, decay {self.decay:g}"
 
 
-@dataclass(kw_only=True)
 class Reference(Piece):
     """The policy of KL penalties and of train/kl: the initial model, or the policy at the last
     swap.
@@ -94,7 +91,7 @@ class Reference(Piece):
     """
 
     resets_optimizer: ClassVar[bool] = False
-    swap_every: int | None = field(metadata=within(least=1, hint=", or null for never"))
+    swap_every: PositiveInt | None
 
     def is_due(self, batch: int) -> bool:
         """Whether the policy becomes the reference before this batch."""
@@ -106,7 +103,6 @@ class Reference(Piece):
         return f"swapped to the policy every {self.swap_every} batches"
 
 
-@dataclass(kw_only=True)
 class StagedReference(Reference):
     """Each swap also resets the optimizer, as if a new run started from the current policy
     (arXiv 2505.22257, Algorithm 1)."""

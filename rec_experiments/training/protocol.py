@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rec_experiments.errors import UserError
 
@@ -17,6 +17,7 @@ Row = dict[str, Any]  # of metrics.jsonl
 State = dict[str, Any]  # nested dicts of plain values and tensors, as a checkpoint holds them
 
 
+@runtime_checkable
 class Optimizer(Protocol):
     """A choice of the group `optimizer`."""
 

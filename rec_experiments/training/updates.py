@@ -1,19 +1,18 @@
 """How a batch is cut into gradient steps: epochs over it, each in mini-batches of whole groups."""
 
-from dataclasses import dataclass, field
+from pydantic import PositiveInt
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, StepIndex, within
+from rec_experiments.types import Piece, StepIndex
 
 
-@dataclass(kw_only=True)
 class Updates(Piece):
     """epochs: passes over each batch. mini_batches: gradient steps in each pass. shuffle: whether
     each pass assigns groups to mini-batches in a random order.
     """
 
-    epochs: int = field(metadata=within(least=1))
-    mini_batches: int = field(metadata=within(least=1))
+    epochs: PositiveInt
+    mini_batches: PositiveInt
     shuffle: bool
 
     @property

@@ -18,6 +18,7 @@ from rec_experiments.algo.aggregation import TokenMean
 from rec_experiments.algo.clips import OneSide
 from rec_experiments.algo.reductions import simplified
 from rec_experiments.config import composition as configuration
+from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, composing
 from rec_experiments.errors import UserError
 from rec_experiments.types import Needs, Piece
@@ -29,13 +30,13 @@ CHOICES = [f"{slot}/{name}" for slot in SLOTS for name in choices_by_group()[slo
 @pytest.mark.parametrize("choice", CHOICES)
 def test_own_pieces(choice):
     with composing():
-        pieces = OmegaConf.to_object(configuration.compose(choice, []))
+        config = OmegaConf.to_container(configuration.compose(choice, []), resolve=True)
+    pieces = {slot: schema.piece(slot, values) for slot, values in config.items()}
     algorithm = compose(**{"clip": OneSide(low=0.2, high=0.2), **pieces})
     contract.check(algorithm)
     assert words.describe(algorithm)
 
 
-@dataclasses.dataclass(kw_only=True)
 class Wrong(Piece):
     """A piece of any slot that returns what it is made to."""
 
@@ -74,7 +75,6 @@ def test_wrong_result(slot, result, message):
 
 
 def test_undeclared_dense():
-    @dataclasses.dataclass(kw_only=True)
     class Entropy(Piece):
         def __call__(self, batch):
             return batch.dense["entropy"]
@@ -195,7 +195,6 @@ def test_no_preset_reduces(preset):
 
 
 def test_subclass_is_not_reduced():
-    @dataclasses.dataclass(kw_only=True)
     class Scaled(TokenMean):
         """Twice the mean."""
 

@@ -30,6 +30,7 @@ from rec_experiments.algo.surrogate import tokens
 from rec_experiments.config.schema import CONF
 from rec_experiments.config.standalone import StandaloneAlgorithm, of_configuration
 from rec_experiments.errors import UserError
+from rec_experiments.training.policies import Interpolated
 
 
 @functools.cache
@@ -359,7 +360,7 @@ def put_at_bounds(batch: Batch, ratio: np.ndarray, rng: np.random.Generator) -> 
 def worth(algorithm, batch: Batch, **changes) -> np.ndarray:
     """The gradient of the loss with respect to each token's log-probability."""
     call = batch.call(**changes)
-    if call.get("proximal_logp") is not None and algorithm.proximal.kind == "interpolated":
+    if call.get("proximal_logp") is not None and isinstance(algorithm.proximal, Interpolated):
         call["proximal_logp"] = None  # so that it is computed
     (gradient,) = torch.autograd.grad(algorithm(**call).loss, call["logp"])
     return gradient.numpy()
@@ -653,6 +654,6 @@ def test_finite_gradient(seed, preset):
 def test_negative_reward_of_maxrl():
     batch = drawn(0, "near")
     batch.rewards[0] = -0.1
-    message = r"advantage.kind=relative_to_mean: a reward is -0.1; must be at least 0"
+    message = r"advantage=relative_to_mean: a reward is -0.1; must be at least 0"
     with pytest.raises(UserError, match=message):
         worth(composed("maxrl"), batch)

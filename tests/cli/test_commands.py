@@ -129,7 +129,6 @@ def test_values_out_of_range(parser, word, told):
         (["plan", "dataset=own", "dataset.train=x"], "dataset.train=x: takes no value itself"),
         (["plan", "setting=3"], "setting=3: no such choice; allowed: lm/deepscaler, "),
         (["setting=nothing"], "setting=nothing: no such choice; allowed: lm/deepscaler, "),
-        (["new", "algorithm", "null"], "new algorithm null: is a value on a command line"),
         (["--zzz"], "--zzz: unknown option; allowed: --help, --hydra-help, --version, "),
         (["--algo=grpo"], "--algo=grpo: unknown option; did you mean algo=grpo? allowed: --help, "),
         (["--multi"], "--multi: unknown option; did you mean --multirun? allowed: --help, "),

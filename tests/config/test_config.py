@@ -19,13 +19,14 @@ from omegaconf import OmegaConf
 from update_golden import CONFIGS, GOLDEN
 
 from rec_experiments import sweeps
+from rec_experiments.algo import clips, weights
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, compose, composing
-from rec_experiments.config.experiment import Experiment, Pieces
+from rec_experiments.config.experiment import Experiment, Pieces, plain
 from rec_experiments.config.identity import run_path
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Piece
+from rec_experiments.types import TARGET
 
 PRESETS = sorted(path.stem for path in (schema.CONF / "algo").glob("*.yaml"))
 PAPER = {
@@ -97,7 +98,7 @@ def test_presets_compose_with_other_clips():
             pieces = schema.build(
                 compose("algorithm", [f"algo={preset}", "clip=binary_kl"]), Pieces
             )
-            assert pieces.clip.kind == "binary_kl"
+            assert isinstance(pieces.clip, clips.BinaryKl)
 
 
 def test_a_weight_reads_the_bounds_of_its_clip():
@@ -110,23 +111,15 @@ def test_a_weight_reads_the_bounds_of_its_clip():
 def test_the_papers_legends_can_be_written_down():
     ring = experiment("algo=rec_ring", "clip.high=0.25").clip
     assert (ring.low, ring.high, ring.outer_low, ring.outer_high) == (0.2, 0.25, 0.6, 2.0)
-    assert experiment("algo=rec_ring_is").algorithm().weight.kind == "importance"
+    assert isinstance(experiment("algo=rec_ring_is").weight, weights.ImportanceWeight)
 
 
 def test_a_choice_on_the_command_line_wins_over_the_preset_in_any_order():
     for order in (("algo=grpo", "clip=dual"), ("clip=dual", "algo=grpo")):
-        assert experiment(*order).clip.kind == "dual"
+        assert isinstance(experiment(*order).clip, clips.Dual)
 
 
-def test_values_stand_in_yaml_only():
-    classes = [cls for nodes in schema.SCHEMAS.values() for cls in nodes.values()]
-    for cls in [*classes, Experiment]:
-        for field in dataclasses.fields(cls):
-            if not (issubclass(cls, Piece) and field.name == "kind"):
-                assert field.default is field.default_factory is dataclasses.MISSING, (cls, field)
-
-
-def test_every_choice_composes():
+def test_values_stand_in_yaml_only_and_every_choice_builds():
     """One choice of each group at a time: their numbers differ."""
     groups = {
         group: [[f"{group}={name}", *UNFINISHED.get(name, [])] for name in names]
@@ -134,26 +127,26 @@ def test_every_choice_composes():
         if group.partition("/")[0] not in ("adapter", "algo", "gpus", "sweep", "scale", "setting")
     }
     for chosen in zip_longest(*groups.values(), fillvalue=[]):
-        overrides = [override for choice in chosen for override in choice]
-        config = composed(*overrides)
-        for override in overrides:
-            group = override.partition("=")[0]
-            if group in groups and "kind" in config[group]:
-                kind, cls = config[group].kind, OmegaConf.get_type(config[group])
-                assert schema.registry()[group][kind] is cls, override
-                OmegaConf.to_object(config[group])
+        config = composed(*(override for choice in chosen for override in choice))
+        for group in groups:
+            piece = schema.piece(group, OmegaConf.to_container(config[group], resolve=True))
+            assert list(plain(piece)) == [TARGET, *piece.names()]
+            for field in dataclasses.fields(piece):
+                assert field.default is field.default_factory is dataclasses.MISSING, field
 
 
 def test_run_folders_differ_exactly_when_the_experiment_does():
     config = resolve()
-    for key, value in {"tracking": {"kind": "wandb"}, "output_dir": "elsewhere"}.items():
+    for key, value in {"tracking": {TARGET: "x.Wandb"}, "output_dir": "elsewhere"}.items():
         assert run_path({**config, key: value}).name == run_path(config).name
     different = [
         config, {**config, "seed": 1}, {**config, "steps": 99},
         {**config, "sync": {**config["sync"], "offset": 1}},
         {**config, "clip": {**config["clip"], "high": 2.0}},
-        {**config, "weight": {"kind": "importance"}},
+        {**config, "weight": {TARGET: "rec_experiments.algo.weights.ImportanceWeight"}},
     ]  # fmt: skip
+    moved = {**config, "clip": {**config["clip"], TARGET: "my_module.OneSide"}}
+    assert run_path(moved) == run_path(config)
     assert len({run_path(each).name for each in different}) == len(different)
 
 

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from rec_experiments.cli.check_data import report
 from rec_experiments.datasets.loading import text_of
-from rec_experiments.datasets.math_problems import Form, MathProblems, gold_answer
+from rec_experiments.datasets.math_problems import MathProblems, gold_answer
 from rec_experiments.datasets.tool_calls import ToolCalls, python_calls, tool_list
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.errors import UserError
@@ -173,22 +173,22 @@ def test_out_of_range_values_name_their_key(overrides: list[str], said: str) -> 
 @pytest.mark.parametrize(
     ("text", "form", "answer"),
     [
-        ("first \\boxed{1}, then \\boxed{2}", Form.boxed, "2"),
-        ("\\boxed{\\frac{1}{\\sqrt{2}}}", Form.boxed, "\\frac{1}{\\sqrt{2}}"),
-        ("\\boxed{\\{1, 2\\}}", Form.boxed, "\\{1, 2\\}"),
-        ("\\boxed{\\left\\{ x \\right.}", Form.boxed, "\\left\\{ x \\right."),
-        ("so $\\boxed 3$.", Form.boxed, "3"),
-        ("\\boxed{}", Form.boxed, None),
-        ("3", Form.boxed, None),
-        (" $x^2$ ", Form.plain, "x^2"),
-        ("$1$ and $2$", Form.plain, "$1$ and $2$"),
-        ("$18", Form.plain, "$18"),
-        ("", Form.plain, None),
-        ("1 #### 2", Form.hashed, "2"),
-        ("2", Form.hashed, None),
+        ("first \\boxed{1}, then \\boxed{2}", "boxed", "2"),
+        ("\\boxed{\\frac{1}{\\sqrt{2}}}", "boxed", "\\frac{1}{\\sqrt{2}}"),
+        ("\\boxed{\\{1, 2\\}}", "boxed", "\\{1, 2\\}"),
+        ("\\boxed{\\left\\{ x \\right.}", "boxed", "\\left\\{ x \\right."),
+        ("so $\\boxed 3$.", "boxed", "3"),
+        ("\\boxed{}", "boxed", None),
+        ("3", "boxed", None),
+        (" $x^2$ ", "plain", "x^2"),
+        ("$1$ and $2$", "plain", "$1$ and $2$"),
+        ("$18", "plain", "$18"),
+        ("", "plain", None),
+        ("1 #### 2", "hashed", "2"),
+        ("2", "hashed", None),
     ],
 )
-def test_gold_answers(text: str, form: Form, answer: str | None) -> None:
+def test_gold_answers(text: str, form: str, answer: str | None) -> None:
     assert gold_answer(text, form) == answer
 
 

@@ -19,7 +19,7 @@ from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import on_policy_path, run_path
 from rec_experiments.errors import UserError
-from rec_experiments.rollout.schedule import InFlight, Phase
+from rec_experiments.rollout.schedule import InFlight
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.tracking.trackers import schedule_name
 from rec_experiments.training.gradient import MiniBatch
@@ -37,7 +37,7 @@ FLIGHT = (
 
 def schedule(**values) -> InFlight:
     usual = {"offset": 0, "versions": 3, "tokens": 4, "late": "wait", "max_age": None}
-    return InFlight(**{"interval": 1, "phase": Phase.paper, "cache": "kept", **usual, **values})
+    return InFlight(**{"interval": 1, "phase": "paper", "cache": "kept", **usual, **values})
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from rec_experiments.rollout import pipeline, remote
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
 from rec_experiments.rollout.replay import NoReplay
-from rec_experiments.rollout.schedule import InFlight, Phase, Schedule
+from rec_experiments.rollout.schedule import InFlight, Schedule
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
@@ -165,10 +165,12 @@ schedules = st.builds(
     Schedule,
     interval=st.integers(1, 6),
     offset=st.integers(0, 6),
-    phase=st.sampled_from(Phase),
-) | st.builds(Schedule, interval=st.none(), offset=st.just(0), phase=st.sampled_from(Phase))
+    phase=st.sampled_from(["paper", "framework"]),
+) | st.builds(
+    Schedule, interval=st.none(), offset=st.just(0), phase=st.sampled_from(["paper", "framework"])
+)
 schedules |= st.builds(
-    InFlight, interval=st.just(1), offset=st.integers(0, 3), phase=st.just(Phase.paper),
+    InFlight, interval=st.just(1), offset=st.integers(0, 3), phase=st.just("paper"),
     versions=st.integers(2, 4), tokens=st.integers(1, 9), cache=st.just("kept"),
     late=st.just("wait"), max_age=st.none(),
 )  # fmt: skip

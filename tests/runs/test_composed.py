@@ -44,7 +44,8 @@ def test_runs_and_their_numbers(tmp_path):
 
 def test_a_folder_may_be_a_run_and_a_damaged_run_is_left_out(tmp_path, capsys):
     config = (
-        "{algo: {name: A}, sync: {interval: 1, offset: 0}, dataset: {kind: d}, seed: 0, steps: 1}"
+        "{algo: {name: A}, sync: {interval: 1, offset: 0}, dataset: {_target_: m.D}, seed: 0, "
+        "steps: 1}"
     )
     for name in ("one", "torn", "strange"):
         (tmp_path / name).mkdir()
@@ -87,7 +88,7 @@ def test_a_value_that_needs_quotes_is_told_so_and_goes_with_them(value):
 
 
 @pytest.mark.parametrize(
-    ("group", "key", "value"), [("advantage", "shift", 10**400), ("dataset", "kind", [[]])]
+    ("group", "key", "value"), [("advantage", "shift", 10**400), ("dataset", "_target_", [[]])]
 )
 def test_a_configuration_that_no_run_wrote_is_one_line(group, key, value, tmp_path):
     config = resolve()

@@ -58,7 +58,7 @@ def all_jobs(name, overrides):
 
 def values_by_hydra(*overrides):
     found = composed_by_hydra(*overrides)
-    return OmegaConf.to_container(found, resolve=True, enum_to_str=True)
+    return OmegaConf.to_container(found, resolve=True)
 
 
 def covering(jobs):

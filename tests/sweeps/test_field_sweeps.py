@@ -17,6 +17,7 @@ from rec_experiments.analysis.results import figure_data
 from rec_experiments.cli.main import run_command
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
+from rec_experiments.types import class_name
 
 
 def expanded(name, scale, *overrides):
@@ -73,19 +74,19 @@ def vi(config):
     assert config["sync"]["offset"] == 0
     assert config["updates"]["mini_batches"] == 1
     reference = config["reference"]
-    swaps = (reference["kind"], reference["swap_every"])
+    swaps = (class_name(reference), reference["swap_every"])
     return config["sync"]["interval"], config["updates"]["epochs"], *swaps
 
 
 def test_figure_2_of_paper_2_is_its_section_5_1():
     jobs = of_jobs("paper2_fig2", "paper")
     assert {label: (vi(job.config), job.config["steps"]) for label, job in jobs.items()} == {
-        "GRPO with KL (v=1, i=1)": ((1, 1, "reference", 267), 1068),
-        "GRPO with KL (v=1, i=1), zero-variance masking": ((1, 1, "reference", 267), 1068),
-        "GRPO with KL (v=10, i=1)": ((10, 1, "reference", 267), 1068),
-        "GRPO with KL (v=1, i=10)": ((1, 10, "reference", None), 2670),
-        "GRPO with KL (v=1, i=1), optimizer reset": ((1, 1, "staged", 267), 1068),
-        "GRPO with KL (v=10, i=1), optimizer reset": ((10, 1, "staged", 267), 1068),
+        "GRPO with KL (v=1, i=1)": ((1, 1, "Reference", 267), 1068),
+        "GRPO with KL (v=1, i=1), zero-variance masking": ((1, 1, "Reference", 267), 1068),
+        "GRPO with KL (v=10, i=1)": ((10, 1, "Reference", 267), 1068),
+        "GRPO with KL (v=1, i=10)": ((1, 10, "Reference", None), 2670),
+        "GRPO with KL (v=1, i=1), optimizer reset": ((1, 1, "StagedReference", 267), 1068),
+        "GRPO with KL (v=10, i=1), optimizer reset": ((10, 1, "StagedReference", 267), 1068),
     }
     for label, job in jobs.items():
         config = job.config
@@ -94,11 +95,11 @@ def test_figure_2_of_paper_2_is_its_section_5_1():
         assert (config["batch_size"], config["group_size"]) == (28, 16)
         assert -(-7473 // config["batch_size"]) == 267  # batches of an epoch
         assert config["optimizer"]["learning_rate"] == 5e-6
-        assert (config["regularizer"]["kind"], config["regularizer"]["beta"]) == ("k3", 0.1)
-        assert config["advantage"]["kind"] == "whitened"
+        assert (class_name(config["regularizer"]), config["regularizer"]["beta"]) == ("K3", 0.1)
+        assert class_name(config["advantage"]) == "GroupWhitened"
         assert config["sampler"]["temperature"] == config["sampler"]["eval_temperature"] == 0.1
         assert (config["dataset"]["max_response_tokens"], config["eval_samples"]) == (200, 50)
-        masked = config["data_weighting"]["kind"] == "varied_groups"
+        masked = class_name(config["data_weighting"]) == "VariedGroups"
         assert masked == ("masking" in label)
 
 

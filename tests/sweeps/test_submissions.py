@@ -245,7 +245,7 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
 def test_a_resolved_configuration_can_be_run(overrides):
     resolved = json.loads(json.dumps(resolve(*overrides)))
     config = schema.restore(resolved)
-    assert OmegaConf.to_container(config, resolve=True, enum_to_str=True) == resolved
+    assert OmegaConf.to_container(config, resolve=True) == resolved
     sweeps.checked(config)
 
 

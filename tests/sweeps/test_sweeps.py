@@ -36,6 +36,7 @@ from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import expand
+from rec_experiments.types import class_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,15 +58,15 @@ MATH = (
 
 # (mask, importance weight, ε_low, ε_high, advantage and shift, data weighting, regularizer)
 NONE = (None, None)
-REINFORCE = ("none", "none", *NONE, "mean", 0.0, "uniform", "none")
-GRPO = ("one_side", "importance", 0.2, 0.2, "standard", None, "uniform", "none")
-NOIS = ("one_side", "none", 0.2, 0.2, "mean", 0.0, "uniform", "none")
-IS = ("one_side", "importance", 0.2, 0.2, "mean", 0.0, "uniform", "none")
-WIDE = ("one_side", "none", 0.6, 2.0, "mean", 0.0, "uniform", "none")
-RED_DROP = ("none", "none", *NONE, "mean", 0.0, "drop_negatives", "none")
-RED_WEIGHT = ("none", "none", *NONE, "mean", 0.0, "exponential", "none")
-OPMD = ("none", "none", *NONE, "mean", 0.0, "uniform", "sequence_square")
-ASYMRE = ("none", "none", *NONE, "mean", -0.1, "uniform", "none")
+REINFORCE = ("NoClip", "NoWeight", *NONE, "GroupMean", 0.0, "Uniform", "NoRegularizer")
+GRPO = ("OneSide", "ImportanceWeight", 0.2, 0.2, "GroupStandard", None, "Uniform", "NoRegularizer")
+NOIS = ("OneSide", "NoWeight", 0.2, 0.2, "GroupMean", 0.0, "Uniform", "NoRegularizer")
+IS = ("OneSide", "ImportanceWeight", 0.2, 0.2, "GroupMean", 0.0, "Uniform", "NoRegularizer")
+WIDE = ("OneSide", "NoWeight", 0.6, 2.0, "GroupMean", 0.0, "Uniform", "NoRegularizer")
+RED_DROP = ("NoClip", "NoWeight", *NONE, "GroupMean", 0.0, "DropNegatives", "NoRegularizer")
+RED_WEIGHT = ("NoClip", "NoWeight", *NONE, "GroupMean", 0.0, "ExponentialWeight", "NoRegularizer")
+OPMD = ("NoClip", "NoWeight", *NONE, "GroupMean", 0.0, "Uniform", "SequenceSquare")
+ASYMRE = ("NoClip", "NoWeight", *NONE, "GroupMean", -0.1, "Uniform", "NoRegularizer")
 
 
 def mask(arm, kind, low=0.2, high=0.2):
@@ -85,12 +86,12 @@ FIGURES = {
         "REC-OneSide-NoIS (0.6, 2.0)": (WIDE, 1),
     }),
     "fig4": (TOOLACE, (INTERVAL,), {
-        "REC-OneSide-NoIS (0.2, 0.25)": (mask(NOIS, "one_side", 0.2, 0.25), 1),
-        "REC-OneSide-IS (0.2, 0.25)": (mask(IS, "one_side", 0.2, 0.25), 1),
-        "REC-Ring-NoIS (0.2, 0.25) & (0.6, 2.0)": (mask(NOIS, "ring", 0.2, 0.25), 1),
+        "REC-OneSide-NoIS (0.2, 0.25)": (mask(NOIS, "OneSide", 0.2, 0.25), 1),
+        "REC-OneSide-IS (0.2, 0.25)": (mask(IS, "OneSide", 0.2, 0.25), 1),
+        "REC-Ring-NoIS (0.2, 0.25) & (0.6, 2.0)": (mask(NOIS, "Ring", 0.2, 0.25), 1),
         "REC-OneSide-NoIS (0.6, 2.0)": (WIDE, 1),
-        "REC-TwoSide-NoIS (0.2, 0.25)": (mask(NOIS, "two_side", 0.2, 0.25), 1),
-        "REC-TwoSide-NoIS (0.6, 2.0)": (mask(NOIS, "two_side", 0.6, 2.0), 1),
+        "REC-TwoSide-NoIS (0.2, 0.25)": (mask(NOIS, "TwoSide", 0.2, 0.25), 1),
+        "REC-TwoSide-NoIS (0.6, 2.0)": (mask(NOIS, "TwoSide", 0.6, 2.0), 1),
     }),
     "fig5": (GSM8K, (ON_POLICY, INTERVAL), {
         "REINFORCE": (REINFORCE, 1),
@@ -107,9 +108,9 @@ FIGURES = {
     "fig9": (GSM8K, THREE, {
         "REINFORCE": (REINFORCE, 1),
         "GRPO": (GRPO, 1),
-        "REC-TwoSide-NoIS (0.2)": (mask(NOIS, "two_side"), 1),
-        "REC-TwoSide-IS (0.2)": (mask(IS, "two_side"), 1),
-        "REC-Ring-NoIS (0.2, 0.2) & (0.6, 2.0)": (mask(NOIS, "ring"), 1),
+        "REC-TwoSide-NoIS (0.2)": (mask(NOIS, "TwoSide"), 1),
+        "REC-TwoSide-IS (0.2)": (mask(IS, "TwoSide"), 1),
+        "REC-Ring-NoIS (0.2, 0.2) & (0.6, 2.0)": (mask(NOIS, "Ring"), 1),
     }),
     "fig10": (GSM8K, (INTERVAL,), {
         "GRPO (0.2), lr 1e-5": (GRPO, 10),
@@ -149,14 +150,14 @@ def jobs_of(name, scale):
 
 def arm_of(config):
     clip, advantage = config["clip"], config["advantage"]
-    if clip["kind"] == "ring":
+    if class_name(clip) == "Ring":
         assert (clip["outer_low"], clip["outer_high"]) == (0.6, 2.0)
     assert config["data_weighting"].get("temperature", 1.0) == 1.0
     assert config["regularizer"].get("tau", 0.1) == 0.1
     return (
-        clip["kind"], config["weight"]["kind"], clip.get("low"), clip.get("high"),
-        advantage["kind"], advantage.get("shift"),
-        config["data_weighting"]["kind"], config["regularizer"]["kind"],
+        class_name(clip), class_name(config["weight"]), clip.get("low"), clip.get("high"),
+        class_name(advantage), advantage.get("shift"),
+        class_name(config["data_weighting"]), class_name(config["regularizer"]),
     )  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
         for arm, _ in arms.values()
     ]
     assert found == expected
-    assert all(j.config["model"]["kind"] == "tiny" and j.config["steps"] == 150 for j in jobs)
+    assert all(class_name(j.config["model"]) == "Tiny" and j.config["steps"] == 150 for j in jobs)
     base = jobs[0].config["optimizer"]["learning_rate"]
     if name == "fig10":
         rates = [job.config["optimizer"]["learning_rate"] for job in jobs[:8]]

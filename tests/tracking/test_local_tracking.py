@@ -30,7 +30,7 @@ from rec_experiments.tracking.local import Trackio
 
 config, folder, starts = json.load(sys.stdin)
 for rows in starts:
-    tracking = Trackio(kind="trackio", project="lab", tags=["mine"])
+    tracking = Trackio(project="lab", tags=["mine"])
     tracker = tracking.start("ring", "g", folder, config)
     for row in rows:
         tracker.log(row)
@@ -90,7 +90,7 @@ def test_tensorboard_hides_what_a_resumed_run_does_anew(tmp_path):
 
     folder = tmp_path / "runs" / "ring"
     for rows in (ROWS, AGAIN):
-        tracker = TensorBoard(kind="tensorboard").start("ring", "g", str(folder), {})
+        tracker = TensorBoard().start("ring", "g", str(folder), {})
         for row in rows:
             tracker.log(row)
         lines = tracker.finish()
@@ -107,7 +107,7 @@ def test_tensorboard_has_the_earlier_steps_of_a_run_that_was_not_tracked(tmp_pat
 
     folder = tmp_path / "runs" / "ring"
     write_rows(folder)
-    tracker = TensorBoard(kind="tensorboard").start("ring", "g", str(folder), {})
+    tracker = TensorBoard().start("ring", "g", str(folder), {})
     for row in AGAIN:
         tracker.log(row)
     tracker.finish()
@@ -144,7 +144,7 @@ from rec_experiments.tracking.local import Trackio
 from rec_experiments.tracking.trackers import ID_FILE, track_finished
 
 config, folders, rows = json.load(sys.stdin)
-tracking = Trackio(kind="trackio", project="lab", tags=[])
+tracking = Trackio(project="lab", tags=[])
 said = [track_finished(tracking, "ring", Path(each), rows, config) for each in folders]
 Path(folders[-1], ID_FILE).unlink()
 said += [track_finished(tracking, "ring", Path(folders[-1]), rows, config) for _ in range(2)]
@@ -174,7 +174,7 @@ def test_tensorboard_is_told_of_a_finished_run_once(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    folder, tracking = tmp_path / "ring", TensorBoard(kind="tensorboard")
+    folder, tracking = tmp_path / "ring", TensorBoard()
     config = resolve("algo=rec_ring")
     begun = tracking.start("ring", "g", str(folder), config)
     begun.log(ROWS[0])  # a start that was tracked, before others that were not
@@ -188,7 +188,7 @@ def test_tensorboard_is_told_of_a_finished_run_once(tmp_path):
 
 def test_who_cannot_tell_is_not_told(tmp_path):
     config = resolve("tracking=none")
-    assert track_finished(NoTracking(kind="none"), "ring", tmp_path, ROWS, config) == []
+    assert track_finished(NoTracking(), "ring", tmp_path, ROWS, config) == []
     assert not (tmp_path / ID_FILE).exists()
 
 

@@ -39,7 +39,7 @@ def no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def track(folder: Path, rows: list[dict], picture: Path | None = None) -> list[str]:
     folder.mkdir(exist_ok=True)
     config = resolve("algo=rec_ring", "sync=offset10", "seed=3")
-    tracking = Wandb(kind="wandb", project="lab", entity=None, mode=None, tags=["mine"])
+    tracking = Wandb(project="lab", entity=None, mode=None, tags=["mine"])
     tracker = tracking.start("ring", group_name(config), str(folder), config)
     for row in rows:
         tracker.log(row)
@@ -151,7 +151,7 @@ def test_resumed_run_keeps_its_identity(tmp_path):
 
 
 def test_no_tracking_writes_nothing(tmp_path):
-    tracker = NoTracking(kind="none").start("name", "group", str(tmp_path), {})
+    tracker = NoTracking().start("name", "group", str(tmp_path), {})
     tracker.log(ROWS[0])
     assert tracker.finish(tmp_path / "curves.png") == []
     assert not list(tmp_path.iterdir())

@@ -243,7 +243,7 @@ def test_gradient_of_any_split(preset, drawn, ranks):
     """Into micro-batches of 1, 3 and all; and over two ranks."""
     model, rollouts, pad_id = drawn
     algorithm = rec_experiments.algorithm(*preset.split())
-    computed = algorithm.proximal.kind == "interpolated"
+    computed = isinstance(algorithm.proximal, Interpolated)
     batch = model, with_all_policies(rollouts, computed), pad_id
     expected = preset_gradient(ALONE, *batch, algorithm, None)
     largest = float(expected.abs().max())

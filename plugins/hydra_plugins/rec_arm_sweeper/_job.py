@@ -41,7 +41,7 @@ def failure(task: Callable[[Any], Any], job: "Job") -> str | None:
     # Provenance records the command that repeats this run alone.
     sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
     try:
-        task(schema.restore(job.config))
+        task(schema.restore(job.config, job.overrides))
     except SystemExit as error:  # a user's mistake, already reported
         if error.code in INTERRUPTED:
             raise

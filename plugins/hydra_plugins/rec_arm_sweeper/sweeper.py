@@ -159,11 +159,12 @@ def track(done: list["sweeps.Job"]) -> None:
     from rec_experiments.config.labels import tracked_name
     from rec_experiments.runs.run_folder import RunFolder
     from rec_experiments.tracking.trackers import track_finished
+    from rec_experiments.types import class_name
 
     sent = []
     for job in done:
-        if job.config["tracking"]["kind"] != "none":
-            tracking = schema.build(schema.restore(job.config), Experiment).tracking
+        if class_name(job.config["tracking"]) != "NoTracking":
+            tracking = schema.build(schema.restore(job.config, job.overrides), Experiment).tracking
             folder = RunFolder(job.path)
             name = tracked_name(job.config, folder.command(), job.path)
             sent.append(track_finished(tracking, name, job.path, folder.metrics(), job.config))

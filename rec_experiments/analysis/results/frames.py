@@ -11,6 +11,7 @@ from rec_experiments.config.labels import methods
 from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
+from rec_experiments.types import class_name
 
 # Columns of each run.
 ABOUT = ("run", "path", "state", "method", "algo", "schedule", "dataset", "seed")
@@ -51,7 +52,7 @@ def _read(
         command = RunFolder(path).command()
         values: list[Any] = [
             path.name, str(path), printable(str(run.state)), "", config["algo"]["name"],
-            schedule_name(config["sync"]), config["dataset"]["kind"], run.seed,
+            schedule_name(config["sync"]), class_name(config["dataset"]), run.seed,
         ]  # fmt: skip
     except UserError as error:
         leave_out(str(error))

@@ -32,7 +32,7 @@ from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run
 from rec_experiments.cli import figures as figures_command
 from rec_experiments.cli.main import run_command
-from rec_experiments.rollout.schedule import Phase, Schedule
+from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.sweeps import Panel
 
 
@@ -315,7 +315,7 @@ def test_a_method_of_another_package_has_a_colour_of_its_own_above_the_others():
 
 @pytest.mark.parametrize(("interval", "offset"), [(1, 0), (4, 0), (1, 4), (3, 2), (None, 0)])
 def test_timeline_obeys_the_schedule(interval, offset):
-    schedule = Schedule(interval=interval, offset=offset, phase=Phase.paper)
+    schedule = Schedule(interval=interval, offset=offset, phase="paper")
     slots = fig2.timeline(schedule, 12)
     for slot in slots:
         trained_before = sum(other.trained + 1 <= slot.drawn for other in slots)

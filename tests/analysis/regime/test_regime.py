@@ -36,7 +36,7 @@ from rec_experiments.analysis.results.runs import Run, read_run
 from rec_experiments.cli import figures as figures_command
 from rec_experiments.cli.main import run_command
 from rec_experiments.errors import UserError
-from rec_experiments.rollout.schedule import Phase, Schedule
+from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps import Panel
 
@@ -54,7 +54,7 @@ def rows_of(schedule: Schedule, steps: int, **metrics) -> list[dict]:
 
 
 def schedule(interval: int | None, offset: int = 0) -> Schedule:
-    return Schedule(interval=interval, offset=offset, phase=Phase.paper)
+    return Schedule(interval=interval, offset=offset, phase="paper")
 
 
 EVERY_20 = schedule(20)

@@ -328,7 +328,7 @@ def test_no_text_of_a_run_is_executed(opened, tmp_path):
     config = resolve("algo=grpo", "sync=interval20")
     for seed in range(2):
         bad = json.loads(json.dumps(config)) | {"seed": f"{seed}{SCRIPT}", "steps": SCRIPT}
-        bad["algo"]["name"] = bad["dataset"]["kind"] = bad["clip"][SCRIPT] = SCRIPT
+        bad["algo"]["name"] = bad["dataset"]["_target_"] = bad["clip"][SCRIPT] = SCRIPT
         rows = [row | {f"train/{SCRIPT}": row["step"], SCRIPT: SCRIPT} for row in rows_of(0, seed)]
         write_run(tmp_path / "runs" / f"{seed}{SCRIPT.replace('/', '')}", bad, rows, SCRIPT)
     found = contents.gather([], [tmp_path / "runs"], [], every_run=True)

@@ -131,9 +131,9 @@ def test_differences_are_those_of_the_method(data, found):
     differences = found.figures[0].differences
     assert differences.arms == list(ARMS)
     table = {key: values for key, *values in differences.table}
-    assert table["advantage.kind"] == ["mean", "standard", "mean"]
+    assert table["advantage._target_"] == ["GroupMean", "GroupStandard", "GroupMean"]
     assert table["clip.low"] == ["", "0.2", "0.6"]
-    assert table["weight.kind"] == ["none", "importance", "none"]
+    assert table["weight._target_"] == ["NoWeight", "ImportanceWeight", "NoWeight"]
     # Schedule and seed vary within every arm; a missing run makes no difference of them.
     assert not [key for key in table if key.startswith(("sync.", "seed", "algo."))]
 

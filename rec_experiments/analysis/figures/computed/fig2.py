@@ -10,10 +10,10 @@ from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.computed.shared import drawing
 from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.analysis.results.runs import Row
-from rec_experiments.rollout.schedule import Phase, Schedule
+from rec_experiments.rollout.schedule import Schedule
 
-SCHEDULES = (Schedule(interval=4, offset=0, phase=Phase.paper),
-             Schedule(interval=1, offset=4, phase=Phase.paper))  # fmt: skip
+SCHEDULES = (Schedule(interval=4, offset=0, phase="paper"),
+             Schedule(interval=1, offset=4, phase="paper"))  # fmt: skip
 BATCHES = 8
 
 

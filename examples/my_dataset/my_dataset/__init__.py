@@ -1,13 +1,10 @@
 """MyDataset: prompt `4731=`, response `1347`."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rec_experiments.types import Piece, Problem, VerifierResult
 
 
-@dataclass(kw_only=True)
 class MyDataset(Piece):
     """Digits to sort. Raises ValueError unless there are enough different prompts.
 
@@ -60,6 +57,3 @@ class MyDataset(Piece):
                 written[a], written[b] = written[b], written[a]
             shown.append((int(i), ["".join(written)]))
         return shown
-
-
-SCHEMAS = {"dataset": {"my_dataset": MyDataset}}  # slot to name to class
