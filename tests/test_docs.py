@@ -4,6 +4,7 @@ A command that trains is composed and built here, but not run; `make test-docs` 
 those that need no cluster, hub or GPU, which takes hours.
 """
 
+import math
 import os
 import re
 import shlex
@@ -14,9 +15,11 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import chosen
 
+import rec_experiments
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 
@@ -79,6 +82,22 @@ def test_every_picture_is_shown():
 @pytest.mark.parametrize("overrides", training_runs(), ids=" ".join)
 def test_a_documented_run_composes(overrides):
     schema.build(chosen(*overrides), Experiment)
+
+
+def test_the_class_of_the_readme_is_a_piece(tmp_path, monkeypatch):
+    blocks = FENCE.findall((ROOT / "README.md").read_text())
+    [module] = [block for _, block in blocks if "class TruncatedWeight" in block]
+    (tmp_path / "my_module.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    choices = ("weight=my_module.TruncatedWeight", "weight.cap=2")
+    out = rec_experiments.algorithm("reinforce", *choices)(
+        logp=torch.tensor([[-1.0], [-1.0]]),
+        behavior_logp=torch.tensor([[-1.5], [-3.0]]),  # ρ is exp(0.5) and exp(2)
+        rewards=torch.tensor([1.0, 0.0]),
+        groups=torch.tensor([0, 0]),
+        mask=torch.ones(2, 1),
+    )
+    assert float(out.loss) == pytest.approx((math.exp(0.5) - 2) * 0.5 / 2)
 
 
 def test_documented_targets_are_there():
