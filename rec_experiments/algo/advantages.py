@@ -24,6 +24,8 @@ class Advantage(Protocol):
 class AsGiven(Piece):
     """The rewards, unchanged: they are advantages that the caller has computed."""
 
+    formula = "A as given"
+
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return rewards_B
 
@@ -36,6 +38,9 @@ class GroupMean(Piece):
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         return center(rewards_B, groups_B) - self.shift
 
+    def describe(self) -> str:
+        return f"(r − (r̄ {self.shift:+g}))" if self.shift else "(r − r̄)"
+
 
 class GroupStandard(Piece):
     """(r_i − r̄) / (σ_r + epsilon), the advantage of GRPO (Eq. 8).
@@ -43,6 +48,8 @@ class GroupStandard(Piece):
     ddof: 0 for the population's standard deviation, 1 for the sample's. A group of one, or of
     equal rewards, has advantage 0.
     """
+
+    formula = "(r − r̄)/σ_r"
 
     ddof: Literal[0, 1]
     epsilon: NonNegativeFloat
@@ -57,6 +64,8 @@ class GroupStandard(Piece):
 class GroupWhitened(Piece):
     """(r_i − r̄) / √(σ_r² + epsilon) with the population's variance (arXiv 2505.22257, Eq. 2)."""
 
+    formula = "(r − r̄)/√(σ_r² + {epsilon:g})"
+
     epsilon: NonNegativeFloat
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
@@ -68,6 +77,8 @@ class GroupWhitened(Piece):
 class BatchStandard(Piece):
     """(r_i − r̄) / (σ + epsilon) with the standard deviation σ of all r_i − r̄ of the mini-batch, not
     of the group's (ScaleRL, arXiv 2510.13786)."""
+
+    formula = "(r − r̄)/σ, σ of all r − r̄ of the mini-batch"
 
     epsilon: NonNegativeFloat
 
@@ -82,6 +93,8 @@ class LengthWeighted(Piece):
     the baseline of least variance if a response's gradient grows with its length (OPO, arXiv
     2505.23585). A group of one has advantage 0."""
 
+    formula = "(r − Σ l r/Σ l), l the length of a response"
+
     needs: ClassVar[Needs] = Needs(lengths=True)
 
     def __call__(self, rewards_B: Tensor, groups_B: Tensor, lengths_B: Tensor) -> Tensor:
@@ -94,6 +107,8 @@ class LeaveOneOut(Piece):
     """r_i minus the mean reward of the group's other responses (RLOO, arXiv 2402.14740), which is
     K/(K − 1) · (r_i − r̄). A group of one has advantage 0."""
 
+    formula = "(r − r̄ of the others)"
+
     def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
         size_B = group_size(groups_B)
         return center(rewards_B, groups_B) * size_B / (size_B - 1).clamp(min=1)
@@ -105,6 +120,8 @@ class RelativeToMean(Piece):
 
     Raises UserError for a negative reward: the mean of such rewards is not a success rate.
     """
+
+    formula = "(r − r̄)/r̄"
 
     epsilon: NonNegativeFloat
 
@@ -123,6 +140,8 @@ class FixedBaseline(Piece):
     rewards of 0 and 1 become −1 and 1.
     """
 
+    formula = "{scale:g}·(r − {baseline:g})"
+
     baseline: float
     scale: PositiveFloat
 
@@ -136,6 +155,8 @@ class OptimalValue(Piece):
 
     temperature: β; V* is the mean for β → ∞ and the maximum for β → 0.
     """
+
+    formula = "(r − V*), V* = {temperature:g} · log mean exp(r/{temperature:g})"
 
     temperature: PositiveFloat
 
@@ -177,6 +198,10 @@ class MaxAtK(Piece):
             others_K = own_K.new_tensor([math.comb(j, k - 2) if k > 1 else 0 for j in range(size)])
             found_K = own_K * above_K - _sum_of_earlier(others_K * above_K)
         return found_K * size / math.comb(size, k)
+
+    def describe(self) -> str:
+        others = " − best of the others" if self.without_own else ""
+        return f"K·(mean over sets of {self.k} of best{others})"
 
 
 def sum_of_later(values_K: Tensor) -> Tensor:

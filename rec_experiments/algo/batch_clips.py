@@ -5,7 +5,15 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat
 
-from rec_experiments.algo.clips import OneSide, log_ceiling, log_floor, outward
+from rec_experiments.algo.clips import (
+    OUTWARD,
+    OneSide,
+    above,
+    below,
+    log_ceiling,
+    log_floor,
+    outward,
+)
 from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
 
 DIGITS = 9  # of a bound that repeated steps have moved; the rest is rounding
@@ -20,6 +28,7 @@ class SecondMoment(OneSide):
     """
 
     needs: ClassVar[Needs] = Needs(whole_batch=True)
+    those: ClassVar[str] = OUTWARD  # the tokens of `among`, in words
     threshold: NonNegativeFloat
 
     def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
@@ -40,10 +49,21 @@ class SecondMoment(OneSide):
         keep_N[among_N[descending_N[: len(descending_N) - kept]]] = False
         return keep_N.view_as(among_BT) & super().__call__(log_ratio_BT, batch)
 
+    def describe(self, ratio: str) -> str:
+        moment = (
+            f"of {self.those.format(ratio)} drops the largest (log {ratio})² until the mean of the "
+            f"others is ≤ {self.threshold:g}"
+        )
+        if self.low is None and self.high is None:
+            return moment
+        return f"{moment}; {super().describe(ratio)}"
+
 
 class SecondMomentOfAll(SecondMoment):
     """SecondMoment over all live tokens, whatever the sign of A, as in AReaL's M2PO, which takes
     the moment of π_prox/π_behavior and also clips as decoupled PPO does."""
+
+    those: ClassVar[str] = "all tokens"
 
     def among(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return batch.mask_BT
@@ -90,6 +110,18 @@ class SecondMomentBounds(Piece):
         below = int((cut_N < self.threshold * count).sum())
         return float(ascending_N[below - 1]) if below else 0.0
 
+    def describe(self, ratio: str) -> str:
+        limits = [
+            f"{below(self.miniclip_low)} below" if self.miniclip_low is not None else "",
+            f"{above(self.miniclip_high)} above" if self.miniclip_high is not None else "",
+        ]
+        closest = " and ".join(limit for limit in limits if limit)
+        return (
+            f"of {OUTWARD.format(ratio)} keeps |log {ratio}| < τ, the largest for which the mean "
+            f"of min((log {ratio})², τ²) is < {self.threshold:g}"
+            + (f"; no closer than {closest}" if closest else "")
+        )
+
 
 class Balanced(Piece):
     """The one-side clip with bounds on ρ that move step by step until tokens with A > 0 make up
@@ -99,6 +131,11 @@ class Balanced(Piece):
     Raises ValueError unless 0 ≤ lower_start ≤ lower_end ≤ 1 ≤ upper_start ≤ upper_end, 0 ≤ target
     ≤ 1 and both steps are at least 1e-9.
     """
+
+    formula = (
+        "one-side, {0} ≤ {upper_start:g} to {upper_end:g} where A > 0, then {0} ≥ {lower_start:g} "
+        "to {lower_end:g} where A < 0, until tokens with A > 0 make up {target:g} of the surrogate"
+    )
 
     needs: ClassVar[Needs] = Needs(whole_batch=True)
     lower_start: float

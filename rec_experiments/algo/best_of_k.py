@@ -58,6 +58,13 @@ class OffPolicyBest(Piece):
         found_K = own_K * ascending_K + sum_of_later(shared_K) + delta_K * sum_of_later(per_delta_K)
         return found_K * size / math.comb(size, k)
 
+    def describe(self) -> str:
+        bound = "" if self.bound is None else f", at most ± {self.bound:g}"
+        return (
+            f"−c · log π_θ(y), c = K·(mean over sets of {self.k} of (1 + Σ δ)·best), "
+            f"δ = Π ρ − 1{bound}"
+        )
+
 
 def _choose(like_K: Tensor, k: int, held: int) -> Tensor:
     """C(j − held + 1, k − held) for j = 0, 1, …: the number of sets of k that end with j, given

@@ -1,7 +1,8 @@
 """Clips that decide token by token which gradients to keep (Section 4.1 and Appendix B.3).
 
 A clip maps log-ratios to a mask, so it is exact at ρ = 0 and never overflows. Bounds are inclusive;
-null means no bound. A token whose advantage is 0 has no gradient and counts as kept.
+null means no bound. What a clip returns for tokens whose advantage is 0 does not matter: they have
+no gradient, and the loss counts them as kept.
 """
 
 import math
@@ -24,6 +25,8 @@ class Clip(Protocol):
 class NoClip(Piece):
     """Keeps every token."""
 
+    formula = "none, keeps every token"
+
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.new_ones(log_ratio_BT.shape).bool()
 
@@ -41,12 +44,18 @@ class OneSide(RatioBounds):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return one_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
 
+    def describe(self, ratio: str) -> str:
+        return f"one-side, keeps {where(below(self.low), ratio, above(self.high))}"
+
 
 class TwoSide(RatioBounds):
     """M̃ = 1(1 − low ≤ ρ ≤ 1 + high), whatever the sign of the advantage (Eq. 18)."""
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        return two_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
+        return two_side(log_ratio_BT, log_floor(self.low), log_ceiling(self.high))
+
+    def describe(self, ratio: str) -> str:
+        return f"two-side, keeps {interval(below(self.low), ratio, above(self.high))}"
 
 
 class Ring(RatioBounds):
@@ -72,10 +81,18 @@ class Ring(RatioBounds):
         far_below_BT = log_ratio_BT <= log_floor(self.outer_low)
         far_above_BT = log_ratio_BT >= log_ceiling(self.outer_high)
         return (
-            two_side(log_ratio_BT, batch, log_floor(self.low), log_ceiling(self.high))
+            two_side(log_ratio_BT, log_floor(self.low), log_ceiling(self.high))
             | ((sign_B1 > 0) & far_below_BT)
             | ((sign_B1 < 0) & far_above_BT)
         )
+
+    def describe(self, ratio: str) -> str:
+        kept = interval(below(self.low), ratio, above(self.high))
+        if self.outer_low is not None:
+            kept += f", {ratio} ≤ {below(self.outer_low)} where A > 0"
+        if self.outer_high is not None:
+            kept += f", {ratio} ≥ {above(self.outer_high)} where A < 0"
+        return f"ring, keeps {kept}"
 
 
 class Dual(OneSide):
@@ -91,6 +108,9 @@ class Dual(OneSide):
             beyond_BT & (batch.advantage_B < 0)[:, None]
         )
 
+    def describe(self, ratio: str) -> str:
+        return f"{super().describe(ratio)}; drops {ratio} > {self.ceiling:g} where A < 0"
+
 
 class LogBounds(Piece):
     """The one-side mask with bounds on log ρ: log ρ ≤ log_high where A > 0, log ρ ≥ −log_low where
@@ -102,6 +122,10 @@ class LogBounds(Piece):
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return one_side(log_ratio_BT, batch, -_bound(self.log_low), _bound(self.log_high))
 
+    def describe(self, ratio: str) -> str:
+        low, high = written(self.log_low, "−"), written(self.log_high)
+        return f"one-side, keeps {where(low, f'log {ratio}', high)}"
+
 
 class Reciprocal(Piece):
     """1/(1 + epsilon) ≤ ρ ≤ 1 + epsilon, whatever the sign of the advantage (sPPO, arXiv
@@ -110,7 +134,10 @@ class Reciprocal(Piece):
     epsilon: NonNegativeFloat
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        return two_side(log_ratio_BT, batch, -math.log1p(self.epsilon), math.log1p(self.epsilon))
+        return two_side(log_ratio_BT, -math.log1p(self.epsilon), math.log1p(self.epsilon))
+
+    def describe(self, ratio: str) -> str:
+        return f"two-side, keeps {1 / (1 + self.epsilon):g} ≤ {ratio} ≤ {1 + self.epsilon:g}"
 
 
 class AroundProximal(RatioBounds):
@@ -127,6 +154,10 @@ class AroundProximal(RatioBounds):
         ceiling = math.inf if self.high is None else (moved_BT + self.high).log1p()
         return one_side(log_ratio_BT, batch, floor, ceiling)
 
+    def describe(self, ratio: str) -> str:
+        kept = where(written(self.low, "ρ' − "), ratio, written(self.high, "ρ' + "))
+        return f"one-side, keeps {kept} [ρ' = π_prox/π_behavior]"
+
 
 class Divergence(Piece):
     """Drops a token if its probability is too far from the behavior policy's and the gradient would
@@ -134,6 +165,7 @@ class Divergence(Piece):
     π_θ < π_behavior and a distance above delta_low (DPPO, arXiv 2602.04879). The distance is
     between two Bernoulli distributions: this token or any other."""
 
+    measure: ClassVar[str]  # the distance, as a formula writes it
     delta_low: NonNegativeFloat | None
     delta_high: NonNegativeFloat | None
 
@@ -151,9 +183,15 @@ class Divergence(Piece):
         below_BT = (sign_B1 < 0) & (moved_BT < 0) & ~(distance_BT <= _bound(self.delta_low))
         return ~(above_BT | below_BT)
 
+    def describe(self, ratio: str) -> str:
+        up, down = written(self.delta_high) or "∞", written(self.delta_low) or "∞"
+        return f"drops {self.measure} > {up} upwards where A > 0, > {down} downwards where A < 0"
+
 
 class TotalVariation(Divergence):
     """|π_θ − π_behavior| of the token (DPPO-Binary-TV)."""
+
+    measure = "|π_θ − π_behavior|"
 
     def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
         return (logp_BT.exp() - behavior_BT.exp()).abs()
@@ -162,6 +200,8 @@ class TotalVariation(Divergence):
 class BinaryKl(Divergence):
     """p log(p/q) + (1 − p) log((1 − p)/(1 − q)), p = π_behavior and q = π_θ of the token
     (DPPO-Binary-KL)."""
+
+    measure = "KL(π_behavior ‖ π_θ) of token against rest"
 
     def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
         return binary_kl(behavior_BT, logp_BT)
@@ -174,8 +214,10 @@ class TwoSideVariation(Piece):
     delta: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        inside_BT = total_variation(batch) <= _bound(self.delta)
-        return inside_BT | (batch.advantage_B == 0)[:, None]
+        return total_variation(batch) <= _bound(self.delta)
+
+    def describe(self, ratio: str) -> str:
+        return f"two-side, keeps |π_θ − π_behavior| ≤ {written(self.delta) or '∞'}"
 
 
 class Isometric(Piece):
@@ -196,6 +238,11 @@ class Isometric(Piece):
         ceiling_BT = 1 + math.sqrt(self.delta_high) * rarity_BT
         ceiling_BT = ceiling_BT.clamp(max=_bound(self.ceiling))
         return one_side(log_ratio_BT, batch, floor_BT.log(), ceiling_BT.log())
+
+    def describe(self, ratio: str) -> str:
+        low = f"max(1 − √({self.delta_low:g}/π_behavior), {self.floor:g})"
+        high = f"min(1 + √({self.delta_high:g}/π_behavior), {written(self.ceiling) or '∞'})"
+        return f"one-side, keeps {where(low, ratio, high)}"
 
 
 def outward(log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
@@ -223,19 +270,14 @@ def binary_kl(p_BT: Tensor, q_BT: Tensor) -> Tensor:
 def one_side(
     log_ratio_BT: Tensor, batch: LossInput, floor: Tensor | float, ceiling: Tensor | float
 ) -> Tensor:
-    """True where A > 0 and log ρ ≤ ceiling, where A < 0 and log ρ ≥ floor, and where A = 0."""
+    """log ρ ≤ ceiling unless A ≤ 0, and log ρ ≥ floor unless A ≥ 0."""
     sign_B1 = batch.advantage_B[:, None]
-    return (
-        (sign_B1 == 0)
-        | ((sign_B1 > 0) & (log_ratio_BT <= ceiling))
-        | ((sign_B1 < 0) & (log_ratio_BT >= floor))
-    )
+    return ((sign_B1 <= 0) | (log_ratio_BT <= ceiling)) & ((sign_B1 >= 0) | (log_ratio_BT >= floor))
 
 
-def two_side(log_ratio_BT: Tensor, batch: LossInput, floor: float, ceiling: float) -> Tensor:
-    """True where floor ≤ log ρ ≤ ceiling, and where A = 0."""
-    inside_BT = (log_ratio_BT >= floor) & (log_ratio_BT <= ceiling)
-    return inside_BT | (batch.advantage_B == 0)[:, None]
+def two_side(log_ratio_BT: Tensor, floor: float, ceiling: float) -> Tensor:
+    """floor ≤ log ρ ≤ ceiling."""
+    return (log_ratio_BT >= floor) & (log_ratio_BT <= ceiling)
 
 
 def log_floor(low: float | None) -> float:
@@ -250,3 +292,40 @@ def log_ceiling(high: float | None) -> float:
 
 def _bound(bound: float | None) -> float:
     return math.inf if bound is None else bound
+
+
+# In the signs of a formula: a bound of None is empty ---------------------------------------------
+
+# The tokens of `outward`; {0} is the ratio.
+OUTWARD = "the tokens with A > 0 and {0} > 1, or A < 0 and {0} < 1,"
+
+
+def where(floor: str, ratio: str, ceiling: str) -> str:
+    """Bounds that each hold for one sign of A."""
+    bounds = [
+        f"{ratio} ≤ {ceiling} where A > 0" if ceiling else "",
+        f"{ratio} ≥ {floor} where A < 0" if floor else "",
+    ]
+    return " and ".join(bound for bound in bounds if bound) or "every token"
+
+
+def interval(floor: str, middle: str, ceiling: str) -> str:
+    """Bounds that hold whatever the sign of A."""
+    if not floor and not ceiling:
+        return "every token"
+    return f"{floor} ≤ {middle}".removeprefix(" ≤ ") + f" ≤ {ceiling}".removesuffix(" ≤ ")
+
+
+def written(value: float | None, sign: str = "") -> str:
+    """A number behind a sign."""
+    return "" if value is None else f"{sign}{value:g}"
+
+
+def below(low: float | None) -> str:
+    """1 − low."""
+    return "" if low is None else f"{1 - low:g}"
+
+
+def above(high: float | None) -> str:
+    """1 + high."""
+    return "" if high is None else f"{1 + high:g}"

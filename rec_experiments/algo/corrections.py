@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from rec_experiments.algo.clips import binary_kl
+from rec_experiments.algo.clips import binary_kl, interval, written
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.types import LossInput, Needs, Piece, Tensor
 
@@ -29,6 +29,8 @@ class Correction(Protocol):
 
 class NoCorrection(Piece):
     """The sampler's log-probabilities are taken as they are, as in the paper."""
+
+    formula = ""
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         return None
@@ -89,6 +91,21 @@ class MismatchCorrection(Piece):
         if self.measure in DIVERGENCES:
             return bound
         return math.log(bound) if bound > 0 else -math.inf
+
+    def describe(self) -> str:
+        weight = {"one": "", "token": "κ", "product": "Π κ"}[self.weight]
+        if weight and self.cap is not None:
+            weight = f"min({weight}, {self.cap:g})"
+        measure = {
+            "token": "κ",
+            "product": "Π κ",
+            "mean": "(Π κ)^(1/|y|)",
+            "k3": "mean of κ − 1 − log κ",
+            "binary_kl": "KL of the token against the rest, either way,",
+        }[self.measure]
+        bounds = interval(written(self.low), measure, written(self.high))
+        band = "" if self.low is None and self.high is None else f"1({bounds})"
+        return " · ".join(factor for factor in (weight, band) if factor)
 
 
 def _measured(measure: str, log_kappa_BT: Tensor, batch: LossInput) -> Tensor:

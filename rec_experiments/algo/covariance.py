@@ -13,6 +13,8 @@ from rec_experiments import rng
 from rec_experiments.algo.clips import OneSide
 from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
 
+COVARIANCE = "[cov = (A − mean A)·(log π_θ − mean log π_θ), means over all tokens]"
+
 
 class CovarianceClip(OneSide):
     """The one-side mask without some tokens whose share of the covariance is between `above` and
@@ -45,6 +47,13 @@ class CovarianceClip(OneSide):
         keep_N[drawn_N] = False
         return keep_N.view_as(kept_BT)
 
+    def describe(self, ratio: str) -> str:
+        among = f"{self.above:g} < cov < {self.below:g} {COVARIANCE}"
+        return (
+            f"{super().describe(ratio)}; drops {self.fraction:g} of all tokens, drawn from those "
+            f"with {among}"
+        )
+
 
 class CovariancePenalty(Piece):
     """beta |log π_θ/π_behavior| of the tokens with the largest shares of the covariance, a fraction
@@ -63,6 +72,12 @@ class CovariancePenalty(Piece):
         chosen_N[live_N[descending_N[: _count(self.fraction, batch)]]] = True
         moved_BT = (batch.logp_BT - batch.logps["behavior"]).abs()
         return self.beta * moved_BT.where(chosen_N.view_as(moved_BT), 0.0)
+
+    def describe(self) -> str:
+        return (
+            f"{self.beta:g} · |log π_θ/π_behavior| of the {self.fraction:g} of all tokens with the "
+            f"largest cov {COVARIANCE}"
+        )
 
 
 def covariance(batch: LossInput) -> Tensor:

@@ -42,6 +42,8 @@ class DataWeighting(Protocol):
 class Uniform(Piece):
     """Every response has the same weight."""
 
+    formula = "{0}"
+
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
@@ -55,6 +57,8 @@ class DropNegatives(Piece):
     count_dropped: whether the tokens of dropped responses stay in the denominator. Eq. 10
     normalises by the kept subset; the paper's framework counted all.
     """
+
+    formula = "{0} on the subset with excess negatives dropped"
 
     count_dropped: bool
 
@@ -86,6 +90,8 @@ class VariedGroups(Piece):
     Eq. 8). DAPO replaces them instead: buffer=refill. count_masked: whether their tokens stay in
     the denominator, as in Eq. 8, which averages over all prompts."""
 
+    formula = "{0}, groups of equal rewards masked out"
+
     count_masked: bool
 
     def __call__(
@@ -108,6 +114,8 @@ class Exponential(Piece):
 class ExponentialWeight(Exponential):
     """RED-Weight (Section 4.3): w_i A_i."""
 
+    formula = "exp(A/{temperature:g})·A with A = {0}"
+
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
     ) -> Weighted:
@@ -121,6 +129,8 @@ class PairwiseWeight(Exponential):
     With w_ij = w_i w_j / K it is RED-Weight without its imitation term. An infinite temperature
     gives w_ij = 1/K, which is REINFORCE.
     """
+
+    formula = "(Σ_j w_j/K)·w·(A − Ā_w) with w = exp(A/{temperature:g}), A = {0}"
 
     def __call__(
         self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator

@@ -17,12 +17,16 @@ class Ratio(Protocol):
 class TokenRatio(Piece):
     """ρ = π_θ/π_old of each token, π_old being the policy that drew it."""
 
+    formula = "ρ"
+
     def __call__(self, batch: LossInput) -> Tensor:
         return batch.log_ratio_BT()
 
 
 class SequenceRatio(Piece):
     """s = (Π_t ρ_t)^(1/|y|), the same for all tokens of a sequence (GSPO, arXiv 2507.18071)."""
+
+    formula = "s"
 
     def __call__(self, batch: LossInput) -> Tensor:
         length_B1 = batch.mask_BT.sum(1, keepdim=True).clamp(min=1)
@@ -32,6 +36,8 @@ class SequenceRatio(Piece):
 
 class ProximalRatio(Piece):
     """u = π_θ/π_prox of each token (decoupled PPO, arXiv 2110.00641)."""
+
+    formula = "u"
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"proximal"}))
 

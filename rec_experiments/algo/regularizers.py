@@ -22,6 +22,8 @@ class Regularizer(Protocol):
 class NoRegularizer(Piece):
     """No extra loss."""
 
+    formula = ""
+
     def __call__(self, batch: LossInput) -> Tensor | None:
         return None
 
@@ -32,6 +34,8 @@ class SequenceSquare(Piece):
     A sequence's term is spread evenly over its live tokens, so that any aggregation that sums
     tokens counts it once, on the scale of the sequence's surrogate.
     """
+
+    formula = "{tau:g}/2 · (log π_θ(y) − log π_old(y))² per sequence"
 
     tau: NonNegativeFloat
 
@@ -44,6 +48,8 @@ class SequenceSquare(Piece):
 
 class TokenSquare(Piece):
     """τ (log π_θ − log π_old)² of each token: OPMD as the paper's framework computes it."""
+
+    formula = "{tau:g} · (log π_θ − log π_old)² per token"
 
     tau: NonNegativeFloat
 
@@ -69,12 +75,16 @@ class ReferencePenalty(Piece):
 class K1(ReferencePenalty):
     """log π_θ/π_ref: unbiased as a value, but its gradient has mean 0 on-policy."""
 
+    formula = "{beta:g} · log π_θ/π_ref per token (k1)"
+
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         return log_ratio_BT
 
 
 class K2(ReferencePenalty):
     """½ (log π_θ/π_ref)²: its gradient on-policy is that of KL(π_θ ‖ π_ref)."""
+
+    formula = "{beta:g} · ½(log π_θ/π_ref)² per token (k2)"
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         return log_ratio_BT**2 / 2
@@ -83,6 +93,8 @@ class K2(ReferencePenalty):
 class K3(ReferencePenalty):
     """q − 1 − log q with q = π_ref/π_θ, which is at least 0: GRPO's penalty (arXiv 2402.03300,
     Eq. 4). Beyond q = e^20 it continues as a straight line in log q, to stay finite."""
+
+    formula = "{beta:g} · (π_ref/π_θ − 1 + log π_θ/π_ref) per token (k3)"
 
     def estimate(self, log_ratio_BT: Tensor) -> Tensor:
         log_q_BT = -log_ratio_BT
@@ -96,6 +108,8 @@ class UnbiasedKl(ReferencePenalty):
     gradient ρ log(π_θ/π_ref) ∇log π_θ is unbiased for KL(π_θ ‖ π_ref) of a token whatever policy
     drew it, which that of K3 is not (DeepSeek-V3.2, arXiv 2512.02556)."""
 
+    formula = "{beta:g} · ρ (π_ref/π_θ − 1 + log π_θ/π_ref) per token (unbiased)"
+
     def __call__(self, batch: LossInput) -> Tensor | None:
         log_ratio_BT = _live_difference(batch).clamp(max=MAX_LOG_WEIGHT)
         from_reference_BT = _live_difference(batch, "reference")
@@ -106,6 +120,8 @@ class UnbiasedKl(ReferencePenalty):
 
 class ExactKl(Piece):
     """beta · KL(π_θ ‖ π_ref) of each token, exact over the vocabulary."""
+
+    formula = "{beta:g} · KL(π_θ ‖ π_ref) per token, exact"
 
     needs: ClassVar[Needs] = Needs(dense=frozenset({"kl"}))
     beta: NonNegativeFloat
@@ -124,6 +140,8 @@ class PairSquare(Piece):
     over pairs is Σ d_i (d_i − d̄). A response's term is spread evenly over its live tokens, so that
     sequence_mean sums it.
     """
+
+    formula = "{beta:g}/4 · (d_i − d_j)² over the pairs of a group, d = log π_θ(y)/π_ref(y)"
 
     needs: ClassVar[Needs] = Needs(logps=frozenset({"reference"}), whole_batch=True)
     beta: NonNegativeFloat

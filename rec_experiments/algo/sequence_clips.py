@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat
 
-from rec_experiments.algo.clips import OneSide, outward, total_variation
+from rec_experiments.algo.clips import OUTWARD, OneSide, outward, total_variation, written
 from rec_experiments.types import LossInput, Piece, Share, Tensor
 
 
@@ -25,6 +25,10 @@ class NegativesNearBehavior(OneSide):
         far_B = _mean(-batch.log_ratio_BT(), batch) > self.drift
         return kept_BT & ~(far_B & (batch.advantage_B < 0))[:, None]
 
+    def describe(self, ratio: str) -> str:
+        far = f"a mean −log ρ > {written(self.drift) or '∞'}"
+        return f"{super().describe(ratio)}; drops responses with A < 0 and {far}"
+
 
 class MeanVariation(Piece):
     """Drops tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, in responses whose mean |ρ − 1| is
@@ -40,6 +44,10 @@ class MeanVariation(Piece):
         far_B = _mean(batch.log_ratio_BT().expm1().abs(), batch) > bound
         return ~(outward(batch.log_ratio_BT(), batch) & far_B[:, None])
 
+    def describe(self, ratio: str) -> str:
+        far = f"a mean |ρ − 1| > {written(self.bound) or '∞'}"
+        return f"drops {OUTWARD.format('ρ')} in responses with {far}"
+
 
 class PrefixBudget(Piece):
     """Drops a token with A > 0 and ρ > 1, or A < 0 and ρ < 1, if w_t D_t > min(delta, delta +
@@ -49,6 +57,12 @@ class PrefixBudget(Piece):
     The weights w fall linearly from 1 at the first token of the response to `last_weight` at its
     last. δ_p is the 90th percentile of the response's D, at least `budget` and at most twice that.
     """
+
+    formula = (
+        "drops w·D > min({delta:g}, {delta:g} + δ_p Σ w − Σ w·D over the tokens before) outwards "
+        "[D = |π_θ − π_behavior|, w from 1 to {last_weight:g}, δ_p the 90th percentile of D, at "
+        "least {budget:g} and at most twice that]"
+    )
 
     delta: NonNegativeFloat
     budget: NonNegativeFloat
@@ -81,6 +95,10 @@ class Veto(OneSide):
             return kept_BT
         trigger_BT = batch.log_ratio_BT() < math.log(self.trigger)
         return kept_BT & ~((_before(trigger_BT.long()) > 0) & (batch.advantage_B < 0)[:, None])
+
+    def describe(self, ratio: str) -> str:
+        after = f"the first token with ρ < {self.trigger:g}"
+        return f"{super().describe(ratio)}; where A < 0 drops what follows {after}"
 
 
 def _mean(values_BT: Tensor, batch: LossInput) -> Tensor:

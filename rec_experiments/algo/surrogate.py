@@ -92,7 +92,9 @@ class Algorithm:
         mask, the weight and the correction are constants.
         """
         log_ratio_BT = self.ratio(batch)
-        keep_BT = self.clip(log_ratio_BT, batch) & batch.mask_BT
+        # A token whose advantage is 0 has no gradient: it counts as kept, whatever the clip says.
+        no_gradient_B1 = (batch.advantage_B == 0)[:, None]
+        keep_BT = (self.clip(log_ratio_BT, batch) | no_gradient_B1) & batch.mask_BT
         weight_BT = self.weight(log_ratio_BT, batch)
         correction_BT = self.correction(batch)
         if correction_BT is not None:
@@ -108,6 +110,22 @@ class Algorithm:
             clip_log_ratio_BT=log_ratio_BT,
             keep_BT=keep_BT,
         )
+
+    def describe(self) -> list[str]:
+        """The formula, a line for each part."""
+        ratio = self.ratio.describe()
+        advantage = self.data_weighting.describe(self.advantage.describe())
+        factors = [
+            "M", self.weight.describe(ratio), self.correction.describe(), "∇log π_θ", advantage,
+        ]  # fmt: skip
+        parts = {
+            "gradient": f"Σ {' · '.join(factor for factor in factors if factor)}",
+            "mask M": self.clip.describe(ratio),
+            "extra loss": self.regularizer.describe(),
+            "truncation": self.truncation.describe(),
+            "normalised": self.aggregation.describe(),
+        }
+        return [f"{part}: {text}" for part, text in parts.items() if text]
 
     def has_gradient(self, advantages: Advantages) -> Tensor:
         """Boolean B: sequences that can change the policy. The others need no backward pass."""

@@ -19,6 +19,8 @@ class Truncation(Protocol):
 class TrainTruncated(Piece):
     """Trains on it like on any other response, with the reward of its text."""
 
+    formula = ""
+
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B, finished_B.new_ones(finished_B.shape)
 
@@ -27,12 +29,16 @@ class MaskTruncated(Piece):
     """Leaves it out of loss and denominators (DAPO, Section 3.4: overlong filtering). Its reward
     still counts in the baseline of its group."""
 
+    formula = "responses cut at the limit are masked out"
+
     def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
         return rewards_B, finished_B
 
 
 class PenaliseTruncated(Piece):
     """Subtracts `penalty` from its reward."""
+
+    formula = "responses cut at the limit lose {penalty:g} of their reward"
 
     penalty: NonNegativeFloat
 

@@ -27,12 +27,16 @@ class Weight(Protocol):
 class NoWeight(Piece):
     """1 for every token (NoIS)."""
 
+    formula = ""
+
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.new_ones(log_ratio_BT.shape)
 
 
 class ImportanceWeight(Piece):
     """The ratio that the `ratio` piece gives: ρ = π_θ / π_old of each token (IS)."""
+
+    formula = "{0}"
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.clamp(max=MAX_LOG_WEIGHT).exp()
@@ -42,6 +46,8 @@ class BehaviorWeight(Piece):
     """ρ = π_θ/π_behavior of each token, whatever ratio the clip uses: (π_prox/π_behavior) · u, the
     weight of decoupled PPO (arXiv 2110.00641)."""
 
+    formula = "ρ"
+
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
 
@@ -49,6 +55,8 @@ class BehaviorWeight(Piece):
 class CappedWeight(Piece):
     """min(ratio, cap): no token loses its gradient (CISPO, arXiv 2506.13585, Eq. 4 and 5, without a
     lower bound, as that paper runs it)."""
+
+    formula = "min({0}, {cap:g})"
 
     cap: Annotated[float, Field(gt=0, le=MAX_WEIGHT)]
 
@@ -62,6 +70,8 @@ class BoundedWeight(CappedWeight):
 
     Raises ValueError unless 0 ≤ floor ≤ cap.
     """
+
+    formula = "max({floor:g}, min({0}, {cap:g}))"
 
     floor: NonNegativeFloat
 
@@ -77,6 +87,8 @@ class CappedBehavior(CappedWeight):
     """min(ρ, cap), ρ = π_θ/π_behavior of each token, whatever ratio the clip uses: decoupled
     PPO as in its authors' code (openai/ppo-ewma), which raises log π_behavior where ρ > 100."""
 
+    formula = "min(ρ, {cap:g})"
+
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return super().__call__(batch.log_ratio_BT(), batch)
 
@@ -84,12 +96,16 @@ class CappedBehavior(CappedWeight):
 class ZeroWeight(Piece):
     """0 for every token: the gradient is that of the extra loss alone."""
 
+    formula = "0"
+
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         return log_ratio_BT.new_zeros(log_ratio_BT.shape)
 
 
 class TaperedWeight(Piece):
     """1 where A ≥ 0, min(Π_t ρ_t, 1) of the whole response elsewhere (TOPR, arXiv 2503.14286)."""
+
+    formula = "(1 where A ≥ 0, min(Π ρ, 1) where A < 0)"
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         product_B1 = batch.log_ratio_BT().sum(1, keepdim=True).clamp(max=0.0).exp()
@@ -99,6 +115,8 @@ class TaperedWeight(Piece):
 class TokenTaper(Piece):
     """1 where A ≥ 0, min(ρ, 1) of each token elsewhere. ROLL calls it TOPR, but TOPR uses the ratio
     of the whole response (TaperedWeight)."""
+
+    formula = "(1 where A ≥ 0, min(ρ, 1) where A < 0)"
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         taper_BT = batch.log_ratio_BT().clamp(max=0.0).exp()
@@ -111,6 +129,11 @@ class SoftGate(Piece):
 
     tau_positive: τ where A > 0. tau_negative: elsewhere.
     """
+
+    formula = (
+        "4σ(x)(1 − σ(x))·{0} [x = τ({0} − 1), τ = {tau_positive:g} where A > 0, {tau_negative:g} "
+        "elsewhere]"
+    )
 
     tau_positive: PositiveFloat
     tau_negative: PositiveFloat
@@ -125,6 +148,8 @@ class GeometricMean(Piece):
     """exp(mean_t c_t) of each response, c_t = log ratio, at most log_high where A > 0 and at least
     −log_low where A < 0: GMPO's factor in place of ρ (arXiv 2507.20673, Eq. 4). The bounds are
     those of clip=log_bounds, which drops the gradient of tokens beyond them; null for no bound."""
+
+    formula = "geometric mean of the clipped {0}"
 
     log_low: NonNegativeFloat | None
     log_high: NonNegativeFloat | None
@@ -144,6 +169,11 @@ class GammaWeight(Piece):
     """w^k · exp(λ (1 − w)) of each response, w = Π_t ρ_t: 1 at w = 1, 0 at 0 and ∞ (VESPO, arXiv
     2602.10693). One pair (k, λ) where A ≥ 0, another where A < 0.
     """
+
+    formula = (
+        "w^k·exp(λ(1 − w)) [w = Π ρ, (k, λ) = ({power_positive:g}, {decay_positive:g}) where "
+        "A ≥ 0, ({power_negative:g}, {decay_negative:g}) where A < 0]"
+    )
 
     power_positive: PositiveFloat
     decay_positive: PositiveFloat
@@ -173,6 +203,16 @@ class PowerOfPositives(Piece):
         powered_BT = _by_sign(self.power, 1.0, batch) * log_ratio_BT
         return powered_BT.clamp(max=ceiling).exp()
 
+    def describe(self, ratio: str) -> str:
+        power = {0.0: "1", 1.0: ratio, -1.0: f"1/{ratio}"}.get(
+            self.power, f"{ratio}^{self.power:g}"
+        )
+        positive, other = (
+            factor if self.cap is None or factor == "1" else f"min({factor}, {self.cap:g})"
+            for factor in (power, ratio)
+        )
+        return f"({positive} where A > 0, {other} elsewhere)"
+
 
 class SoftVariation(Piece):
     """ρ (1 − sign(A) (π_θ − π_behavior)/epsilon): the gradient of
@@ -180,6 +220,8 @@ class SoftVariation(Piece):
     below 1 it turns negative where a token's probability has moved by more than epsilon in the
     direction of A.
     """
+
+    formula = "ρ·(1 − sign(A)·(π_θ − π_behavior)/{epsilon:g})"
 
     epsilon: PositiveFloat
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rec_experiments.algo import words
 from rec_experiments.cli import help
 from rec_experiments.cli.parser import Parser, file_ending
 from rec_experiments.config import schema
@@ -54,7 +53,7 @@ def main(args: Namespace) -> None:
 def section(name: str, config: DictConfig, base: DictConfig) -> list[str]:
     """One preset in Markdown: name and source, formula, choices."""
     lines = [f"## {name}", "", f"{config.algo.name} ({config.algo.source}).", ""]
-    lines += ["```", *words.describe(schema.build(config, Pieces).algorithm()), "```"]
+    lines += ["```", *schema.build(config, Pieces).algorithm().describe(), "```"]
     if changed := changes(config, base):
         lines += ["", f"Differs from REINFORCE in: {', '.join(changed)}."]
     return lines

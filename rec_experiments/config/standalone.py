@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from rec_experiments import rng
-from rec_experiments.algo import contract, words
+from rec_experiments.algo import contract
 from rec_experiments.algo.advantages import AsGiven, with_lengths
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.truncation import PenaliseTruncated
@@ -171,7 +171,7 @@ class StandaloneAlgorithm:
 
     def describe(self) -> str:
         """The formula in words."""
-        return "\n".join(words.describe(self.parts))
+        return "\n".join(self.parts.describe())
 
     def _reads(self) -> frozenset[str]:
         return self.parts.needs.logps | {"behavior"}

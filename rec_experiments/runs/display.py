@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rec_experiments.algo import words
 from rec_experiments.config.experiment import Experiment, Pieces
 from rec_experiments.errors import printable
 from rec_experiments.files import write_atomic
@@ -45,7 +44,7 @@ def introduce(
     beside = f"with {', '.join(changed)}" if changed else f"({experiment.algo.source})"
     return [
         f"algorithm   {experiment.algo.name} {beside}",
-        *(f"            {line}" for line in words.describe(experiment.algorithm())),
+        *(f"            {line}" for line in experiment.algorithm().describe()),
         f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
         f"model       {experiment.model.describe()}",
         f"data        {experiment.dataset.describe()}: {problems[0]} training problems, "

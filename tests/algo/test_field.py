@@ -290,7 +290,7 @@ CHOICES = {
         x.logp, r.exponential_advantage(x.rewards, x.groups, 0.5), x.mask
     )[1],
 }
-SIZES = {"mixed": [4, 5, 1, 3], "one": [6], "single": [1]}
+SIZES = {"mixed": [4, 5, 1, 3], "pairs": [2, 2, 2], "one": [6], "single": [1]}
 DISTANCES = (  # of a bound of ρ from 1, of any preset
     -0.2, 0.2, 0.28, -0.6, 2.0, -3e-4, 4e-4, -3 / 13, 0.3, -0.4,
     -0.32967995396436073, 0.49182469764127035,
@@ -386,7 +386,7 @@ def cases(names) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("preset", "kind"), cases(OBJECTIVES))
 def test_preset(preset, kind):
     algorithm = composed(preset)
-    for seed in range(4):
+    for seed in range(2):
         for sizes in SIZES:
             batch = drawn(seed, kind, sizes)
             found, expected = worth(algorithm, batch), expected_gradient(preset, batch)
@@ -397,7 +397,7 @@ def test_preset(preset, kind):
 def test_choice(choice, kind):
     words = choice.split()
     algorithm = composed(*words) if "=" not in words[0] else composed("grpo", *words)
-    for seed in range(4):
+    for seed in range(2):
         batch = drawn(seed, kind)
         np.testing.assert_allclose(
             worth(algorithm, batch), CHOICES[choice](batch), rtol=1e-10, atol=1e-13
@@ -449,7 +449,7 @@ def test_likely_tokens(choice):
     assert some == {True, False}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_red_drop_is_balanced(seed):
     """Every positive (r ≥ r̄), and of the negatives as many as there are positives."""
     batch = drawn(seed, "near")

@@ -92,7 +92,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_variant(variant, kind):
     algorithm = composed(*variant.split())
-    for seed, sizes in itertools.product(range(4), ["mixed", "one", "single"]):
+    for seed, sizes in itertools.product(range(2), ["mixed", "one", "single"]):
         batch = drawn(seed, kind, sizes)
         found, expected = worth(algorithm, batch), VARIANTS[variant](batch)
         np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
