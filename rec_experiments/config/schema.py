@@ -123,6 +123,8 @@ def _line(error: ValidationError, cls: type, prefix: str) -> str:
         return f"{key}: its choice names no class; its file needs a line `{TARGET}: MODULE.CLASS`"
     if kind == "literal_error":
         allowed = "one of " + values["expected"].replace("'", "").replace(" or ", ", ")
+    elif kind == "greater_than" and isinstance(values["gt"], int):
+        allowed = f"at least {values['gt'] + 1}"
     else:
         bounds = {name: f"{x:g}" if isinstance(x, float) else x for name, x in values.items()}
         allowed = ALLOWED.get(kind, first["msg"]).format(**bounds)

@@ -126,7 +126,7 @@ def test_values_out_of_range(parser, word, told):
         (["sweeps", "list", "fig3", "sync=3"], "sync=3: no such choice; allowed: "),
         (["sweeps", "lst", "fig3"], "ACTION: invalid choice: 'lst'"),
         (["sweeps", "list", "fig3", "--all"], "unrecognized arguments: --all"),
-        (["plan", "dataset=own", "dataset.train=x"], "dataset.train=x: takes no value itself"),
+        (["plan", "model.warm_start=x"], "model.warm_start=x: must be a mapping"),
         (["plan", "setting=3"], "setting=3: no such choice; allowed: lm/deepscaler, "),
         (["setting=nothing"], "setting=nothing: no such choice; allowed: lm/deepscaler, "),
         (["--zzz"], "--zzz: unknown option; allowed: --help, --hydra-help, --version, "),

@@ -91,7 +91,7 @@ def test_file(trainer, monkeypatch, tmp_path, capsys):
     compile(text, "file", "exec")
     assert 'rec_experiments.algorithm("dapo", "clip.low=.1")' in text
     assert f"export-loss dapo trainer={trainer} clip.low=.1\n" in text
-    assert "A loss cannot carry the rest of the preset: `buffer` fresh (redraws 3)" in text
+    assert "A loss cannot carry the rest of the preset: `buffer` NoReplay (redraws 3)" in text
     assert "$" not in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -165,6 +165,6 @@ def test_any_name_stays_in_the_docstring(trainer):
 
 
 def test_prime_rl_says_that_it_keeps_its_own_advantages():
-    said = "A loss cannot carry the rest of the preset: `advantage` length_weighted."
+    said = "A loss cannot carry the rest of the preset: `advantage` LengthWeighted."
     assert said in export_loss.text("opo", [], "prime_rl", "exported")
     assert said not in export_loss.text("opo", [], "verl", "exported")

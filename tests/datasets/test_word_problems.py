@@ -11,10 +11,8 @@ from rec_experiments.datasets.word_problems import WordProblems
 
 def dataset(**changes):
     values = yaml.safe_load((schema.CONF / "dataset" / "word_problems.yaml").read_text())
-    del values["defaults"]
-    return WordProblems(
-        kind="", **{**values, "train_problems": 500, "eval_problems": 50, **changes}
-    )
+    del values["_target_"]
+    return WordProblems(**{**values, "train_problems": 500, "eval_problems": 50, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from rec_experiments import sweeps
 from rec_experiments.config import schema
 from rec_experiments.config.composition import composing
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import run_path
 from rec_experiments.errors import UserError
 from rec_experiments.sweeps import compositions
@@ -58,7 +59,7 @@ def all_jobs(name, overrides):
 
 def values_by_hydra(*overrides):
     found = composed_by_hydra(*overrides)
-    return OmegaConf.to_container(found, resolve=True)
+    return schema.build(found, Experiment).config()
 
 
 def covering(jobs):

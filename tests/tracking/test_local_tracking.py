@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import resolve
+from conftest import experiment, resolve
 
 from rec_experiments.errors import UserError
 from rec_experiments.runs.display import draw_curves
-from rec_experiments.tracking import local
 from rec_experiments.tracking.local import TensorBoard
 from rec_experiments.tracking.trackers import ID_FILE, NoTracking, track_finished
 
@@ -66,7 +65,7 @@ def test_trackio_has_each_step_of_a_resumed_run_once(seen, tmp_path):
     assert sorted(logs, key=lambda log: log["step"]) == [*ROWS, AGAIN[1]]
     assert name == "ring"
     assert about["algo"] == config["algo"]
-    assert {"REC-Ring-NoIS", "offset 10", "reduction", "mine"} <= set(about["tags"])
+    assert {"REC-Ring-NoIS", "offset 10", "Reduction", "mine"} <= set(about["tags"])
     assert lines == ["dashboard  trackio show --project lab"]
 
 
@@ -195,9 +194,8 @@ def test_who_cannot_tell_is_not_told(tmp_path):
 @pytest.mark.parametrize("name", ["trackio", "tensorboard"])
 def test_a_missing_package_is_one_line(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
-    tracking = resolve(f"tracking={name}")["tracking"]
-    cls = {"trackio": local.Trackio, "tensorboard": TensorBoard}[name]
+    tracking = experiment(f"tracking={name}").tracking
     with pytest.raises(
         UserError, match=f"tracking={name}: {name} is not installed; .* its extra {name}"
     ):
-        cls(**tracking).start("ring", "g", str(Path()), {})
+        tracking.start("ring", "g", str(Path()), {})

@@ -95,9 +95,9 @@ def test_group_is_shared_by_methods_and_seeds_alone():
     one = resolve("algo=grpo", "sync=interval20", "seed=1")
     other = resolve("algo=reinforce", "sync=interval20", "seed=2")
     offline = resolve("algo=grpo", "sync=offline", "seed=1")
-    assert group_name(one) == group_name(other) == "reduction, interval 20"
-    assert group_name(offline) == "reduction, offline"
-    assert labels(one) == ["GRPO", "interval 20", "reduction"]
+    assert group_name(one) == group_name(other) == "Reduction, interval 20"
+    assert group_name(offline) == "Reduction, offline"
+    assert labels(one) == ["GRPO", "interval 20", "Reduction"]
 
 
 @pytest.mark.usefixtures("no_key")
@@ -111,10 +111,10 @@ def test_offline_run_holds_all_that_a_comparison_needs(tmp_path):
     assert (run.project, run.display_name, run.run_group) == (
         "lab",
         "ring",
-        "reduction, offset 10",
+        "Reduction, offset 10",
     )
     assert run.job_type == "train"
-    assert set(run.tags) == {"REC-Ring-NoIS", "offset 10", "reduction", "mine"}
+    assert set(run.tags) == {"REC-Ring-NoIS", "offset 10", "Reduction", "mine"}
     config = {each.key: json.loads(each.value_json) for each in run.config.update}
     expected = resolve("algo=rec_ring", "sync=offset10", "seed=3")
     assert {key: config[key] for key in expected} == expected
