@@ -79,7 +79,7 @@ $(COMPUTED): $(RUN)
 figures: $(SWEPT) $(COMPUTED) ## make all figures of the paper in miniature; fig3, fig5, … make one (ARGS="seed=0")
 
 claim-runs: $(RUN) ## make the runs of the claims: ten seeds, two tasks, two learning rates; about seven hours
-	$(BIN)/python -m rec_experiments claims commands | while read -r command; do \
+	$(BIN)/python -m rec_experiments claims --commands | while read -r command; do \
 		$(BIN)/$$command $(ARGS) < /dev/null || exit 1; \
 	done
 
@@ -198,7 +198,7 @@ pages: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python -m rec_experiments.tracking.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
 	$(BIN)/python docs/published.py $(ARCHIVES)
-	$(BIN)/python -m rec_experiments claims runs=$(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) out=docs/claims.md
+	$(BIN)/python -m rec_experiments claims --runs $(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) --out docs/claims.md
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs
 	$(BIN)/python tests/test_notebooks.py

@@ -142,12 +142,12 @@ def main(arguments: list[str]) -> None:
         lowest = cost((*LOWEST, str(runs)))[0]
         print(f"{'':24}{'processor':>12}{'times json':>14}{'clock':>12}")
         print(f"{'rows read by json':24}{lowest:>10.2f} s{1:>14.2f}")
-        asked = [SCALE, f"runs={runs}"]
+        asked = [f"--runs={runs}"]
         if given.seeds:
             asked.append(f"seed={','.join(map(str, range(given.seeds)))}")
         for name, out in (("claims", "claims.json"), ("report", "report.html")):
             command = (
-                sys.executable, "-m", "rec_experiments", name, *asked, f"out={folder / out}",
+                sys.executable, "-m", "rec_experiments", name, *asked, f"--out={folder / out}",
             )  # fmt: skip
             used, passed = cost(command)
             print(f"{name:24}{used:>10.2f} s{used / lowest:>14.2f}{passed:>10.2f} s")

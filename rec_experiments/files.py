@@ -71,11 +71,11 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"out={out}: cannot be written ({error.strerror})") from error
+        raise UserError(f"{out}: cannot be written ({error.strerror})") from error
 
 
 def write_out(out: Path, data: bytes) -> None:
-    """Write the file of a user's `out=FILE`. Raises UserError if that is not possible."""
+    """Write the file of a user's `--out FILE`. Raises UserError if that is not possible."""
     with writing(out):
         write_atomic(out, data)
 

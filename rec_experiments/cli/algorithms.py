@@ -1,15 +1,16 @@
 """Lists the presets of this project and of installed packages. If presets are named, it prints
 their formulas and choices."""
 
-from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from omegaconf import DictConfig, OmegaConf
 
 from rec_experiments.cli import help
-from rec_experiments.cli.parser import Parser, file_ending
+from rec_experiments.cli.parser import file_ending, option
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, compose, composing
 from rec_experiments.config.experiment import Pieces
@@ -21,32 +22,30 @@ BASE = "reinforce"  # the preset that others are compared with
 GROUPS = tuple(field.name for field in fields(Pieces) if field.name != "algo")
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="presets, as in algo=NAME")
-    parser.add_argument(
-        "--out", type=file_ending(".md"), metavar="FILE.md",
-        help="write formulas and choices to this file; default: print",
-    )  # fmt: skip
-
-
-def main(args: Namespace) -> None:
+def main(
+    *names: Annotated[str, Parameter("NAME", help="presets, as in algo=NAME")],
+    out: Annotated[
+        Path | None,
+        option(file_ending(".md"), "FILE.md: write formulas and choices to it, and print nothing"),
+    ] = None,
+) -> None:
     """Raises UserError for an unknown preset and a file that cannot be written."""
     allowed = choices_by_group()["algo"]
-    for name in args.names:
+    for name in names:
         if name not in allowed:
             raise UserError(f"{name}: no such preset; {meant(name, allowed)}")
-    names = args.names or allowed
+    chosen = names or allowed
     with composing():
-        found = {name: compose("algorithm", [f"algo={name}"]) for name in (BASE, *names)}
-    sections = [section(name, found[name], found[BASE]) for name in names]
-    if args.out:
+        found = {name: compose("algorithm", [f"algo={name}"]) for name in (BASE, *chosen)}
+    sections = [section(name, found[name], found[BASE]) for name in chosen]
+    if out:
         text = "\n".join(["# Algorithms", *(row for each in sections for row in ["", *each])])
-        write_out(args.out, f"{text}\n".encode())
-        print(args.out)
-    elif args.names:
+        write_out(out, f"{text}\n".encode())
+        print(out)
+    elif names:
         print("\n\n".join("\n".join(each) for each in sections))
     else:
-        lines = {name: f"{found[name].algo.name} ({found[name].algo.source})" for name in names}
+        lines = {name: f"{found[name].algo.name} ({found[name].algo.source})" for name in chosen}
         print("\n".join(help.table(lines)))
 
 

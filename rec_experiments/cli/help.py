@@ -1,104 +1,93 @@
-"""What `python -m rec_experiments --help` prints: commands, groups with choices, keys with values.
+"""What `python -m rec_experiments --help` prints.
 
-A default is read from where it is kept; the explanation of a key is the comment in its YAML file.
+The explanation of a group, a choice or a key is the YAML file that holds it, comments and all.
 """
 
-import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 
-import yaml
-from omegaconf import OmegaConf, open_dict
-
-from rec_experiments.cli.parser import WIDTH
+from rec_experiments.cli.parser import PROGRAM, WIDTH
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, compose, composing
+from rec_experiments.config.composition import choices_by_group
+from rec_experiments.errors import UserError, meant
 
-COLUMN = 32  # where the comment on a key begins
+KEYS = "keys"  # the keys of a run itself, which belong to no group
+FIRST = """\
+{program} [group=choice] [key=value] …      one run
+{program} -m [key=value,value] …            a run for each combination of the values
+{program} COMMAND …
+
+Off-policy REINFORCE for language models (arXiv 2509.24203). A run ends in a folder under runs/;
+the same command resumes it. Without arguments it trains the embedded miniature.
+
+Examples
+  {program} algo=rec_ring sync=offset10
+  {program} algo=grpo clip=two_side clip.high=2.0 sync.interval=4 sync.offset=2
+  {program} -m algo=reinforce,grpo seed=0,1  compares two methods
+  {program} -m sweep=fig3                    makes the runs of a figure
+  {program} --cfg job --resolve              shows the whole experiment
+
+Commands (COMMAND --help tells more)
+{commands}
+
+Groups (--help GROUP lists a group's choices; --help GROUP=CHOICE shows one, with its keys)
+{groups}
+
+--help {keys} explains the keys of a run, such as seed and steps; --hydra-help Hydra's options."""
 
 
-def page(overrides: list[str], commands: Mapping[str, str]) -> str:
-    """The help page: hydra.help.template, filled in for these overrides. Hydra's own --help takes
-    ten times as long to list the groups."""
-    with composing():
-        config = compose("config", overrides, return_hydra_config=True)
-    template = Template(config.hydra.help.template)
-    comments = comments_in(schema.CONF / "config.yaml")
-    for group, choice in config.hydra.runtime.choices.items():
-        comments |= _comments_of_choice(group, choice)
-    with open_dict(config):
-        del config["hydra"]
-    groups = [f"{group}: {', '.join(choices)}" for group, choices in choices_by_group().items()]
-    return template.substitute(
-        COMMANDS="\n".join(table(commands)) + "\n",
-        APP_CONFIG_GROUPS="\n".join(groups) + "\n",
-        CONFIG=commented(OmegaConf.to_yaml(config), comments),
+def page(words: Sequence[str], commands: Mapping[str, str]) -> str:
+    """The first page; for words that name groups or choices, what their files say. Raises
+    UserError for a word that names neither."""
+    groups = choices_by_group()
+    asked = [word for word in words if "=" not in word or word.partition("=")[0] in groups]
+    if asked:
+        return "\n\n".join(_about(word) for word in asked)
+    names = ", ".join(dict.fromkeys(name.partition("/")[0] for name in groups))
+    return FIRST.format(
+        program=PROGRAM,
+        commands="\n".join(table(commands)),
+        groups=textwrap.fill(names, WIDTH, initial_indent="  ", subsequent_indent="  "),
+        keys=KEYS,
     )
 
 
 def table(entries: Mapping[str, str]) -> list[str]:
-    """Two columns: a name, and its text."""
+    """Two columns of at most WIDTH characters: a name, and its text."""
     width = max(map(len, entries), default=0) + 2
-    return [f"  {name:<{width}}{text}" for name, text in entries.items()]
+    texts = {key: textwrap.shorten(text, WIDTH - width - 2) for key, text in entries.items()}
+    return [f"  {name:<{width}}{text}".rstrip() for name, text in texts.items()]
 
 
-def commented(text: str, comments: Mapping[str, str]) -> str:
-    """A configuration in YAML, with the comment on each key next to it, or above a value of several
-    lines."""
-    lines = []
-    for path, line in _keys(text):
-        folded = textwrap.wrap(comments.get(path, ""), WIDTH - COLUMN - 2)
-        if _continues(line):
-            lines += [f"{'':<{COLUMN}}# {words}" for words in folded] + [line]
-        else:
-            lines.append(f"{line:<{COLUMN - 1}} # {folded[0]}" if folded else line)
-            lines += [f"{'':<{COLUMN}}# {words}" for words in folded[1:]]
-    return "\n".join(lines)
+def _about(word: str) -> str:
+    """A group with its choices, or the file of one choice."""
+    group, _, choice = word.partition("=")
+    if word == KEYS:
+        return _text(schema.CONF / "config.yaml").partition("\nhydra:")[0]
+    files = {
+        file.relative_to(root / group).with_suffix("").as_posix(): file
+        for root in schema.conf_folders()
+        for file in sorted((root / group).glob("**/*.yaml"))
+    }
+    if not files or not group:
+        raise UserError(f"--help {word}: no such group; {meant(word, [*choices_by_group(), KEYS])}")
+    if not choice:
+        return "\n".join([group, *table({name: _comment(file) for name, file in files.items()})])
+    if choice not in files:
+        raise UserError(f"{word}: no such choice; {meant(choice, list(files))}")
+    return f"{word}\n{_text(files[choice])}".rstrip()
 
 
-def _continues(line: str) -> bool:
-    """Whether the value in a line of YAML ends in a later line."""
-    value = line.partition(": ")[2]
-    return value[:1] in ("|", ">") or (value[:1] in ("'", '"') and value[-1:] != value[:1])
+def _comment(file: Path) -> str:
+    """The first line of comment at the head of a file, or ""."""
+    for line in _text(file).splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @package"):
+            return line.lstrip("# ").partition(". ")[0]
+    return ""
 
 
-def comments_in(file: Path) -> dict[str, str]:
-    """The comment on each key of a configuration file, by dotted name: the one behind the key and
-    the comment lines that follow."""
-    found: dict[str, str] = {}
-    last = ""
-    for path, line in _keys(file.read_text(encoding="utf-8")):
-        _, sign, words = line.partition(" #")
-        last = path or (last if line.lstrip().startswith("#") else "")
-        if last and sign:
-            found[last] = f"{found.get(last, '')} {words.strip()}".lstrip()
-    return found
-
-
-def _comments_of_choice(group: str, choice: str | None) -> dict[str, str]:
-    """The comments in the file of a choice, and in the files of its group that it is based on."""
-    places = (root / group / f"{choice}.yaml" for root in schema.conf_folders())
-    file = next(filter(Path.is_file, places), None)
-    if file is None or group.startswith("hydra"):
-        return {}
-    text = file.read_text(encoding="utf-8")
-    package = re.match(r"# @package (\S+)", text)
-    prefix = {"_global_": ""}.get(package[1], f"{package[1]}.") if package else f"{group}."
-    found: dict[str, str] = {}
-    for parent in yaml.load(text, yaml.CSafeLoader).get("defaults", []):
-        if isinstance(parent, str):
-            found |= _comments_of_choice(group, parent)
-    return found | {f"{prefix}{key}": words for key, words in comments_in(file).items()}
-
-
-def _keys(text: str) -> Iterator[tuple[str, str]]:
-    """Each line of a YAML text with the dotted name of the key that it begins with, or ""."""
-    parents: list[tuple[int, str]] = []  # indentation and key
-    for line in text.splitlines():
-        match = re.match(r"( *)([\w-]+):(?= |$)", line)
-        if match:
-            depth = len(match[1])
-            parents = [*((d, key) for d, key in parents if d < depth), (depth, match[2])]
-        yield ".".join(key for _, key in parents) if match else "", line
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")

@@ -1,7 +1,6 @@
 """`python -m rec_experiments`: a command if the first word names one, a run otherwise.
 
-Each command is a module of this package. Its docstring is its description, `add_arguments` declares
-its arguments, `main` runs it. A module is imported only when its command is called.
+A command is a module of this package (`parser`), imported only when it is called.
 """
 
 import difflib
@@ -22,7 +21,7 @@ COMMANDS = {
     "claims": "judge the paper's claims on the runs that exist",
     "regime": "measure how far the policy moves, next to published values",
     "report": "write one local page of figures, claims and runs",
-    "sweeps": "list the jobs of a sweep and their states",
+    "sweeps": "list the sweeps, the jobs of one, or their states",
     "algorithms": "list the presets with their formulas",
     "plan": "estimate what a run needs: memory of each phase, time of a step",
     "export": "write a run's model as a transformers folder",
@@ -58,7 +57,8 @@ def main() -> None:
 def dispatch(words: list[str]) -> None:
     """Run what the command line says."""
     first = words[0] if words else ""
-    if {*HELP} & {*words}:
+    asks = not {*HELP}.isdisjoint(words)
+    if asks:
         gc.disable()  # a tenth of the time of a page, after which the process ends
     if first == "--version":
         from importlib.metadata import version
@@ -78,19 +78,27 @@ def dispatch(words: list[str]) -> None:
         words = [words[1], first]
     if words and words[0] in COMMANDS:
         run_command(*words)
-    elif {*HELP} & {*words}:
+    elif asks:
         with one_line_errors():
             print(help.page([word for word in words if not word.startswith("-")], COMMANDS))
     elif first and not set("=-+~@/.").intersection(first):  # neither override nor option
         with one_line_errors():
-            close = difflib.get_close_matches(first, COMMANDS, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise UserError(
-                f"{first}: no such command; {hint}allowed: {', '.join(COMMANDS)}, or key=value for "
-                "a run (see --help)"
-            )
+            raise UserError(f"{first}: no such command; {_meant(first)}")
     else:
         train.main()
+
+
+def _meant(word: str) -> str:
+    """What a word that is no command may stand for."""
+    from rec_experiments import sweeps
+    from rec_experiments.config.composition import choices_by_group
+
+    known = {preset: f"algo={preset}" for preset in choices_by_group()["algo"]}
+    known |= {sweep: f"-m sweep={sweep} or figures {sweep}" for sweep in sweeps.names()}
+    known |= {command: command for command in COMMANDS}
+    if close := difflib.get_close_matches(word, known, n=1):
+        return f"did you mean {known[close[0]]}? --help lists the commands"
+    return f"allowed: {', '.join(COMMANDS)}, or key=value for a run (see --help)"
 
 
 def run_command(name: str, *words: str) -> None:
@@ -103,9 +111,7 @@ def run_command(name: str, *words: str) -> None:
 
 def call_command(name: str, *words: str) -> None:
     """As `run_command`. Raises UserError for a user's mistake."""
-    from rec_experiments.cli.parser import Parser
+    from rec_experiments.cli import parser
 
     module = import_module(f"{__package__}.{name.replace('-', '_')}")
-    parser = Parser(name, module.__doc__)
-    module.add_arguments(parser)
-    module.main(parser.parse([*words]))
+    parser.call(name, module.__doc__, module.main, words)

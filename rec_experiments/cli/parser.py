@@ -1,124 +1,103 @@
-"""How a command reads its arguments: argparse, with options that are written KEY=VALUE."""
+"""How a command reads its arguments: cyclopts, whose messages become one-line errors.
 
-import argparse
-import functools
+A command is a module whose docstring is its description and whose function `main` declares the
+arguments by its parameters. Options are written --OPTION VALUE; KEY=VALUE is an override, as on the
+command line of a run.
+"""
+
 import os
-import re
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from inspect import Parameter as Declared
+from inspect import signature
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter, Token, UnusedCliTokensError
+from rich.console import Console
 
 from rec_experiments.errors import UserError
 from rec_experiments.files import ARCHIVE
 
 PROGRAM = "python -m rec_experiments"
 WIDTH = 100  # columns of a help page
-# What several commands say about the same option.
-RUNS = (
-    f"folders that contain the run folders, or archives of runs ({ARCHIVE}); default: where the "
-    "sweeps put them"
-)
-OVERRIDES = "selects runs as on the command line of the sweep: scale=paper, seed=0,1, …"
 
 
-class Parser(argparse.ArgumentParser):
-    """Reads the arguments of one command.
+def call(name: str, about: str | None, main: Callable[..., None], words: Iterable[str]) -> None:
+    """Call `main` with the arguments that these words give it. Raises UserError for words that do
+    not fit. --help prints the page."""
+    words = [*words]
+    declared = signature(main).parameters
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in declared and declared[key].kind is Declared.KEYWORD_ONLY:
+            raise UserError(f"{word}: is an option, written --{key} {value}")
+    app = App(
+        name=f"{PROGRAM} {name}",
+        help=" ".join((about or "").split()),
+        help_format="plaintext",
+        console=Console(width=WIDTH, highlight=False),
+        default_parameter=Parameter(negative=()),
+        version_flags=(),
+        default_command=main,
+    )
+    app["--help"].show = False
+    try:
+        command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        said = " ".join(str(error).split()).rstrip(".")
+        if isinstance(error, UnusedCliTokensError):
+            said = f"{(error.unused_tokens or [''])[0]}: is not expected"
+        raise UserError(f"{said}; see {PROGRAM} {name} --help") from None
+    command(*bound.args, **bound.kwargs)
 
-    An option is declared as argparse wants it (`--out`). Users write `out=FILE`, as in the
-    overrides of Hydra, and so do help pages and errors.
-    """
 
-    def __init__(self, name: str, about: str | None):
-        self.keys: set[str] = set()
-        self.has_overrides = False
-        super().__init__(
-            prog=f"{PROGRAM} {name}",
-            description=about,
-            allow_abbrev=False,
-            formatter_class=functools.partial(
-                argparse.HelpFormatter, max_help_position=32, width=WIDTH
-            ),
-        )
+def option(read: Callable[[str], Any], help: str, name: str | None = None) -> Parameter:
+    """An argument whose text `read` turns into its value. A ValueError of `read` becomes a
+    UserError that names the option."""
 
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        self.keys |= {name.removeprefix("--") for name in names if name.startswith("--")}
-        return super().add_argument(*names, **options)
+    def converter(kind: Any, tokens: Sequence[Token]) -> Any:
+        token = tokens[-1]
+        try:
+            return read(token.value)
+        except ValueError as error:
+            before = f"{token.keyword}=" if token.keyword else ""
+            raise UserError(f"{before}{error}") from None
 
-    def add_overrides(self, meaning: str = OVERRIDES) -> None:
-        """Accept KEY=VALUE with any other key. Call it after all words are declared."""
-        self.has_overrides = True
-        self.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=meaning)
-
-    def parse(self, arguments: list[str]) -> Namespace:
-        """The last value of an option counts. Raises UserError for an argument that is not allowed.
-
-        --help prints the page and exits.
-        """
-        options, overrides, words = [], [], []
-        for argument in arguments:
-            key, equals, _ = argument.partition("=")
-            if equals and not key:
-                self.error(f"unrecognized arguments: {argument}")
-            if equals and key in self.keys:
-                options.append(f"--{argument}")
-            elif equals and key and not key.startswith("-") and self.has_overrides:
-                overrides.append(argument)
-            else:
-                words.append(argument)
-        found = self.parse_args([*options, *words])
-        if self.has_overrides:
-            for word in found.overrides:
-                self.error(f"unrecognized arguments: {word}")
-            found.overrides = overrides
-        return found
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the UserError for a message of argparse."""
-        message = re.sub(r"^argument --(\w+): ", r"\1=", message.removeprefix("argument "))
-        message = re.sub(r"^--(\w+): ", r"\1=", message)
-        if "required: " in message:
-            message = re.sub(r"--(\w+)", r"\1=", message)
-        raise UserError(f"{message}; see {self.prog} --help")
-
-    def format_help(self) -> str:
-        page = re.sub(r"^  --(\w+) (\S+)", r"  \1=\2  ", super().format_help(), flags=re.MULTILINE)
-        usage, blank, rest = page.partition("\n\n")
-        return re.sub(r"--(\w+) (?=\S)", r"\1=", usage) + blank + rest
+    return Parameter(name, converter=converter, n_tokens=1, accepts_keys=False, help=help)
 
 
 def path(text: str) -> Path:
-    """The type of a file or folder: a shell leaves the ~ of KEY=~/NAME as it is."""
+    """A file or folder: a shell leaves the ~ of --out=~/NAME as it is."""
     return Path(os.path.expanduser(text))
 
 
 def run_folders(text: str) -> list[Path]:
-    """The type of an option FOLDER,…: folders, or archives of runs, that exist."""
+    """FOLDER,…: folders, or archives of runs, that exist."""
     for name in text.split(","):
         place = path(name)
         if not name or not (place.is_file() if place.name.endswith(ARCHIVE) else place.is_dir()):
-            raise ArgumentTypeError(f"{name}: no such folder or archive (NAME{ARCHIVE})")
+            raise ValueError(f"{name}: no such folder or archive (NAME{ARCHIVE})")
     return [*map(path, text.split(","))]
 
 
 def file_ending(*suffixes: str) -> Callable[[str], Path]:
-    """The type of an output file. The suffix is checked so that no other file is overwritten."""
+    """An output file. The suffix is checked so that no other file is overwritten."""
 
     def file(text: str) -> Path:
         if not text.endswith(suffixes):
-            raise ArgumentTypeError(f"{text}: the name must end in {' or '.join(suffixes)}")
+            raise ValueError(f"{text}: the name must end in {' or '.join(suffixes)}")
         return path(text)
 
     return file
 
 
 def names_among(allowed: Sequence[str]) -> Callable[[str], list[str]]:
-    """The type of an option NAME,…."""
+    """NAME,…: some of the names that are allowed."""
 
     def names(text: str) -> list[str]:
         for name in text.split(","):
             if name not in allowed:
-                raise ArgumentTypeError(
+                raise ValueError(
                     f"{name}: does not exist; allowed, separated by commas: {', '.join(allowed)}"
                 )
         return text.split(",")
@@ -127,7 +106,7 @@ def names_among(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def number_between(least: float, most: float, kind: type = int) -> Callable[[str], Any]:
-    """The type of an option with a number; infinite bounds are allowed."""
+    """A number; infinite bounds are allowed."""
 
     def number(text: str) -> Any:
         try:
@@ -139,7 +118,45 @@ def number_between(least: float, most: float, kind: type = int) -> Callable[[str
             bounds = (
                 f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
             )
-            raise ArgumentTypeError(f"{text}: must be {what}, {bounds}")
+            raise ValueError(f"{text}: must be {what}, {bounds}")
         return value
 
     return number
+
+
+def names_and_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The words without and those with an equals sign. Raises UserError for one without a key."""
+    names: list[str] = []
+    overrides: list[str] = []
+    for word in words:
+        if word.startswith("="):
+            raise UserError(f"{word}: must be KEY=VALUE")
+        (overrides if "=" in word else names).append(word)
+    return names, overrides
+
+
+def override(text: str) -> str:
+    """KEY=VALUE, as on the command line of a run or of a sweep."""
+    key, equals, _ = text.partition("=")
+    if not (key and equals):
+        raise ValueError(f"{text}: must be KEY=VALUE")
+    return text
+
+
+def overrides(help: str) -> Parameter:
+    """KEY=VALUE … among the arguments."""
+    return option(override, help, "KEY=VALUE")
+
+
+# What several commands take.
+Runs = Annotated[
+    list[Path] | None,
+    option(
+        run_folders,
+        f"folders that contain the run folders, or archives of runs (NAME{ARCHIVE}), separated by "
+        "commas; by default where the sweeps put them",
+    ),
+]
+Overrides = Annotated[
+    str, overrides("selects runs as on the command line of the sweep: scale=paper, seed=0,1, …")
+]

@@ -7,13 +7,13 @@ responses (draw, on a GPU that does nothing else), and push gives the sampler ne
 the passes of a gradient step, and step the optimizer's; save and resume write and read a
 checkpoint."""
 
-import functools
 import math
-from argparse import Namespace
 from collections.abc import Iterable
+from typing import Annotated
 
-from rec_experiments.cli import help
-from rec_experiments.cli.parser import Parser
+from cyclopts import Parameter
+
+from rec_experiments.cli.parser import overrides
 from rec_experiments.errors import UserError
 from rec_experiments.plan import ASSUMPTIONS, assumptions
 
@@ -25,33 +25,29 @@ RESERVES = {
 LENGTHS = {"prompt_tokens", "response_tokens", "stragglers"}  # of at least 1
 
 
-def add_arguments(parser: Parser) -> None:
-    given, meanings = assumptions(), help.comments_in(ASSUMPTIONS)
-    parser.add_argument(
-        "--gpu", default=next(iter(given["gpus"])), metavar="NAME",
-        help=f"{', '.join(given['gpus'])}; default: %(default)s",
-    )  # fmt: skip
-    for key, value in given["values"].items():
-        parser.add_argument(
-            f"--{key}", metavar="NUMBER",
-            help=f"{meanings[f'values.{key}']}; default: {value:g}".replace("%", "%%"),
-            type=functools.partial(number, key),
-        )  # fmt: skip
-    parser.add_overrides("of a run: setting=paper/guru gpus=8x80gb micro_batch_tokens=8192 …")
-
-
-def main(args: Namespace) -> None:
+def main(
+    *words: Annotated[
+        str,
+        overrides(
+            "of a run: setting=paper/guru gpus=8x80gb micro_batch_tokens=8192 …; and assumptions, "
+            f"which {ASSUMPTIONS.name} explains: "
+            + " ".join(f"{key}={value:g}" for key, value in assumptions()["values"].items())
+        ),
+    ],
+    gpu: Annotated[
+        str, Parameter(help=f"one of {', '.join(assumptions()['gpus'])}, or how it begins")
+    ] = next(iter(assumptions()["gpus"])),
+) -> None:
     """Raises UserError for an unknown GPU and for a run that does not fit."""
     from rec_experiments.plan import budget, report  # imports torch
     from rec_experiments.runs.api import Experiment
 
     given = assumptions()
-    gpu = chosen("gpu", args.gpu, given["gpus"])
-    values = {
-        key: usual if (said := getattr(args, key)) is None else said
-        for key, usual in assumed(args.overrides).items()
-    }
-    overrides = [layout(override, budget.layouts()) for override in args.overrides]
+    gpu = chosen("--gpu=", gpu, given["gpus"])
+    assume = dict(word.split("=", 1) for word in words if word.split("=")[0] in given["values"])
+    of_run = [word for word in words if word.split("=")[0] not in given["values"]]
+    values = assumed(of_run) | {key: number(key, text) for key, text in assume.items()}
+    overrides = [layout(override, budget.layouts()) for override in of_run]
     found = budget.plan(Experiment.compose(*overrides).settings, gpu, values)
     print(*report.report(found, gpu, values), sep="\n")
     if not found.fits:
@@ -70,7 +66,7 @@ def layout(override: str, layouts: list[str]) -> str:
     """The override; a number of GPUs, as gpus=8, becomes the layout of as many with 80 GB."""
     key, _, value = override.partition("=")
     value = named if (named := f"{value}x80gb") in layouts else value
-    return f"gpus={chosen('gpus', value, layouts)}" if key == "gpus" else override
+    return f"gpus={chosen('gpus=', value, layouts)}" if key == "gpus" else override
 
 
 def chosen(key: str, text: str, allowed: Iterable[str]) -> str:
@@ -78,7 +74,7 @@ def chosen(key: str, text: str, allowed: Iterable[str]) -> str:
     names = [*allowed]
     found = [name for name in names if name == text] or [n for n in names if n.startswith(text)]
     if len(found) != 1:
-        raise UserError(f"{key}={text}: unknown; allowed: {', '.join(names)}")
+        raise UserError(f"{key}{text}: unknown; allowed: {', '.join(names)}")
     return found[0]
 
 

@@ -1,16 +1,20 @@
-"""Lists the jobs of a sweep, shows their states, waits for them, or runs those that are missing."""
+"""Lists the sweeps or the jobs of one, shows the states of its runs, waits for them, or runs those
+that are missing."""
 
 import shlex
 import sys
 import time
-from argparse import Namespace
 from collections import Counter
 from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from rec_experiments.cli import train
-from rec_experiments.cli.parser import OVERRIDES, Parser
+from rec_experiments.cli.help import table
+from rec_experiments.cli.parser import Overrides
 from rec_experiments.config.labels import run_labels
-from rec_experiments.errors import printable
+from rec_experiments.errors import UserError, printable
 from rec_experiments.sweeps.jobs import (
     Job,
     distinct,
@@ -27,24 +31,30 @@ from rec_experiments.sweeps.submission import RECORD, read
 POLL = 15.0  # seconds between two looks at the queue
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "action", choices=["list", "status", "wait", "resubmit"], metavar="ACTION",
-        help="list: print one job per line and run nothing. status: print the state of each job; "
-        "the exit code is 1 if one failed or is damaged. wait: the same, once no job is queued or "
-        "running; the exit code is 1 unless all are done. resubmit: run the jobs that are not "
-        "done, running or queued (hydra/launcher=NAME says where)",
-    )  # fmt: skip
-    parser.add_argument(
-        "figure", metavar="FIGURE",
-        help=f"{', '.join(names())}; for status and wait also the folder of a submission",
-    )  # fmt: skip
-    parser.add_overrides(OVERRIDES)
-
-
-def main(args: Namespace) -> None:
+def main(
+    action: Annotated[
+        Literal["list", "status", "wait", "resubmit"],
+        Parameter(
+            help="list: print one job per line and run nothing; without SWEEP the names of all. "
+            "status: print the state of each job; the exit code is 1 if one failed or is damaged. "
+            "wait: the same, once no job is queued or running; the exit code is 1 unless all are "
+            "done. resubmit: run the jobs that are not done, running or queued "
+            "(hydra/launcher=NAME says where)"
+        ),
+    ],
+    sweep: Annotated[
+        str | None, Parameter(help="its name; for status and wait also the folder of a submission")
+    ] = None,
+    /,
+    *overrides: Overrides,
+) -> None:
+    if sweep is None and action == "list":
+        print("\n".join(table({name: load_figure(name).title for name in names()})))
+        return
+    if sweep is None:
+        raise UserError(f"sweeps {action}: needs the name of a sweep; sweeps list names them")
     actions = {"list": show_jobs, "status": show_states, "wait": wait, "resubmit": resubmit}
-    actions[args.action](args.figure, args.overrides)
+    actions[action](sweep, [*overrides])
 
 
 def show_jobs(name: str, overrides: list[str]) -> None:
@@ -58,7 +68,7 @@ def show_jobs(name: str, overrides: list[str]) -> None:
 def show_states(name: str, overrides: list[str]) -> None:
     runs = _runs(name, overrides)
     states = survey(runs)
-    print(*table(runs, states), sep="\n")
+    print(*rows_of(runs, states), sep="\n")
     sys.exit(any(state.name in ("failed", "unreadable") for state in states.values()))
 
 
@@ -73,7 +83,7 @@ def wait(name: str, overrides: list[str]) -> None:
         if not any(state.name in ACTIVE for state in states.values()):
             break
         time.sleep(POLL)
-    print(*table(runs, states), sep="\n")
+    print(*rows_of(runs, states), sep="\n")
     sys.exit(any(state.name != "done" for state in states.values()))
 
 
@@ -82,7 +92,7 @@ def resubmit(name: str, overrides: list[str]) -> None:
     train.main()
 
 
-def table(runs: list[Job], states: dict[Path, State]) -> list[str]:
+def rows_of(runs: list[Job], states: dict[Path, State]) -> list[str]:
     """One line a job, and their number in each state."""
     lines = [f"{'state':<11} {'step':>11}  {'ends':<12}  run"]
     labels = run_labels([(job.config, job.overrides) for job in runs])

@@ -3,17 +3,18 @@ an alarm when a collapse may be coming. It refreshes until Ctrl-C, or until no r
 
 import signal
 import sys
-from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from rec_experiments.analysis.regime.alarms import package_alarms
 from rec_experiments.analysis.results.begun import default_folder
 from rec_experiments.analysis.watch import live
 from rec_experiments.analysis.watch.views import folders_in
-from rec_experiments.cli.parser import OVERRIDES, RUNS, Parser, number_between, path, run_folders
+from rec_experiments.cli.parser import Runs, names_and_overrides, number_between, option, path
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import CONFIG
 
@@ -21,46 +22,46 @@ EVERY = 2.0  # seconds between two refreshes
 Folders = Callable[[], tuple[list[Path], int]]  # run folders now, and how many runs have not begun
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "folders", nargs="*", type=path, metavar="RUN",
-        help=f"run folders, or folders that contain some; default: {default_folder()}",
-    )  # fmt: skip
-    parser.add_argument("--sweep", metavar="NAME", help="the runs of a figure, in place of folders")
-    parser.add_argument("--runs", type=run_folders, metavar="FOLDER,…", help=RUNS)
-    parser.add_argument(
-        "--every", type=number_between(0.1, 3600, float), default=EVERY, metavar="SECONDS",
-        help="seconds between two refreshes; default: %(default)g",
-    )  # fmt: skip
-    parser.add_argument(
-        "--once", type=_truth, default=False, metavar="true",
-        help="print once and end; default: false, but true if the output is not a terminal",
-    )  # fmt: skip
-    parser.add_overrides(OVERRIDES)
-
-
-def main(args: Namespace) -> None:
+def main(
+    *words: Annotated[
+        str,
+        Parameter(
+            "RUN",
+            help="run folders, or folders that contain some; with --sweep KEY=VALUE, which selects "
+            f"runs; by default {default_folder()}",
+        ),
+    ],
+    sweep: Annotated[
+        str | None, Parameter(help="the name of a sweep, for its runs in place of folders")
+    ] = None,
+    runs: Runs = None,
+    every: Annotated[
+        float, option(number_between(0.1, 3600, float), "seconds between two refreshes")
+    ] = EVERY,
+    once: Annotated[
+        bool, Parameter(help="print once and end, as always if the output is not a terminal")
+    ] = False,
+) -> None:
     """Exits with 128 + SIGINT after Ctrl-C."""
-    folders = _of_sweep(args) if args.sweep else _of_folders(args)
+    names, overrides = names_and_overrides(words)
+    if sweep:
+        for place in names:
+            raise UserError(f"{place}: not allowed with --sweep {sweep}; name folders or a sweep")
+        folders = live.of_sweep(sweep, runs, overrides)
+    else:
+        for key in (*(["--runs"] if runs else []), *overrides):
+            raise UserError(f"{key}: selects runs of a sweep; name one, as in --sweep fig3")
+        folders = _of_folders([*map(path, names)] or [default_folder()])
     try:
-        live.watch(folders, package_alarms(), args.every, args.once, Console(highlight=False))
+        live.watch(folders, package_alarms(), every, once, Console(highlight=False))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 
 
-def _truth(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ArgumentTypeError(f"{text}: must be true or false")
-    return text == "true"
-
-
-def _of_folders(args: Namespace) -> Folders:
-    for key in (*(["runs"] if args.runs else []), *args.overrides):
-        raise UserError(f"{key}: selects runs of a sweep; name one, as in sweep=fig3")
-    named = args.folders or [default_folder()]
+def _of_folders(named: list[Path]) -> Folders:
     for place in named:
         if not place.is_dir():
-            raise UserError(f"{place}: no such folder; name run folders, or sweep=NAME")
+            raise UserError(f"{place}: no such folder; name run folders, or --sweep NAME")
 
     def found() -> tuple[list[Path], int]:
         places = folders_in(named)
@@ -72,9 +73,3 @@ def _of_folders(args: Namespace) -> Folders:
             f"folder has a {CONFIG}"
         )
     return found
-
-
-def _of_sweep(args: Namespace) -> Folders:
-    for place in args.folders:
-        raise UserError(f"{place}: not allowed with sweep={args.sweep}; name folders or a sweep")
-    return live.of_sweep(args.sweep, args.runs, args.overrides)

@@ -41,7 +41,7 @@ def export(run: Path, out: Path, step: int | None, adapter: bool = False) -> int
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             if isinstance(error, SafetensorError):  # raised on a full disk
-                raise UserError(f"out={out}: cannot be written ({first_line(error)})") from error
+                raise UserError(f"{out}: cannot be written ({first_line(error)})") from error
             raise
         sync_folder(out.parent)
     return step

@@ -1,148 +1,150 @@
 """The commands of `python -m rec_experiments`.
 
-1. Each has a help page, which loads no torch.
+1. Help: a first page of one screen, a page for each command, groups with their choices.
 2. An unknown command, option, key or value is one line and exit code 2; nothing is written.
-3. Terminals and locales without our letters, closed pipes, and missing packages.
+3. What computes no gradient loads neither torch nor the libraries that load it.
+4. Terminals and locales without our letters, closed pipes, missing packages, interrupts.
+
+What a user's own process alone can show is tested in eight of them, here, in test_bad_input.py and
+in test_run.py.
 """
 
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import pytest
 from conftest import command, refused
-from test_cli import HEAVY, loaded
+from omegaconf.errors import OmegaConfBaseException
 
-from rec_experiments.cli import main
+from rec_experiments.cli import help, main, parser
+from rec_experiments.cli.command import one_line_errors
 from rec_experiments.cli.parser import (
     WIDTH,
-    Parser,
+    Overrides,
+    Runs,
     file_ending,
     names_among,
     number_between,
-    run_folders,
+    option,
 )
+from rec_experiments.config import schema
+from rec_experiments.config.composition import choices_by_group
 from rec_experiments.errors import UserError
 
-PAGES = """
-import contextlib
-from rec_experiments.cli import main
-for name in main.COMMANDS:
-    with open(f"{name}.txt", "w") as file, contextlib.redirect_stdout(file):
-        with contextlib.suppress(SystemExit):
-            main.run_command(name, "--help")
-"""
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory) -> dict[str, str]:
-    """The help of each command, made by a process that loads no torch."""
-    folder = tmp_path_factory.mktemp("pages")
-    assert loaded("-c", PAGES, cwd=folder).isdisjoint(HEAVY)
-    return {name: (folder / f"{name}.txt").read_text() for name in main.COMMANDS}
+def fits(page: str) -> bool:
+    return max(map(len, page.splitlines())) <= WIDTH
+
+
+def test_the_first_page_fits_a_screen():
+    page = help.page([], main.COMMANDS)
+    assert len(page.splitlines()) <= 60
+    assert fits(page)
+    words = {*re.findall(r"[\w-]+", page)}
+    assert words > {*main.COMMANDS, *(group.partition("/")[0] for group in choices_by_group())}
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
-def test_help_page(pages, name):
-    page = pages[name]
-    assert page.startswith(f"usage: python -m rec_experiments {name} [-h] ")
-    assert max(map(len, page.splitlines())) <= WIDTH
-    assert not re.search(r"--(?!help)|%|\{", page.replace("95 %", ""))
-    usage = page.partition("\n\n")[0]
-    for key in re.findall(r"\[(\w+=\S+)\]", usage):
-        assert re.search(
-            rf"^  {re.escape(key)} .*?(default: |figure|folders|instead)", page, re.M | re.S
-        )
+def test_help_page_of_a_command(name, capsys):
+    main.call_command(name, "--help")
+    page = capsys.readouterr().out
+    assert page.startswith(f"Usage: python -m rec_experiments {name} ")
+    assert fits(page)
 
 
-@pytest.mark.parametrize("words", [("watch", "--help"), ("--help", "watch"), ("-h", "watch")])
-def test_help_in_either_order(words, tmp_path):
-    page = command(*words, cwd=tmp_path)
-    assert page.returncode == 0
-    assert page.stdout.startswith("usage: python -m rec_experiments watch ")
+def test_help_of_groups_choices_and_keys():
+    for group, choices in choices_by_group().items():
+        page = help.page([group], {})
+        assert fits(page)
+        assert {line.split()[0] for line in page.splitlines()[1:]} >= {*choices} or "/" in group
+    text = (schema.CONF / "clip/one_side.yaml").read_text()
+    assert help.page(["clip=one_side", "steps=3"], {}) == f"clip=one_side\n{text}".rstrip()
+    keys = help.page(["keys"], {})
+    assert "\nsteps: 150 " in keys
+    assert "hydra:" not in keys
+    for word, told in (("clipp", "did you mean clip?"), ("clip=one_sid", "did you mean one_side?")):
+        with pytest.raises(UserError, match=re.escape(told)):
+            help.page([word], {})
 
 
-def test_first_page_lists_the_commands(tmp_path):
-    page = command("--help", cwd=tmp_path).stdout
-    section = page.partition("Commands (COMMAND --help tells more)\n")[2].partition("\n\n")[0]
-    assert dict(line.split(maxsplit=1) for line in section.splitlines()) == main.COMMANDS
+def example(
+    *overrides: Overrides,
+    out: Annotated[Path | None, option(file_ending(".md", ".json"), "a file")] = None,
+    runs: Runs = None,
+    scale: Annotated[list[str], option(names_among(["mini", "paper"]), "names")] = ["mini"],  # noqa: B006
+    step: Annotated[int | None, option(number_between(0, 9), "N")] = None,
+    every: Annotated[
+        float | None, option(number_between(0.5, float("inf"), float), "seconds")
+    ] = None,
+    once: bool = False,
+) -> None:
+    print(overrides, out, runs and [*map(str, runs)], scale, step, every, once)
 
 
-@pytest.fixture
-def parser() -> Parser:
-    parser = Parser("name", "About it.")
-    parser.add_argument("words", nargs="*", metavar="WORD")
-    parser.add_argument("--out", type=file_ending(".md", ".json"))
-    parser.add_argument("--runs", type=run_folders)
-    parser.add_argument("--scale", type=names_among(["mini", "paper"]), default=["mini"])
-    parser.add_argument("--step", type=number_between(0, 9))
-    parser.add_argument("--every", type=number_between(0.5, float("inf"), float))
-    parser.add_overrides("of a run")
-    return parser
-
-
-def test_words_options_and_overrides(parser, tmp_path):
-    found = parser.parse(
-        ["a", "seed=0", f"runs={tmp_path},.", "clip.low=a=b", "step=3", "out=x.md", "b", "step=4"]
+def test_options_and_overrides(capsys, tmp_path):
+    words = ["seed=0", f"--runs={tmp_path},.", "clip.low=a=b", "--step", "3", "--out=x.md", "+a=1"]
+    parser.call("name", "About it.", example, words)
+    assert capsys.readouterr().out == (
+        f"('seed=0', 'clip.low=a=b', '+a=1') x.md ['{tmp_path}', '.'] ['mini'] 3 None False\n"
     )
-    assert found.words == ["a", "b"]
-    assert [*map(str, found.runs)] == [str(tmp_path), "."]
-    assert (found.step, str(found.out), found.scale, found.every) == (4, "x.md", ["mini"], None)
-    assert found.overrides == ["seed=0", "clip.low=a=b"]
 
 
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("out=x.txt", "out=x.txt: the name must end in .md or .json"),
-        ("runs=", "runs=: no such folder"),
-        ("runs=.,nowhere", "runs=nowhere: no such folder"),
-        ("scale=mini,huge", "scale=huge: does not exist; allowed, separated by commas: mini,"),
-        ("step=-1", "step=-1: must be a whole number, from 0 to 9"),
-        ("step=1.0", "step=1.0: must be a whole number"),
-        ("every=nan", "every=nan: must be a number, at least 0.5"),
-        ("every=", "every=: must be a number"),
-        ("--foo", "unrecognized arguments: --foo; see python -m rec_experiments name --help"),
+        ("--out=x.txt", "--out=x.txt: the name must end in .md or .json"),
+        ("--runs=.,nowhere", "--runs=nowhere: no such folder"),
+        ("--scale=mini,huge", "--scale=huge: does not exist; allowed, separated by commas: mini,"),
+        ("--step=-1", "--step=-1: must be a whole number, from 0 to 9"),
+        ("--step=1.0", "--step=1.0: must be a whole number"),
+        ("--every=nan", "--every=nan: must be a number, at least 0.5"),
+        ("--xyz", "Unknown option: --xyz; see python -m rec_experiments name --help"),
+        ("--onc", "Unknown option: --onc. Did you mean --once?"),
+        ("--step", "Parameter --step requires an argument"),
+        ("step=3", "step=3: is an option, written --step 3"),
+        ("fig3", "fig3: must be KEY=VALUE"),
+        ("=3", "=3: must be KEY=VALUE"),
     ],
 )
-def test_values_out_of_range(parser, word, told):
+def test_arguments_that_are_refused(word, told):
     with pytest.raises(UserError, match=f"^{re.escape(told)}"):
-        parser.parse([word])
+        parser.call("name", "About it.", example, [word])
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["claim", "scale=mini"], "claim: no such command; did you mean claims? allowed: watch"),
-        (["claims", "out=notes.txt"], "out=notes.txt: the name must end in .json or .md; see "),
+        (["claim", "seed=0"], "claim: no such command; did you mean claims? "),
+        (["grpo"], "grpo: no such command; did you mean algo=grpo? "),
+        (["grpoo"], "grpoo: no such command; did you mean algo=grpo? "),
+        (["fig3"], "fig3: no such command; did you mean -m sweep=fig3 or figures fig3? "),
+        (["xyzzy"], "xyzzy: no such command; allowed: watch, figures, "),
         (["figures", "fig33"], "figure fig33: no such figure; did you mean fig3? --help lists "),
         (["algorithms", "grpoo"], "grpoo: no such preset; did you mean grpo? --help lists all"),
-        (["report", "fig3"], "unrecognized arguments: fig3"),
-        (["claims", "command"], "commands: invalid choice: 'command'"),
-        (["plan", "=3"], "unrecognized arguments: =3"),
+        (["export", "a", "b", "c"], "c: is not expected; see "),
         (["plan", "padding=1"], "padding=1: must be a number of at least 0, and below 1"),
         (["plan", "gpus=7"], "gpus=7: unknown; allowed: "),
         (["sweeps", "list", "fig3", "sync=3"], "sync=3: no such choice; allowed: "),
-        (["sweeps", "lst", "fig3"], "ACTION: invalid choice: 'lst'"),
-        (["sweeps", "list", "fig3", "--all"], "unrecognized arguments: --all"),
-        (["plan", "model.warm_start=x"], "model.warm_start=x: must be a mapping"),
-        (["plan", "setting=3"], "setting=3: no such choice; allowed: lm/deepscaler, "),
+        (["sweeps", "lst", "fig3"], 'Invalid value "lst" for ACTION'),
+        (["sweeps", "status"], "sweeps status: needs the name of a sweep"),
         (["setting=nothing"], "setting=nothing: no such choice; allowed: lm/deepscaler, "),
+        (["algo=grpo,opmd"], "algo=grpo,opmd: several values make several runs, which needs -m"),
         (["--zzz"], "--zzz: unknown option; allowed: --help, --hydra-help, --version, "),
         (["--algo=grpo"], "--algo=grpo: unknown option; did you mean algo=grpo? allowed: --help, "),
-        (["--multi"], "--multi: unknown option; did you mean --multirun? allowed: --help, "),
-        (["seed=1", "-x"], "-x: unknown option; allowed: "),
         (["-m", "sweep=fig3", "--dry-run"], "--dry-run: unknown option; "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_is_one_line(words, told, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "notes.txt").write_text("theirs")
     assert refused(words, monkeypatch, capfd, main.main).startswith(f"error: {told}")
-    assert [each.name for each in tmp_path.iterdir()] == ["notes.txt"]
-    assert (tmp_path / "notes.txt").read_text() == "theirs"
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_version(monkeypatch, capsys):
@@ -151,30 +153,80 @@ def test_version(monkeypatch, capsys):
     assert re.fullmatch(r"rec_experiments \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
-WITHOUT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+@pytest.mark.parametrize("wrapper", [OmegaConfBaseException, RuntimeError])
+def test_a_wrapped_interrupt_is_an_interrupt(wrapper, monkeypatch, capsys):
+    """Python 3.11 and OmegaConf wrap a KeyboardInterrupt that reaches them in some places."""
+
+    def dispatch(words):
+        with one_line_errors():
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise wrapper("defaults: no such key") from error
+
+    monkeypatch.setattr(main, "dispatch", dispatch)
+    with pytest.raises(SystemExit, match="130"):
+        main.main()
+    assert capsys.readouterr().err == "interrupted\n"
 
 
-@pytest.mark.parametrize("words", ["regime sweep=fig3", "algorithms grpo", "--help"])
-def test_locale_without_our_letters(words, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-X", "utf8=0", "-m", "rec_experiments", *words.split()],
-        cwd=tmp_path, env={**os.environ, **WITHOUT_UTF8}, capture_output=True, check=False,
+# Processes ---------------------------------------------------------------------------------------
+
+LIGHT = """
+import sys
+from rec_experiments.cli import main
+for words in (["--help"], ["sweeps", "list"], ["sweeps", "list", "fig3"], ["figures", "--help"],
+              ["sweeps", "status", "fig3"]):
+    sys.argv[1:] = words
+    try:
+        main.main()
+    except SystemExit as end:
+        assert not end.code
+assert not {"torch", "transformers", "datasets", "wandb", "vllm"} & sys.modules.keys()
+"""
+
+
+def python(*arguments, cwd, **options):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, check=False, timeout=300,
+        **{"capture_output": True, "text": True, **options},
     )  # fmt: skip
-    said = done.stderr.decode("ascii")
-    assert done.returncode == 0 or "no run found" in said, said
-    assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("words", [["algorithms", "grpo"], ["claims", "--help"], ["--help"]])
-def test_closed_pipe_ends_a_command_quietly(words, tmp_path):
+def test_no_torch_without_gradients(tmp_path):
+    done = python("-c", LIGHT, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path):
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir ../gone; "$0" -m rec_experiments steps=1', sys.executable],
+        cwd=tmp_path / "gone", env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: the current folder has been removed")
+
+
+def test_locale_without_our_letters(tmp_path):
+    without = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = python(
+        "-X", "utf8=0", "-m", "rec_experiments", "algorithms", "grpo",
+        cwd=tmp_path, env={**os.environ, **without}, text=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode("ascii")
+
+
+def test_closed_pipe_ends_a_command_quietly(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "rec_experiments", *words], cwd=tmp_path, stdout=writer,
+        [sys.executable, "-m", "rec_experiments", "--help"], cwd=tmp_path, stdout=writer,
         stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(writer)
-    assert done.returncode in (0, 1)  # argparse itself ignores a closed pipe
+    assert done.returncode == 1
     assert done.stderr == ""
 
 
@@ -182,19 +234,16 @@ BLOCK = """
 import sys
 class Block:
     def find_spec(self, name, *rest):
-        if name.partition(".")[0] == "{}":
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.partition(".")[0] == "hydra":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Block())
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "package"), [("hydra", "hydra-core"), ("yaml", "pyyaml"), ("rich", "rich")]
-)
-def test_missing_package_is_one_line(module, package, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(BLOCK.format(module))
+def test_missing_package_is_one_line(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(BLOCK)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = command("watch", cwd=tmp_path, PYTHONPATH=path)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {package}: is not installed here; python -m pip install")
+    assert done.stderr.startswith("error: hydra-core: is not installed here; python -m pip install")
     assert done.stderr.count("\n") == 1

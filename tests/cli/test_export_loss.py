@@ -31,18 +31,27 @@ composed = functools.cache(rec_experiments.algorithm)
     ("words", "reason"),
     [
         (
-            ("m2po", "trainer=trl"),
+            ("m2po", "--trainer=trl"),
             "m2po: its loss compares all responses of a mini-batch; TRL pas",
         ),
-        (("a3po", "trainer=verl"), "a3po: its loss reads log-probabilities of the proximal policy"),
-        (("gspo", "trainer=prime_rl"), "gspo: its loss is a mean over responses; prime-rl divides"),
-        (("grpo", "trainer=trl", "truncation=mask"), "grpo: its loss depends on which responses"),
-        (("grpo", "trainer=trl", "regularizer=kl_exact"), "grpo: its loss reads the exact kl; TRL"),
-        (("grpo", "trainer=other"), "trainer=invalid choice: 'other' (choose from"),
-        (("grpo",), "the following arguments are required: trainer=;"),
-        (("grpo", "trainer=trl", "out=loss.txt"), "out=loss.txt: the name must end in .py"),
-        (("grpo", "trainer=trl", "updates=twice"), "updates=twice: configures a run"),
-        (("nothing", "trainer=trl"), "algo=nothing: no such choice; allowed: a3po, aspo"),
+        (
+            ("a3po", "--trainer=verl"),
+            "a3po: its loss reads log-probabilities of the proximal policy",
+        ),
+        (
+            ("gspo", "--trainer=prime_rl"),
+            "gspo: its loss is a mean over responses; prime-rl divides",
+        ),
+        (("grpo", "--trainer=trl", "truncation=mask"), "grpo: its loss depends on which responses"),
+        (
+            ("grpo", "--trainer=trl", "regularizer=kl_exact"),
+            "grpo: its loss reads the exact kl; TRL",
+        ),
+        (("grpo", "--trainer=other"), 'Invalid value "other" for --trainer'),
+        (("grpo",), "--trainer requires an argument"),
+        (("grpo", "--trainer=trl", "--out=loss.txt"), "--out=loss.txt: the name must end in .py"),
+        (("grpo", "--trainer=trl", "updates=twice"), "updates=twice: configures a run"),
+        (("nothing", "--trainer=trl"), "algo=nothing: no such choice; allowed: a3po, aspo"),
     ],
     ids=" ".join,
 )
@@ -83,14 +92,14 @@ def test_which_trainers_carry_a_preset(preset, carriers):
 def test_file(trainer, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        sys, "argv", ["", "export-loss", "dapo", f"trainer={trainer}", "clip.low=.1"]
+        sys, "argv", ["", "export-loss", "dapo", f"--trainer={trainer}", "clip.low=.1"]
     )
     main()
     assert capsys.readouterr().out == f"rec_dapo_{trainer}.py: its first lines say how to use it\n"
     text = (tmp_path / f"rec_dapo_{trainer}.py").read_text()
     compile(text, "file", "exec")
     assert 'rec_experiments.algorithm("dapo", "clip.low=.1")' in text
-    assert f"export-loss dapo trainer={trainer} clip.low=.1\n" in text
+    assert f"export-loss dapo --trainer {trainer} clip.low=.1\n" in text
     assert "A loss cannot carry the rest of the preset: `buffer` NoReplay (redraws 3)" in text
     assert "$" not in text
     assert max(map(len, text.splitlines())) <= 100

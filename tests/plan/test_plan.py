@@ -177,7 +177,7 @@ def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["gpu=a100"], "gpu=a100: unknown; allowed: h100-80, a100-80, h200-141, a100-40"),
+        (["--gpu=a100"], "--gpu=a100: unknown; allowed: h100-80, a100-80, h200-141, a100-40"),
         (["gpus=5"], "gpus=5: unknown; allowed: 1x24gb, 1x80gb, 2x80gb, 8x80gb"),
         (["margin_gb=-1"], "margin_gb=-1: must be a number of at least 0, and finite"),
         (["train_efficiency=0"], "train_efficiency=0: must be a number above 0, and finite"),

@@ -211,7 +211,7 @@ def test_what_a_user_can_mend_is_told_apart_from_what_is_ours(error, words):
     [
         (["rec_experiments", f"run_dir={'x' * 300}"], "too long"),
         (["rec_experiments", "sweeps", "list", "x" * 300], "no such figure"),
-        (["rec_experiments", "report", f"runs={'x' * 300}"], "too long"),
+        (["rec_experiments", "report", f"--runs={'x' * 300}"], "too long"),
     ],
     ids=["run_dir", "sweeps", "runs"],
 )

@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
-from rec_experiments.cli.sweeps import table
+from rec_experiments.cli.sweeps import rows_of as table
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 from rec_experiments.runs import provenance

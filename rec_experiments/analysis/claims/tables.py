@@ -14,7 +14,7 @@ Verdicts = Mapping[str, list[Verdict]]
 WIDTH = 100  # characters in a line of text
 MISSING = (
     "Claims are judged on seeds and learning rates of their own. "
-    "`python -m rec_experiments claims commands`\nprints the sweeps that make the missing runs."
+    "`python -m rec_experiments claims --commands`\nprints the sweeps that make the missing runs."
 )
 HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (

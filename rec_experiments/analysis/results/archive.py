@@ -6,7 +6,7 @@ a finished run. `run` is the name of the run folder, `overrides` what its comman
 the gradient steps since the previous evaluation, and so has no value at step 0. A metric has a
 column if some run has it. Numbers have DIGITS significant digits.
 
-`figures` and `claims` read such a file as `runs=FILE`.
+`figures` and `claims` read such a file as `--runs FILE`.
 """
 
 import csv

@@ -3,15 +3,16 @@ imports this package. A preset whose loss needs what that trainer does not hand 
 
 import json
 import textwrap
-from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from rec_experiments.algo.truncation import TrainTruncated
 from rec_experiments.cli.algorithms import BASE, changes
-from rec_experiments.cli.parser import PROGRAM, Parser, file_ending
+from rec_experiments.cli.parser import PROGRAM, file_ending, option, overrides
 from rec_experiments.config.composition import compose, composing
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_out
@@ -41,25 +42,26 @@ PEERS = {
 }
 
 
-def add_arguments(parser: Parser) -> None:
-    parser.add_argument("preset", metavar="NAME", help="a preset, as in algo=NAME")
-    parser.add_argument(
-        "--trainer", choices=PEERS, required=True, metavar="|".join(PEERS),
-        help="trl: a subclass of GRPOTrainer; verl: a registered policy loss and advantage "
-        "estimator; prime_rl: a custom loss function",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=file_ending(".py"), metavar="FILE",
-        help="the module to write; default: rec_NAME_TRAINER.py",
-    )  # fmt: skip
-    parser.add_overrides("changes pieces of the loss, as in clip.high=0.28")
-
-
-def main(args: Namespace) -> None:
+def main(
+    preset: Annotated[str, Parameter("NAME", help="a preset, as in algo=NAME")],
+    /,
+    *changes: Annotated[str, overrides("changes pieces of the loss, as in clip.high=0.28")],
+    trainer: Annotated[
+        Literal["trl", "verl", "prime_rl"],
+        Parameter(
+            help="trl: a subclass of GRPOTrainer; verl: a registered policy loss and advantage "
+            "estimator; prime_rl: a custom loss function"
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        option(file_ending(".py"), "the module to write; by default rec_NAME_TRAINER.py"),
+    ] = None,
+) -> None:
     """Raises UserError for a loss that the trainer cannot carry, and a file that cannot be
     written."""
-    out = args.out or Path(f"rec_{args.preset}_{args.trainer}.py")
-    write_out(out, text(args.preset, args.overrides, args.trainer, out.stem).encode())
+    out = out or Path(f"rec_{preset}_{trainer}.py")
+    write_out(out, text(preset, [*changes], trainer, out.stem).encode())
     print(f"{out}: its first lines say how to use it")
 
 
@@ -78,7 +80,7 @@ def text(preset: str, overrides: list[str], trainer: str, module: str) -> str:
     if left_out := changes(config, base, (*OF_A_RUN, *own)):
         said = f"A loss cannot carry the rest of the preset: {', '.join(left_out)}."
         about += ["", *textwrap.wrap(said, 98)]
-    words = " ".join([preset, f"trainer={trainer}", *overrides])
+    words = " ".join([preset, f"--trainer {trainer}", *overrides])
     return Template((Path(__file__).parent / f"{trainer}.py").read_text("utf-8")).substitute(
         TITLE=_in_docstring(f"{config.algo.name} ({config.algo.source})"),
         COMMAND=_in_docstring(f"{PROGRAM} export-loss {words}"),

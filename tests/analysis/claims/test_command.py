@@ -70,14 +70,14 @@ def fig5(tmp_path, monkeypatch):
 
 
 def test_the_card_comes_first_and_has_a_column_for_each_rate(fig5, capsys):
-    run_command("claims", f"out={fig5}/claims.json", "scale=mini")
+    run_command("claims", f"--out={fig5}/claims.json", "--scale=mini")
     first, second, _, head, *lines = capsys.readouterr().out.splitlines()
     assert first == "mini at 3.0e-05: 4 of 19 claims supported, 15 not run; on 10 seeds"
     assert second == "mini at 1.0e-04: 0 of 19 claims supported, 19 not run"
     assert head.split("  ")[0] == "claim"
     assert lines[0].split() == ["on-policy-parity-red-drop", "supported", "not", "run"]
     assert lines.index("") == 4  # claims without any run are counted above, and not listed
-    assert "claims commands" in lines[-2]
+    assert "claims --commands" in lines[-2]
     found = json.loads((fig5 / "claims.json").read_text())
     assert [each["rate"] for each in found] == [3e-5] * 19 + [1e-4] * 19
     holds = next(each for each in found if each["claim"] == "data-weighting-holds-red-drop")
@@ -89,7 +89,7 @@ def test_the_card_comes_first_and_has_a_column_for_each_rate(fig5, capsys):
 
 
 def test_details_are_below_the_card(fig5, capsys):
-    run_command("claims", "details=data-weighting-holds-red-drop", "scale=mini")
+    run_command("claims", "--details=data-weighting-holds-red-drop", "--scale=mini")
     printed = capsys.readouterr().out
     card, _, details = printed.partition("\n\nOn stale data RED-Drop")
     assert "on-policy-parity-red-drop" in card
@@ -100,21 +100,21 @@ def test_details_are_below_the_card(fig5, capsys):
 
 
 def test_the_page_has_the_papers_curves_and_every_setting(fig5):
-    run_command("claims", f"out={fig5}/claims.md", "scale=mini,paper")
+    run_command("claims", f"--out={fig5}/claims.md", "--scale=mini,paper")
     text = (fig5 / "claims.md").read_text()
     assert "| claim | the paper's curves | mini at 3.0e-05 | mini at 1.0e-04 | paper |" in text
     assert "| on-policy-parity-red-drop | supported | supported | not run | not run |" in text
     assert "no runs of these seeds yet" not in text
-    run_command("claims", f"out={fig5}/claims.md", "scale=mini", "optimizer.learning_rate=1e-3")
+    run_command("claims", f"--out={fig5}/claims.md", "--scale=mini", "optimizer.learning_rate=1e-3")
     assert "There are no runs of these seeds yet." in (fig5 / "claims.md").read_text()
 
 
 def test_typed_seeds_and_rates_replace_those_of_the_scale(fig5, capsys):
-    run_command("claims", "scale=mini", "seed=0,1")
+    run_command("claims", "--scale=mini", "seed=0,1")
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("mini at 3.0e-05: ")
     assert first.endswith("15 not run; on 2 seeds")
-    run_command("claims", "scale=mini", "optimizer.learning_rate=1e-3")
+    run_command("claims", "--scale=mini", "optimizer.learning_rate=1e-3")
     counts, empty, *advice = capsys.readouterr().out.splitlines()
     assert (counts, empty) == ("mini: 0 of 19 claims supported, 19 not run", "")
     assert advice == tables.MISSING.splitlines()
@@ -136,14 +136,14 @@ def test_every_miniature_is_judged_where_no_scale_is_named(monkeypatch, capsys):
 
 
 def test_a_figure_with_several_values_of_a_key_judges_no_claim(fig5, capsys):
-    run_command("figures", "fig5", f"out={fig5}", "optimizer.weight_decay=0,0.1")
+    run_command("figures", "fig5", f"--out={fig5}", "optimizer.weight_decay=0,0.1")
     assert "supported" not in capsys.readouterr().out
     assert "Claims" not in (fig5 / "fig5.txt").read_text()
 
 
 def test_a_figures_files_hold_the_claims_that_it_judges(fig5, capsys):
     """On the seeds of claims; those that the figure draws have been seen."""
-    run_command("figures", "fig5", f"out={fig5}")
+    run_command("figures", "fig5", f"--out={fig5}")
     printed = capsys.readouterr().out
     found = json.loads((fig5 / "fig5.json").read_text())["claims"]
     assert {each["claim"].rsplit("-red", 1)[0] for each in found} == {
@@ -166,16 +166,16 @@ def several(figure, overrides):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig5"], "invalid choice: 'fig5'"),
-        (["commands", "seed=0"], "commands: takes no other arguments"),
-        (["scale=tiny"], "scale=tiny: does not exist; allowed, separated by commas: lm, mini"),
-        (["out=claims.txt"], "out=claims.txt: the name must end in .json or .md"),
-        (["runs=/nowhere"], "runs=/nowhere: no such folder"),
+        (["fig5"], "fig5: must be KEY=VALUE"),
+        (["--commands", "seed=0"], "--commands: takes only --scale"),
+        (["--scale=tiny"], "--scale=tiny: does not exist; allowed, separated by commas: lm, mini"),
+        (["--out=claims.txt"], "--out=claims.txt: the name must end in .json or .md"),
+        (["--runs=/nowhere"], "--runs=/nowhere: no such folder"),
         (
             ["optimizer.learning_rate=3e-5,1e-4"],
             "learning_rate: claims are judged at one",
         ),
-        (["scale=mini", "out=/nowhere/claims.md"], "out=/nowhere/claims.md: cannot be written"),
+        (["--scale=mini", "--out=/nowhere/claims.md"], "/nowhere/claims.md: cannot be written"),
     ],
 )
 def test_bad_input_is_one_line(fig5, capsys, arguments, message):
@@ -188,7 +188,7 @@ def test_bad_input_is_one_line(fig5, capsys, arguments, message):
 
 
 def test_the_commands_make_the_runs_of_both_rates(capsys):
-    run_command("claims", "commands", "scale=mini")
+    run_command("claims", "--commands", "--scale=mini")
     lines = capsys.readouterr().out.splitlines()
     seeds = ",".join(map(str, JUDGED))
     start = "python -m rec_experiments -m sweep=fig3 scale=mini"

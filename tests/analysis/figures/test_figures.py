@@ -398,7 +398,7 @@ def refusal(arguments: list[str], capsys) -> str:
 
 def test_a_figure_with_runs_is_written(two_sweeps, tmp_path, capsys):
     out = tmp_path / "out"
-    run_command("figures", *["fig3", f"out={out}"])
+    run_command("figures", *["fig3", f"--out={out}"])
     assert capsys.readouterr().out.startswith(f"fig3: {out}/fig3.png and .pdf, .csv, .json, .txt")
     assert len(list(out.iterdir())) == 5
 
@@ -409,16 +409,18 @@ def test_a_choice_of_arms_does_not_reach_the_claims(two_sweeps, tmp_path, monkey
     monkeypatch.setattr(
         figures_command.claims, "about", lambda *arguments: given.extend(arguments[4]) or []
     )
-    run_command("figures", *["fig3", f"out={tmp_path}/out", "hydra.sweeper.only=[GRPO]", "seed=0"])
+    run_command(
+        "figures", *["fig3", f"--out={tmp_path}/out", "hydra.sweeper.only=[GRPO]", "seed=0"]
+    )
     assert given == ["seed=0"]
 
 
 def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
     moved = tmp_path / "moved"
     two_sweeps.rename(moved)
-    assert "no run found" in refusal(["fig3", f"out={tmp_path}/out"], capsys)
+    assert "no run found" in refusal(["fig3", f"--out={tmp_path}/out"], capsys)
     (tmp_path / "empty").mkdir()
-    run_command("figures", *["fig3", f"out={tmp_path}/out", f"runs={tmp_path}/empty,{moved}"])
+    run_command("figures", *["fig3", f"--out={tmp_path}/out", f"--runs={tmp_path}/empty,{moved}"])
 
 
 def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
@@ -426,12 +428,12 @@ def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
     (run / "status.json").write_text('{"state": "running"}')
     with open(run / "metrics.jsonl", "a") as rows:
         rows.write('{"step": 99, "eval/acc')  # half a row
-    run_command("figures", *["fig3", f"out={tmp_path}/out"])
+    run_command("figures", *["fig3", f"--out={tmp_path}/out"])
     assert f"(running, step {STEPS})" in capsys.readouterr().out
 
 
 def test_without_a_run_the_message_says_how_to_make_one(two_sweeps, tmp_path, capsys):
-    error = refusal(["fig4", f"out={tmp_path}/out", "seed=0"], capsys)
+    error = refusal(["fig4", f"--out={tmp_path}/out", "seed=0"], capsys)
     assert "fig4: no run found in" in error
     assert str(two_sweeps) in error
     assert "python -m rec_experiments -m sweep=fig4 seed=0" in error
@@ -439,7 +441,7 @@ def test_without_a_run_the_message_says_how_to_make_one(two_sweeps, tmp_path, ca
 
 
 def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
-    assert "fig4: no run found" in refusal(["all", f"out={tmp_path}/out"], capsys)
+    assert "fig4: no run found" in refusal(["all", f"--out={tmp_path}/out"], capsys)
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {"fig3", "fig8"}
 
 
@@ -447,13 +449,13 @@ def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["fig99"], "figure fig99: no such figure; did you mean fig8?"),
-        (["out=there"], "the following arguments are required: NAME"),
-        (["fig3", "fig4"], "unrecognized arguments: fig4"),
-        (["fig3", "smooth=0"], "smooth=0: must be a whole number, at least 1"),
-        (["fig3", "smooth=1.5"], "smooth=1.5: must be a whole number"),
-        (["fig3", "runs=/nowhere"], "runs=/nowhere: no such folder"),
+        (["--out=there"], "NAME requires an argument"),
+        (["fig3", "fig4"], "fig4: must be KEY=VALUE"),
+        (["fig3", "--smooth=0"], "--smooth=0: must be a whole number, at least 1"),
+        (["fig3", "--smooth=1.5"], "--smooth=1.5: must be a whole number"),
+        (["fig3", "--runs=/nowhere"], "--runs=/nowhere: no such folder"),
         (["fig8", "seed=0"], "seed: fig8 is computed"),
-        (["fig8", "out=/dev/null/x"], "out=/dev/null/x: cannot be written (Not a directory)"),
+        (["fig8", "--out=/dev/null/x"], "/dev/null/x: cannot be written (Not a directory)"),
     ],
 )
 def test_bad_input_is_one_line(two_sweeps, capsys, arguments, message):

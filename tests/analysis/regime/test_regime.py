@@ -458,7 +458,7 @@ def figure(compared, monkeypatch) -> FigureData:
 
 
 def test_a_figures_files_hold_the_regime(figure, tmp_path):
-    run_command("figures", *["fig3", f"out={tmp_path / 'out'}"])
+    run_command("figures", *["fig3", f"--out={tmp_path / 'out'}"])
     written = (tmp_path / "out" / "fig3.txt").read_text()
     assert tables.text(sections(arms_in(figure))) in written
     [section] = json.loads((tmp_path / "out" / "fig3.json").read_text())["regime"]
@@ -481,7 +481,7 @@ def test_the_command_prints(compared, capsys):
 
 
 def test_the_command_reads_a_sweep(figure, capsys):
-    run_command("regime", *["sweep=fig3"])
+    run_command("regime", *["--sweep=fig3"])
     assert "<wide>" in capsys.readouterr().out
 
 
@@ -491,8 +491,8 @@ def test_the_command_reads_a_sweep(figure, capsys):
         ([], "no runs are named"),
         (["nowhere"], "nowhere: is not a run folder"),
         (["seed=0"], "seed=0: selects runs of a sweep"),
-        (["sweep=fig3", "here"], "here: not allowed with sweep=fig3"),
-        (["sweep=fig99"], "sweep=fig99: no such figure"),
+        (["--sweep=fig3", "here"], "here: not allowed with --sweep fig3"),
+        (["--sweep=fig99"], "sweep=fig99: no such figure"),
     ],
 )
 def test_bad_input(arguments, said, tmp_path, monkeypatch, capfd):

@@ -390,15 +390,15 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fig3"], ["fig3", "report --help"]),
-        (["figures=fig3,fig77"], ["figures=fig77", "fig3"]),
-        (["runs=/nowhere"], ["runs=/nowhere", "no such folder"]),
-        (["out=page.pdf"], ["out=page.pdf", ".html"]),
-        (["out=/dev/null/page.html", "figures=fig8"], ["out=/dev/null/page.html", "written"]),
-        (["wandb=project"], ["wandb=project", "ENTITY/PROJECT"]),
-        (["wandb=a/b", "out=x.html"], ["out:", "wandb="]),
-        (["wandb=a/b", "figures=fig8"], ["figures=fig8", "fig3"]),
-        (["figures=fig3", "sed=0"], ["sed"]),
+        (["fig3"], ["fig3", "KEY=VALUE"]),
+        (["--figures=fig3,fig77"], ["--figures=fig77", "fig3"]),
+        (["--runs=/nowhere"], ["--runs=/nowhere", "no such folder"]),
+        (["--out=page.pdf"], ["--out=page.pdf", ".html"]),
+        (["--out=/dev/null/page.html", "--figures=fig8"], ["/dev/null/page.html", "written"]),
+        (["--wandb=project"], ["--wandb=project", "ENTITY/PROJECT"]),
+        (["--wandb=a/b", "--out=x.html"], ["--out:", "--wandb"]),
+        (["--wandb=a/b", "--figures=fig8"], ["--figures fig8", "fig3"]),
+        (["--figures=fig3", "sed=0"], ["sed"]),
     ],
 )
 def test_bad_input_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
@@ -421,7 +421,9 @@ def test_command_writes_the_page(capsys, monkeypatch, tmp_path, found):
 
     monkeypatch.setattr(report_command, "gather", gather)
     out = tmp_path / "new" / "page.html"
-    run_command("report", *[f"out={out}", f"runs={tmp_path}", "scale=paper", "figures=fig3,fig8"])
+    run_command(
+        "report", *[f"--out={out}", f"--runs={tmp_path}", "scale=paper", "--figures=fig3,fig8"]
+    )
     assert asked == {
         "names": ["fig3", "fig8"],
         "folders": [tmp_path],
@@ -447,6 +449,6 @@ def test_an_archive_is_refused(tmp_path, capsys):
     archive = tmp_path / "runs.csv.xz"
     archive.touch()
     with pytest.raises(SystemExit) as stop:
-        run_command("report", f"runs={archive}")
+        run_command("report", f"--runs={archive}")
     assert stop.value.code == 2
     assert "must be a folder of runs" in capsys.readouterr().err

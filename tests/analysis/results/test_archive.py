@@ -184,7 +184,7 @@ def test_copies_with_the_same_numbers_are_not(folder, capsys):
 
 def test_command_writes_an_archive(folder, capsys):
     file = folder / f"out{ARCHIVE}"
-    call_command("archive", f"runs={folder}", f"out={file}")
+    call_command("archive", f"--runs={folder}", f"--out={file}")
     assert "2 finished runs" in capsys.readouterr().out
     table = pandas.read_csv(io.BytesIO(lzma.decompress(file.read_bytes())))
     assert len(table) == 10
@@ -192,7 +192,7 @@ def test_command_writes_an_archive(folder, capsys):
 
 def test_folder_without_finished_runs_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no finished run in"):
-        call_command("archive", f"runs={tmp_path}", f"out={tmp_path / 'out.csv.xz'}")
+        call_command("archive", f"--runs={tmp_path}", f"--out={tmp_path / 'out.csv.xz'}")
 
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"

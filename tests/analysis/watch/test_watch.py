@@ -307,7 +307,7 @@ def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
     _, jobs = composed("fig6", ("seed=0",))
     paths = list(dict.fromkeys(job.path.name for job in jobs))
     write_run(tmp_path / paths[0])
-    run_command("watch", *["sweep=fig6", "seed=0", f"runs={tmp_path}"])
+    run_command("watch", *["--sweep=fig6", "seed=0", f"--runs={tmp_path}"])
     assert f"{len(paths)} runs: 1 done, {len(paths) - 1} not begun" in capsys.readouterr().out
 
 
@@ -316,10 +316,9 @@ def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
     [
         (["/nowhere"], ["/nowhere", "no such folder"]),
         (["runs"], ["runs: no run there, nor in a folder directly below", "config.yaml"]),
-        (["every=soon"], ["every=soon", "0.1"]),
-        (["once=yes"], ["once=yes", "true or false"]),
-        (["sweep=fig77"], ["fig77"]),
-        (["sweep=fig3", "runs/a"], ["runs/a", "sweep=fig3"]),
+        (["--every=soon"], ["--every=soon", "0.1"]),
+        (["--sweep=fig77"], ["fig77"]),
+        (["--sweep=fig3", "runs/a"], ["runs/a", "--sweep fig3"]),
         (["seed=0"], ["seed=0", "sweep"]),
     ],
 )
