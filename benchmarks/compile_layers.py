@@ -17,21 +17,21 @@ from plan_reality import SHAPES
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rec_experiments.plan.memory import configuration
-from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.types import Sequences
 
 PROMPT, RESPONSE = 64, 64  # tokens of the longest row; the others are shorter
 
 
-def sequences(rows: int, step: int) -> list[TokenSequence]:
-    return [
-        TokenSequence([3 + i + step] * (PROMPT - i), [5 + i] * (RESPONSE - 2 * i), [i])
-        for i in range(rows)
-    ]
+def sequences(rows: int, step: int) -> Sequences:
+    return Sequences.of(
+        [[3 + i + step] * (PROMPT - i) for i in range(rows)],
+        [[5 + i] * (RESPONSE - 2 * i) for i in range(rows)],
+    )
 
 
-def seconds_of(model: PreTrainedModel, rows: list[TokenSequence]) -> tuple[float, torch.Tensor]:
+def seconds_of(model: PreTrainedModel, rows: Sequences) -> tuple[float, torch.Tensor]:
     """Processor seconds of a pass, and its gradient."""
     forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32)
     model.zero_grad()

@@ -25,6 +25,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.policy import logprobs as scores
 from rec_experiments.policy.logprobs import TokenBatch, collate, compute_logprobs, head_output
+from rec_experiments.types import Sequences
 
 VOCABULARY, HIDDEN = 151_936, 128
 SEQUENCES, PROMPT, RESPONSE = 8, 16, 512
@@ -55,7 +56,8 @@ def batch(device: str) -> tuple[TokenBatch, Tensor]:
     """Token ids, and an advantage for each sequence."""
     torch.manual_seed(1)
     ids = torch.randint(VOCABULARY, (SEQUENCES, PROMPT + RESPONSE)).tolist()
-    rows = collate([row[:PROMPT] for row in ids], [row[PROMPT:] for row in ids], pad_id=0)
+    tokens = Sequences.of([row[:PROMPT] for row in ids], [row[PROMPT:] for row in ids])
+    rows = collate(tokens, pad_id=0)
     return rows.to(torch.device(device)), torch.randn(SEQUENCES).to(device)
 
 

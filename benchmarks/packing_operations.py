@@ -27,6 +27,7 @@ from rec_experiments.distributed import ALONE
 from rec_experiments.plan import budget, memory
 from rec_experiments.policy.batching import Limits, Pass, TokenSequence, passes
 from rec_experiments.policy.logprobs import ForwardPass, is_large
+from rec_experiments.types import Sequences
 
 GROUPS, K = 96, 8  # of a batch
 TEMPLATE = 60  # tokens of a prompt that are not the question
@@ -41,7 +42,7 @@ def sampled(folder: Path) -> list[TokenSequence]:
     asked = [json.loads(line)["question"] for line in lot.sample(lines, GROUPS)]
     said = [json.loads(line)["answer"] for line in lot.sample(lines, GROUPS * K)]
     return [
-        TokenSequence([n // K] * (TEMPLATE + len(asked[n // K]) // 4), [0] * (1 + len(s) // 4), [n])
+        TokenSequence(TEMPLATE + len(asked[n // K]) // 4, 1 + len(s) // 4, n // K, [n])
         for n, s in enumerate(said)
     ]
 
@@ -50,13 +51,25 @@ def counted(shape: dict, parts: list[Pass], layout: dict[str, bool]) -> tuple[fl
     """Operations of all passes: of attention, and of the other matrix products."""
     forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32, **layout)
     attention = others = 0
+    with torch.device("meta"):
+        plain = AutoModelForCausalLM.from_config(memory.configuration(shape))
+    batches = [
+        forward.layout(
+            [plain],
+            Sequences.of(
+                [[s.group] * s.prompt for s in part.sequences],
+                [[0] * s.response for s in part.sequences],
+            ),
+        )
+        for part in parts
+    ]
     with warnings.catch_warnings(action="ignore"), FakeTensorMode(allow_non_fake_inputs=True):
         model = AutoModelForCausalLM.from_config(
             memory.configuration(shape), attn_implementation="eager"
         ).train()
-        for part in parts:
+        for part, batch in zip(parts, batches, strict=True):
             with FlopCounterMode(display=False) as counter:
-                forward(model, part.sequences, chunked=part.chunked).logp_BT.sum().backward()
+                forward.score(model, batch, chunked=part.chunked).logp_BT.sum().backward()
             for operation, number in counter.get_flop_counts()["Global"].items():
                 if operation in ATTENTION:
                     attention += number
@@ -82,8 +95,7 @@ def main() -> None:
     shape = yaml.safe_load(budget.SHAPES.read_text())[options.model]
     rows = sampled(Path(os.environ["REC_DATA"]))
     tokens = sum(row.length for row in rows)
-    prompts = {tuple(row.prompt) for row in rows}
-    shared = sum(len(row.response) for row in rows) + sum(map(len, prompts))
+    shared = sum(row.response for row in rows) + sum({r.group: r.prompt for r in rows}.values())
     once = {"padded": tokens, "packed": tokens, "shared": shared}  # without padding
     print(f"{datetime.date.today()}, torch {torch.__version__}, {options.model}")
     print(f"{len(rows)} rows, {tokens} tokens, passes of at most {options.tokens}")
@@ -95,7 +107,7 @@ def main() -> None:
         limits = Limits(sequences=None, tokens=options.tokens, **layout)
 
         def large(part: list[TokenSequence]) -> bool:
-            return is_large(len(part), max(len(s.response) for s in part), shape["vocab_size"])
+            return is_large(len(part), max(s.response for s in part), shape["vocab_size"])
 
         parts = passes(rows, [True] * len(rows), limits, ALONE, large)
         computed = sum(limits.computed(part.sequences) for part in parts)

@@ -26,7 +26,7 @@ from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.gradient import GradientPass, MiniBatch
-from rec_experiments.types import Response, Rollouts, SampleKey, Sampler, StepIndex, VerifierResult
+from rec_experiments.types import Rollouts, SampleKey, Sampler, StepIndex, VerifierResult
 
 # Dense bfloat16 FLOP/s as their maker states them, by a part of the device's name.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
@@ -129,17 +129,12 @@ def main() -> None:
     responses, seconds, sampling_peak = measured(
         lambda: sampler.sample(prompts, draws, temperature=1.0), device
     )
-    rows: list[Response] = [response for group in responses for response in group]
-    tokens = sum(len(response.tokens) for response in rows)
-    rollouts = Rollouts(
-        index=0,
+    tokens = int(responses.length_B.sum())
+    rollouts = Rollouts.verified(
+        responses,
         prompts=[prompt for prompt in prompts for _ in range(size.draws)],
-        responses=rows,
-        results=[
-            VerifierResult(reward=float(i % 2), accuracy=float(i % 2)) for i in range(len(rows))
-        ],
         groups=[group for group in range(size.prompts) for _ in range(size.draws)],
-        versions=[0] * len(rows),
+        results=[VerifierResult(float(i % 2), float(i % 2)) for i in range(len(responses))],
     )
     algorithm: Algorithm = rec_experiments.algorithm("rec_oneside_nois").parts
     gradient = GradientPass(
@@ -168,7 +163,7 @@ def main() -> None:
         "sampled_tokens_per_second": round(tokens / seconds),
         "trained_response_tokens_per_second": round(tokens / step_seconds),
         "trained_tokens_per_second": round(
-            len(rows) * (size.prompt + size.response) / step_seconds
+            len(responses) * (size.prompt + size.response) / step_seconds
         ),
         "model_flop_utilisation": peak and round(train_flops(model, size) / step_seconds / peak, 3),
         "sampling_peak_gb": round(sampling_peak / 1e9, 2),

@@ -65,7 +65,7 @@ def take_steps(experiment, model) -> None:
         pad_id=0, temperature=1.0, compute_dtype=torch.float32, packed=experiment.model.packed,
         fast_path=False,
     )  # fmt: skip
-    sequences = passes.largest_pass(experiment, PROMPT_TOKENS)
+    rows = passes.largest_pass(experiment, PROMPT_TOKENS)
     others = {}
     if experiment.kl_every:
         others["reference"] = copy.deepcopy(model).eval().requires_grad_(False)
@@ -73,7 +73,7 @@ def take_steps(experiment, model) -> None:
     optimizer = experiment.optimizer.build(model)
     for step in range(2):
         begin_gradient(model)
-        scores = forward(model, sequences, others=others, kl=bool(others), chunked=True)
+        scores = forward(model, rows, others=others, kl=bool(others), chunked=True)
         scores.logp_BT.mean().backward()
         del scores
         before = copied(model) if others else None

@@ -178,9 +178,9 @@ def least(model: Any, batches: list[Rollouts]) -> dict[str, float]:
     """Operations that a step's batch asks for, mean over batches, and what they are counted of."""
     found: Counter[str] = Counter()
     for batch in batches:
-        rows = [
-            tuple(p) + tuple(r.tokens) for p, r in zip(batch.prompts, batch.responses, strict=True)
-        ]
+        lengths_B = batch.prompt_length_B + batch.length_B
+        whole = zip(batch.sequences.whole_BL.tolist(), lengths_B.tolist(), strict=True)
+        rows = [tuple(row[:length]) for row, length in whole]
         distinct = set(rows)
         tree = {row[:n] for row in distinct for n in range(1, len(row))}  # the last is not read
         found["responses"] += len(rows)

@@ -90,7 +90,7 @@ def native(case: Case) -> Callable[[], int]:
 
     def rollout() -> int:
         responses = sampler.sample(case.prompts, draws, temperature=1.0)
-        return sum(len(response.tokens) for group in responses for response in group)
+        return int(responses.length_B.sum())
 
     return rollout
 

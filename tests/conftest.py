@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple
 from unittest import mock
 
 import pytest
@@ -33,7 +34,7 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Rollouts, StepIndex
+from rec_experiments.types import Responses, Rollouts, Sequences, StepIndex
 
 if TYPE_CHECKING:
     from rec_experiments.training.metrics import TokenLog
@@ -130,6 +131,69 @@ def run(path: Path, *overrides: str, until: int | None = None, remake: bool = Fa
     with contextlib.closing(trainer.rollouts.worker):
         trainer.train(folder, stop)
     return folder
+
+
+class Row(NamedTuple):
+    """Token ids of a prompt and a response."""
+
+    prompt: list[int]
+    response: list[int]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.response)
+
+
+def sequences_of(rows: list[tuple[list[int], list[int]]]) -> Sequences:
+    """Prompts and responses as the tensors that a forward pass takes."""
+    return Sequences.of([row[0] for row in rows], [row[1] for row in rows])
+
+
+def by_row(rollouts: Rollouts) -> list[SimpleNamespace]:
+    """The rows of rollouts as plain lists without padding, read one by one."""
+    found = []
+    for b in range(len(rollouts)):
+        P, T = int(rollouts.prompt_length_B[b]), int(rollouts.length_B[b])
+        version_BT = rollouts.version_BX.expand(-1, rollouts.token_BT.shape[1])
+        found.append(
+            SimpleNamespace(
+                prompt=rollouts.prompt_BP[b].tolist()[rollouts.prompt_BP.shape[1] - P :],
+                tokens=rollouts.token_BT[b, :T].tolist(),
+                logp=rollouts.logp_BT[b, :T].tolist(),
+                mask=rollouts.mask_BT[b, :T].tolist(),
+                finished=bool(rollouts.finished_B[b]),
+                reward=float(rollouts.reward_B[b]),
+                accuracy=float(rollouts.accuracy_B[b]),
+                group=int(rollouts.group_B[b]),
+                version=int(rollouts.version_BX[b, 0]),
+                versions=version_BT[b, :T].tolist(),
+                logps={role: logp[b, :T].tolist() for role, logp in rollouts.logps.items()},
+            )
+        )
+    return found
+
+
+class Said(NamedTuple):
+    """One response as plain lists."""
+
+    tokens: list[int]
+    logp: list[float]
+    finished: bool
+    mask: list[bool]
+
+
+def said(responses: Responses) -> list[Said]:
+    """The responses, one by one."""
+    lengths = responses.length_B.tolist()
+    logps = [row[:n] for row, n in zip(responses.logp_BT.tolist(), lengths, strict=True)]
+    columns = responses.tokens(), logps, responses.finished_B.tolist(), responses.masks()
+    return [Said(*row) for row in zip(*columns, strict=True)]
+
+
+def sample(sampler, prompts, draws, temperature) -> list[list[Said]]:
+    """What a sampler says to each prompt."""
+    rows = iter(said(sampler.sample(prompts, draws, temperature)))
+    return [[next(rows) for _ in named] for named in draws]
 
 
 def accumulate_gradient(
@@ -266,14 +330,10 @@ def mini_batch():
     )  # fmt: skip
     rollout_manager.update_weights(0, 0, model.float())
     rollouts = rollout_manager.get_batch(0)
-    results = [
-        dataclasses.replace(result, reward=float(i % 3))
-        for i, result in enumerate(rollouts.results)
-    ]
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    rollouts = dataclasses.replace(rollouts, results=results)
+    rollouts = dataclasses.replace(rollouts, reward_B=torch.arange(16) % 3 / 1.0)
     return model.double(), rollouts, trainer.evaluator.chat.pad_id
 
 

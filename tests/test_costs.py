@@ -3,8 +3,8 @@
 1. Training: linear in the responses that differ, free for equal ones; linear and quadratic in the
    length, as attention is; linear in the vocabulary.
 2. Drawing: each distinct prefix of what is said is computed once, whatever K.
-3. A checkpoint: as many objects for a million tokens as for ten (tests/rollout/test_packed.py); at
-   most as many pending batches as the schedule makes (tests/rollout/test_overlap.py).
+3. A checkpoint: at most as many pending batches as the schedule makes
+   (tests/rollout/test_overlap.py).
 4. A sweep: as many compositions for three seeds as for one (tests/sweeps/test_sweeps.py).
 5. Claims and reports: each run is read once, however many figures show it.
 """
@@ -21,7 +21,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.analysis.results.runs import read_run
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Response, Rollouts, VerifierResult
+from rec_experiments.types import Responses, Rollouts, VerifierResult
 
 PROMPT = [5, 6, 7]
 
@@ -40,16 +40,12 @@ def model_of(vocabulary: int = 64) -> Qwen2ForCausalLM:
 
 def batch_of(responses: list[list[int]], group_size: int) -> Rollouts:
     """Rewards take turns, so that no advantage is 0."""
-    rows = [
-        Response(tokens, [-1.0] * len(tokens), True, [True] * len(tokens)) for tokens in responses
-    ]
-    return Rollouts(
-        index=0,
+    rows = range(len(responses))
+    return Rollouts.verified(
+        Responses.of(responses, [[-1.0] * len(tokens) for tokens in responses]),
         prompts=[PROMPT] * len(rows),
-        responses=rows,
-        results=[VerifierResult(float(i % 2), 0.0) for i in range(len(rows))],
-        groups=[i // group_size for i in range(len(rows))],
-        versions=[0] * len(rows),
+        groups=[i // group_size for i in rows],
+        results=[VerifierResult(float(i % 2), 0.0) for i in rows],
     )
 
 

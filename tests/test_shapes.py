@@ -36,7 +36,7 @@ def loss_input(**changed: object) -> LossInput:
         "logps": {},
         "advantages": Advantages(zeros(B), mask_BT, zeros(B), zeros(B), Totals(1, 1)),
         "groups_B": zeros(B),
-        "versions_B": zeros(B),
+        "version_BX": zeros(B, 1),
         "index": StepIndex(0, 0, 0, 0),
     }
     return LossInput(**{**whole, **changed})
@@ -66,7 +66,7 @@ def narrow() -> Advantages:
             r"advantages\.mask_BT has shape \(3, 4\), but T is 5 by loss_BT",
         ),
         (lambda: loss_input(groups_B=zeros(B, 1)), r"groups_B has shape \(3, 1\), not B$"),
-        (lambda: loss_input(versions_B=zeros(1)), r"versions_B has shape \(1,\), but B is 3"),
+        (lambda: loss_input(version_BX=zeros(1, 1)), r"version_BX has shape \(1, 1\), but B is 3"),
         (lambda: loss_input(advantages=narrow()), r"advantages\.mask_BT has shape \(3, 4\)"),
         (lambda: Head(zeros(7, 2), zeros(9, 3), None), r"weight_VD has shape .* but D is 2"),
         (lambda: Logprobs(zeros(B, T), zeros(B), None, {}), r"entropy_BT has shape .* not B x T"),

@@ -4,7 +4,6 @@ its own or the one that another has made.
 `this_project.py prepare FOLDER HASHED [OVERRIDE …]` writes the model, the problems and work.json.
 """
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.trainer import Trainer
-from rec_experiments.types import Response, SampleKey, Sampler, VerifierResult
+from rec_experiments.types import Responses, SampleKey, Sampler, VerifierResult
 
 # Training alone: others do not evaluate, measure KL or write states either.
 ALONE = (
@@ -73,7 +72,7 @@ class Watched:
 
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
-    ) -> list[list[Response]]:
+    ) -> Responses:
         if draws[0][0].stream != rng.TRAIN:
             return self.sampler.sample(prompts, draws, temperature)
         start = len(self.prompts)
@@ -81,15 +80,26 @@ class Watched:
         if is_first_version:
             self.prompts += prompts
         if is_first_version and not self.first:
-            given = iter(self.work.first_draw(prompts, start))
-            return [[Response(**next(given)) for _ in named] for named in draws]
+            given = self.work.first_draw(prompts, start)
+            columns = {name: [row[name] for row in given] for name in given[0]}
+            return Responses.of(**columns)
         with self.pace.sampling():
             responses = self.sampler.sample(prompts, draws, temperature)
-        self.pace.tokens += sum(r.length for of_prompt in responses for r in of_prompt)
+        self.pace.tokens += int(responses.written_B.sum())
         if is_first_version:
-            self.rows += [[dataclasses.asdict(response) for response in each] for each in responses]
+            self.rows += grouped(responses, list(map(len, draws)))
             self.work.write_first_draw(self.prompts, self.rows)
         return responses
+
+
+def grouped(responses: Responses, counts: list[int]) -> list[list[dict]]:
+    """The responses as JSON has them, prompt by prompt."""
+    lengths = responses.length_B.tolist()
+    logps = [row[:n] for row, n in zip(responses.logp_BT.tolist(), lengths, strict=True)]
+    columns = responses.tokens(), logps, responses.finished_B.tolist(), responses.masks()
+    names = ("tokens", "logps", "finished", "masks")
+    rows = iter([dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)])
+    return [[next(rows) for _ in range(count)] for count in counts]
 
 
 def shared(work: Work, overrides: list[str]) -> list[str]:

@@ -101,7 +101,7 @@ def _batch(algorithm: Algorithm, outcomes: Outcomes) -> LossInput:
         logps={role: drawn() for role in sorted(algorithm.needs.logps | {"behavior"})},
         advantages=algorithm.advantages(outcomes, rng),
         groups_B=outcomes.groups_B,
-        versions_B=torch.zeros_like(outcomes.groups_B),
+        version_BX=torch.zeros_like(outcomes.groups_B)[:, None],
         index=StepIndex(batch=0, epoch=0, mini_batch=0, step=0),
         dense={name: -drawn().requires_grad_() for name in sorted(algorithm.needs.dense)},
     )

@@ -157,6 +157,6 @@ def tokens(log_ratio_BT: Tensor, advantage_B: Tensor) -> LossInput:
             advantage_B, mask_BT, torch.ones_like(rows_B), mask_BT.sum(1), totals
         ),
         groups_B=rows_B,
-        versions_B=torch.zeros_like(rows_B),
+        version_BX=torch.zeros_like(rows_B)[:, None],
         index=StepIndex(0, 0, 0, 0),
     )

@@ -149,7 +149,7 @@ class StandaloneAlgorithm:
             logps=logps,
             advantages=parts.advantages(outcomes, rng.generator(seed, rng.DROP, step)),
             groups_B=groups,
-            versions_B=versions,
+            version_BX=versions[:, None],
             index=StepIndex(batch=step, epoch=0, mini_batch=0, step=step),
         )
         if "proximal" in self._reads() - logps.keys():

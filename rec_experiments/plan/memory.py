@@ -218,10 +218,11 @@ def _measure(
         shared=source.shared_prompts,
         fast_path=False,
     )
-    sequences = largest_pass(experiment, prompt_tokens)
+    rows = largest_pass(experiment, prompt_tokens)
     roles = frozen_roles(experiment) if gradient else []
     with torch.device("meta"):
         model, *others = (build(experiment, shape) for _ in range(1 + len(roles)))
+    batch = forward.layout([model, *others], rows)
     with (
         fake_world(experiment.ranks if gradient else 1) as world,
         warnings.catch_warnings(action="ignore"),  # tensors without values have no address
@@ -244,9 +245,9 @@ def _measure(
         before = meter.held()
         with meter, torch.set_grad_enabled(gradient):
             dense = experiment.algorithm().needs.dense if gradient else frozenset()
-            scores = forward(
+            scores = forward.score(
                 model,
-                sequences,
+                batch,
                 others=frozen,
                 kl=REFERENCE in frozen,
                 differentiable=dense,

@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.policy.batching import TokenSequence
+from rec_experiments.types import Sequences
 
 
 def recomputes(experiment: Experiment) -> bool:
@@ -41,8 +41,8 @@ def rows_of_pass(experiment: Experiment, prompt_tokens: int) -> tuple[int, int]:
     return rows, together
 
 
-def largest_pass(experiment: Experiment, prompt_tokens: int) -> list[TokenSequence]:
-    """The sequences of the largest micro-batch."""
+def largest_pass(experiment: Experiment, prompt_tokens: int) -> Sequences:
+    """The rows of the largest micro-batch."""
     rows, together = rows_of_pass(experiment, prompt_tokens)
     T, P = experiment.dataset.max_response_tokens, prompt_length(experiment, prompt_tokens)
-    return [TokenSequence([i // together] * P, [i] * T, [i]) for i in range(rows)]
+    return Sequences.of([[i // together] * P for i in range(rows)], [[i] * T for i in range(rows)])

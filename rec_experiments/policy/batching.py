@@ -9,37 +9,61 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import NamedTuple, TypeVar
 
+import torch
+from torch import Tensor
+
 from rec_experiments.distributed import World
+from rec_experiments.types import Sequences
 
 T = TypeVar("T")
 
 
 class TokenSequence(NamedTuple):
-    """A prompt with its response, computed once for all `rows` of the mini-batch that equal it."""
+    """One of the distinct sequences of a mini-batch, computed once for all `rows` that equal it.
 
-    prompt: list[int]
-    response: list[int]
+    prompt, response: their tokens. group: equal for sequences with the same prompt.
+    """
+
+    prompt: int
+    response: int
+    group: int
     rows: list[int]
 
     @property
     def length(self) -> int:
-        return len(self.prompt) + len(self.response)
+        return self.prompt + self.response
 
 
-def distinct(prompts: list[list[int]], responses: list[list[int]]) -> list[TokenSequence]:
+def distinct(sequences: Sequences) -> list[TokenSequence]:
     """The distinct sequences of a mini-batch, in order of their first rows."""
-    rows = defaultdict(list)
-    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        rows[tuple(prompt), tuple(response)].append(i)
-    return [TokenSequence(prompts[same[0]], responses[same[0]], same) for same in rows.values()]
+    groups: dict[bytes, int] = {}
+    found: dict[tuple[int, bytes], TokenSequence] = {}
+    lengths = sequences.prompt_length_B.tolist(), sequences.length_B.tolist()
+    for row, (P, T, ids_L) in enumerate(zip(*lengths, sequences.whole_BL.numpy(), strict=True)):
+        group = groups.setdefault(ids_L[:P].tobytes(), len(groups))
+        new = TokenSequence(P, T, group, [])
+        found.setdefault((P, ids_L[: P + T].tobytes()), new).rows.append(row)
+    return list(found.values())
 
 
 def by_prompt(sequences: Sequence[TokenSequence]) -> list[list[TokenSequence]]:
     """The sequences grouped by prompt, in order of first occurrence."""
     found = defaultdict(list)
     for sequence in sequences:
-        found[tuple(sequence.prompt)].append(sequence)
+        found[sequence.group].append(sequence)
     return list(found.values())
+
+
+def rows_and_places(part: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
+    """All rows that these sequences stand for, and the place of each one's sequence among them."""
+    rows = [row for sequence in part for row in sequence.rows]
+    places = [place for place, sequence in enumerate(part) for _ in sequence.rows]
+    return torch.tensor(rows), torch.tensor(places)
+
+
+def first_rows(part: Sequence[TokenSequence]) -> Tensor:
+    """One row of each of these sequences."""
+    return torch.tensor([sequence.rows[0] for sequence in part])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +88,9 @@ class Limits:
         if self.packed:
             return sum(sequence.length for sequence in part)
         if self.shared:
-            rows = [
-                len(row[0].prompt) + sum(len(s.response) for s in row) for row in by_prompt(part)
-            ]
+            rows = [row[0].prompt + sum(s.response for s in row) for row in by_prompt(part)]
             return len(rows) * max(rows)
-        width = max(len(s.prompt) for s in part) + max(len(s.response) for s in part)
+        width = max(s.prompt for s in part) + max(s.response for s in part)
         return len(part) * width
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Message, Response
+from rec_experiments.types import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -115,21 +115,21 @@ class ChatTemplate:
         seen = [token for token in tokens if token not in self.unseen_ids]
         return self.opening + self.tokenizer.decode(np.array(seen, dtype=np.int64))
 
-    def turns(self, response: Response) -> list[str]:
-        """The texts of the policy's turns, without the environment's."""
-        return [text for written, text in self._parts(response) if written]
+    def turns(self, tokens: list[int], mask: list[bool]) -> list[str]:
+        """The texts of the policy's turns of a response, without the environment's. mask: True for
+        tokens of the policy."""
+        return [text for written, text in self._parts(tokens, mask) if written]
 
-    def transcript(self, response: Response) -> str:
+    def transcript(self, tokens: list[int], mask: list[bool]) -> str:
         """The whole response for display, with the environment's turns in ⟦ ⟧."""
-        parts = self._parts(response)
+        parts = self._parts(tokens, mask)
         return "".join(text if written else f"⟦{text.strip()}⟧" for written, text in parts)
 
-    def _parts(self, response: Response) -> list[tuple[bool, str]]:
-        """Of each turn: whether the policy wrote it, and its text."""
-        pairs = zip(response.mask, response.tokens, strict=True)
+    def _parts(self, tokens: list[int], mask: list[bool]) -> list[tuple[bool, str]]:
+        """For each turn whether the policy wrote it, and its text."""
+        pairs = zip(mask, tokens, strict=True)
         parts = []
         for written, turn in groupby(pairs, key=lambda pair: pair[0]):
-            tokens = [token for _, token in turn]
-            text = self.decode(tokens)
+            text = self.decode([token for _, token in turn])
             parts.append((written, text if written else text.removeprefix(self.opening)))
         return parts

@@ -1,6 +1,6 @@
 """The forward pass: token ids in, log-probabilities of the response tokens out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +18,6 @@ from transformers import (
 
 from rec_experiments.distributed import whole
 from rec_experiments.policy import tree
-from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.head import (
     LOGITS_AT_ONCE,
     REFERENCE,
@@ -36,6 +35,7 @@ from rec_experiments.policy.token_batch import (
     packed,
     shared,
 )
+from rec_experiments.types import Sequences
 
 # Families whose logits are `lm_head` of the hidden states.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -106,27 +106,35 @@ class ForwardPass:
     def __call__(
         self,
         model: PreTrainedModel,
-        sequences: Sequence[TokenSequence],
+        rows: Sequences,
         *,
         others: Models | None = None,
         kl: bool = False,
         differentiable: AbstractSet[str] = frozenset(),
         chunked: bool | None = None,
     ) -> Logprobs:
-        """`compute_logprobs` of these sequences, in order."""
-        prompts, responses = [s.prompt for s in sequences], [s.response for s in sequences]
-        models = [model, *(others or {}).values()]
+        """`compute_logprobs` of these rows, in order."""
+        batch = self.layout([model, *(others or {}).values()], rows)
+        return self.score(
+            model, batch, others=others, kl=kl, differentiable=differentiable, chunked=chunked
+        )
+
+    def score(
+        self,
+        model: PreTrainedModel,
+        batch: Batch | tree.TreeBatch,
+        *,
+        others: Models | None = None,
+        kl: bool = False,
+        differentiable: AbstractSet[str] = frozenset(),
+        chunked: bool | None = None,
+    ) -> Logprobs:
+        """`compute_logprobs` of a batch that `layout` made for these models."""
+        if isinstance(batch, tree.TreeBatch):
+            return _of_tree(model, batch, self.temperature, others or {}, kl, differentiable)
+        if not isinstance(batch, TokenBatch):
+            chunked = True
         low = self.compute_dtype != torch.float32
-        batch: Batch
-        if self.packed and all(map(has_plain_head, models)):
-            batch, chunked = packed(prompts, responses), True
-        elif self.shared:
-            batch, chunked = shared(prompts, responses, self.pad_id), True
-        elif self.fast_path and not low and all(map(tree.supports, models)):
-            tree_batch = tree.TreeBatch.of(prompts, responses)
-            return _of_tree(model, tree_batch, self.temperature, others or {}, kl, differentiable)
-        else:
-            batch = collate(prompts, responses, self.pad_id)
         device = next(model.parameters()).device
         # No cache: a pass reads each weight once, and cached copies would outlive their layer.
         with torch.autocast(
@@ -141,6 +149,17 @@ class ForwardPass:
                 differentiable=differentiable,
                 chunked=chunked,
             )
+
+    def layout(self, models: list[PreTrainedModel], rows: Sequences) -> Batch | tree.TreeBatch:
+        """The rows as the input of these models."""
+        if self.packed and all(map(has_plain_head, models)):
+            return packed(rows)
+        if self.shared:
+            return shared(rows, self.pad_id)
+        low = self.compute_dtype != torch.float32
+        if self.fast_path and not low and all(map(tree.supports, models)):
+            return tree.TreeBatch.of(rows)
+        return collate(rows, self.pad_id)
 
 
 def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.policy.batching import Limits, distinct, micro_batches
+from rec_experiments.policy.batching import (
+    Limits,
+    distinct,
+    first_rows,
+    micro_batches,
+    rows_and_places,
+)
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.types import Rollouts
 
@@ -30,15 +36,16 @@ class LogprobRecomputer:
         """Add `behavior` to the batch's logps, or change it from token `start` on. The loaded
         weights must be those that sampled these tokens."""
         started = time.perf_counter()
-        responses = [response.tokens for response in rollouts.responses]
-        logps = [logp[:start] for logp in rollouts.logps.get("behavior", [[]] * len(responses))]
-        for part in micro_batches(distinct(rollouts.prompts, responses), self.limits):
-            logp_UT = self.forward(self.model, part).logp_BT
-            for sequence, logp in zip(part, logp_UT.tolist(), strict=True):
-                for row in sequence.rows:
-                    logps[row] += logp[len(logps[row]) : len(sequence.response)]
+        sequences, zeros_BT = rollouts.sequences, torch.zeros_like(rollouts.logp_BT)
+        logp_BT = rollouts.logps.get("behavior", zeros_BT).clone()
+        for part in micro_batches(distinct(sequences), self.limits):
+            found_UT = self.forward(self.model, sequences.rows(first_rows(part))).logp_BT
+            index_B, place_B = rows_and_places(part)
+            width = found_UT.shape[1]
+            logp_BT[index_B, start:width] = found_UT[place_B, start:].to(logp_BT)
         spent = rollouts.seconds.get("recompute", 0.0) + time.perf_counter() - started
-        seconds = {**rollouts.seconds, "recompute": spent}
         return dataclasses.replace(
-            rollouts, logps={**rollouts.logps, "behavior": logps}, seconds=seconds
+            rollouts,
+            logps={**rollouts.logps, "behavior": logp_BT.where(rollouts.live_BT, 0.0)},
+            seconds={**rollouts.seconds, "recompute": spent},
         )

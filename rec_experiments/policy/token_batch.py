@@ -7,9 +7,10 @@ The three kinds have one interface, so the forward pass treats them alike.
 from collections import defaultdict
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from rec_experiments.types import Sequences
 
 AnyBatch = TypeVar("AnyBatch", bound=NamedTuple)
 
@@ -118,82 +119,77 @@ class SharedBatch(NamedTuple):
 Batch = TokenBatch | PackedBatch | SharedBatch
 
 
-def collate(prompts: list[list[int]], responses: list[list[int]], pad_id: int) -> TokenBatch:
+def collate(rows: Sequences, pad_id: int) -> TokenBatch:
     """A padded batch whose responses start in the same column."""
-    P = max(len(prompt) for prompt in prompts)
-    T = max(map(len, responses))
-    rows = [
-        (P - len(prompt), prompt + response, T - len(response))  # padding, tokens, padding
-        for prompt, response in zip(prompts, responses, strict=True)
-    ]
-    ids = [[pad_id] * left + tokens + [pad_id] * right for left, tokens, right in rows]
-    attended = [[0] * left + [1] * len(tokens) + [0] * right for left, tokens, right in rows]
-    return TokenBatch(torch.tensor(ids), torch.tensor(attended), T, response_places(responses, T))
+    P, T = rows.prompt_BP.shape[1], rows.token_BT.shape[1]
+    place_L = torch.arange(P + T)
+    first_B1, end_B1 = (P - rows.prompt_length_B)[:, None], (P + rows.length_B)[:, None]
+    attended_BL = (place_L >= first_B1) & (place_L < end_B1)
+    ids_BL = torch.cat([rows.prompt_BP, rows.token_BT], dim=1).where(attended_BL, pad_id)
+    return TokenBatch(ids_BL, attended_BL.long(), T, places(rows.live_BT))
 
 
-def packed(prompts: list[list[int]], responses: list[list[int]]) -> PackedBatch:
+def packed(rows: Sequences) -> PackedBatch:
     """A packed batch. No prompt and no response may be empty."""
-    T = max(len(response) for response in responses)
-    ids: list[int] = []
-    positions: list[int] = []
-    keep: list[int] = []
-    for prompt, response in zip(prompts, responses, strict=True):
-        first = len(ids) + len(prompt) - 1  # the position before the first response token
-        keep += range(first, first + len(response))
-        read = (prompt + response)[:-1]
-        ids += read
-        positions += range(len(read))
+    ids_BL, place_T = rows.whole_BL, torch.arange(rows.token_BT.shape[1])
+    read_B = rows.prompt_length_B + rows.length_B - 1  # the last token is not read
+    place_L = torch.arange(ids_BL.shape[1]).expand_as(ids_BL)
+    is_read_BL = place_L < read_B[:, None]
+    first_B = read_B.cumsum(0) - read_B + rows.prompt_length_B - 1  # it predicts the first token
+    live_BT = rows.live_BT
     return PackedBatch(
-        torch.tensor([ids]),
-        torch.tensor([positions]),
-        torch.tensor(keep),
-        torch.tensor([token for response in responses for token in response]),
-        response_places(responses, T),
-        (len(responses), T),
+        ids_BL[is_read_BL][None],
+        place_L[is_read_BL][None],
+        (first_B[:, None] + place_T)[live_BT],
+        rows.token_BT[live_BT],
+        places(live_BT),
+        (len(live_BT), live_BT.shape[1]),
     )
 
 
-def shared(prompts: list[list[int]], responses: list[list[int]], pad_id: int) -> SharedBatch:
+def shared(rows: Sequences, pad_id: int) -> SharedBatch:
     """A batch with a row for each distinct prompt. No prompt and no response may be empty."""
-    T = max(len(response) for response in responses)
-    members = defaultdict(list)
-    for b, prompt in enumerate(prompts):
-        members[tuple(prompt)].append(b)
-    groups = list(members.values())
-    L = max(len(prompts[of[0]]) + sum(len(responses[b]) - 1 for b in of) for of in groups)
-    ids: list[list[int]] = []
-    positions: list[list[int]] = []
-    parts: list[list[int]] = []
-    keep: list[int] = []
-    target: list[int] = []
-    live: list[int] = []
-    for g, of in enumerate(groups):
-        prompt = prompts[of[0]]
-        row, place, part = [*prompt], [*range(len(prompt))], [0] * len(prompt)
-        for k, b in enumerate(of, 1):
-            read = responses[b][:-1]
-            keep += [g * L + n for n in (len(prompt) - 1, *range(len(row), len(row) + len(read)))]
-            target += responses[b]
-            live += range(b * T, b * T + len(responses[b]))
-            row += read
-            place += range(len(prompt), len(prompt) + len(read))
-            part += [k] * len(read)
-        padding = L - len(row)
-        ids.append(row + [pad_id] * padding)
-        positions.append(place + [0] * padding)
-        parts.append(part + [-1] * padding)
+    members: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+    prompts = zip(rows.prompt_length_B.tolist(), rows.prompt_BP.numpy(), strict=True)
+    for b, (length, ids_P) in enumerate(prompts):
+        members[length, ids_P.tobytes()].append(b)
+    order_B = torch.tensor([b for of in members.values() for b in of])
+    row_B = torch.tensor([g for g, of in enumerate(members.values()) for _ in of])
+    number_B = torch.tensor([k for of in members.values() for k in range(1, 1 + len(of))])
+    B, T = rows.token_BT.shape
+    token_BT, prompt_B = rows.token_BT[order_B], rows.prompt_length_B[order_B]
+    length_B, place_T = rows.length_B[order_B], torch.arange(T)
+    read_B = length_B - 1  # the last token is not read
+    # Where a response starts in its row: after the prompt and what is read of those before it.
+    before_B = read_B.cumsum(0) - read_B
+    start_B = prompt_B + before_B - before_B[number_B == 1][row_B]
+    G, L = len(members), int((start_B + read_B).max())
+    ids_GL = torch.full((G, L), pad_id)
+    position_GL, part_GL = torch.zeros(G, L, dtype=torch.long), torch.full((G, L), -1)
+    first_G = order_B[number_B == 1]
+    is_prompt_GL = torch.arange(L) < rows.prompt_length_B[first_G][:, None]
+    width = min(L, rows.prompt_BP.shape[1] + T)
+    ids_GL[:, :width] = rows.whole_BL[first_G, :width].where(is_prompt_GL[:, :width], pad_id)
+    position_GL[is_prompt_GL] = torch.arange(L).expand(G, L)[is_prompt_GL]
+    part_GL[is_prompt_GL] = 0
+    is_read_BT = place_T < read_B[:, None]
+    at = row_B[:, None].expand(B, T)[is_read_BT], (start_B[:, None] + place_T)[is_read_BT]
+    ids_GL[at] = token_BT[is_read_BT]
+    position_GL[at] = (prompt_B[:, None] + place_T)[is_read_BT]
+    part_GL[at] = number_B[:, None].expand(B, T)[is_read_BT]
+    live_BT = place_T < length_B[:, None]
+    keep_BT = torch.cat([prompt_B[:, None] - 1, start_B[:, None] + place_T[:-1]], dim=1)
     return SharedBatch(
-        torch.tensor(ids),
-        torch.tensor(positions),
-        torch.tensor(parts),
-        torch.tensor(keep),
-        torch.tensor(target),
-        torch.tensor(live),
-        (len(responses), T),
+        ids_GL,
+        position_GL,
+        part_GL,
+        (row_B[:, None] * L + keep_BT)[live_BT],
+        token_BT[live_BT],
+        (order_B[:, None] * T + place_T)[live_BT],
+        (B, T),
     )
 
 
-def response_places(responses: list[list[int]], T: int) -> Tensor:
-    """Positions of all response tokens in B x T, row by row."""
-    length_B = np.array([len(response) for response in responses])
-    return torch.from_numpy(np.flatnonzero(np.arange(T) < length_B[:, None]))
+def places(live_BT: Tensor) -> Tensor:
+    """The positions of True in B x T, row by row."""
+    return live_BT.flatten().nonzero()[:, 0]

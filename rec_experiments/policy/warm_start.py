@@ -21,7 +21,14 @@ from rec_experiments.files import cache_folder, no_link, read_whole, write_with_
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import FineTuned, Tiny, WarmStart
-from rec_experiments.types import Dataset, DemonstratedDataset, MultiTurnDataset, Problem
+from rec_experiments.types import (
+    Dataset,
+    DemonstratedDataset,
+    MultiTurnDataset,
+    Problem,
+    Sequences,
+    padded,
+)
 
 VERSION = 2  # part of the cache key: raise it when the warm start itself changes
 
@@ -129,7 +136,7 @@ def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str],
 def trajectory(
     task: Dataset, chat: ChatTemplate, problem: Problem, turns: list[str]
 ) -> tuple[list[int], list[bool]]:
-    """Tokens and mask of a demonstration, as in a Response: turns and the replies between them."""
+    """Tokens and mask of a demonstration: turns and the replies between them."""
     tokens = chat.encode_response(turns[0])
     mask = [True] * len(tokens)
     for n in range(1, len(turns)):
@@ -160,9 +167,9 @@ def warm_start(
             group["lr"] = plan.learning_rate * 0.5 * (1 + math.cos(math.pi * step / plan.steps))
         chunk = rows[step * plan.batch_size : (step + 1) * plan.batch_size]
         prompts, responses, masks = (list(column) for column in zip(*chunk, strict=True))
-        batch = collate(prompts, responses, pad_id)
+        batch = collate(Sequences.of(prompts, responses), pad_id)
         logp_BT = compute_logprobs(model, batch, temperature=1.0).logp_BT
-        mask_BT = nn.utils.rnn.pad_sequence([torch.tensor(m) for m in masks], batch_first=True)
+        mask_BT = padded(masks, torch.bool)
         loss = -(logp_BT * mask_BT).sum() / mask_BT.sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,9 +11,8 @@ from typing import Any
 import torch
 
 from rec_experiments import rng
-from rec_experiments.distributed import ALONE, World
+from rec_experiments.distributed import ALONE, World, copied_to_host
 from rec_experiments.policy.lora import Base
-from rec_experiments.rollout import packed
 from rec_experiments.rollout.order import problems_of
 from rec_experiments.rollout.replay import ReplayBuffer
 from rec_experiments.rollout.schedule import Schedule
@@ -66,7 +64,7 @@ class RolloutManager:
         self.drawn: dict[int, Rollouts] = {}  # the draws that this or a later batch may use
         self.behavior: Snapshot | None = None  # the newest weights that draws are submitted from
         self.trained = 0  # batches that these weights had been trained on
-        # Those before them, by batches, that the responses of a draw may have begun with.
+        # Older weights that unfinished responses still need, keyed by batch.
         self.earlier: dict[int, Snapshot] = {}
         self.waited = 0.0
 
@@ -105,7 +103,7 @@ class RolloutManager:
         fresh = self.drawn[batch]
         self.drawn = {d: r for d, r in self.drawn.items() if d > batch - self.buffer.window}
         seconds, self.waited = {**fresh.seconds, "wait": self.waited}, 0.0
-        rollouts = Rollouts.joined(parts, batch)
+        rollouts = Rollouts.of_parts(parts, batch)
         return replace(rollouts, seconds=seconds, redrawn=fresh.redrawn, drawn=fresh.drawn)
 
     def _submit_ahead(self) -> None:
@@ -121,30 +119,22 @@ class RolloutManager:
         """Submit the bundle of the next draw; draws of it that were taken earlier are ignored."""
         assert self.behavior is not None
         assert self.trained == self.schedule.version(self.next_draw)
-        draws = self.schedule.draws(self.trained, self.batches)
-        start = self.next_draw - (self.next_draw - draws.start) % self.bundle
-        bundle = range(start, min(start + self.bundle, draws.stop))
+        bundle = self.schedule.bundle_of(self.next_draw, self.bundle, self.batches)
         versions = {**self.earlier, self.trained: self.behavior}
         segments = self.schedule.segments(self.next_draw)
-        snapshots = [replace(versions[version], start=start) for start, version in segments]
+        snapshots = [
+            replace(versions[version], first_token=first_token) for first_token, version in segments
+        ]
         results = self.worker.submit(snapshots, [self._request(draw) for draw in bundle])
         self.pending += [
-            (draw, partial(self._of_all_ranks, draw, result, snapshots))
+            (draw, partial(self._of_all_ranks, draw, result))
             for draw, result in zip(bundle, results, strict=True)
             if draw >= self.next_draw
         ]
         self.next_draw = bundle.stop
 
-    def _of_all_ranks(
-        self, draw: int, result: PendingRollouts, snapshots: list[Snapshot]
-    ) -> Rollouts:
-        rollouts = Rollouts.joined(self.world.gather(result()), draw)
-        if self.schedule.most_versions == 1:
-            return rollouts
-        starts = [snapshot.start for snapshot in snapshots]
-        lengths = [len(response.tokens) for response in rollouts.responses]
-        written = [snapshots[bisect_right(starts, t) - 1].version for t in range(max(lengths))]
-        return replace(rollouts, token_versions=[written[:length] for length in lengths])
+    def _of_all_ranks(self, draw: int, result: PendingRollouts) -> Rollouts:
+        return Rollouts.of_parts(self.world.gather(result()), draw)
 
     def _request(self, draw: int) -> RolloutRequest:
         """This rank's share of a draw."""
@@ -183,14 +173,14 @@ class RolloutManager:
         assert self.behavior is not None
         with self._timed_wait():
             pending = [
-                packed.pack(result())
+                result().state()
                 for draw, result in self.pending
                 if self.schedule.version(draw) < self.trained
             ]
         return {
             "next_draw": self.next_draw - len(self.pending) + len(pending),
             "pending": pending,
-            "drawn": [packed.pack(rollouts) for rollouts in self.drawn.values()],
+            "drawn": [rollouts.state() for rollouts in self.drawn.values()],
             "version": self.behavior.version,
             "trained": self.trained,
             "earlier": {batches: each.version for batches, each in self.earlier.items()},
@@ -206,9 +196,10 @@ class RolloutManager:
         """The inverse of `state`. weights: those of `behavior`. earlier: those of `earlier`. base:
         of all of them."""
         self.next_draw = state["next_draw"]
-        pending = [packed.unpack(fields) for fields in state["pending"]]
+        kept = copied_to_host({name: state[name] for name in ("pending", "drawn")})
+        pending = [Rollouts(**fields) for fields in kept["pending"]]
         self.pending = deque((rollouts.index, ready(rollouts)) for rollouts in pending)
-        drawn = [packed.unpack(fields) for fields in state["drawn"]]
+        drawn = [Rollouts(**fields) for fields in kept["drawn"]]
         self.drawn = {rollouts.index: rollouts for rollouts in drawn}
         for batches, version in state.get("earlier", {}).items():
             self._set_weights(batches, Snapshot(version, earlier[batches], base))

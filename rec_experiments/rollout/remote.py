@@ -159,7 +159,7 @@ class RemoteWorker:
         self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
     ) -> list[PendingRollouts]:
         held = {slot.version: slot for slot in list(self._slots)[1:]}
-        slots = [(held[snapshot.version], snapshot.start) for snapshot in snapshots]
+        slots = [(held[snapshot.version], snapshot.first_token) for snapshot in snapshots]
         answer = self._order_on(slots, TRAIN, "draw", requests)
         return [partial(self._draw, answer, n) for n in range(len(requests))]
 
@@ -276,7 +276,8 @@ def serve(
                         worker = build()
                     case method, (places, request):
                         held = [
-                            Snapshot(version, slots[i], start=start) for version, i, start in places
+                            Snapshot(version, slots[i], first_token=first)
+                            for version, i, first in places
                         ]
                         result = getattr(worker, method)(
                             held if method == "draw" else held[0], request

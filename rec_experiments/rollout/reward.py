@@ -1,17 +1,20 @@
-"""Changes of a reward between verifier and algorithm; pure functions of one response."""
+"""Changes of rewards between verifier and algorithm; pure functions of each response."""
 
 from typing import Protocol, runtime_checkable
 
 from pydantic import PositiveInt
 
 from rec_experiments import rng
-from rec_experiments.types import Piece, Response, SampleKey, Share
+from rec_experiments.types import Piece, Responses, SampleKey, Share, Tensor
 
 
 @runtime_checkable
 class RewardAdjustment(Protocol):
-    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
-        """The reward to learn from. key: seeds randomness. limit: most tokens of a response."""
+    def __call__(
+        self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
+    ) -> Tensor:
+        """The rewards to learn from, float64. keys: seed randomness, one for each response. limit:
+        most tokens of a response."""
 
     def describe(self) -> str:
         """A one-line description; empty for no change."""
@@ -20,8 +23,10 @@ class RewardAdjustment(Protocol):
 class AsVerified(Piece):
     """The verifier's reward, unchanged."""
 
-    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
-        return reward
+    def __call__(
+        self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
+    ) -> Tensor:
+        return reward_B
 
     def describe(self) -> str:
         return ""
@@ -35,9 +40,11 @@ class OverlongPenalty(Piece):
 
     buffer: PositiveInt
 
-    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
-        over = len(response.tokens) - (limit - self.buffer)
-        return reward - (min(1.0, max(0, over) / self.buffer) if response.finished else 1.0)
+    def __call__(
+        self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
+    ) -> Tensor:
+        over_B = (responses.length_B - (limit - self.buffer)).double()
+        return reward_B - (over_B / self.buffer).clamp(0, 1).where(responses.finished_B, 1.0)
 
     def describe(self) -> str:
         return f"minus up to 1 over the last {self.buffer} tokens before the limit"
@@ -62,10 +69,16 @@ class FlipNoise(RewardRange):
 
     share: Share
 
-    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
+    def __call__(
+        self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
+    ) -> Tensor:
+        flipped = [number < self.share for number in map(self._number, keys)]
+        return (self.low + self.high - reward_B).where(reward_B.new_tensor(flipped) > 0, reward_B)
+
+    @staticmethod
+    def _number(key: SampleKey) -> float:
         words = key.response, key.group | key.attempt << 32, key.batch
-        flipped = rng.generator(key.seed, rng.REWARD, *words).random() < self.share
-        return self.low + self.high - reward if flipped else reward
+        return rng.generator(key.seed, rng.REWARD, *words).random()
 
     def describe(self) -> str:
         return f"mirrored between {self.low:g} and {self.high:g} with probability {self.share:g}"
@@ -74,8 +87,10 @@ class FlipNoise(RewardRange):
 class ClippedReward(RewardRange):
     """Clips rewards to [low, high]."""
 
-    def __call__(self, reward: float, response: Response, key: SampleKey, limit: int) -> float:
-        return min(self.high, max(self.low, reward))
+    def __call__(
+        self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
+    ) -> Tensor:
+        return reward_B.clamp(self.low, self.high)
 
     def describe(self) -> str:
         return f"clipped to {self.low:g} … {self.high:g}"

@@ -10,12 +10,11 @@ PipelineRL (arXiv 2509.19128) and AReaL (arXiv 2505.24298).
 
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from statistics import fmean
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from rec_experiments.types import Piece, Response, Rollouts
+from rec_experiments.types import Piece, Rollouts, Tensor
 
 # How interval and offset combine when interval > 1 and offset > 0; elsewhere they agree. paper:
 # staleness (l mod m) + n. framework: ((l - n) mod m) + n, as the paper's code behaves.
@@ -76,6 +75,13 @@ class Schedule(Piece):
         every = range(batches)
         first = bisect_left(every, version, key=self.version)
         return range(first, bisect_right(every, version, key=self.version))
+
+    def bundle_of(self, batch: int, size: int, batches: int) -> range:
+        """The batches that are drawn together with `batch`: up to `size` that follow each other and
+        come from one version, of the first `batches` batches."""
+        draws = self.draws(self.version(batch), batches)
+        first = batch - (batch - draws.start) % size
+        return range(first, min(first + size, draws.stop))
 
     def draws_from(self, version: int) -> bool:
         """Whether any batch comes from `version`, so that the sampler needs its weights."""
@@ -147,45 +153,31 @@ class InFlight(Schedule):
         return self.cache == "kept"
 
     def trained(self, rollouts: Rollouts, step: int) -> Rollouts:
-        assert rollouts.token_versions is not None
-        responses, results = rollouts.responses, rollouts.results
+        judged_B, mask_BT = rollouts.judged_B, rollouts.mask_BT
         if self.late == "drop":
-            results = [
-                replace(result, dropped=self._is_late(response))
-                for result, response in zip(results, responses, strict=True)
-            ]
+            judged_B = judged_B & ~self._late_B(rollouts)
         if self.max_age is not None:
-            oldest = step - self.max_age
-            responses = [
-                replace(response, mask=[version >= oldest for version in versions])
-                for response, versions in zip(responses, rollouts.token_versions, strict=True)
-            ]
-        return replace(rollouts, responses=responses, results=results)
+            mask_BT = mask_BT & (step - rollouts.version_BX <= self.max_age)
+        return replace(rollouts, judged_B=judged_B, mask_BT=mask_BT)
 
-    def _is_late(self, response: Response) -> bool:
-        return len(response.tokens) > self.versions * self.tokens
+    def _late_B(self, rollouts: Rollouts) -> Tensor:
+        """Responses that `versions` x `tokens` tokens do not end."""
+        return rollouts.length_B > self.versions * self.tokens
 
     def metrics(self, trained: Rollouts, step: int) -> dict[str, float]:
-        assert trained.token_versions is not None
-        rows = list(zip(trained.responses, trained.token_versions, trained.results, strict=True))
-        late = [result.accuracy for response, _, result in rows if self._is_late(response)]
-        in_time = [len(each.tokens) for each in trained.responses if not self._is_late(each)]
-        ages = [
-            step - version
-            for response, versions, result in rows
-            for version, live in zip(versions, response.mask, strict=True)
-            if live and not result.dropped
-        ]
-        several = [versions[0] < versions[-1] for versions in trained.token_versions]
+        late_B, version_BT = self._late_B(trained), trained.version_BX
+        last_B = version_BT.gather(1, trained.length_B[:, None] - 1)[:, 0]
+        dropped_B = late_B & (self.late == "drop")
+        ages_N = (step - version_BT)[trained.mask_BT & ~dropped_B[:, None]]
         found = {
-            "train/several_versions": fmean(several),
-            "train/late": len(late) / len(rows),
-            "train/late_accuracy": fmean(late) if late else None,
-            "train/in_time_length": fmean(in_time) if in_time else None,
-            "train/token_age": fmean(ages) if ages else None,
-            "train/token_age_max": max(ages, default=None),
+            "train/several_versions": version_BT[:, 0] < last_B,
+            "train/late": late_B,
+            "train/late_accuracy": trained.accuracy_B[late_B],
+            "train/in_time_length": trained.length_B[~late_B],
+            "train/token_age": ages_N,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        means = {name: float(x.double().mean()) for name, x in found.items() if len(x)}
+        return means | ({"train/token_age_max": int(ages_N.max())} if len(ages_N) else {})
 
     def describe(self, updates: int) -> str:
         oldest = (self.offset + self.versions) * updates - 1

@@ -20,11 +20,10 @@ from rec_experiments.types import (
     InFlightSampler,
     MultiTurnDataset,
     Problem,
-    Response,
+    Responses,
     Rollouts,
     SampleKey,
     Sampler,
-    VerifierResult,
 )
 
 Weights = dict[str, Tensor]
@@ -35,14 +34,14 @@ PendingRollouts = Callable[[], Rollouts]  # waits for the rollouts and returns t
 class Snapshot:
     """The weights of one policy version, split among the ranks as the model is.
 
-    weights: those that training changes. base: the others, of a model with adapters. start: the
-    first token of a response that they sample, if several versions do.
+    weights: those that training changes. base: the others, of a model with adapters. first_token:
+    the first token of a response that they sample, if several versions do.
     """
 
     version: int
     weights: Weights
     base: lora.Base | None = None
-    start: int = 0
+    first_token: int = 0
 
     @classmethod
     def of(cls, model: torch.nn.Module, version: int) -> "Snapshot":
@@ -80,7 +79,7 @@ class RolloutRequest:
         )
 
     def redrawn(self, groups: list[int], attempt: int) -> "RolloutRequest":
-        """These groups with their spare problem of attempt number `attempt`, from 1."""
+        """The request for these groups, each with its next spare problem. attempt: from 1."""
         return RolloutRequest(
             [self.spare[group][attempt - 1] for group in groups],
             [[replace(key, attempt=attempt) for key in self.keys[group]] for group in groups],
@@ -168,7 +167,7 @@ class LocalWorker:
             for snapshot in snapshots:
                 if len(snapshots) > 1:
                     self.recomputer.load(snapshot.whole())
-                batches = [self.recomputer(batch, snapshot.start) for batch in batches]
+                batches = [self.recomputer(batch, snapshot.first_token) for batch in batches]
         return batches
 
     def _adjusted(
@@ -176,22 +175,14 @@ class LocalWorker:
     ) -> list[Rollouts]:
         """The answers with adjusted rewards."""
         return [
-            replace(rollouts, results=self._adjusted_results(rollouts, request))
+            replace(rollouts, reward_B=self._adjusted_rewards(rollouts, request))
             for rollouts, request in zip(self._answers(snapshots, requests), requests, strict=True)
         ]
 
-    def _adjusted_results(
-        self, rollouts: Rollouts, request: RolloutRequest
-    ) -> list[VerifierResult]:
+    def _adjusted_rewards(self, rollouts: Rollouts, request: RolloutRequest) -> Tensor:
         keys = [key for of_problem in request.keys for key in of_problem]
-        return [
-            replace(result, reward=self.adjust(result.reward, response, key, self.limit))
-            if result.judged
-            else result
-            for result, response, key in zip(
-                rollouts.results, rollouts.responses, keys, strict=True
-            )
-        ]
+        adjusted_B = self.adjust(rollouts.reward_B, rollouts, keys, self.limit)
+        return adjusted_B.where(rollouts.judged_B, rollouts.reward_B)
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """One verified response per key, ordered by problem and key."""
@@ -217,20 +208,17 @@ class LocalWorker:
         else:
             responses = self._respond_in_flight(snapshots, together, prompts)
         sampled = time.perf_counter()
-        rows = [
-            (group, response) for group, of_group in enumerate(responses) for response in of_group
-        ]
-        results = self.verifier(
-            [(self._outcome(response), together.problems[group].answer) for group, response in rows]
-        )
+        groups = [group for group, named in enumerate(together.keys) for _ in named]
+        answers = [together.problems[group].answer for group in groups]
+        results = self.verifier(list(zip(self._outcomes(responses), answers, strict=True)))
         seconds = {"rollout": sampled - started, "reward": time.perf_counter() - sampled}
-        whole = Rollouts(
-            index=together.keys[0][0].batch,
-            prompts=[prompts[group] for group, _ in rows],
-            responses=[response for _, response in rows],
+        whole = Rollouts.verified(
+            responses,
+            prompts=[prompts[group] for group in groups],
+            groups=groups,
             results=results,
-            groups=[group for group, _ in rows],
-            versions=[first.version] * len(rows),
+            version_BX=versions_of(snapshots, responses),
+            index=together.keys[0][0].batch,
             seconds=seconds,
         )
         starts = accumulate((len(request.problems) for request in requests), initial=0)
@@ -241,94 +229,116 @@ class LocalWorker:
 
     def _respond_in_flight(
         self, snapshots: Sequence[Snapshot], request: RolloutRequest, prompts: list[list[int]]
-    ) -> list[list[Response]]:
+    ) -> Responses:
         """One response per key, of one turn."""
         assert isinstance(self.sampler, InFlightSampler)
         self._loaded = None
         # Weights that are split among the ranks are gathered first: a rank whose responses end
         # early would not read them.
-        policies = [(each.start, dict(each.whole())) for each in snapshots]
+        policies = [(each.first_token, dict(each.whole())) for each in snapshots]
         return self.sampler.sample_in_flight(
             prompts, request.keys, request.temperature, policies, self.keeps_cache
         )
 
     def _respond(
         self, sampler: Sampler, request: RolloutRequest, prompts: list[list[int]]
-    ) -> list[list[Response]]:
+    ) -> Responses:
         """One response per key; of several turns if the data set replies to them.
 
         The prompt of a turn is the tokens before it, unchanged: text is never tokenised twice, so
         training sees what was sampled. A later turn is sampled to the full length and then cut to
         what the trajectory has left.
         """
-        keys, temperature = request.keys, request.temperature
-        responses = sampler.sample(prompts, keys, temperature)
-        task = self.conversation
+        temperature, task = request.temperature, self.conversation
+        responses = sampler.sample(prompts, request.keys, temperature)
         if task is None:
             return responses
         limit = task.max_response_tokens
-        live = [(group, k) for group, named in enumerate(keys) for k in range(len(named))]
+        keys = [(group, key) for group, named in enumerate(request.keys) for key in named]
+        live = list(range(len(keys)))
         for turn in range(1, task.max_turns):
-            spoken_to = []
-            for group, k in live:
-                reply = self._reply(task, request.problems[group], responses[group][k])
-                if reply is None:
-                    continue
-                responses[group][k] = responses[group][k].then(reply, limit)
-                if len(responses[group][k].tokens) < limit:
-                    spoken_to.append((group, k))
-            live = spoken_to
+            problems = [request.problems[keys[row][0]] for row in live]
+            replies = self._replies(task, problems, responses.rows(torch.tensor(live)))
+            spoken_to = [row for row, reply in zip(live, replies, strict=True) if reply is not None]
+            if not spoken_to:
+                break
+            tokens = [reply for reply in replies if reply is not None]
+            unwritten = [[False] * len(reply) for reply in tokens]
+            replied = Responses.of(tokens, finished=[False] * len(tokens), masks=unwritten)
+            responses = _continued(responses, spoken_to, replied, limit)
+            live = [row for row in spoken_to if responses.length_B[row] < limit]
             if not live:
                 break
+            so_far = responses.rows(torch.tensor(live)).tokens()
             written = sampler.sample(
-                [prompts[group] + responses[group][k].tokens for group, k in live],
-                [[replace(keys[group][k], turn=turn)] for group, k in live],
+                [prompts[keys[row][0]] + said for row, said in zip(live, so_far, strict=True)],
+                [[replace(keys[row][1], turn=turn)] for row in live],
                 temperature,
             )
-            for (group, k), [response] in zip(live, written, strict=True):
-                responses[group][k] = responses[group][k].then(response, limit)
+            responses = _continued(responses, live, written, limit)
         return responses
 
-    def _reply(
-        self, task: MultiTurnDataset, problem: Problem, response: Response
-    ) -> Response | None:
-        """The data set's reply to a response, or None if the trajectory ends."""
-        if not response.finished:
-            return None
-        text = task.reply(problem, self.chat.turns(response))
-        if text is None:
-            return None
-        tokens = self.chat.encode_reply(text)
-        return Response(tokens, [0.0] * len(tokens), False, [False] * len(tokens))
+    def _replies(
+        self, task: MultiTurnDataset, problems: list[Problem], responses: Responses
+    ) -> list[list[int] | None]:
+        """The data set's reply to each response, as tokens; None if the trajectory ends."""
+        said = zip(responses.tokens(), responses.masks(), strict=True)
+        finished = responses.finished_B.tolist()
+        texts = [
+            task.reply(problem, self.chat.turns(*each)) if ended else None
+            for problem, each, ended in zip(problems, said, finished, strict=True)
+        ]
+        return [None if text is None else self.chat.encode_reply(text) for text in texts]
 
-    def _outcome(self, response: Response) -> str:
-        """The text to verify."""
+    def _outcomes(self, responses: Responses) -> list[str]:
+        """The texts to verify."""
         if self.conversation is None:
-            return self.chat.decode(response.tokens)
-        return self.conversation.outcome(self.chat.turns(response))
+            return [self.chat.decode(tokens) for tokens in responses.tokens()]
+        said = zip(responses.tokens(), responses.masks(), strict=True)
+        return [self.conversation.outcome(self.chat.turns(*each)) for each in said]
 
 
 def ready(rollouts: Rollouts) -> PendingRollouts:
     return lambda: rollouts
 
 
+def versions_of(snapshots: Sequence[Snapshot], responses: Responses) -> Tensor:
+    """The version that drew each token, B x T, or B x 1 if one drew them all."""
+    version_B1 = torch.full((len(responses), 1), snapshots[0].version)
+    if len(snapshots) == 1:
+        return version_B1
+    version_BT = version_B1.repeat(1, responses.token_BT.shape[1])
+    for snapshot in snapshots[1:]:
+        version_BT[:, snapshot.first_token :] = snapshot.version
+    return version_BT
+
+
+def _continued(responses: Responses, rows: list[int], after: Responses, limit: int) -> Responses:
+    """The responses with these rows continued, cut at `limit` tokens."""
+    longer = responses.rows(torch.tensor(rows)).then(after, limit)
+    place_B = torch.arange(len(responses))
+    place_B[rows] = len(responses) + torch.arange(len(rows))
+    return Responses.joined([responses, longer]).rows(place_B)
+
+
 def _equal_rewards(rollouts: Rollouts) -> list[int]:
     """Groups whose rewards are all equal, or that have none."""
-    rewards: dict[int, set[float]] = {group: set() for group in rollouts.groups}
-    for group, result in zip(rollouts.groups, rollouts.results, strict=True):
-        if result.judged:
-            rewards[group].add(result.reward)
+    rewards: dict[int, set[float]] = {group: set() for group in rollouts.group_B.tolist()}
+    judged = rollouts.judged_B
+    pairs = zip(rollouts.group_B[judged].tolist(), rollouts.reward_B[judged].tolist(), strict=True)
+    for group, reward in pairs:
+        rewards[group].add(reward)
     return [group for group, values in rewards.items() if len(values) < 2]
 
 
 def _part(whole: Rollouts, groups: range, index: int) -> Rollouts:
     """The rollouts of one request among those drawn together."""
     part = whole.of_groups(groups)
-    share = len(part.responses) / len(whole.responses)
+    share = len(part) / len(whole)
     return replace(
         part,
         index=index,
-        drawn=sum(response.length for response in part.responses),
+        drawn=int(part.written_B.sum()),
         seconds={name: value * share for name, value in whole.seconds.items()},
     )
 
@@ -336,9 +346,8 @@ def _part(whole: Rollouts, groups: range, index: int) -> Rollouts:
 def _with_groups(rollouts: Rollouts, groups: list[int], redrawn: Rollouts) -> Rollouts:
     """Replace these groups by those of `redrawn`, in order. The count of redrawn groups is that of
     the first attempt: later attempts are at some of these."""
-    start = rollouts.groups[-1] + 1
-    both = Rollouts.joined([rollouts, redrawn], rollouts.index)
-    place = {group: start + n for n, group in enumerate(groups)}
-    mixed = both.of_groups([place.get(group, group) for group in range(start)])
+    both = Rollouts.of_parts([rollouts, redrawn], rollouts.index)
+    place = {group: rollouts.groups + n for n, group in enumerate(groups)}
+    mixed = both.of_groups([place.get(group, group) for group in range(rollouts.groups)])
     seconds = {name: rollouts.seconds[name] + redrawn.seconds[name] for name in rollouts.seconds}
     return replace(mixed, seconds=seconds, redrawn=rollouts.redrawn or len(groups))

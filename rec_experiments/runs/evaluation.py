@@ -47,11 +47,12 @@ class Scores:
 
 def score(answered: Rollouts, data: str = "") -> Scores:
     of_problem = defaultdict(list)
-    for group, result in zip(answered.groups, answered.results, strict=True):
-        of_problem[group].append(result.accuracy)
+    pairs = zip(answered.group_B.tolist(), answered.accuracy_B.tolist(), strict=True)
+    for group, accuracy in pairs:
+        of_problem[group].append(accuracy)
     means = [fmean(values) for values in of_problem.values()]
     low, high = interval(means)
-    metrics = response_metrics("eval", answered.responses, answered.results)
+    metrics = response_metrics("eval", answered)
     return Scores({**metrics, **pass_at_powers(list(of_problem.values()))}, low, high, means, data)
 
 

@@ -19,7 +19,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from rec_experiments.policy import tree
 from rec_experiments.rng import uniforms
 from rec_experiments.samplers.prefixes import Memory, Prefixes
-from rec_experiments.types import Response, SampleKey
+from rec_experiments.types import Responses, SampleKey
 
 # The unit of exp(logit - max) is 2^-44: finer than float32, and the integer sum over up to 2^18
 # entries stays below 2^63.
@@ -103,7 +103,7 @@ class NativeSampler:
 
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
-    ) -> list[list[Response]]:
+    ) -> Responses:
         """For each prompt one response per key, in the same order.
 
         temperature: log-probabilities are of softmax(logits / temperature). 0 is greedy, with
@@ -120,19 +120,18 @@ class NativeSampler:
         temperature: float,
         policies: Sequence[tuple[int, Mapping[str, Tensor]]],
         keeps_cache: bool,
-    ) -> list[list[Response]]:
+    ) -> Responses:
         """As the protocol says; without `policies`, by the loaded weights alone."""
         rows = [(n, draw) for n, named in enumerate(draws) for draw in named]
         size = self.max_rows or self._rows_at_once(max(map(len, prompts), default=0))
-        found: list[Response] = []
+        found = []
         for start in range(0, len(rows), size):
             try:
                 part = rows[start : start + size]
-                found += self._decode(prompts, part, temperature, dict(policies), keeps_cache)
+                found.append(self._decode(prompts, part, temperature, dict(policies), keeps_cache))
             finally:
                 self.memory.release()
-        responses = iter(found)
-        return [[next(responses) for _ in named] for named in draws]
+        return Responses.joined(found)
 
     def _rows_at_once(self, prompt_tokens: int) -> int:
         """How many responses fit into CACHE_AT_ONCE if no two share a prefix."""
@@ -150,7 +149,7 @@ class NativeSampler:
         temperature: float,
         policies: dict[int, Mapping[str, Tensor]],
         keeps_cache: bool,
-    ) -> list[Response]:
+    ) -> Responses:
         """The responses of `rows`, each the index of a prompt and a key. policies: the weights by
         their first token."""
         device = self.model.device
@@ -248,18 +247,22 @@ class NativeSampler:
         )
         return output.logits[:, -1]
 
-    def _responses(self, token_BT: Tensor, logp_BT: Tensor) -> list[Response]:
+    def _responses(self, token_BT: Tensor, logp_BT: Tensor) -> Responses:
         """Cut each row after its first end token."""
         if not logp_BT.isfinite().all():
             raise FloatingPointError("the policy's logits are not finite: it has diverged")
         end_BT = torch.isin(token_BT, self.eos)
         finished_B = end_BT.any(dim=1)
-        length_B = torch.where(finished_B, end_BT.int().argmax(dim=1) + 1, self.limit)
-        columns = (x.tolist() for x in (token_BT, logp_BT, length_B, finished_B))
-        return [
-            Response(tokens[:length], logp[:length], finished, [True] * length)
-            for tokens, logp, length, finished in zip(*columns, strict=True)
-        ]
+        length_B = torch.where(finished_B, end_BT.int().argmax(dim=1) + 1, self.limit).cpu()
+        live_BT = torch.arange(int(length_B.max())) < length_B[:, None]
+        width = live_BT.shape[1]
+        return Responses(
+            token_BT=token_BT[:, :width].cpu().where(live_BT, 0),
+            length_B=length_B,
+            mask_BT=live_BT,
+            finished_B=finished_B.cpu(),
+            logp_BT=logp_BT[:, :width].cpu().where(live_BT, 0.0),
+        )
 
 
 def choose(

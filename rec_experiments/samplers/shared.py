@@ -9,7 +9,7 @@ nothing but the time.
 import contextlib
 import dataclasses
 import hashlib
-import json
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,14 +21,14 @@ from rec_experiments.distributed import digest_of
 from rec_experiments.files import read_whole, write_with_digest
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.samplers.native import Native
-from rec_experiments.types import Response, SampleKey, Sampler
+from rec_experiments.types import Responses, SampleKey, Sampler
 
 # The environment variable that names the folder. A launcher sets it for its jobs; a single run
 # shares nothing.
 FOLDER = "REC_SHARED_DRAWS"
 
 DIGEST_BYTES = 16
-FIELDS = [field.name for field in dataclasses.fields(Response)]
+FIELDS = [field.name for field in dataclasses.fields(Responses)]
 
 
 def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
@@ -60,10 +60,10 @@ class SharedDraws:
 
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
-    ) -> list[list[Response]]:
+    ) -> Responses:
         """What the sampler returns, bit for bit."""
-        file = self.folder / f"{self._name(prompts, draws, temperature)}.json"
-        found = _unpack(read_whole(file), [len(named) for named in draws])
+        file = self.folder / f"{self._name(prompts, draws, temperature)}.pt"
+        found = _unpack(read_whole(file), sum(map(len, draws)))
         if found is None:
             found = self.sampler.sample(prompts, draws, temperature)
             with contextlib.suppress(OSError):
@@ -98,19 +98,16 @@ class SharedDraws:
         return hashlib.blake2b(repr(depends_on).encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
-def _pack(responses: list[list[Response]]) -> bytes:
-    """As JSON, in which every float survives exactly."""
-    rows = [[[getattr(each, name) for name in FIELDS] for each in named] for named in responses]
-    return json.dumps(rows).encode()
+def _pack(responses: Responses) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({name: getattr(responses, name) for name in FIELDS}, buffer)
+    return buffer.getvalue()
 
 
-def _unpack(data: bytes | None, counts: list[int]) -> list[list[Response]] | None:
-    """The inverse of `_pack`, or None if the data is not that many responses to each prompt."""
+def _unpack(data: bytes | None, count: int) -> Responses | None:
+    """The inverse of `_pack`, or None if the data is not that many responses."""
     try:
-        rows = json.loads(data or b"")
-        found = [
-            [Response(**dict(zip(FIELDS, row, strict=True))) for row in named] for named in rows
-        ]
-    except (TypeError, ValueError):
+        found = Responses(**torch.load(io.BytesIO(data or b""), weights_only=True))
+    except Exception:  # for damaged files torch raises several unrelated types
         return None
-    return found if [*map(len, found)] == counts else None
+    return found if len(found) == count else None

@@ -39,7 +39,7 @@ from rec_experiments.samplers.weight_push import (
     dtype_name,
     update_info,
 )
-from rec_experiments.types import Piece, Response, SampleKey
+from rec_experiments.types import Piece, Responses, SampleKey
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -222,7 +222,7 @@ class VllmSampler:
 
     def sample(
         self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
-    ) -> list[list[Response]]:
+    ) -> Responses:
         """For each prompt one response per key, in the same order.
 
         temperature: log-probabilities are of softmax(logits / temperature). 0 is greedy, with
@@ -239,8 +239,15 @@ class VllmSampler:
             use_tqdm=False,
         )
         self._rest()
-        responses = iter([self._response(output.outputs[0]) for output in outputs])
-        return [[next(responses) for _ in named] for named in draws]
+        tokens = [list(output.outputs[0].token_ids) for output in outputs]
+        chosen = zip((output.outputs[0].logprobs for output in outputs), tokens, strict=True)
+        logps = [
+            [at[token].logprob for at, token in zip(of_response, row, strict=True)]
+            for of_response, row in chosen
+        ]
+        if not all(math.isfinite(logp) for row in logps for logp in row):
+            raise FloatingPointError("the policy's logits are not finite: it has diverged")
+        return Responses.of(tokens, logps, [row[-1] in self.eos_ids for row in tokens])
 
     def _parameters(self, draw: SampleKey, temperature: float) -> Any:
         return self.vllm.SamplingParams(
@@ -251,13 +258,6 @@ class VllmSampler:
             logprobs=0,  # of the sampled token only
             detokenize=False,
         )
-
-    def _response(self, completion: Any) -> Response:
-        tokens = list(completion.token_ids)
-        logp = [at[token].logprob for at, token in zip(completion.logprobs, tokens, strict=True)]
-        if not all(map(math.isfinite, logp)):
-            raise FloatingPointError("the policy's logits are not finite: it has diverged")
-        return Response(tokens, logp, tokens[-1] in self.eos_ids, [True] * len(tokens))
 
 
 class WeightReceiver:

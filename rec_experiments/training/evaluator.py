@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from transformers import PreTrainedModel
 
 from rec_experiments import rng
@@ -36,25 +37,26 @@ class Evaluator:
         mine = self.world.share(len(self.problems))
         request = RolloutRequest(self.problems[mine], keys[mine], self.temperature)
         share = self.worker.answer(Snapshot.of(model, step), request)
-        return Rollouts.joined(self.world.gather(share), step)
+        return Rollouts.of_parts(self.world.gather(share), step)
 
     def metrics(self, answers: Rollouts) -> Row:
         """For metrics.jsonl."""
         return {
-            **response_metrics("eval", answers.responses, answers.results),
+            **response_metrics("eval", answers),
             "time/eval": sum(answers.seconds.values()),
         }
 
     def examples(self, answers: Rollouts, step: int) -> list[Row]:
         """For samples.jsonl: the first responses."""
-        rows = zip(answers.groups, answers.responses, answers.results, strict=True)
+        first = answers.rows(torch.arange(min(SAMPLES_SHOWN, len(answers))))
+        rows = first.group_B.tolist(), first.tokens(), first.masks(), first.reward_B.tolist()
         return [
             {
                 "step": step,
                 "prompt": self.problems[group].messages[-1]["content"],
-                "response": self.chat.transcript(response),
+                "response": self.chat.transcript(tokens, mask),
                 "answer": self.problems[group].expected,
-                "reward": result.reward,
+                "reward": reward,
             }
-            for group, response, result in list(rows)[:SAMPLES_SHOWN]
+            for group, tokens, mask, reward in zip(*rows, strict=True)
         ]

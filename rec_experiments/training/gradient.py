@@ -1,11 +1,9 @@
 """A mini-batch as tensors, and the gradient of its loss, accumulated over forward passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -13,31 +11,47 @@ from transformers import PreTrainedModel
 from rec_experiments import rng
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.distributed import ALONE, World
-from rec_experiments.policy.batching import Limits, Pass, TokenSequence, distinct, passes
+from rec_experiments.policy.batching import (
+    Limits,
+    Pass,
+    TokenSequence,
+    distinct,
+    first_rows,
+    passes,
+    rows_and_places,
+)
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
 from rec_experiments.policy.lora import trained
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
-from rec_experiments.types import Advantages, LossInput, LossOutput, Outcomes, Rollouts, StepIndex
+from rec_experiments.types import (
+    Advantages,
+    LossInput,
+    LossOutput,
+    Outcomes,
+    Rollouts,
+    Sequences,
+    StepIndex,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """The B rows of an update before any forward pass, on the model's device.
+    """The B rows of an update before any forward pass. All tensors but those of `sequences` are on
+    the model's device.
 
-    written_BT: tokens sampled by the policy, dropped or not. logps: log-probabilities that came
-    with the rows, by role. versions_B: gradient steps taken by the policy that drew each row.
-    token_versions_BT: the same for each token, None if rows have one version.
+    distinct: the sequences, without repetition. written_BT: tokens sampled by the policy, dropped
+    or not. logps: log-probabilities that came with the rows, by role. version_BX: as in `Rollouts`.
     """
 
-    sequences: list[TokenSequence]
+    sequences: Sequences
+    distinct: list[TokenSequence]
     written_BT: Tensor
     logps: Mapping[str, Tensor]
     advantages: Advantages
     groups_B: Tensor
-    versions_B: Tensor
-    token_versions_BT: Tensor | None
+    version_BX: Tensor
     index: StepIndex
 
     @classmethod
@@ -52,32 +66,26 @@ class MiniBatch:
         """Chooses the dropped rows, computes advantages, and counts the denominators."""
         parameter = next(model.parameters())
         dtype = torch.promote_types(parameter.dtype, torch.float32)
-        sampled = [response.logp for response in rollouts.responses]
-        logps = {"behavior": sampled, **rollouts.logps}
+        logps = {"behavior": rollouts.logp_BT, **rollouts.logps}
         if "behavior" in rollouts.logps:
-            logps["sampler"] = sampled
-        written_BT = _padded([response.mask for response in rollouts.responses], torch.bool)
-        groups_B = torch.tensor(rollouts.groups)
+            logps["sampler"] = rollouts.logp_BT
         outcomes = Outcomes(  # on the CPU, where every rank computes the same bits
-            rewards_B=torch.tensor(
-                [result.reward for result in rollouts.results], dtype=torch.float64
-            ),
-            groups_B=groups_B,
-            mask_BT=written_BT,
-            finished_B=torch.tensor([response.finished for response in rollouts.responses]),
-            judged_B=torch.tensor([result.judged for result in rollouts.results]),
+            rewards_B=rollouts.reward_B,
+            groups_B=rollouts.group_B,
+            mask_BT=rollouts.mask_BT,
+            finished_B=rollouts.finished_B,
+            judged_B=rollouts.judged_B,
         )
         dropping = rng.generator(seed, rng.DROP, index.batch, index.epoch, index.mini_batch)
+        sequences = rollouts.sequences
         return cls(
-            sequences=distinct(rollouts.prompts, [r.tokens for r in rollouts.responses]),
-            written_BT=written_BT.to(parameter.device),
-            logps={role: _padded(logp, dtype).to(parameter.device) for role, logp in logps.items()},
+            sequences=sequences,
+            distinct=distinct(sequences),
+            written_BT=rollouts.mask_BT.to(parameter.device),
+            logps={role: logp.to(parameter.device, dtype) for role, logp in logps.items()},
             advantages=algorithm.advantages(outcomes, dropping).to(parameter.device),
-            groups_B=groups_B.to(parameter.device),
-            versions_B=torch.tensor(rollouts.versions).to(parameter.device),
-            token_versions_BT=None
-            if rollouts.token_versions is None
-            else _padded(rollouts.token_versions, torch.long).to(parameter.device),
+            groups_B=rollouts.group_B.to(parameter.device),
+            version_BX=rollouts.version_BX.to(parameter.device),
             index=index,
         )
 
@@ -96,24 +104,13 @@ class MiniBatch:
             logps={**logps, **scored.others},
             advantages=self.advantages.rows(index_B, width),
             groups_B=self.groups_B[index_B],
-            versions_B=self.versions_B[index_B],
+            version_BX=self.version_BX[index_B, :width],
             index=self.index,
             dense={name: getattr(scored, f"{name}_BT") for name in dense},
-            token_versions_BT=None
-            if self.token_versions_BT is None
-            else self.token_versions_BT[index_B, :width],
         )
         if proximal is None or "proximal" in batch.logps:
             return batch
         return replace(batch, logps={**batch.logps, "proximal": proximal.logp(batch)})
-
-
-def _padded(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
-    """B x T, with 0 after the end of a row. NumPy converts lists faster than torch."""
-    length_B = np.array([len(row) for row in rows])
-    padded_BT = np.zeros((len(rows), length_B.max()))
-    padded_BT[np.arange(length_B.max()) < length_B[:, None]] = [*chain.from_iterable(rows)]
-    return torch.from_numpy(padded_BT).to(dtype)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,9 +168,9 @@ class GradientPass:
         Returns its rows, their scores, and the loss's input and output. No shape depends on values.
         """
         dense = self.algorithm.needs.dense
-        index_B, place_B = _rows(part, batch.written_BT.device)
+        index_B, place_B = _on(batch.written_BT.device, part)
         with torch.set_grad_enabled(part.needs_gradient):
-            scored = self._score(model, part, self.others, dense).rows(place_B)
+            scored = self._score(model, part, batch, self.others, dense).rows(place_B)
             loss_input = batch.input(index_B, scored, self.proximal, dense)
             if part.blank:
                 loss_input = _without_live_tokens(loss_input)
@@ -192,7 +189,7 @@ class GradientPass:
             name: getattr(scored, name).detach().requires_grad_() for name in names
         }
         others = self.others if "kl" in dense else {}  # needed again in the backward passes
-        every_B = torch.arange(len(batch.versions_B), device=device)
+        every_B = torch.arange(len(batch.groups_B), device=device)
         loss_input = batch.input(every_B, scored._replace(**leaves), self.proximal, dense)
         out = self.algorithm.loss(loss_input)
         found = torch.autograd.grad(
@@ -204,8 +201,8 @@ class GradientPass:
         for part in self._plan(model, batch, has_gradient_B):
             if not part.needs_gradient:
                 continue
-            index_B, place_B = _rows(part, device)
-            again = self._score(model, part, others, dense).rows(place_B)
+            index_B, place_B = _on(device, part)
+            again = self._score(model, part, batch, others, dense).rows(place_B)
             width = again.logp_BT.shape[1]
             torch.autograd.backward(
                 [getattr(again, name) for name in names],
@@ -221,8 +218,8 @@ class GradientPass:
         """Scores of all rows of the mini-batch, on every rank, without dropout."""
         mine, training = [], model.training
         model.eval()
-        for part in self._plan(model, batch, [False] * len(batch.versions_B)):
-            scored = self._score(model, part, self.others, frozenset())
+        for part in self._plan(model, batch, [False] * len(batch.groups_B)):
+            scored = self._score(model, part, batch, self.others, frozenset())
             if not part.blank:
                 mine.append((part, scored.each(lambda x_UT: x_UT.cpu())))
         model.train(training)
@@ -231,7 +228,7 @@ class GradientPass:
         parts = [part for share in self.world.gather(mine) for part in share]
         whole = parts[0][1].each(lambda x_UT: x_UT.new_zeros(rows, width))
         for part, scored in parts:
-            index_B, place_B = _rows(part, torch.device("cpu"))
+            index_B, place_B = rows_and_places(part.sequences)
             whole.put(index_B, scored.rows(place_B))
         return whole.each(lambda x_BT: x_BT.to(device))
 
@@ -241,17 +238,22 @@ class GradientPass:
         vocabulary = model.config.vocab_size
 
         def large(part: list[TokenSequence]) -> bool:
-            return is_large(len(part), max(len(s.response) for s in part), vocabulary)
+            return is_large(len(part), max(s.response for s in part), vocabulary)
 
-        return passes(batch.sequences, has_gradient_B, self.limits, self.world, large)
+        return passes(batch.distinct, has_gradient_B, self.limits, self.world, large)
 
     def _score(
-        self, model: PreTrainedModel, part: Pass, others: Models, differentiable: frozenset[str]
+        self,
+        model: PreTrainedModel,
+        part: Pass,
+        batch: MiniBatch,
+        others: Models,
+        differentiable: frozenset[str],
     ) -> Logprobs:
         measured = self.kl or "kl" in self.algorithm.needs.dense
         return self.forward(
             model,
-            part.sequences,
+            batch.sequences.rows(first_rows(part.sequences)),
             others=others,
             kl=measured and "reference" in others,
             differentiable=differentiable,
@@ -267,11 +269,10 @@ def begin_gradient(model: PreTrainedModel) -> None:
             parameter.grad = torch.zeros_like(parameter)
 
 
-def _rows(part: Pass, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The rows that a pass computes, and for each the position of its sequence in the pass."""
-    index = [row for sequence in part.sequences for row in sequence.rows]
-    place = [n for n, sequence in enumerate(part.sequences) for _ in sequence.rows]
-    return torch.tensor(index, device=device), torch.tensor(place, device=device)
+def _on(device: torch.device, part: Pass) -> tuple[Tensor, Tensor]:
+    """The rows that a pass computes, and the place of each one's sequence in the pass."""
+    index_B, place_B = rows_and_places(part.sequences)
+    return index_B.to(device), place_B.to(device)
 
 
 def _without_live_tokens(batch: LossInput) -> LossInput:

@@ -10,10 +10,8 @@ from rec_experiments.types import (
     Advantages,
     LossInput,
     LossOutput,
-    Response,
     Rollouts,
     StepIndex,
-    VerifierResult,
 )
 
 PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
@@ -144,20 +142,18 @@ def quantiles(values_N: Tensor, shares: list[float]) -> Tensor:
     return ordered_N[below].lerp(ordered_N[above], (place - below).to(values_N.dtype))
 
 
-def response_metrics(
-    prefix: str, responses: list[Response], results: list[VerifierResult]
-) -> dict[str, float]:
+def response_metrics(prefix: str, rollouts: Rollouts) -> dict[str, float]:
     """Means over responses, and the number of verifier failures. Responses that could not be
     verified count as wrong and are left out of the mean reward."""
-    rewards = [result.reward for result in results if result.judged]
+    reward_B = rollouts.reward_B[rollouts.judged_B]
     return {
-        **({f"{prefix}/reward": _mean(rewards)} if rewards else {}),
-        f"{prefix}/accuracy": _mean([v.accuracy for v in results]),
-        f"{prefix}/response_length": _mean([r.length for r in responses]),
-        f"{prefix}/turns": _mean([r.turns for r in responses]),
-        f"{prefix}/truncated": _mean([not r.finished for r in responses]),
-        f"{prefix}/verifier_timeouts": sum(v.timed_out for v in results),
-        f"{prefix}/verifier_crashes": sum(v.crashed for v in results),
+        **({f"{prefix}/reward": _mean(reward_B)} if len(reward_B) else {}),
+        f"{prefix}/accuracy": _mean(rollouts.accuracy_B),
+        f"{prefix}/response_length": _mean(rollouts.written_B),
+        f"{prefix}/turns": _mean(rollouts.turns_B),
+        f"{prefix}/truncated": _mean(~rollouts.finished_B),
+        f"{prefix}/verifier_timeouts": int(rollouts.timed_out_B.sum()),
+        f"{prefix}/verifier_crashes": int(rollouts.crashed_B.sum()),
     }
 
 
@@ -167,13 +163,14 @@ def rollout_metrics(rollouts: Rollouts, index: StepIndex) -> dict[str, float]:
     train/staleness: gradient steps since the policy that drew a response, mean over responses.
     train/policy_version: gradient steps of the oldest of these policies.
     """
-    staleness = [index.step - version for version in rollouts.versions]
+    version_B = rollouts.version_BX[:, 0]
+    staleness_B = index.step - version_B
     return {
-        **response_metrics("train", rollouts.responses, rollouts.results),
-        "train/staleness": _mean(staleness),
-        "train/staleness_min": min(staleness),
-        "train/staleness_max": max(staleness),
-        "train/policy_version": min(rollouts.versions),
+        **response_metrics("train", rollouts),
+        "train/staleness": _mean(staleness_B),
+        "train/staleness_min": int(staleness_B.min()),
+        "train/staleness_max": int(staleness_B.max()),
+        "train/policy_version": int(version_B.min()),
     }
 
 
@@ -182,7 +179,7 @@ def throughput_metrics(
 ) -> dict[str, float]:
     """Times, and tokens of the policy per second; at a batch's first update also those of drawing
     it. seconds: duration of the update."""
-    tokens = sum(response.length for response in mini_batch.responses)
+    tokens = int(mini_batch.written_B.sum())
     row = {
         "tokens/response": tokens,
         "tokens/train_per_second": tokens / seconds,
@@ -198,15 +195,14 @@ def throughput_metrics(
 def group_metrics(rollouts: Rollouts, advantages: Advantages) -> dict[str, float]:
     """train/live_groups: share of groups with a live token of nonzero advantage.
     train/distinct_responses: distinct responses in each group, as a share of all responses."""
-    moving = ((advantages.advantage_B != 0) & advantages.mask_BT.any(1)).tolist()
-    live = {group for group, moves in zip(rollouts.groups, moving, strict=True) if moves}
-    rows = zip(rollouts.groups, rollouts.responses, strict=True)
-    distinct = {(group, tuple(response.tokens)) for group, response in rows}
+    moving_B = ((advantages.advantage_B != 0) & advantages.mask_BT.any(1)).cpu()
+    columns = rollouts.group_B[:, None], rollouts.length_B[:, None], rollouts.token_BT
     return {
-        "train/live_groups": len(live) / len(set(rollouts.groups)),
-        "train/distinct_responses": len(distinct) / len(rollouts.responses),
+        "train/live_groups": len(rollouts.group_B[moving_B].unique()) / rollouts.groups,
+        "train/distinct_responses": len(torch.cat(columns, 1).unique(dim=0)) / len(rollouts),
     }
 
 
-def _mean(values: list) -> float:
-    return sum(values) / len(values)
+def _mean(values_B: Tensor) -> float:
+    """Summed in order, so that it has the same bits on every machine."""
+    return sum(values_B.tolist()) / len(values_B)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.distributed import World, split_like
+from rec_experiments.distributed import World, copied_to_host, split_like
 from rec_experiments.errors import first_line
 from rec_experiments.policy.lora import Base, state_of
-from rec_experiments.rollout import packed
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
@@ -51,7 +50,7 @@ class TrainingState:
             },
             "param_groups": optimizer["param_groups"],
             "rollouts": self.rollouts.state(),
-            "batch": packed.pack(batch) if batch else None,
+            "batch": batch.state() if batch else None,
         }
 
     def restore(self, state: State) -> tuple[int, Rollouts | None]:
@@ -72,7 +71,8 @@ class TrainingState:
         self.policies.restore({role: split(rows) for role, rows in weights["policies"].items()})
         earlier = {n: split(rows) for n, rows in weights.get("earlier", {}).items()}
         self.rollouts.restore(state["rollouts"], split(weights["behavior"]), earlier, base)
-        return state["step"], packed.unpack(state["batch"]) if state["batch"] else None
+        batch = state["batch"] and Rollouts(**copied_to_host(state["batch"]))
+        return state["step"], batch
 
 
 @contextlib.contextmanager

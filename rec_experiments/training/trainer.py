@@ -142,11 +142,9 @@ class Trainer:
             return batch
         rows = MiniBatch.of(batch, self.gradient.algorithm, index, self.seed, self.model)
         policy_alone = replace(self.gradient, others={}, kl=False)
-        logp_BT = policy_alone.score_all(self.model, rows).logp_BT.tolist()
-        responses = zip(logp_BT, batch.responses, strict=True)
-        logps = [logp[: len(response.tokens)] for logp, response in responses]
+        logp_BT = policy_alone.score_all(self.model, rows).logp_BT.cpu().where(batch.live_BT, 0.0)
         seconds = {**batch.seconds, "proximal": time.perf_counter() - started}
-        return replace(batch, logps={**batch.logps, "proximal": logps}, seconds=seconds)
+        return replace(batch, logps={**batch.logps, "proximal": logp_BT}, seconds=seconds)
 
     def update(self, batch: Rollouts, index: StepIndex) -> Row:
         """One gradient step on one mini-batch of a batch. Returns its row of metrics."""
@@ -155,7 +153,7 @@ class Trainer:
         started = time.perf_counter()
         # Seeded by run and step, so that dropout is the same after a resume.
         torch.manual_seed(int(rng.generator(self.seed, rng.MODEL, index.step).integers(1 << 62)))
-        groups = self.updates.groups(index, batch.groups[-1] + 1, self.seed)
+        groups = self.updates.groups(index, batch.groups, self.seed)
         rollouts = batch.of_groups(groups)
         gradient = self.gradient if kl else self.gradient.without_kl()
         schedule = self.rollouts.schedule
@@ -187,7 +185,7 @@ class Trainer:
         """Distance from the weights that drew the batch, relative to their norm. Empty if several
         versions drew it, or if their weights are no longer kept, as under an offset."""
         behavior = self.rollouts.behavior
-        if behavior is None or set(batch.versions) != {behavior.version}:
+        if behavior is None or bool((batch.version_BX != behavior.version).any()):
             return {}
         return {"train/weight_lag": relative_distance(self.model, behavior.weights, self.world)}
 

@@ -175,7 +175,7 @@ def test_loss_on_the_meta_device():
             logps={"behavior": inputs["behavior_logp"].to("meta")},
             advantages=meta,
             groups_B=inputs["groups"].to("meta"),
-            versions_B=torch.zeros(B, dtype=torch.long, device="meta"),
+            version_BX=torch.zeros(B, 1, dtype=torch.long, device="meta"),
             index=StepIndex(0, 0, 0, 0),
         )
         assert algorithm.parts.loss(loss_input).loss.shape == ()

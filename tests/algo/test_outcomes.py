@@ -22,7 +22,7 @@ from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.groups import center
 from rec_experiments.rollout.reward import FlipNoise, OverlongPenalty
 from rec_experiments.training.metrics import quantiles
-from rec_experiments.types import Response, SampleKey
+from rec_experiments.types import Responses, SampleKey
 
 algorithm_of = functools.cache(rec_experiments.algorithm)
 FORMAT_REWARDS = [1.1, 0.9, 0.1, -0.1]  # accuracy and format bonus, as the paper's runs had them
@@ -175,24 +175,24 @@ def key(n: int) -> SampleKey:
     return SampleKey(seed=0, stream=0, batch=n, group=n % 7, response=n % 5)
 
 
-def response(tokens: int, finished: bool = True) -> Response:
-    return Response([1] * tokens, [0.0] * tokens, finished, [True] * tokens)
+def responses(*lengths: int, finished: bool = True) -> Responses:
+    return Responses.of([[1] * n for n in lengths], finished=[finished] * len(lengths))
 
 
 def test_overlong_penalty():
     """DAPO's Eq. 13: 0 up to limit − buffer, −1 at the limit, a line between."""
-    penalty = OverlongPenalty(buffer=10)
-    found = [penalty(1.0, response(n), key(0), 50) for n in (1, 40, 41, 45, 50)]
-    assert found == pytest.approx([1.0, 1.0, 0.9, 0.5, 0.0])
-    assert penalty(1.0, response(50, finished=False), key(0), 50) == 0.0
+    penalty, ones = OverlongPenalty(buffer=10), torch.ones(5, dtype=torch.float64)
+    found = penalty(ones, responses(1, 40, 41, 45, 50), [key(0)] * 5, 50)
+    assert found.tolist() == pytest.approx([1.0, 1.0, 0.9, 0.5, 0.0])
+    assert penalty(ones[:1], responses(50, finished=False), [key(0)], 50).tolist() == [0.0]
 
 
 def test_flip_noise():
-    noise = FlipNoise(share=0.3, low=-0.1, high=1.1)
-    flips = [noise(1.1, response(1), key(n), 9) for n in range(2000)]
-    assert flips == [noise(1.1, response(3), key(n), 9) for n in range(2000)]
+    noise, keys = FlipNoise(share=0.3, low=-0.1, high=1.1), [*map(key, range(2000))]
+    rewards = torch.full((2000,), 1.1, dtype=torch.float64)
+    flips = noise(rewards, responses(*[1] * 2000), keys, 9).tolist()
+    assert flips == noise(rewards, responses(*[3] * 2000), keys, 9).tolist()
     assert set(flips) == {1.1, -0.1 + 1.1 - 1.1}
     assert 0.25 < np.mean(np.array(flips) < 0) < 0.35
-    assert [FlipNoise(share=0.0, low=0, high=1)(0.2, response(1), key(n), 9) for n in range(9)] == [
-        0.2
-    ] * 9
+    never = FlipNoise(share=0.0, low=0, high=1)
+    assert torch.equal(never(rewards, responses(*[1] * 2000), keys, 9), rewards)

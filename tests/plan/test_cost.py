@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from rec_experiments.plan import assumptions, memory
 from rec_experiments.plan.cost import extra_passes, step_cost
 from rec_experiments.plan.sampler import SamplerMemory
-from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.types import Sequences
 
 VALUES = assumptions()["values"]
 GPU = {"operations": 1e15, "bandwidth": 1e12, "memory": 80e9}
@@ -43,19 +43,21 @@ def test_operations_are_those_of_the_code_that_trains(kind):
     is no product, and the last token of a row is not read."""
     exp = experiment(*LOCAL, *ROWS, *kind)
     found = cost(*ROWS, *kind, prompt_tokens=48, response_tokens=60, padding=0).trained
-    rows = [
-        TokenSequence([n // 4] * 48, [n] * 60, [n]) for n in range(exp.batch_size * exp.group_size)
-    ]
+    numbers = range(exp.batch_size * exp.group_size)
+    rows = Sequences.of([[n // 4] * 48 for n in numbers], [[n] * 60 for n in numbers])
     forward = ForwardPass(
         pad_id=0, temperature=1.0, compute_dtype=torch.float32, fast_path=False,
         packed=exp.model.packed, shared=exp.model.shared_prompts,
     )  # fmt: skip
+    with torch.device("meta"):
+        plain = AutoModelForCausalLM.from_config(memory.configuration(SMALL))
+    batch = forward.layout([plain], rows)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = AutoModelForCausalLM.from_config(
             memory.configuration(SMALL), attn_implementation="eager"
         )
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            forward(model, rows, chunked=True)
+            forward.score(model, batch, chunked=True)
     assert found == pytest.approx(3 * counter.get_total_flops(), rel=0.03)
 
 

@@ -11,6 +11,7 @@
 import itertools
 import math
 
+from conftest import sequences_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from rec_experiments.distributed import World
 from rec_experiments.policy.batching import Limits, TokenSequence, deal, distinct, passes
 from rec_experiments.policy.logprobs import collate
 from rec_experiments.policy.token_batch import shared
+from rec_experiments.types import Sequences
 
 ROWS = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 30), st.booleans()), min_size=1, max_size=40
@@ -25,18 +27,22 @@ ROWS = st.lists(
 LIMITS = st.builds(Limits, st.none() | st.integers(1, 9), st.none() | st.integers(1, 200))
 
 
-def sequences_of(lengths: list[tuple[int, int]]) -> list[TokenSequence]:
+def of_lengths(lengths: list[tuple[int, int]]) -> list[TokenSequence]:
     """Of these lengths of prompt and response; sequence i is row i and row -i - 1."""
     return [
-        TokenSequence([0] * prompt, [0] * response, [i, -i - 1])
+        TokenSequence(prompt, response, i, [i, -i - 1])
         for i, (prompt, response) in enumerate(lengths)
     ]
+
+
+def tensors(part: list[TokenSequence]) -> Sequences:
+    return Sequences.of([[s.group] * s.prompt for s in part], [[0] * s.response for s in part])
 
 
 @settings(deadline=None)
 @given(ROWS, LIMITS, st.integers(1, 5))
 def test_passes_of_ranks(rows, limits, ranks):
-    sequences = sequences_of([(prompt, response) for prompt, response, _ in rows])
+    sequences = of_lengths([(prompt, response) for prompt, response, _ in rows])
     needs = [needed for *_, needed in rows]
     has_gradient = [*needs, *[False] * len(rows)]  # only one of its rows makes a sequence need it
     plans = [passes(sequences, has_gradient, limits, World(rank, ranks)) for rank in range(ranks)]
@@ -49,12 +55,12 @@ def test_passes_of_ranks(rows, limits, ranks):
             size = len(p.sequences)
             assert p.blank or {needs[s.rows[0]] for s in p.sequences} == {p.needs_gradient}
             assert size <= (limits.sequences or math.inf)
-            batch = collate(*zip(*((s.prompt, s.response) for s in p.sequences), strict=True), 0)
+            batch = collate(tensors(p.sequences), 0)
             assert batch.input_ids.numel() <= (limits.tokens or math.inf) or size == 1
         for one, two in itertools.pairwise(p for p in plan if not p.blank):
             if one.needs_gradient == two.needs_gradient:
                 grown = [*one.sequences, two.sequences[0]]
-                width = max(len(s.prompt) for s in grown) + max(len(s.response) for s in grown)
+                width = max(s.prompt for s in grown) + max(s.response for s in grown)
                 too_many = len(grown) > (limits.sequences or math.inf)
                 assert too_many or len(grown) * width > (limits.tokens or math.inf)
 
@@ -62,8 +68,8 @@ def test_passes_of_ranks(rows, limits, ranks):
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 5))
 def test_balanced_ranks(sizes, ranks):
     """The tokens of two ranks differ by no more than a longest sequence has."""
-    hands = deal(sequences_of([(1, size) for size in sorted(sizes, reverse=True)]), ranks)
-    work = [sum(len(s.response) for s in hand) for hand in hands]
+    hands = deal(of_lengths([(1, size) for size in sorted(sizes, reverse=True)]), ranks)
+    work = [sum(s.response for s in hand) for hand in hands]
     assert max(work) - min(work) <= max(sizes)
 
 
@@ -72,7 +78,7 @@ def test_balanced_ranks(sizes, ranks):
 def test_shared_prompts(rows, limits, prompts, ranks):
     limits = Limits(limits.sequences, limits.tokens, shared=True)
     sequences = [
-        TokenSequence([i % prompts] * (1 + i % prompts), [0] * response, [i])
+        TokenSequence(1 + i % prompts, response, i % prompts, [i])
         for i, (_, response, _) in enumerate(rows)
     ]
     needs = [needed for *_, needed in rows]
@@ -84,17 +90,19 @@ def test_shared_prompts(rows, limits, prompts, ranks):
         size, told = len(p.sequences), limits.computed(p.sequences)
         assert size <= (limits.sequences or math.inf)
         assert told <= (limits.tokens or math.inf) or size == 1
-        batch = shared(*zip(*((s.prompt, s.response) for s in p.sequences), strict=True), 0)
-        assert len(batch.input_ids) == len({tuple(s.prompt) for s in p.sequences})
+        batch = shared(tensors(p.sequences), 0)
+        assert len(batch.input_ids) == len({s.group for s in p.sequences})
         assert batch.input_ids.numel() <= told
 
 
-TOKENS = st.lists(st.integers(0, 1), max_size=2)
+TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=2)
 
 
-@given(st.lists(st.tuples(TOKENS, TOKENS), max_size=20))
+@given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=20))
 def test_distinct(rows):
-    found = distinct([prompt for prompt, _ in rows], [response for _, response in rows])
+    found = distinct(sequences_of(rows))
     assert sorted(i for s in found for i in s.rows) == list(range(len(rows)))
-    assert all(rows[i] == (s.prompt, s.response) for s in found for i in s.rows)
-    assert len({(*s.prompt, None, *s.response) for s in found}) == len(found)
+    assert all(rows[i] == rows[s.rows[0]] for s in found for i in s.rows)
+    assert all((s.prompt, s.response) == (*map(len, rows[s.rows[0]]),) for s in found)
+    assert len({str(rows[s.rows[0]]) for s in found}) == len(found)
+    assert len({(s.group, str(rows[s.rows[0]][0])) for s in found}) == len({s.group for s in found})

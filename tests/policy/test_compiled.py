@@ -12,6 +12,7 @@ import copy
 
 import pytest
 import torch
+from conftest import sequences_of
 from test_packing import CONFIGS, model, sequences
 from test_shared_prompts import LARGER, assert_close, rows_and_names, saved
 from torch._dynamo.utils import counters
@@ -30,7 +31,7 @@ LAYOUTS = [{}, {"packed": True}, {"shared": True}]
 def loss_and_gradient(policy, rows, layout):
     policy.zero_grad()
     forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32, **layout)
-    scored = forward(policy, rows, chunked=True)
+    scored = forward(policy, sequences_of(rows), chunked=True)
     loss = sum(
         (torch.linspace(-1, 2, len(row.response)) * scored.logp_BT[b, : len(row.response)]).sum()
         for b, row in enumerate(rows)

@@ -37,6 +37,7 @@ from rec_experiments.policy.head import (
     token_scores,
 )
 from rec_experiments.policy.logprobs import collate, compute_logprobs, has_plain_head
+from rec_experiments.types import Sequences
 
 VOCABULARY = 97
 SHAPE = {
@@ -70,7 +71,7 @@ def build(config, seed=0, dtype=torch.float32):
 def rows(pad_id=0):
     prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]]
     responses = [[20, 21, 22, 23, 24, 25, 26], [27], [28, 29, 30, 31]]
-    return collate(prompts, responses, pad_id)
+    return collate(Sequences.of(prompts, responses), pad_id)
 
 
 def chunks_of(tokens):
@@ -299,7 +300,7 @@ def test_largest_tensor():
     vocabulary, tokens, chunk = 1009, 320, 40
     config = transformers.Qwen2Config(**{**SHAPE, "vocab_size": vocabulary, "hidden_size": 8})
     model, reference = build(config), build(config, seed=1)
-    batch = collate([[1, 2]] * 8, [list(range(40))] * 8, 0)
+    batch = collate(Sequences.of([[1, 2]] * 8, [list(range(40))] * 8), 0)
     limit = chunk * vocabulary
     largest = {}
     for name, elements in {"plain": 10**9, "chunked": limit}.items():

@@ -10,6 +10,7 @@ import json
 
 import pytest
 import torch
+from conftest import Row, sequences_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
@@ -43,7 +44,7 @@ def sequences(lengths):
     def tokens(count):
         return [3 + next(numbers) * 7 % 58 for _ in range(count)]
 
-    return [TokenSequence(tokens(p), tokens(r), [n]) for n, (p, r) in enumerate(lengths)]
+    return [Row(tokens(p), tokens(r)) for p, r in lengths]
 
 
 def forward(**layout):
@@ -55,7 +56,7 @@ def forward(**layout):
 def loss_and_gradient(policy, reference, rows, **layout):
     policy.zero_grad()
     scored = forward(**layout)(
-        policy, rows, others={"reference": reference}, kl=True,
+        policy, sequences_of(rows), others={"reference": reference}, kl=True,
         differentiable={"entropy", "kl"}, chunked=True,
     )  # fmt: skip
     loss = torch.zeros((), dtype=torch.float64)
@@ -87,12 +88,12 @@ def test_loss_and_gradient(name, lengths):
 @given(lengths=LENGTHS)
 def test_tokens_of_a_row(lengths):
     rows = sequences(lengths)
-    batch = packed([s.prompt for s in rows], [s.response for s in rows])
+    batch = packed(sequences_of(rows))
     assert batch.input_ids.numel() == sum(s.length - 1 for s in rows)
     read = [token for s in rows for token in (s.prompt + s.response)[:-1]]
     assert batch.input_ids[0].tolist() == read
     assert (batch.position_ids[0] == 0).sum() == sum(s.length > 1 for s in rows)
-    padded = collate([s.prompt for s in rows], [s.response for s in rows], 0)
+    padded = collate(sequences_of(rows), 0)
     assert torch.equal(batch.target_N, padded.target_N)
     assert torch.equal(batch.live_N, padded.live_N)
     assert tuple(batch.shape) == tuple(padded.shape)
@@ -104,8 +105,8 @@ def test_no_padding(lengths):
     """Counted where tokens enter it."""
     policy, rows, seen = model(CONFIGS["qwen2"]), sequences(lengths), []
     policy.model.embed_tokens.register_forward_hook(lambda _, args, out: seen.append(args[0]))
-    forward(packed=True)(policy, rows)
-    forward(packed=False)(policy, rows)
+    forward(packed=True)(policy, sequences_of(rows))
+    forward(packed=False)(policy, sequences_of(rows))
     one_row, padded = seen
     assert one_row.numel() == sum(row.length - 1 for row in rows)
     width = max(len(row.prompt) for row in rows) + max(len(row.response) for row in rows)
@@ -115,7 +116,9 @@ def test_no_padding(lengths):
 def test_other_heads_are_padded():
     config = Gemma2Config(**STYLE, head_dim=8)
     policy, rows = model(config), sequences([(3, 4), (5, 2)])
-    one, other = (forward(packed=is_packed)(policy, rows).logp_BT for is_packed in (False, True))
+    one, other = (
+        forward(packed=is_packed)(policy, sequences_of(rows)).logp_BT for is_packed in (False, True)
+    )
     assert torch.equal(one, other)
 
 
@@ -124,7 +127,7 @@ def test_padding_of_gsm8k(data_folder):
     lines = (data_folder / "gsm8k" / "train.jsonl").read_text().splitlines()[:768]
     texts = [json.loads(line) for line in lines]
     rows = [
-        TokenSequence([0] * (60 + len(t["question"]) // 4), [0] * (1 + len(t["answer"]) // 4), [n])
+        TokenSequence(60 + len(t["question"]) // 4, 1 + len(t["answer"]) // 4, n, [n])
         for n, t in enumerate(texts)
     ]
     rows.sort(key=lambda s: -s.length)  # as training sorts them

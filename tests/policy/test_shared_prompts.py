@@ -11,7 +11,7 @@ import copy
 
 import pytest
 import torch
-from conftest import experiment, resolve, timeless, with_exact_norms
+from conftest import Row, experiment, resolve, sequences_of, timeless, with_exact_norms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_packing import CONFIGS, STYLE, forward, loss_and_gradient, model
@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen
 
 from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
-from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.token_batch import shared
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.types import Sequences
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 
@@ -43,7 +43,7 @@ def sequences(groups, order):
     made = []
     for length, responses in groups:
         prompt = tokens(length)
-        made += [TokenSequence(prompt, tokens(n), [0]) for n in responses]
+        made += [Row(prompt, tokens(n)) for n in responses]
     order.shuffle(made)
     return made
 
@@ -72,16 +72,16 @@ def test_each_prompt_once(groups, order):
     """Counted where tokens enter it, padding at the end of shorter rows apart."""
     policy, rows, seen = model(CONFIGS["qwen2"]), sequences(groups, order), []
     policy.model.embed_tokens.register_forward_hook(lambda _, args, out: seen.append(args[0]))
-    forward(shared=True)(policy, rows)
+    forward(shared=True)(policy, sequences_of(rows))
     lengths = [length + sum(n - 1 for n in responses) for length, responses in groups]
     assert tuple(seen[0].shape) == (len(groups), max(lengths))
-    batch = shared([s.prompt for s in rows], [s.response for s in rows], 0)
+    batch = shared(sequences_of(rows), 0)
     assert int((batch.part_GL >= 0).sum()) == sum(lengths)
 
 
 def test_attention_mask():
     """A prompt of two tokens, responses of two and of three; their last tokens are not read."""
-    batch = shared([[5, 6], [5, 6], [7]], [[8, 9], [3, 4, 2], [1]], 0)
+    batch = shared(Sequences.of([[5, 6], [5, 6], [7]], [[8, 9], [3, 4, 2], [1]]), 0)
     mask_GLL = batch.inputs()["attention_mask"][:, 0].int().tolist()
     assert batch.input_ids.tolist() == [[5, 6, 8, 3, 4], [7, 0, 0, 0, 0]]
     assert batch.position_ids[0].tolist() == [0, 1, 2, 2, 3]

@@ -12,7 +12,7 @@ import copy
 import pytest
 import torch
 import transformers
-from conftest import SMALL, run, timeless
+from conftest import SMALL, Row, run, sequences_of, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_shared_prompts import LARGER, assert_close, loss_and_gradient, rows_and_names, saved
@@ -21,7 +21,6 @@ from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
 from rec_experiments.distributed import ALONE
 from rec_experiments.policy import logprobs, tree
-from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.tree import TreeBatch, attention, forward, supports
 
@@ -60,7 +59,7 @@ def build(config, seed=0, dtype=torch.float32):
 
 
 def sequences(rows):
-    return [TokenSequence(prompt, response, [n]) for n, (prompt, response) in enumerate(rows)]
+    return [Row(prompt, response) for prompt, response in rows]
 
 
 def in_float64(config, seed):
@@ -88,8 +87,8 @@ def test_loss_and_gradient(name, short, rows):
         patched.setattr(attention, "LONGEST_SHORT", short)
         other = loss_and_gradient(policy, reference, sequences(rows), shared=False)
         with torch.no_grad():
-            silent = FORWARD(policy, sequences(rows)).logp_BT
-        assert torch.equal(silent, FORWARD(policy, sequences(rows)).logp_BT)
+            silent = FORWARD(policy, sequences_of(rows)).logp_BT
+        assert torch.equal(silent, FORWARD(policy, sequences_of(rows)).logp_BT)
     torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-12)
     assert one[1].abs().max() > 1e-3
 
@@ -100,9 +99,9 @@ def test_supported_models(name, monkeypatch):
     policy = build(CONFIGS[name])
     rows = sequences([([5, 6, 7], [8, 9]), ([5, 6, 7], [8, 4, 3, 2]), ([1], [5])])
     assert supports(policy)
-    mine = FORWARD(policy, rows)
+    mine = FORWARD(policy, sequences_of(rows))
     monkeypatch.setattr(tree, "supports", lambda model: False)
-    theirs = FORWARD(policy, rows)
+    theirs = FORWARD(policy, sequences_of(rows))
     for b, row in enumerate(rows):
         live = (b, slice(len(row.response)))
         torch.testing.assert_close(mine.logp_BT[live], theirs.logp_BT[live], rtol=0, atol=2e-5)
@@ -133,8 +132,7 @@ def test_miniature_without_the_fast_path(tmp_path, monkeypatch):
 
 @given(rows=ROWS)
 def test_each_prefix_once(rows):
-    prompts, responses = [list(p) for p, _ in rows], [list(r) for _, r in rows]
-    batch = TreeBatch.of(prompts, responses)
+    batch = TreeBatch.of(sequences_of(rows))
     read = [(p + r)[:-1] for p, r in rows]
     distinct = {tuple(row[:n]) for row in read for n in range(1, len(row) + 1)}
     assert len(batch.input_ids) == len(distinct)
@@ -243,7 +241,7 @@ def test_large_layers(monkeypatch):
 def test_layer_keeps_no_graph():
     """A graph within would hold what the written-out backward pass does without."""
     model = build(CONFIGS["qwen2"])
-    hidden = forward.hidden_states(model, TreeBatch.of([[5, 6]], [[7, 8]]))
+    hidden = forward.hidden_states(model, TreeBatch.of(sequences_of([([5, 6], [7, 8])])))
     layer = hidden.grad_fn.next_functions[0][0]
     kept = [*layer.kept, *layer.kept.weights]
     tensors = [each for each in kept if isinstance(each, torch.Tensor)]
@@ -253,7 +251,7 @@ def test_layer_keeps_no_graph():
 
 
 def test_second_backward_pass():
-    out = FORWARD(build(CONFIGS["qwen2"]), sequences([([5], [6, 7])])).logp_BT.sum()
+    out = FORWARD(build(CONFIGS["qwen2"]), sequences_of([([5], [6, 7])])).logp_BT.sum()
     out.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="can be differentiated only once"):
         out.backward()

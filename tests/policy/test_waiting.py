@@ -10,9 +10,9 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.distributed import copied_to_host
-from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.training.weights import copied, on_device
+from rec_experiments.types import Sequences
 
 
 def model(tied=True):
@@ -66,7 +66,7 @@ def test_dtype_of_products():
         if isinstance(module, torch.nn.Linear) and module is not lower.lm_head:
             module.weight = torch.nn.Parameter(module.weight.bfloat16(), requires_grad=False)
     forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.bfloat16)
-    rows = [TokenSequence([1, 2, 3], [4, 5], [0]), TokenSequence([6], [7, 8, 9], [1])]
+    rows = Sequences.of([[1, 2, 3], [6]], [[4, 5], [7, 8, 9]])
     one, other = forward(reference, rows).logp_BT, forward(lower, rows).logp_BT
     assert torch.equal(one, other)
-    assert not torch.equal(one, forward(reference, rows[:1]).logp_BT[:, :1])
+    assert not torch.equal(one, forward(reference, rows.rows(torch.tensor([0]))).logp_BT[:, :1])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, experiment, resolve, run
+from conftest import SMALL, assert_equal, by_row, experiment, resolve, run
 
 from rec_experiments.analysis.results.cells import oldest_age
 from rec_experiments.config import schema
@@ -23,7 +23,7 @@ from rec_experiments.rollout.schedule import InFlight
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.tracking.trackers import schedule_name
 from rec_experiments.training.gradient import MiniBatch
-from rec_experiments.types import LossInput, Response, Rollouts, StepIndex, VerifierResult
+from rec_experiments.types import LossInput, Responses, Rollouts, StepIndex, VerifierResult
 
 FLIGHT = (
     *SMALL,
@@ -66,7 +66,7 @@ def flown(*overrides, batches=4):
         versions.append(copy.deepcopy(trainer.model.state_dict()))
         feed.update_weights(number, number, trainer.model)
         drawn.append(feed.get_batch(number))
-        index = trainer.index_of(number)
+        index = trainer.updates.index_of(number)
         trainer.update(trainer.begin_batch(drawn[-1], index), index)
     return drawn, versions, trainer
 
@@ -75,7 +75,7 @@ def scores(trainer, weights, batch, row):
     """By the library's forward pass of one sequence."""
     model = copy.deepcopy(trainer.model).eval()
     model.load_state_dict(weights)
-    prompt, tokens = batch.prompts[row], batch.responses[row].tokens
+    prompt, tokens = by_row(batch)[row].prompt, by_row(batch)[row].tokens
     with torch.no_grad():
         logits_TV = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
     return logits_TV.log_softmax(-1)[range(len(tokens)), tokens].tolist()
@@ -85,16 +85,14 @@ def test_each_token_is_drawn_by_its_version():
     drawn, versions, trainer = flown()
     batch = drawn[3]
     by_hand = [1] * 5 + [2] * 5 + [3] * 22
-    lengths = [len(response.tokens) for response in batch.responses]
-    assert max(lengths) > 10
-    assert batch.token_versions == [by_hand[:length] for length in lengths]
-    assert batch.versions == [1] * 16
+    assert max(batch.length_B) > 10
+    assert all(row.versions == by_hand[: len(row.tokens)] for row in by_row(batch))
     furthest = 0.0
     for row in range(0, 16, 3):
         of_version = [scores(trainer, weights, batch, row) for weights in versions]
-        own = batch.token_versions[row]
+        own = by_row(batch)[row].versions
         expected = [of_version[version][t] for t, version in enumerate(own)]
-        assert batch.responses[row].logp == pytest.approx(expected, abs=2e-5)
+        assert by_row(batch)[row].logp == pytest.approx(expected, abs=2e-5)
         furthest = max(
             furthest, *(abs(a - b) for a, b in zip(expected, of_version[0], strict=True))
         )
@@ -107,9 +105,9 @@ def test_a_kept_cache_is_another_sampler_and_can_be_corrected():
     gap = 0.0
     for row in range(0, 16, 3):
         of_version = [scores(trainer, weights, batch, row) for weights in versions]
-        expected = [of_version[version][t] for t, version in enumerate(batch.token_versions[row])]
-        assert batch.logps["behavior"][row] == pytest.approx(expected, abs=2e-5)
-        sampled = batch.responses[row].logp
+        expected = [of_version[version][t] for t, version in enumerate(by_row(batch)[row].versions)]
+        assert by_row(batch)[row].logps["behavior"] == pytest.approx(expected, abs=2e-5)
+        sampled = by_row(batch)[row].logp
         assert sampled[:5] == pytest.approx(expected[:5], abs=2e-5)  # before the first swap
         gap = max(gap, *(abs(a - b) for a, b in zip(sampled, expected, strict=True)))
     assert gap > 1e-3
@@ -119,16 +117,15 @@ def test_chunks_of_rows_begin_with_the_first_version():
     whole, _, _ = flown(batches=3)
     parts, _, _ = flown("sampler.max_rows=5", batches=3)
     for one, other in zip(whole, parts, strict=True):
-        assert [r.tokens for r in one.responses] == [r.tokens for r in other.responses]
-        assert one.token_versions == other.token_versions
+        assert torch.equal(one.token_BT, other.token_BT)
+        assert torch.equal(one.version_BX, other.version_BX)
 
 
 def test_drawn_groups_of_equal_rewards_have_versions_too():
     drawn, _, _ = flown("buffer=refill", batches=3)
     assert drawn[2].redrawn > 0
     by_hand = [0] * 5 + [1] * 5 + [2] * 22
-    for response, versions in zip(drawn[2].responses, drawn[2].token_versions, strict=True):
-        assert versions == by_hand[: len(response.tokens)]
+    assert all(row.versions == by_hand[: len(row.tokens)] for row in by_row(drawn[2]))
 
 
 def test_a_version_that_does_not_change_changes_nothing():
@@ -140,42 +137,39 @@ def test_a_version_that_does_not_change_changes_nothing():
         trainer.rollouts.update_weights(0, 0, trainer.model)
         for number in range(2):
             whole = trainer.rollouts.get_batch(number)
-            assert [r.tokens for r in whole.responses] == [
-                r.tokens for r in swapped[number].responses
-            ]
+            assert torch.equal(whole.token_BT, swapped[number].token_BT)
 
 
 # What is trained on.
 
-ROLLOUTS = Rollouts(
-    index=5,
+ROLLOUTS = Rollouts.verified(
+    Responses.of([[7] * n for n in (3, 12, 13)], [[-1.0] * n for n in (3, 12, 13)]),
     prompts=[[1]] * 3,
-    responses=[Response([7] * n, [-1.0] * n, True, [True] * n) for n in (3, 12, 13)],
-    results=[VerifierResult(1.0, 1.0), VerifierResult(0.0, 0.0), VerifierResult(1.0, 1.0)],
     groups=[0, 0, 0],
-    versions=[3, 3, 3],
-    token_versions=[[3] * 3, [3] * 4 + [4] * 4 + [5] * 4, [3] * 4 + [4] * 4 + [5] * 5],
+    results=[VerifierResult(1.0, 1.0), VerifierResult(0.0, 0.0), VerifierResult(1.0, 1.0)],
+    version_BX=torch.tensor([[3] * 4 + [4] * 4 + [5] * 5] * 3),
+    index=5,
 )
 INDEX = StepIndex(5, 0, 0, 5)
 
 
 def test_late_responses_are_dropped():
     """3 versions of 4 tokens end a response of 12 tokens, and not one of 13."""
-    assert schedule().trained(ROLLOUTS, 5) == ROLLOUTS
+    assert_equal(schedule().trained(ROLLOUTS, 5).state(), ROLLOUTS.state())
     trained = schedule(late="drop").trained(ROLLOUTS, 5)
-    assert [result.judged for result in trained.results] == [True, True, False]
+    assert trained.judged_B.tolist() == [True, True, False]
     row = schedule(late="drop").metrics(trained, 5)
     assert row == {
-        "train/several_versions": 2 / 3,
-        "train/late": 1 / 3,
+        "train/several_versions": pytest.approx(2 / 3),
+        "train/late": pytest.approx(1 / 3),
         "train/late_accuracy": 1.0,
         "train/in_time_length": 7.5,
-        "train/token_age": (3 * 2 + 4 * 2 + 4 * 1) / 15,
+        "train/token_age": pytest.approx((3 * 2 + 4 * 2 + 4 * 1) / 15),
         "train/token_age_max": 2,
     }
     waiting = schedule().metrics(ROLLOUTS, 5)
-    assert waiting["train/token_age"] == (3 * 2 + 8 * 2 + 8 * 1) / 28
-    assert waiting["train/late"] == 1 / 3
+    assert waiting["train/token_age"] == pytest.approx((3 * 2 + 8 * 2 + 8 * 1) / 28)
+    assert waiting["train/late"] == pytest.approx(1 / 3)
     model, algorithm = torch.nn.Linear(1, 1), experiment("algo=reinforce").algorithm()
     batch = MiniBatch.of(trained, algorithm, INDEX, 0, model)
     assert batch.advantages.advantage_B.tolist() == [0.5, -0.5, 0.0]  # nor are they in the baseline
@@ -184,13 +178,12 @@ def test_late_responses_are_dropped():
 
 def test_old_tokens_are_masked():
     trained = schedule(max_age=1).trained(ROLLOUTS, 5)
-    assert [response.length for response in trained.responses] == [0, 8, 9]
-    assert trained.responses[1].mask == [False] * 4 + [True] * 8
+    assert trained.written_B.tolist() == [0, 8, 9]
+    assert by_row(trained)[1].mask == [False] * 4 + [True] * 8
     assert schedule(max_age=1).metrics(trained, 5)["train/token_age_max"] == 1
     model, algorithm = torch.nn.Linear(1, 1), experiment("algo=reinforce").algorithm()
     batch = MiniBatch.of(trained, algorithm, INDEX, 0, model)
     assert batch.advantages.totals.tokens == 17
-    assert batch.token_versions_BT[1].tolist() == [3] * 4 + [4] * 4 + [5] * 4 + [0]
 
 
 def test_nothing_may_be_left():
@@ -208,9 +201,8 @@ def test_interpolated_policy_by_the_age_of_each_token():
         logps=batch.logps,
         advantages=batch.advantages,
         groups_B=batch.groups_B,
-        versions_B=batch.versions_B,
         index=INDEX,
-        token_versions_BT=batch.token_versions_BT,
+        version_BX=batch.version_BX,
     )
     found = pieces.proximal.logp(rows)[1, :12].tolist()
     assert found == [-0.5] * 4 + [-1.0] * 8

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, accumulate_gradient, experiment
+from conftest import SMALL, accumulate_gradient, assert_equal, by_row, experiment
 
 import rec_experiments
 from rec_experiments.algo.corrections import MismatchCorrection
@@ -22,7 +22,7 @@ from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.types import LossInput, Outcomes, StepIndex
+from rec_experiments.types import LossInput, Outcomes, Sequences, StepIndex
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
 PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
@@ -45,20 +45,15 @@ def drawn():
     trainer = prepare(exp)
     rollouts = feed_of(exp, trainer).get_batch(0)
     g = torch.Generator().manual_seed(0)
-    own = [[x + 0.1 for x in response.logp] for response in rollouts.responses]
-    gaps = [(2 * torch.randn(len(row), generator=g)).tolist() for row in own]
-    responses = [
-        dataclasses.replace(r, logp=[x - gap for x, gap in zip(*row, strict=True)])
-        for r, *row in zip(rollouts.responses, own, gaps, strict=True)
-    ]
-    results = [
-        dataclasses.replace(result, reward=float(i % 3))
-        for i, result in enumerate(rollouts.results)
-    ]
+    own_BT = rollouts.logp_BT.double() + 0.1
+    gap_BT = 2 * torch.randn(own_BT.shape, generator=g)
     rollouts = dataclasses.replace(
-        rollouts, responses=responses, results=results, logps={"behavior": own}
+        rollouts,
+        logp_BT=own_BT - gap_BT,
+        reward_B=(torch.arange(len(rollouts)) % 3).double(),
+        logps={"behavior": own_BT},
     )
-    return trainer.model.double(), rollouts, gaps, trainer.evaluator.chat.pad_id
+    return trainer.model.double(), rollouts, gap_BT, trainer.evaluator.chat.pad_id
 
 
 def corrected(name, cap):
@@ -119,7 +114,7 @@ def test_each_coefficient_is_multiplied_by_it(name):
             logps={"behavior": behavior, "sampler": behavior - correction.log()},
             advantages=algorithm.advantages(outcomes, np.random.default_rng(0)),
             groups_B=groups,
-            versions_B=torch.zeros_like(groups),
+            version_BX=torch.zeros_like(groups)[:, None],
             index=StepIndex(0, 0, 0, 0),
         )
         gradients += torch.autograd.grad(algorithm.loss(batch).loss, logp)
@@ -130,20 +125,22 @@ def test_each_coefficient_is_multiplied_by_it(name):
 
 def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
     """REINFORCE with importance weights: Σ A · ρ · min(e^gap, cap) · ∇log π / tokens."""
-    model, rollouts, gaps, pad_id = drawn
+    model, rollouts, gap_BT, pad_id = drawn
     ours, _ = gradient_of(drawn, 1.5, "rec_oneside_is")
-    rewards = torch.tensor([v.reward for v in rollouts.results]).double().reshape(-1, 4)
+    rewards = rollouts.reward_B.reshape(-1, 4)
     advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
     algorithm = rec_experiments.algorithm("rec_oneside_is").parts
     model, loss = copy.deepcopy(model), torch.zeros((), dtype=torch.float64)
-    for i, response in enumerate(rollouts.responses):
-        rows = collate([rollouts.prompts[i]], [response.tokens], pad_id)
+    for i, row in enumerate(by_row(rollouts)):
+        rows = collate(Sequences.of([row.prompt], [row.tokens]), pad_id)
         logp = compute_logprobs(model, rows, 1.0).logp_BT
-        log_ratio = (logp - torch.tensor([rollouts.logps["behavior"][i]])).detach()
+        log_ratio = (logp - torch.tensor([row.logps["behavior"]])).detach()
         keep = algorithm.clip(log_ratio, tokens(log_ratio, advantages[i : i + 1]))
-        weight = log_ratio.exp() * torch.tensor([gaps[i]]).double().exp().clamp(max=1.5)
+        weight = log_ratio.exp() * gap_BT[i : i + 1, : len(row.tokens)].double().exp().clamp(
+            max=1.5
+        )
         loss = loss - (keep * weight * advantages[i] * logp).sum()
-    (loss / sum(len(r.tokens) for r in rollouts.responses)).backward()
+    (loss / rollouts.length_B.sum()).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert expected.abs().max() > 1e-4
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-8)
@@ -151,22 +148,19 @@ def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
 
 def test_the_ratio_does_not_see_the_sampler(drawn):
     """Ratio and clip metrics are those of a sampler without a gap; only the mismatch tells."""
-    _, rollouts, gaps, _ = drawn
-    exact = [
-        dataclasses.replace(r, logp=row)
-        for r, row in zip(rollouts.responses, rollouts.logps["behavior"], strict=True)
-    ]
-    without, row = gradient_of(drawn, 2.0, responses=exact)
+    _, rollouts, gap_BT, _ = drawn
+    exact_BT = rollouts.logps["behavior"]
+    without, row = gradient_of(drawn, 2.0, logp_BT=exact_BT)
     with_gap, gap_row = gradient_of(drawn, 2.0)
     assert not torch.allclose(without, with_gap)
     for name in row:
         if "mismatch" not in name and name != "train/loss":
             assert gap_row[name] == row[name], name
-    flat = torch.tensor([abs(gap) for of_row in gaps for gap in of_row]).double()
+    flat = gap_BT[rollouts.mask_BT].abs().double()
     assert row["train/mismatch"] == row["train/mismatch_max"] == 0
     assert gap_row["train/mismatch"] == pytest.approx(float(flat.mean()), rel=1e-5)
     assert gap_row["train/mismatch_max"] == pytest.approx(float(flat.max()), rel=1e-5)
-    uncorrected, _ = gradient_of(drawn, None, responses=exact, logps={})
+    uncorrected, _ = gradient_of(drawn, None, logp_BT=exact_BT, logps={})
     assert torch.equal(without, uncorrected)
 
 
@@ -197,16 +191,13 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
         trainer.update(feed.get_batch(step), exp.updates.index_of(step))
         feed.update_weights(step + 1, step + 1, trainer.model)
     stale = feed.get_batch(3)
-    assert (stale.index, set(stale.versions)) == (3, {2})
+    assert (stale.index, stale.version_BX.unique().tolist()) == (3, [2])
     pad_id = trainer.evaluator.chat.pad_id
-    rows = collate(stale.prompts, [r.tokens for r in stale.responses], pad_id)
+    rows = collate(stale.sequences, pad_id)
     with torch.no_grad():
         expected = compute_logprobs(versions[2], rows, 1.0).logp_BT
-    for response, recomputed, logp in zip(
-        stale.responses, stale.logps["behavior"], expected.tolist(), strict=True
-    ):
-        assert len(recomputed) == len(response.tokens)
-        assert recomputed == pytest.approx(logp[: len(recomputed)], abs=1e-5)
+    found = stale.logps["behavior"][stale.mask_BT]
+    torch.testing.assert_close(found, expected[stale.mask_BT], rtol=0, atol=1e-5)
 
 
 def test_a_checkpoint_keeps_them():
@@ -219,6 +210,4 @@ def test_a_checkpoint_keeps_them():
     assert state["pending"]
     other = feed_of(exp, trainer)
     other.restore(state, feed.behavior.weights, {})
-    kept = other.get_batch(1).logps
-    assert kept == feed.get_batch(1).logps
-    assert kept["behavior"]
+    assert_equal(other.get_batch(1).state(), feed.get_batch(1).state())

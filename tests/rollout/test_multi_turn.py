@@ -16,7 +16,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, accumulate_gradient, assert_same_result, experiment, run
+from conftest import (
+    SMALL,
+    accumulate_gradient,
+    assert_same_result,
+    by_row,
+    experiment,
+    run,
+    sample,
+)
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +41,7 @@ from rec_experiments.runs.prepare import prepare
 from rec_experiments.types import (
     MultiTurnDataset,
     Problem,
-    Response,
+    Responses,
     Rollouts,
     SampleKey,
     VerifierResult,
@@ -69,19 +77,17 @@ PROMPTS = [[5, 6, 7], [8, 9]]
 def rollouts_of(masks: list[list[bool]], seed: int = 0) -> Rollouts:
     """Random trajectories with these masks, two prompts in turn, rewards 0, 1, 2, 0, 1, …"""
     draws = np.random.default_rng(seed)
-    responses = [
-        Response(
-            draws.integers(2, 200, len(mask)).tolist(),
-            [float(draws.normal(-5.5, 0.5)) if written else 0.0 for written in mask],
-            True,
-            mask,
-        )
-        for mask in masks
-    ]
     groups = [i % 2 for i in range(len(masks))]
-    results = [VerifierResult(reward=float(i % 3), accuracy=0.0) for i in range(len(masks))]
-    prompts = [PROMPTS[g] for g in groups]
-    return Rollouts(0, prompts, responses, results, groups, versions=[0] * len(groups))
+    return Rollouts.verified(
+        Responses.of(
+            [draws.integers(2, 200, len(mask)).tolist() for mask in masks],
+            [[float(draws.normal(-5.5, 0.5)) * written for written in mask] for mask in masks],
+            masks=masks,
+        ),
+        prompts=[PROMPTS[group] for group in groups],
+        groups=groups,
+        results=[VerifierResult(reward=float(i % 3), accuracy=0.0) for i in range(len(masks))],
+    )
 
 
 def gradient_of(model, rollouts, *choices, reference=None, micro_batch_size=3):
@@ -125,17 +131,12 @@ def masks(draw) -> list[bool]:
 )  # fmt: skip
 def test_environment_logp_is_never_read(model, masks, garbage, choices):
     rollouts = rollouts_of(masks)
-    spoilt = [
-        dataclasses.replace(
-            r, logp=[x if mine else garbage for x, mine in zip(r.logp, r.mask, strict=True)]
-        )
-        for r in rollouts.responses
-    ]
+    spoilt = dataclasses.replace(
+        rollouts, logp_BT=rollouts.logp_BT.where(rollouts.mask_BT, garbage)
+    )
     reference = copy.deepcopy(model)
     gradient, log = gradient_of(model, rollouts, *choices, reference=reference)
-    other, other_log = gradient_of(
-        model, dataclasses.replace(rollouts, responses=spoilt), *choices, reference=reference
-    )
+    other, other_log = gradient_of(model, spoilt, *choices, reference=reference)
     assert gradient.isfinite().all()
     assert torch.equal(gradient, other)
     assert log == other_log
@@ -153,11 +154,11 @@ def test_gradient_of_the_policys_tokens(model, weight):
     gradient, log = gradient_of(model, rollouts, "reinforce", f"weight={weight}", reference=other)
 
     mine = copy.deepcopy(model)
-    rewards = np.array([v.reward for v in rollouts.results])
-    groups = np.array(rollouts.groups)
+    rewards, groups = rollouts.reward_B.numpy(), rollouts.group_B.numpy()
     n = sum(pattern.count("T") for pattern in patterns)
     loss, entropies, divergences, ratios = 0.0, [], [], []
-    for i, (prompt, r) in enumerate(zip(rollouts.prompts, rollouts.responses, strict=True)):
+    for i, r in enumerate(by_row(rollouts)):
+        prompt = r.prompt
         advantage = rewards[i] - rewards[groups == groups[i]].mean()
         ids = torch.tensor([prompt + r.tokens])
         logp_TV, reference_TV = (
@@ -233,14 +234,14 @@ class Script:
 
     def sample(self, prompts, keys, temperature):
         self.calls.append((prompts, keys))
-        return [[self._response(key) for key in named] for named in keys]
+        return Responses.joined([self._response(key) for named in keys for key in named])
 
-    def _response(self, key: SampleKey) -> Response:
+    def _response(self, key: SampleKey) -> Responses:
         line = self.lines[key.group][key.response][key.turn]
         tokens = self.chat.encode_response(line.removesuffix("…"))
         tokens = tokens[: -1 if line.endswith("…") else None]
         logp = [-float(i + 1) - key.turn for i in range(len(tokens))]
-        return Response(tokens, logp, not line.endswith("…"), [True] * len(tokens))
+        return Responses.of([tokens], [logp], [not line.endswith("…")])
 
 
 def play(lines: list[list[list[str]]]) -> tuple[Rollouts, Script, ChatTemplate]:
@@ -291,19 +292,23 @@ EXPECTED = [
 
 def test_trajectories():
     rollouts, _, chat = play(LINES)
-    found = [(chat.transcript(r), r.finished, r.turns) for r in rollouts.responses]
+    rows = by_row(rollouts)
+    turns = rollouts.turns_B.tolist()
+    found = [
+        (chat.transcript(r.tokens, r.mask), r.finished, n) for r, n in zip(rows, turns, strict=True)
+    ]
     assert found == [expected for group in EXPECTED for expected in group]
-    assert rollouts.groups == [0] * 6 + [1] * 3
-    for r in rollouts.responses:
-        assert len(r.tokens) == len(r.logp) == len(r.mask) <= LIMIT
+    assert rollouts.group_B.tolist() == [0] * 6 + [1] * 3
+    for r in rows:
+        assert len(r.tokens) <= LIMIT
         assert all(written or logp == 0 for written, logp in zip(r.mask, r.logp, strict=True))
-    assert rollouts.results[1] == VerifierResult(reward=len("ab|c|d."), accuracy=1.0)
-    assert rollouts.results[0] == VerifierResult(reward=len("a."), accuracy=0.0)
+    assert (rows[1].reward, rows[1].accuracy) == (len("ab|c|d."), 1.0)
+    assert (rows[0].reward, rows[0].accuracy) == (len("a."), 0.0)
 
 
 def test_tokens_of_a_trajectory():
     rollouts, _, chat = play(LINES)
-    response = rollouts.responses[1]
+    response = by_row(rollouts)[1]
     said = [chat.encode_reply("01"), chat.encode_reply("02")]
     written = [chat.encode_response(text) for text in ("ab", "c", "d.")]
     parts = [written[0], said[0], written[1], said[1], written[2]]
@@ -325,9 +330,10 @@ def test_prompts_of_turns():
         for prompt, [key] in zip(prompts, keys, strict=True):
             assert key == SampleKey(0, rng.TRAIN, 4, key.group, key.response, turn)
             row = rows.index((key.group, key.response))
-            whole = rollouts.prompts[row] + rollouts.responses[row].tokens
+            played = by_row(rollouts)[row]
+            whole = played.prompt + played.tokens
             assert prompt == whole[: len(prompt)]
-            assert sum(rollouts.responses[row].mask[: len(prompt) - 2]) > 0
+            assert sum(played.mask[: len(prompt) - 2]) > 0
     asked = [[(key.group, key.response) for [key] in keys] for _, keys in later]
     assert asked == [[(0, 1), (0, 2), (0, 4), (0, 5), (1, 2)], [(0, 1), (0, 2)]]
 
@@ -415,7 +421,7 @@ def calculator():
     rollouts = trainer.rollouts.worker.answer(
         snapshot, RolloutRequest(trainer.rollouts.problems[:6], keys, 1.0)
     )
-    assert max(r.turns for r in rollouts.responses) >= 3
+    assert max(rollouts.turns_B) >= 3
     return exp, trainer, rollouts
 
 
@@ -424,11 +430,11 @@ def test_each_turn_drawn_alone(calculator):
     _, trainer, rollouts = calculator
     sampler = trainer.rollouts.worker.sampler
     seen = 0
-    for i, (prompt, r) in enumerate(zip(rollouts.prompts, rollouts.responses, strict=True)):
+    for i, r in enumerate(by_row(rollouts)):
         starts = [t for t in range(len(r.mask)) if r.mask[t] and not (t and r.mask[t - 1])]
         for turn, start in enumerate(starts):
             key = SampleKey(0, rng.TRAIN, 0, i // 4, i % 4, turn)
-            [[again]] = sampler.sample([prompt + r.tokens[:start]], [[key]], 1.0)
+            [[again]] = sample(sampler, [r.prompt + r.tokens[:start]], [[key]], 1.0)
             n = min(len(again.tokens), len(r.tokens) - start)
             assert again.tokens[:n] == r.tokens[start : start + n]
             assert again.logp[:n] == pytest.approx(r.logp[start : start + n], abs=1e-4)
@@ -476,8 +482,7 @@ def test_demonstrations():
         right = []
         for i, said in task.demonstrations(problems, 300, 0):
             tokens, mask = trajectory(task, chat, problems[i], said)
-            whole = Response(tokens, [0.0] * len(tokens), True, mask)
-            assert chat.turns(whole) == said
+            assert chat.turns(tokens, mask) == said
             assert len(tokens) <= task.max_response_tokens
             assert len(said) <= task.max_turns
             assert task.reply(problems[i], said) is None

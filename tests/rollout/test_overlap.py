@@ -33,7 +33,7 @@ from rec_experiments.rollout.schedule import InFlight, Schedule
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Problem, Response, Rollouts, VerifierResult
+from rec_experiments.types import Problem, Responses, Rollouts, VerifierResult
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
 # A batch has room for 4 x (16 + 32) tokens of 1 KiB, so that up to 4 are drawn together.
@@ -133,19 +133,19 @@ class Ledger:
     def submit(self, snapshots, requests):
         self.bundles.append([request.keys[0][0].batch for request in requests])
         for batch in self.bundles[-1]:
-            found = [(snapshot.start, snapshot.version) for snapshot in snapshots]
+            found = [(snapshot.first_token, snapshot.version) for snapshot in snapshots]
             assert found == self.schedule.segments(batch)
             assert found[-1][1] == self.held[-1] == self.schedule.version(batch)
             assert {version for _, version in found} <= {*self.held[-self.schedule.most_versions :]}
-        response = Response([5], [-1.0], finished=True, mask=[True])
+        response = Responses.of([[5]], [[-1.0]])
         return [
-            lambda batch=batch: Rollouts(
-                batch,
-                [[4]],
-                [response],
-                [VerifierResult(0.0, 0.0)],
-                [0],
-                versions=[snapshots[-1].version],
+            lambda batch=batch: Rollouts.verified(
+                response,
+                prompts=[[4]],
+                groups=[0],
+                results=[VerifierResult(0.0, 0.0)],
+                version_BX=torch.tensor([[snapshots[-1].version]]),
+                index=batch,
             )
             for batch in self.bundles[-1]
         ]
@@ -228,7 +228,7 @@ def test_restored_manager(schedule, bundle, ahead, steps, data):
     resumed.restore(feed.state(), feed.behavior.weights, earlier)
     for step in range(cut, steps):
         taken = resumed.get_batch(step)
-        assert (taken.index, taken.versions) == (step, [schedule.version(step)])
+        assert (taken.index, taken.version_BX.tolist()) == (step, [[schedule.version(step)]])
         resumed.update_weights(step + 1, step + 1, model)
     expected = bundles_of(schedule, steps, bundle)
     drawn = resumed.worker.bundles

@@ -12,7 +12,7 @@ import random
 
 import conftest
 import pytest
-from conftest import SMALL, experiment
+from conftest import SMALL, by_row, experiment
 from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import _quick_start, assert_same_run  # noqa: F401
@@ -76,16 +76,10 @@ def test_what_is_replayed_is_what_was_drawn():
         batch = feed.get_batch(number)
         rows = []
         for portion in exp.buffer.portions(number, exp.batch_size, exp.seed):
-            source = drawn[portion.draw]
-            for group in portion.groups:
-                rows += [
-                    (tuple(source.prompts[row]), source.responses[row], source.versions[row])
-                    for row, of in enumerate(source.groups)
-                    if of == group
-                ]
-        found = zip(map(tuple, batch.prompts), batch.responses, batch.versions, strict=True)
-        assert list(found) == rows
-        assert batch.groups == [row // exp.group_size for row in range(len(rows))]
+            source = by_row(drawn[portion.draw])
+            rows += [row for group in portion.groups for row in source if row.group == group]
+        for n, (found, row) in enumerate(zip(by_row(batch), rows, strict=True)):
+            assert vars(found) == {**vars(row), "group": n // exp.group_size}
         assert len(feed.drawn) <= 3
         feed.update_weights(number + 1, number + 1, trainer.model)
     assert sorted(drawn) == list(range(8))
@@ -107,18 +101,17 @@ def test_a_group_of_equal_rewards_is_drawn_anew():
     kinds = set()
     for group in range(exp.batch_size):
         spare = rng.generator(0, rng.REDRAW, 0, group).integers(len(feed.problems), size=2)
-        rows = [row for row, of in enumerate(batch.groups) if of == group]
+        rows = [row for row in by_row(batch) if row.group == group]
         problem = feed.problems[conftest.problem_numbers(exp, 0, len(feed.problems))[group]]
         for attempt in range(3):
             keys = [SampleKey(0, rng.TRAIN, 0, group, k, attempt=attempt) for k in range(4)]
             if attempt:
                 problem = feed.problems[spare[attempt - 1]]
             alone = feed.worker.answer(snapshot, RolloutRequest([problem], [keys], 1.0))
-            if len({result.reward for result in alone.results}) > 1:
+            if len(alone.reward_B.unique()) > 1:
                 break
         kinds.add(attempt)
-        assert [batch.prompts[row] for row in rows] == alone.prompts
-        assert [batch.responses[row].tokens for row in rows] == [r.tokens for r in alone.responses]
+        assert [(r.prompt, r.tokens) for r in rows] == [(r.prompt, r.tokens) for r in by_row(alone)]
     assert len(kinds) > 1, "no group had to be drawn anew: the test shows nothing"
     assert batch.redrawn > 0
 

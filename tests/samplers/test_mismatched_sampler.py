@@ -12,6 +12,7 @@ from itertools import chain
 import pytest
 import torch
 import transformers
+from conftest import sample
 
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.mismatch import logit_noise, noisy, quantized
@@ -54,7 +55,7 @@ def build(choice, model):
 
 
 def responses(sampler):
-    drawn = sampler.sample(PROMPTS, KEYS, 1.0)
+    drawn = sample(sampler, PROMPTS, KEYS, 1.0)
     return [(r.tokens, r.logp) for group in drawn for r in group]
 
 
@@ -68,7 +69,7 @@ def log_probabilities(model, prompt, tokens):
 
 def gap(sampler, model):
     """Mean |log π_trainer − log π_sampler| over the tokens drawn."""
-    drawn = sampler.sample(PROMPTS, KEYS, 1.0)
+    drawn = sample(sampler, PROMPTS, KEYS, 1.0)
     gaps = [
         abs(own - exact)
         for prompt, group in zip(PROMPTS, drawn, strict=True)
@@ -145,7 +146,7 @@ def test_loading_again_changes_nothing(model, kind):
 def test_noise_on_logits_is_what_the_responses_were_drawn_with(model, temperature):
     """log softmax((logits + noise)/temperature) of the unperturbed model, token by token."""
     sampler = build(mismatched(logit_noise=0.5, noise_seed=3), model)
-    drawn = sampler.sample(PROMPTS, KEYS, temperature)
+    drawn = sample(sampler, PROMPTS, KEYS, temperature)
     furthest = 0.0
     for prompt, group in zip(PROMPTS, drawn, strict=True):
         for r in group:
@@ -175,7 +176,7 @@ def test_noise_on_logits_has_its_size_and_a_name():
 def test_noise_on_logits_does_not_depend_on_what_is_drawn_together(model):
     config = mismatched(logit_noise=0.5)
     together, apart = (
-        chain.from_iterable(build(each, model).sample(PROMPTS, KEYS, 1.0))
+        chain.from_iterable(sample(build(each, model), PROMPTS, KEYS, 1.0))
         for each in (config, dataclasses.replace(config, max_rows=3))
     )
     for one, other in zip(together, apart, strict=True):

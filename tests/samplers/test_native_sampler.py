@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from conftest import Said, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
@@ -26,7 +27,7 @@ from rec_experiments.rng import TRAIN, uniforms
 from rec_experiments.samplers import decoding, prefixes
 from rec_experiments.samplers.decoding import NativeSampler, choose
 from rec_experiments.samplers.native import Native
-from rec_experiments.types import Response, SampleKey
+from rec_experiments.types import SampleKey
 
 VOCABULARY, LIMIT = 61, 14
 EOS = [1, 2]
@@ -98,17 +99,17 @@ def sampler_of(model: PreTrainedModel, max_rows: int | None = None) -> NativeSam
     return NativeSampler(copy.deepcopy(model), EOS, None, LIMIT, max_rows)
 
 
-def flat(groups: list[list[Response]]) -> list[Response]:
+def flat(groups: list[list[Said]]) -> list[Said]:
     return list(chain.from_iterable(groups))
 
 
-def tokens(groups: list[list[Response]]) -> list[list[list[int]]]:
+def tokens(groups: list[list[Said]]) -> list[list[list[int]]]:
     return [[response.tokens for response in group] for group in groups]
 
 
 def reference(
     model: PreTrainedModel, prompt: list[int], draw: SampleKey, temperature: float
-) -> Response:
+) -> Said:
     """One response by full forwards, with a CDF in float64."""
     ids, logp = list(prompt), []
     for uniform in uniforms([draw], LIMIT)[:, 0]:
@@ -123,7 +124,7 @@ def reference(
         logp.append(float(logp_V[token]))
         if token in EOS:
             break
-    return Response(ids[len(prompt) :], logp, ids[-1] in EOS, [True] * len(logp))
+    return Said(ids[len(prompt) :], logp, ids[-1] in EOS, [True] * len(logp))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def reference(
 )
 def test_agrees_with_a_loop_without_a_cache(name, temperature):
     model = build(name)
-    sampled = sampler_of(model).sample(PROMPTS, DRAWS, temperature)
+    sampled = sample(sampler_of(model), PROMPTS, DRAWS, temperature)
     for prompt, draws, group in zip(PROMPTS, DRAWS, sampled, strict=True):
         for draw, response in zip(draws, group, strict=True):
             expected = reference(model, prompt, draw, temperature)
@@ -143,24 +144,24 @@ def test_agrees_with_a_loop_without_a_cache(name, temperature):
 @pytest.mark.parametrize("name", ["qwen2", "gemma2", "gpt2"])
 def test_independent_of_the_batch(name):
     model = build(name)
-    together = sampler_of(model).sample(PROMPTS, DRAWS, 1.0)
+    together = sample(sampler_of(model), PROMPTS, DRAWS, 1.0)
     for max_rows in (1, 7):
-        split = sampler_of(model, max_rows).sample(PROMPTS, DRAWS, 1.0)
+        split = sample(sampler_of(model, max_rows), PROMPTS, DRAWS, 1.0)
         assert tokens(split) == tokens(together)
-    backwards = sampler_of(model).sample(PROMPTS[::-1], DRAWS[::-1], 1.0)
+    backwards = sample(sampler_of(model), PROMPTS[::-1], DRAWS[::-1], 1.0)
     assert tokens(backwards) == tokens(together)[::-1]
 
 
 def test_rows_at_once(monkeypatch):
     """A token's keys and values in two layers: 2 heads of 8 numbers each, 4 bytes a number."""
     model = build("qwen2")
-    whole = sampler_of(model).sample(PROMPTS, DRAWS, 1.0)
+    whole = sample(sampler_of(model), PROMPTS, DRAWS, 1.0)
     a_row = (max(map(len, PROMPTS)) + LIMIT) * 2 * 2 * 2 * 8 * 4
     monkeypatch.setattr(decoding, "CACHE_AT_ONCE", 5 * a_row - 1)
     sampler, widths = sampler_of(model), []
     embeddings = sampler.model.get_input_embeddings()
     embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
-    found = sampler.sample(PROMPTS, DRAWS, 1.0)
+    found = sample(sampler, PROMPTS, DRAWS, 1.0)
     assert max(widths) == 4
     assert [[r.tokens for r in group] for group in found] == [
         [r.tokens for r in group] for group in whole
@@ -175,7 +176,7 @@ def test_prefixes_are_computed_once(name):
     embeddings.register_forward_hook(lambda _, inputs, output: widths.append(len(inputs[0])))
     for temperature in (0.0, 0.3):
         widths.clear()
-        sampled = sampler.sample(PROMPTS, DRAWS, temperature)
+        sampled = sample(sampler, PROMPTS, DRAWS, temperature)
         for t, width in enumerate(widths):
             going_on = {
                 (n, *response.tokens[:t])
@@ -201,7 +202,7 @@ def test_reused_memory_changes_no_bit(name, broken, value, monkeypatch):
     """After calls with other prompts, and after an interrupted call of a diverged policy."""
     model = build(name)
     used, fresh = sampler_of(model), sampler_of(model)
-    used.sample(PROMPTS, DRAWS, 1.0)
+    sample(used, PROMPTS, DRAWS, 1.0)
     weights = {name: x.clone() for name, x in used.model.state_dict().items()}
     calls = iter(range(1000))
 
@@ -214,36 +215,37 @@ def test_reused_memory_changes_no_bit(name, broken, value, monkeypatch):
         used.load(broken(weights, value))
         monkeypatch.setattr(decoding, "choose", until_interrupted)
         with contextlib.suppress(FloatingPointError, KeyboardInterrupt):
-            used.sample(PROMPTS, DRAWS, 1.0)
+            sample(used, PROMPTS, DRAWS, 1.0)
         monkeypatch.undo()
         used.load(weights)
-        assert used.sample(few, DRAWS[: len(few)], 1.0) == fresh.sample(few, DRAWS[: len(few)], 1.0)
+        assert sample(used, few, DRAWS[: len(few)], 1.0) == sample(
+            fresh, few, DRAWS[: len(few)], 1.0
+        )
 
 
 def test_memory_is_kept_if_small(monkeypatch):
     sampler = sampler_of(build("qwen2"))
-    sampler.sample(PROMPTS, DRAWS, 1.0)
+    sample(sampler, PROMPTS, DRAWS, 1.0)
     places = [flat.data_ptr() for flat in sampler.memory.flat.values()]
     assert places
-    sampler.sample(PROMPTS[:2], DRAWS[:2], 1.0)
+    sample(sampler, PROMPTS[:2], DRAWS[:2], 1.0)
     assert [flat.data_ptr() for flat in sampler.memory.flat.values()] == places
     monkeypatch.setattr(prefixes, "KEPT", 100)
-    sampler.sample(PROMPTS[:2], DRAWS[:2], 1.0)
+    sample(sampler, PROMPTS[:2], DRAWS[:2], 1.0)
     assert not sampler.memory.flat
 
 
 def test_few_draws():
     few = [[], DRAWS[1], DRAWS[2][:1], [], []]
-    sampled = sampler_of(build("qwen2")).sample(PROMPTS, few, 1.0)
+    sampled = sample(sampler_of(build("qwen2")), PROMPTS, few, 1.0)
     assert [len(group) for group in sampled] == [0, 3, 1, 0, 0]
     assert len({tuple(response.tokens) for response in sampled[1]}) == 3
-    assert sampler_of(build("qwen2")).sample(PROMPTS, [[]] * 5, 1.0) == [[]] * 5
 
 
 @pytest.mark.parametrize("name", ["qwen2", "mistral-sliding", "gpt2"])
 def test_greedy_agrees_with_generate(name):
     model = build(name)
-    sampled = sampler_of(model).sample(PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
+    sampled = sample(sampler_of(model), PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
     for prompt, [response] in zip(PROMPTS, sampled, strict=True):
         output = model.generate(
             torch.tensor([prompt]),
@@ -261,9 +263,9 @@ def test_end_tokens(name):
     """With 6 end tokens of 61 most rows end early, at different lengths, and are dropped."""
     model = build(name)
     draws = [[SampleKey(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
-    endless = NativeSampler(copy.deepcopy(model), [], 0, LIMIT, None).sample(PROMPTS, draws, 1.0)
+    endless = sample(NativeSampler(copy.deepcopy(model), [], 0, LIMIT, None), PROMPTS, draws, 1.0)
     ends = list(range(20, 26))
-    stopped = NativeSampler(copy.deepcopy(model), ends, 0, LIMIT, None).sample(PROMPTS, draws, 1.0)
+    stopped = sample(NativeSampler(copy.deepcopy(model), ends, 0, LIMIT, None), PROMPTS, draws, 1.0)
     for full, response in zip(flat(endless), flat(stopped), strict=True):
         assert len(full.tokens) == LIMIT
         assert not full.finished
@@ -280,17 +282,17 @@ def test_end_tokens(name):
 def test_samples_from_the_loaded_weights(name):
     sampler, new = sampler_of(build(name)), build(name, seed=1)
     sampler.load(new.state_dict())
-    assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler_of(new).sample(PROMPTS, DRAWS, 1.0)
+    assert sample(sampler, PROMPTS, DRAWS, 1.0) == sample(sampler_of(new), PROMPTS, DRAWS, 1.0)
 
 
 def test_weights_are_copied():
     sampler, trained = sampler_of(build("qwen2")), build("qwen2")
     sampler.load(trained.state_dict())
-    before = sampler.sample(PROMPTS, DRAWS, 1.0)
+    before = sample(sampler, PROMPTS, DRAWS, 1.0)
     with torch.no_grad():
         for parameter in trained.parameters():
             parameter.mul_(-2)
-    assert sampler.sample(PROMPTS, DRAWS, 1.0) == before
+    assert sample(sampler, PROMPTS, DRAWS, 1.0) == before
 
 
 @pytest.mark.parametrize("absent", ["lm_head.weight", "model.embed_tokens.weight"])
@@ -298,7 +300,7 @@ def test_tied_parameter(absent):
     sampler, new = sampler_of(build("qwen2")), build("qwen2", seed=1)
     weights = {name: weight for name, weight in new.state_dict().items() if name != absent}
     sampler.load(weights)
-    assert sampler.sample(PROMPTS, DRAWS, 1.0) == sampler_of(new).sample(PROMPTS, DRAWS, 1.0)
+    assert sample(sampler, PROMPTS, DRAWS, 1.0) == sample(sampler_of(new), PROMPTS, DRAWS, 1.0)
 
 
 def test_wrong_weights():
@@ -323,7 +325,7 @@ def test_fused_step(name):
     prompts = [list(range(2, 2 + n)) for n in (30, 24, 1)]
     fused, library = (sampler_of(build(name)) for _ in range(2))
     library.decoder = None
-    ours, theirs = (s.sample(prompts, DRAWS[:3], 1.0) for s in (fused, library))
+    ours, theirs = (sample(s, prompts, DRAWS[:3], 1.0) for s in (fused, library))
     assert tokens(ours) == tokens(theirs)
     for a, b in zip(flat(ours), flat(theirs), strict=True):
         assert a.logp == pytest.approx(b.logp, abs=1e-5)
@@ -374,7 +376,7 @@ def test_diverged_policy(bad, temperature):
     with torch.no_grad():
         model.model.norm.weight.fill_(bad)
     with pytest.raises(FloatingPointError, match="diverged"):
-        sampler_of(model).sample(PROMPTS, DRAWS, temperature)
+        sample(sampler_of(model), PROMPTS, DRAWS, temperature)
 
 
 @pytest.mark.parametrize(("key", "value"), [("temperature", 0.0), ("eval_temperature", math.inf)])

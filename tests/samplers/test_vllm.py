@@ -26,7 +26,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, command, experiment, run
+from conftest import SMALL, command, experiment, run, sample
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.errors import UserError
@@ -40,7 +40,7 @@ from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm, VllmSampler
 from rec_experiments.samplers.weight_push import update_info
 from rec_experiments.training.metrics import response_metrics
-from rec_experiments.types import Response, SampleKey
+from rec_experiments.types import Responses, Rollouts, SampleKey
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")
 
@@ -131,7 +131,7 @@ def test_log_probabilities_are_the_trainers(pair, temperature):
     sampler, tied = pair
     model = build(seed=1, tied=tied)
     sampler.load(model.state_dict())
-    assert_scored_by(model, sampler.sample(PROMPTS, DRAWS, temperature), temperature)
+    assert_scored_by(model, sample(sampler, PROMPTS, DRAWS, temperature), temperature)
 
 
 def test_greedy_tokens_and_log_probabilities_follow_each_push(pair):
@@ -141,8 +141,8 @@ def test_greedy_tokens_and_log_probabilities_follow_each_push(pair):
     for seed in (2, 3, 2):
         model = build(seed=seed, tied=tied)
         sampler.load(model.state_dict())
-        ours = sampler.sample(PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
-        theirs = native(model).sample(PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
+        ours = sample(sampler, PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
+        theirs = sample(native(model), PROMPTS, [draws[:1] for draws in DRAWS], 0.0)
         assert tokens(ours) == tokens(theirs)
         for a, b in zip(flat(ours), flat(theirs), strict=True):
             assert a.logp == pytest.approx(b.logp, abs=1e-4)
@@ -155,15 +155,15 @@ def test_the_callers_weights_and_the_samplers_stay_apart(pair):
     sampler, tied = pair
     trained = build(seed=4, tied=tied)
     sampler.load(trained.state_dict())
-    before = sampler.sample(PROMPTS, DRAWS, 1.0)
-    assert sampler.sample(PROMPTS, DRAWS, 1.0) == before
+    before = sample(sampler, PROMPTS, DRAWS, 1.0)
+    assert sample(sampler, PROMPTS, DRAWS, 1.0) == before
     kept = copy.deepcopy(trained.state_dict())
     for name, weight in trained.state_dict().items():
         assert torch.equal(weight, kept[name])
     with torch.no_grad():
         for parameter in trained.parameters():
             parameter.mul_(-2)
-    assert tokens(sampler.sample(PROMPTS, DRAWS, 1.0)) == tokens(before)
+    assert tokens(sample(sampler, PROMPTS, DRAWS, 1.0)) == tokens(before)
 
 
 def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
@@ -203,14 +203,13 @@ def test_weights_that_do_not_fit_are_refused(sampler):
 def test_a_draw_names_its_response(sampler):
     """Alike whatever is sampled beside it; the same prompt with other draws gives others."""
     sampler.load(build().state_dict())
-    together = sampler.sample(PROMPTS, DRAWS, 1.0)
+    together = sample(sampler, PROMPTS, DRAWS, 1.0)
     assert len({tuple(response.tokens) for response in together[0]}) == 4
-    backwards = sampler.sample(PROMPTS[::-1], DRAWS[::-1], 1.0)
+    backwards = sample(sampler, PROMPTS[::-1], DRAWS[::-1], 1.0)
     assert tokens(backwards[::-1]) == tokens(together)
-    alone = sampler.sample([PROMPTS[0]] * 2, [DRAWS[0][1:2]] * 2, 1.0)
+    alone = sample(sampler, [PROMPTS[0]] * 2, [DRAWS[0][1:2]] * 2, 1.0)
     assert tokens(alone) == [together[0][1].tokens] * 2
-    assert sampler.sample(PROMPTS[:2], [[], DRAWS[1][:1]], 1.0)[0] == []
-    assert sampler.sample(PROMPTS, [[]] * 5, 1.0) == [[]] * 5
+    assert sample(sampler, PROMPTS[:2], [[], DRAWS[1][:1]], 1.0)[0] == []
 
 
 def test_tokens_come_with_their_probability(sampler):
@@ -218,7 +217,7 @@ def test_tokens_come_with_their_probability(sampler):
     model = build()
     sampler.load(model.state_dict())
     draws = [SampleKey(0, TRAIN, 0, 0, k) for k in range(4096)]
-    counts = Counter(r.tokens[0] for r in sampler.sample([[5, 6]], [draws], 0.7)[0])
+    counts = Counter(r.tokens[0] for r in sample(sampler, [[5, 6]], [draws], 0.7)[0])
     with torch.no_grad():
         expected = 4096 * torch.softmax(model(torch.tensor([[5, 6]])).logits[0, -1] / 0.7, -1)
     observed = torch.tensor([float(counts[token]) for token in range(VOCABULARY)])
@@ -227,7 +226,7 @@ def test_tokens_come_with_their_probability(sampler):
 
 def test_a_long_prompt_leaves_less_room(sampler):
     sampler.load(build().state_dict())
-    [[response]] = sampler.sample([[5] * (LONGEST + LIMIT - 3)], [DRAWS[0][:1]], 1.0)
+    [[response]] = sample(sampler, [[5] * (LONGEST + LIMIT - 3)], [DRAWS[0][:1]], 1.0)
     assert len(response.tokens) <= 3
 
 
@@ -238,7 +237,7 @@ def test_a_diverged_policy_is_reported(sampler, temperature):
         model.model.norm.weight.fill_(float("nan"))
     sampler.load(model.state_dict())
     with pytest.raises(FloatingPointError, match="diverged"):
-        sampler.sample(PROMPTS, DRAWS, temperature)
+        sample(sampler, PROMPTS, DRAWS, temperature)
 
 
 def test_stops_at_any_end_token_or_at_the_limit():
@@ -246,7 +245,7 @@ def test_stops_at_any_end_token_or_at_the_limit():
     draws = [[SampleKey(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
     with engine(build(), ends) as sampler:
         sampler.load(build().state_dict())
-        responses = flat(sampler.sample(PROMPTS, draws, 1.0))
+        responses = flat(sample(sampler, PROMPTS, draws, 1.0))
     for response in responses:
         first = next((t for t, token in enumerate(response.tokens) if token in ends), None)
         assert response.finished == (first is not None)
@@ -276,7 +275,7 @@ def test_two_processes_share_a_model():
     model = build(seed=1)
     with engine(build(), tensor_parallel_size=2) as sampler:
         sampler.load(model.state_dict())
-        assert_scored_by(model, sampler.sample(PROMPTS, DRAWS, 1.0), 1.0)
+        assert_scored_by(model, sample(sampler, PROMPTS, DRAWS, 1.0), 1.0)
 
 
 def test_a_head_size_that_vllm_has_not_is_refused_in_one_line():
@@ -393,17 +392,19 @@ def test_an_exported_folder_scores_as_the_run_said(kind, request, tmp_path):
         )
     ]
     engine.llm_engine.engine_core.shutdown()
-    responses = [
-        Response(ids, [0.0] * len(ids), each.finish_reason == "stop", [True] * len(ids))
-        for each in drawn
-        for ids in [list(each.token_ids)]
-    ]
+    tokens = [list(each.token_ids) for each in drawn]
     results = [
-        task.verify(chat.decode(response.tokens), problem.answer)
-        for response, problem in zip(responses, problems, strict=True)
+        task.verify(chat.decode(ids), problem.answer)
+        for ids, problem in zip(tokens, problems, strict=True)
     ]
+    rollouts = Rollouts.verified(
+        Responses.of(tokens, finished=[each.finish_reason == "stop" for each in drawn]),
+        prompts=prompts,
+        groups=list(range(len(prompts))),
+        results=results,
+    )
     said = {k: v for k, v in done.metrics()[step].items() if k.startswith("eval/")}
-    assert response_metrics("eval", responses, results) == said
+    assert response_metrics("eval", rollouts) == said
     data = [each for each in overrides if each.startswith(("dataset", "eval_", "sampler"))]
     assert evaluate(str(tmp_path / "model"), step, data).metrics == said
     assert said["eval/response_length"] > 1

@@ -19,18 +19,19 @@ import rec_experiments
 from rec_experiments import distributed
 from rec_experiments.distributed import ALONE, World, whole
 from rec_experiments.policy import logprobs
-from rec_experiments.types import Response, Rollouts, VerifierResult
+from rec_experiments.types import Responses, Rollouts, VerifierResult
 
 
 def rollouts_of(lengths: list[int]) -> Rollouts:
     """One group of responses that differ, of these lengths."""
-    responses = [
-        Response([3 + n % 200, *[7] * (length - 1)], [-1.0] * length, True, [True] * length)
-        for n, length in enumerate(lengths)
-    ]
-    results = [VerifierResult(float(n % 2), 0.0) for n in range(len(lengths))]
-    rows = len(lengths)
-    return Rollouts(0, [[3, 4]] * rows, responses, results, [0] * rows, [0] * rows)
+    rows = range(len(lengths))
+    tokens = [[3 + n % 200, *[7] * (length - 1)] for n, length in enumerate(lengths)]
+    return Rollouts.verified(
+        Responses.of(tokens, [[-1.0] * length for length in lengths]),
+        prompts=[[3, 4] for _ in rows],
+        groups=[0 for _ in rows],
+        results=[VerifierResult(float(n % 2), 0.0) for n in rows],
+    )
 
 
 def tiny_model():

@@ -95,15 +95,15 @@ def test_rank_without_rows(ranks, mini_batch, rows, size):
 
 def test_batch_without_gradient(ranks, mini_batch):
     model, rollouts, pad_id = mini_batch
-    equal = [dataclasses.replace(result, reward=0.9) for result in rollouts.results]
-    batch = (model, dataclasses.replace(rollouts, results=equal), pad_id)
+    equal_B = torch.full((16,), 0.9, dtype=torch.float64)
+    batch = (model, dataclasses.replace(rollouts, reward_B=equal_B), pad_id)
     assert not assert_gradients_agree(ranks, batch, "grpo", 3).any()
 
 
 def scores_around_a_step(world, model, rollouts, pad_id):
     """Log-probabilities before and after the parameters move, with no backward pass between."""
     model = world.split(copy.deepcopy(model))
-    rows = collate(rollouts.prompts, [r.tokens for r in rollouts.responses], pad_id)
+    rows = collate(rollouts.sequences, pad_id)
     parameters = list(model.parameters())  # as an optimizer holds them
     before = score_of(model, rows)
     with torch.no_grad():

@@ -25,7 +25,7 @@ from rec_experiments.types import (
     Advantages,
     LossInput,
     LossOutput,
-    Response,
+    Responses,
     Rollouts,
     StepIndex,
     Totals,
@@ -61,7 +61,7 @@ def rows_of(seed: int, spread: float) -> LossInput:
         logps={"behavior": torch.from_numpy(behavior), "proximal": torch.from_numpy(proximal)},
         advantages=advantages,
         groups_B=groups_B,
-        versions_B=torch.zeros(B, dtype=torch.long),
+        version_BX=torch.zeros(B, 1, dtype=torch.long),
         index=INDEX,
     )
 
@@ -120,7 +120,7 @@ def test_no_live_tokens():
         Totals(0, 0),
     )
     batch = LossInput(
-        batch.logp_BT, batch.logps, advantages, batch.groups_B, batch.versions_B, INDEX
+        batch.logp_BT, batch.logps, advantages, batch.groups_B, batch.version_BX, INDEX
     )
     empty.add(LossOutput(torch.tensor(0.0), none_BT.double(), none_BT.double(), none_BT), batch)
     assert empty.reduce() == {"train/loss": 0.0}
@@ -140,11 +140,11 @@ def test_kl_of_a_response():
 def test_group_metrics():
     """Three groups of two: one that learns, one of equal rewards, one whose live row has none."""
     texts = [[1, 2], [1, 2], [1, 2], [3], [4], [5]]
-    responses = [
-        Response(tokens, [0.0] * len(tokens), True, [True] * len(tokens)) for tokens in texts
-    ]
-    rollouts = Rollouts(
-        0, [[9]] * 6, responses, [VerifierResult(0.0, 0.0)] * 6, [0, 0, 1, 1, 2, 2], [0] * 6
+    rollouts = Rollouts.verified(
+        Responses.of(texts),
+        prompts=[[9]] * 6,
+        groups=[0, 0, 1, 1, 2, 2],
+        results=[VerifierResult(0.0, 0.0)] * 6,
     )
     mask_BT = torch.tensor([[True]] * 4 + [[False], [True]])
     advantage_B = torch.tensor([1.0, -1.0, 0.0, 0.0, 2.0, 0.0])
@@ -205,7 +205,7 @@ def test_weight_step_and_lag(name, tmp_path, monkeypatch):
 
     def spy(trainer, batch, index):
         weights.append(flat(trainer.model))
-        versions.append(set(batch.versions))
+        versions.append(set(batch.version_BX.flatten().tolist()))
         row = update(trainer, batch, index)
         if index.step == 5:
             weights.append(flat(trainer.model))

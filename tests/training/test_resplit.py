@@ -19,7 +19,6 @@ from test_distributed import MOVING, PATIENCE, SHAPES, run_on, torchrun
 
 from rec_experiments.distributed import ALONE, World, whole
 from rec_experiments.errors import UserError
-from rec_experiments.rollout import packed
 from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
@@ -74,7 +73,7 @@ def gathered(world, path, overrides):
 
     return {
         "step": step,
-        "batch": packed.pack(batch) if batch else None,
+        "batch": batch.state() if batch else None,
         "model": of(trainer.model.state_dict()),
         "moments": [of(optimizer.state[weight]) for weight in trainer.model.parameters()],
         "policies": {

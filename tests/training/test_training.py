@@ -17,6 +17,7 @@ from conftest import (
     SMALL,
     accumulate_gradient,
     assert_same_result,
+    by_row,
     experiment,
     resolve,
 )
@@ -67,14 +68,7 @@ def test_gradient_of_any_token_budget(mini_batch, size, tokens):
 
 def test_gradient_of_any_order(mini_batch):
     model, rollouts, pad_id = mini_batch
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(0)).tolist()
-    shuffled = dataclasses.replace(
-        rollouts,
-        **{
-            name: [getattr(rollouts, name)[i] for i in order]
-            for name in ("prompts", "responses", "results", "groups", "versions")
-        },
-    )
+    shuffled = rollouts.rows(torch.randperm(16, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(
         gradient_of(model, shuffled, pad_id)[0],
         gradient_of(model, rollouts, pad_id)[0],
@@ -87,12 +81,13 @@ def test_gradient_of_any_order(mini_batch):
 def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch):
     model, rollouts, pad_id = mini_batch
     like = [0, 0, 0, 0, 4, 5, 5, 4, 8, 9, 10, 9, 12, 13, 14, 15]  # in groups of 4
-    repeated = dataclasses.replace(rollouts, responses=[rollouts.responses[i] for i in like])
+    same = rollouts.rows(torch.tensor(like))
+    repeated = dataclasses.replace(same, reward_B=rollouts.reward_B)
     computed, forward = [], ForwardPass.__call__
 
-    def counted(self, model, sequences, **options):
-        computed.append(len(sequences))
-        return forward(self, model, sequences, **options)
+    def counted(self, model, rows, **options):
+        computed.append(len(rows))
+        return forward(self, model, rows, **options)
 
     monkeypatch.setattr(ForwardPass, "__call__", counted)
     once, once_log = gradient_of(model, repeated, pad_id, algorithm)
@@ -100,8 +95,9 @@ def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch
     monkeypatch.setattr(
         training,
         "distinct",
-        lambda prompts, responses: [
-            TokenSequence(prompts[i], responses[i], [i]) for i in range(16)
+        lambda rows: [
+            TokenSequence(int(rows.prompt_length_B[i]), int(rows.length_B[i]), i, [i])
+            for i in range(16)
         ],
     )
     apart, apart_log = gradient_of(model, repeated, pad_id, algorithm)
@@ -118,10 +114,10 @@ def test_scores_of_a_plain_forward_pass(mini_batch):
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(1.1)
-    prompts, responses = rollouts.prompts[:5], [r.tokens for r in rollouts.responses[:5]]
-    rows = collate(prompts, responses, pad_id)
+    rows = collate(rollouts.sequences.rows(torch.arange(5)), pad_id)
     scores = compute_logprobs(model, rows, temperature=0.7, others={"reference": other}, kl=True)
-    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+    for i, row in enumerate(by_row(rollouts)[:5]):
+        prompt, response = row.prompt, row.tokens
         ids = torch.tensor([prompt + response])
         with torch.no_grad():
             logits = [m(ids).logits[0, len(prompt) - 1 : -1] / 0.7 for m in (model, other)]
@@ -263,8 +259,8 @@ def test_evaluation_of_step(tmp_path):
 def test_zero_gradient_is_a_step(mini_batch):
     """Equal rewards: zero gradients, not absent ones, so that momentum goes on as it would."""
     model, rollouts, pad_id = mini_batch
-    equal = [dataclasses.replace(result, reward=0.9) for result in rollouts.results]
-    grad, _ = gradient_of(model, dataclasses.replace(rollouts, results=equal), pad_id)
+    equal = dataclasses.replace(rollouts, reward_B=torch.full((16,), 0.9, dtype=torch.float64))
+    grad, _ = gradient_of(model, equal, pad_id)
     assert torch.equal(grad, torch.zeros_like(grad))
 
 
@@ -294,19 +290,10 @@ def test_kl_every(tmp_path, every):
 def test_unverified_responses_do_not_train(mini_batch):
     """The gradient is that of the others alone: in no baseline, no loss and no denominator."""
     model, rollouts, pad_id = mini_batch
-    lost = (1, 6, 7)
-    results = [
-        dataclasses.replace(result, timed_out=i in lost, reward=1e3 if i in lost else float(i % 3))
-        for i, result in enumerate(rollouts.results)
-    ]
-    others = dataclasses.replace(
-        rollouts,
-        **{
-            name: [value for i, value in enumerate(getattr(rollouts, name)) if i not in lost]
-            for name in ("prompts", "responses", "results", "groups", "versions")
-        },
-    )
-    all_rows = dataclasses.replace(rollouts, results=results)
+    lost = torch.isin(torch.arange(16), torch.tensor([1, 6, 7]))
+    rewards = torch.where(lost, 1e3, torch.arange(16) % 3).double()
+    all_rows = dataclasses.replace(rollouts, reward_B=rewards, judged_B=~lost)
+    others = all_rows.rows((~lost).nonzero()[:, 0])
     for algorithm in ("grpo", "opmd", "red_weight"):
         ours, log = gradient_of(model, all_rows, pad_id, algorithm)
         theirs, expected = gradient_of(model, others, pad_id, algorithm)

@@ -17,7 +17,7 @@ import pieces
 import pytest
 import references
 import torch
-from conftest import SMALL, experiment
+from conftest import SMALL, by_row, experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
@@ -36,7 +36,7 @@ from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
 from rec_experiments.training.trainer import Trainer
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import LossInput, StepIndex
+from rec_experiments.types import LossInput, Sequences, StepIndex
 
 METHODS = sorted(pieces.METHODS)
 INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=3)
@@ -88,15 +88,18 @@ def drawn():
     feed = trainer.rollouts
     feed.update_weights(0, 0, trainer.model)
     rollouts = feed.get_batch(0)
-    results = [dataclasses.replace(v, reward=i % 3 / 2) for i, v in enumerate(rollouts.results)]
     model = trainer.model.double()
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
     rng = np.random.default_rng(0)
-    proximal = [[x + 0.1 * rng.normal() for x in response.logp] for response in rollouts.responses]
-    rollouts = dataclasses.replace(rollouts, results=results, logps={"proximal": proximal})
+    proximal_BT = rollouts.logp_BT + 0.1 * torch.from_numpy(rng.normal(size=rollouts.mask_BT.shape))
+    rollouts = dataclasses.replace(
+        rollouts,
+        reward_B=torch.arange(len(rollouts)).double() % 3 / 2,
+        logps={"proximal": proximal_BT.where(rollouts.live_BT, 0.0)},
+    )
     return model, rollouts, trainer.evaluator.chat.pad_id
 
 
@@ -107,22 +110,23 @@ def padded(rows) -> np.ndarray:
 
 def logp_by_row(model, rollouts, pad_id) -> list[torch.Tensor]:
     """Each row through the model by itself."""
-    rows = zip(rollouts.prompts, rollouts.responses, strict=True)
     return [
-        compute_logprobs(model, collate([prompt], [response.tokens], pad_id), 1.0).logp_BT[0]
-        for prompt, response in rows
+        compute_logprobs(
+            model, collate(Sequences.of([row.prompt], [row.tokens]), pad_id), 1.0
+        ).logp_BT[0]
+        for row in by_row(rollouts)
     ]
 
 
 def numbers_of(rollouts, logp: list[torch.Tensor]) -> Numbers:
-    responses = rollouts.responses
+    rows = by_row(rollouts)
     return Numbers(
         logp=padded([row.tolist() for row in logp]),
-        behavior=padded([r.logp for r in responses]),
-        proximal=padded(rollouts.logps.get("proximal", [r.logp for r in responses])),
-        rewards=np.array([v.reward for v in rollouts.results]),
-        groups=np.array(rollouts.groups),
-        mask=padded([r.mask for r in responses]).astype(bool),
+        behavior=padded([row.logp for row in rows]),
+        proximal=padded([row.logps.get("proximal", row.logp) for row in rows]),
+        rewards=np.array([row.reward for row in rows]),
+        groups=np.array([row.group for row in rows]),
+        mask=padded([row.mask for row in rows]).astype(bool),
     )
 
 
@@ -177,7 +181,7 @@ def test_gradient_by_hand(name, drawn, ranks, monkeypatch):
 def test_whole_batch_matters(name, drawn):
     """Otherwise the test above could not fail: piece by piece these two would keep other tokens."""
     _, rollouts, _ = drawn
-    numbers = numbers_of(rollouts, [torch.tensor(r.logp) for r in rollouts.responses])
+    numbers = numbers_of(rollouts, [torch.tensor(row.logp) for row in by_row(rollouts)])
     noise = np.random.default_rng(1).normal(0, 0.3, numbers.mask.shape)
     numbers.logp = numbers.behavior + noise + np.repeat([0.5, -0.5], 8)[:, None]
     _, together = REFERENCES[name](numbers)
@@ -205,12 +209,10 @@ def with_all_policies(rollouts, computed: bool):
     """The rows as the trainer sees them after the sampler: κ and ρ on both sides of the bounds,
     rows of several versions. computed: the proximal policy comes with no batch."""
     rng = np.random.default_rng(1)
-    recomputed = [
-        [x + offset + 0.2 * rng.normal() for x in response.logp]
-        for response, offset in zip(rollouts.responses, np.linspace(-0.3, 0.3, 16), strict=True)
-    ]
-    logps = {"behavior": recomputed} | ({} if computed else rollouts.logps)
-    return dataclasses.replace(rollouts, logps=logps, versions=[0, 1, 2, 3] * 4)
+    noise = 0.2 * rng.normal(size=rollouts.mask_BT.shape) + np.linspace(-0.3, 0.3, 16)[:, None]
+    recomputed_BT = (rollouts.logp_BT + torch.from_numpy(noise)).where(rollouts.live_BT, 0.0)
+    logps = {"behavior": recomputed_BT} | ({} if computed else rollouts.logps)
+    return dataclasses.replace(rollouts, logps=logps, version_BX=torch.arange(16)[:, None] % 4)
 
 
 def preset_gradient(world, model, rollouts, pad_id, algorithm, size):
@@ -292,7 +294,8 @@ def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
         for parameter in reference.parameters():
             parameter.mul_(1.1)
     model, rows = copy.deepcopy(policy), []
-    for prompt, response in zip(rollouts.prompts, rollouts.responses, strict=True):
+    for response in by_row(rollouts):
+        prompt = response.prompt
         ids = torch.tensor([prompt + response.tokens])
         p, q = (
             torch.log_softmax(m(ids).logits[0, len(prompt) - 1 : -1] / 0.7, -1)
@@ -383,7 +386,12 @@ def test_interpolated_policy():
     """α = (v_prox − v_b)/(v_θ − v_b): 0 for fresh rows, on the way to 1 for stale ones."""
     logp, behavior = torch.full((3, 1), -1.0), torch.full((3, 1), -2.0)
     batch = LossInput(
-        logp, {"behavior": behavior}, None, None, torch.tensor([5, 4, 1]), StepIndex(5, 0, 0, 5)
+        logp,
+        {"behavior": behavior},
+        None,
+        None,
+        torch.tensor([[5], [4], [1]]),
+        StepIndex(5, 0, 0, 5),
     )
     expected = [-2.0, -2.0, -2.0 + 3 / 4]
     assert Interpolated(lag=1).logp(batch).flatten().tolist() == pytest.approx(expected)
@@ -459,16 +467,9 @@ def run_by_hand(exp, model, given, reference, pad_id):
     for batch, index in given:
         if index.epoch == index.mini_batch == 0:
             proximal = {id(batch): [x.tolist() for x in logp_by_row(model, batch, pad_id)]}
-        chosen = exp.updates.groups(index, max(batch.groups) + 1, exp.seed)
-        rows = [row for row, group in enumerate(batch.groups) if group in chosen]
-        mini = dataclasses.replace(
-            batch,
-            **{
-                name: [getattr(batch, name)[row] for row in rows]
-                for name in ("prompts", "responses", "results", "groups", "versions")
-            },
-            logps={},
-        )
+        chosen = exp.updates.groups(index, batch.groups, exp.seed)
+        rows = [row for row, group in enumerate(batch.group_B.tolist()) if group in chosen]
+        mini = dataclasses.replace(batch, logps={}).rows(torch.tensor(rows))
         logp = logp_by_row(model, mini, pad_id)
         if isinstance(rule, BatchStart):
             of_rows = [proximal[id(batch)][row] for row in rows]
@@ -476,12 +477,13 @@ def run_by_hand(exp, model, given, reference, pad_id):
             of_rows = [x.tolist() for x in logp_by_row(average, mini, pad_id)]
         else:
             of_rows = []
-            for row, response, version in zip(logp, mini.responses, mini.versions, strict=True):
-                stale = index.step - version
+            for row, response in zip(logp, by_row(mini), strict=True):
+                stale = index.step - response.version
                 share = max(0, stale - rule.lag) / max(1, stale)
                 both = zip(row.tolist(), response.logp, strict=True)
                 of_rows.append([old + share * (new - old) for new, old in both])
-        numbers = numbers_of(dataclasses.replace(mini, logps={"proximal": of_rows}), logp)
+        numbers = numbers_of(mini, logp)
+        numbers.proximal = padded(of_rows)
         _, each = reference(numbers)
         for row, of_row in zip(logp, each, strict=True):
             row.backward(torch.from_numpy(of_row[: len(row)]), retain_graph=True)
@@ -523,12 +525,8 @@ def test_run_by_hand(name, tmp_path, monkeypatch):
     rows = RunFolder(tmp_path / "run").metrics()[1:]
     assert [row["step"] for row in rows] == list(range(1, 9))
     for row, (batch, index) in zip(rows, given, strict=True):
-        chosen = exp.updates.groups(index, max(batch.groups) + 1, exp.seed)
-        stale = [
-            index.step - version
-            for version, group in zip(batch.versions, batch.groups, strict=True)
-            if group in chosen
-        ]
+        chosen = exp.updates.groups(index, batch.groups, exp.seed)
+        stale = [index.step - row.version for row in by_row(batch) if row.group in chosen]
         found = [row[f"train/staleness{end}"] for end in ("", "_min", "_max")]
         assert found == [pytest.approx(np.mean(stale)), min(stale), max(stale)]
 
@@ -540,7 +538,7 @@ def test_versions_count_gradient_steps(tmp_path, monkeypatch):
     name = "m2po"  # 4 updates a batch, interval 2
     monkeypatch.undo()
     _, _, _, given = shaped_run(name, tmp_path / "other", monkeypatch)
-    assert [set(batch.versions) for batch, _ in given] == [{0}] * 8
+    assert [set(batch.version_BX.flatten().tolist()) for batch, _ in given] == [{0}] * 8
 
 
 def test_staged_reference_resets_optimizer(tmp_path):

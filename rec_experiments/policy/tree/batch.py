@@ -1,13 +1,13 @@
 """The sequences of a micro-batch as a tree of prefixes."""
 
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rec_experiments.policy.token_batch import response_places
+from rec_experiments.policy.token_batch import places
+from rec_experiments.types import Sequences
 
 
 class TreeBatch(NamedTuple):
@@ -30,28 +30,26 @@ class TreeBatch(NamedTuple):
     shape: tuple[int, int]  # B and T
 
     @classmethod
-    def of(cls, prompts: list[list[int]], responses: list[list[int]]) -> "TreeBatch":
+    def of(cls, rows: Sequences) -> "TreeBatch":
         """No prompt and no response may be empty."""
-        T = max(len(response) for response in responses)
-        rows = [(p + r)[:-1] for p, r in zip(prompts, responses, strict=True)]
-        length_B = np.array([len(row) for row in rows])
-        B, L = len(rows), int(length_B.max())
-        order_B = sorted(range(B), key=rows.__getitem__)  # rows that begin alike are neighbours
-        ids_BL = np.full((B, L), -1)
-        ids_BL[np.arange(L) < length_B[order_B, None]] = list(
-            chain.from_iterable(rows[b] for b in order_B)
-        )
-        exists_BL = ids_BL >= 0
+        live_BT = rows.live_BT
+        prompt_B, length_B = rows.prompt_length_B.numpy(), rows.length_B.numpy()
+        read_B = prompt_B + length_B - 1  # the last token is not read
+        B, L = len(read_B), int(read_B.max())
+        exists_BL = np.arange(L) < read_B[:, None]
+        ids_BL = np.where(exists_BL, rows.whole_BL.numpy()[:, :L], -1)
+        order_B = np.lexsort(ids_BL.T[::-1])  # rows that begin alike are neighbours
+        ids_BL, exists_BL = ids_BL[order_B], exists_BL[order_B]
         as_before_BL = np.zeros((B, L), dtype=bool)
         as_before_BL[1:] = np.logical_and.accumulate(ids_BL[1:] == ids_BL[:-1], axis=1)
         new_BL = exists_BL & ~as_before_BL
         number_BL = np.where(new_BL, new_BL.cumsum().reshape(B, L) - 1, 0)
         place_BL = np.empty_like(number_BL)
         place_BL[order_B] = np.maximum.accumulate(number_BL, axis=0)
-        flat_BL = np.array(order_B)[:, None] * L + np.arange(L)
+        flat_BL = order_B[:, None] * L + np.arange(L)
         again_X = flat_BL[exists_BL & as_before_BL]
-        before_BL = np.arange(L) >= np.array([[len(prompt) - 1] for prompt in prompts])
-        before_BL &= np.arange(L) < length_B[:, None]
+        place_L = np.arange(L)
+        before_BL = (place_L >= prompt_B[:, None] - 1) & (place_L < read_B[:, None])
         return cls(
             torch.from_numpy(ids_BL[new_BL]),
             torch.from_numpy(np.nonzero(new_BL)[1]),
@@ -60,9 +58,7 @@ class TreeBatch(NamedTuple):
             torch.from_numpy(again_X),
             torch.from_numpy(place_BL.ravel()[again_X]),
             torch.from_numpy(place_BL[before_BL]),
-            torch.from_numpy(
-                np.array([*chain.from_iterable(responses)])
-            ),  # torch reads a list slowly
-            response_places(responses, T),
-            (B, T),
+            rows.token_BT[live_BT],
+            places(live_BT),
+            (B, live_BT.shape[1]),
         )

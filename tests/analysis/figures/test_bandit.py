@@ -113,7 +113,7 @@ def trainer_direction(
         logps={"behavior": behavior_BT},
         advantages=advantages,
         groups_B=groups_B,
-        versions_B=torch.zeros_like(groups_B),
+        version_BX=torch.zeros_like(groups_B)[:, None],
         index=StepIndex(0, 0, 0, 0),
     )
     algorithm.loss(batch).loss.backward()
