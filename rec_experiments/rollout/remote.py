@@ -5,8 +5,8 @@ a priority queue, evaluations first. Weights are passed in slots of shared memor
 version that a draw is made from, usually one, and a spare one for the next version or an
 evaluation. The spare one is overwritten only when all orders on it are answered.
 
-multiprocessing's executors do not fit: they answer in the order of submission, do not start a
-worker with signals blocked, and cannot kill one that hangs.
+An executor does not fit: if its process is killed while it sends a result, the executor waits for
+the rest for ever, since it holds the other end of the pipe open itself.
 """
 
 import atexit
@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import os
 import pickle
+import re
 import signal
 import threading
 import traceback
@@ -49,6 +50,11 @@ GRACE = 5.0  # seconds for the process to end by itself: a batch, verifiers, an 
 # A terminal or a cluster sends these to all processes of a run; the trainer alone handles them.
 SIGNALS = {signal.SIGINT, *STOPPING, signal.SIGUSR2}
 ALIGNMENT = 64  # bytes, as torch allocates
+# What torchrun tells a rank. The process that draws is none: vLLM would look for the others, and a
+# process group of its own would wait for them.
+OF_RANKS = re.compile(
+    r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_.*)"
+)
 
 
 class WorkerLost(RuntimeError):
@@ -260,6 +266,8 @@ def serve(
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    for name in filter(OF_RANKS.fullmatch, [*os.environ]):
+        del os.environ[name]
     os.environ.update(environment)
     die_with_parent(os.getpid())
     parent = parent_process()

@@ -9,8 +9,9 @@ PipelineRL (arXiv 2509.19128) and AReaL (arXiv 2505.24298).
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -36,15 +37,15 @@ class Schedule(Piece):
             raise ValueError(f"offset={self.offset}: must be 0 for offline data")
 
     def version(self, batch: int) -> int:
-        """Policy version that draws `batch`."""
+        """The policy version that draws `batch`."""
         if self.interval is None:
             return 0
         lead = batch if self.phase == "paper" else batch - self.offset
         return max(0, batch - lead % self.interval - self.offset)
 
     def segments(self, batch: int) -> list[tuple[int, int]]:
-        """The first token, and the policy version that draws from it on, of each part of the
-        responses of `batch`; the last version is `version(batch)`."""
+        """The parts of the responses of `batch`, each as its first token and the policy version
+        that draws it. The last version is `version(batch)`."""
         return [(0, self.version(batch))]
 
     @property
@@ -58,33 +59,41 @@ class Schedule(Piece):
         return False
 
     def trained(self, rollouts: Rollouts, step: int) -> Rollouts:
-        """The rollouts as gradient step number `step` trains on them."""
+        """The rollouts as gradient step number `step` trains on them: with the responses and tokens
+        that it leaves out no longer in `judged_B` and `mask_BT`."""
         return rollouts
 
     def metrics(self, trained: Rollouts, step: int) -> dict[str, float]:
-        """Metrics of rollouts as gradient step number `step` trains on them, besides those of whole
-        responses."""
+        """Metrics of the tokens that gradient step number `step` trains on, as `trained` returns
+        them."""
         return {}
 
-    def staleness(self, batch: int) -> int:
-        """Batches that the policy is trained on between drawing `batch` and consuming it."""
-        return batch - self.version(batch)
+    def ages(self, updates: int, steps: int) -> list[int]:
+        """The age of the data at each of the first `steps` gradient steps: the gradient steps since
+        the policy that drew it, or that drew the first token of a response of several policies.
+
+        updates: gradient steps that each batch gives. Age rises by 1 at each of them, since the
+        policy moves on while the batch stays. The maximum and the mean of this list are those of a
+        run. It is constant under an offset with interval 1 and one step a batch, after the first
+        `offset` batches; otherwise it is a sawtooth, whose teeth have interval x updates steps.
+        """
+        return [step - self.segments(step // updates)[0][1] * updates for step in range(steps)]
 
     def draws(self, version: int, batches: int) -> range:
-        """Which of the first `batches` batches come from `version`: they follow each other."""
+        """The batches that come from `version`, of the first `batches`. They are consecutive."""
         every = range(batches)
         first = bisect_left(every, version, key=self.version)
         return range(first, bisect_right(every, version, key=self.version))
 
     def bundle_of(self, batch: int, size: int, batches: int) -> range:
-        """The batches that are drawn together with `batch`: up to `size` that follow each other and
-        come from one version, of the first `batches` batches."""
+        """The batches that are drawn together with `batch`, itself included: up to `size`
+        consecutive ones that come from the same version, of the first `batches`."""
         draws = self.draws(self.version(batch), batches)
         first = batch - (batch - draws.start) % size
         return range(first, min(first + size, draws.stop))
 
     def draws_from(self, version: int) -> bool:
-        """Whether any batch comes from `version`, so that the sampler needs its weights."""
+        """Whether any batch comes from `version`; the sampler then needs its weights."""
         horizon = version + self.offset + (self.interval or 1)
         return any(self.version(batch) == version for batch in range(version, horizon + 1))
 
@@ -94,8 +103,10 @@ class Schedule(Piece):
             return "offline: every batch comes from the initial policy"
         if (self.interval, self.offset, updates) == (1, 0, 1):
             return "on-policy: staleness 0"
-        first = self.offset * updates
-        last = (self.offset + self.interval) * updates - 1
+        period = self.interval * updates
+        start = self.offset * updates + period  # before, data of the initial policy is younger
+        settled = self.ages(updates, start + period)[start:]
+        first, last = min(settled), max(settled)
         steps = f"{first}" if first == last else f"from {first} to {last}"
         return (
             f"interval {self.interval}, offset {self.offset}: staleness {steps} gradient steps"
@@ -106,18 +117,17 @@ class Schedule(Piece):
 class InFlight(Schedule):
     """Weights are swapped in while responses are being written.
 
-    While the policy is trained on one batch, each response in flight grows by `tokens` tokens. A
-    response is begun `versions` - 1 batches before the version that ends it, so that its tokens
-    come from up to `versions` versions in a row; `version(batch)` is the last one. Its first tokens
-    are offset + versions - 1 batches old when they are trained on, so `versions` limits the age as
-    well. Before the first gradient step, all tokens come from the initial policy.
+    While the policy is trained on one batch, each response in flight grows by `tokens` tokens. It
+    is written by up to `versions` consecutive policies. The last one is `version(batch)`. Its first
+    tokens are offset + versions - 1 batches old when they are trained on, so `versions` limits the
+    age as well. Before the first gradient step, all tokens come from the initial policy.
 
-    cache: at a swap, the keys and values of the tokens so far are `recomputed` by the new weights,
-    or those of the older weights are `kept`, which is faster and draws from a policy between the
-    two. late: what happens to a response that `versions` x `tokens` tokens do not end. `wait`: the
-    last version ends it, and training waits for it. `drop`: it is left out of training. It is
-    written to its end nevertheless, to be measured. max_age: older tokens, in gradient steps, are
-    left out of the loss and its denominators; None for no limit.
+    cache: at a swap, the new weights compute the keys and values of earlier tokens again
+    (`recomputed`), or those of the older weights stay (`kept`), which is faster and draws from a
+    policy between the two. late: a response of more than `versions` x `tokens` tokens is ended by
+    the last version while training waits (`wait`), or is left out of training but still written to
+    its end, to be measured (`drop`). max_age: older tokens, in gradient steps, are left out of the
+    loss and its denominators; None for no limit.
 
     Raises ValueError for an interval other than 1, and for a max_age that leaves no token.
     """
@@ -161,7 +171,7 @@ class InFlight(Schedule):
         return replace(rollouts, judged_B=judged_B, mask_BT=mask_BT)
 
     def _late_B(self, rollouts: Rollouts) -> Tensor:
-        """Responses that `versions` x `tokens` tokens do not end."""
+        """Responses of more than `versions` x `tokens` tokens."""
         return rollouts.length_B > self.versions * self.tokens
 
     def metrics(self, trained: Rollouts, step: int) -> dict[str, float]:
@@ -180,7 +190,7 @@ class InFlight(Schedule):
         return means | ({"train/token_age_max": int(ages_N.max())} if len(ages_N) else {})
 
     def describe(self, updates: int) -> str:
-        oldest = (self.offset + self.versions) * updates - 1
+        oldest = max(self.ages(updates, (self.offset + self.versions) * updates))
         parts = [
             f"weights are swapped in every {self.tokens} tokens, up to {self.versions} versions in "
             f"one response, the oldest token up to {oldest} gradient steps old",
@@ -192,3 +202,10 @@ class InFlight(Schedule):
         if self.max_age is not None:
             parts.append(f"tokens older than {self.max_age} gradient steps are masked")
         return "; ".join(parts)
+
+
+def ages_of(sync: Mapping[str, Any], updates: Mapping[str, Any], steps: int) -> list[int]:
+    """`Schedule.ages` of a run, given the resolved values of its groups sync and updates."""
+    kind = InFlight if "versions" in sync else Schedule
+    values = {name: sync[name] for name in kind.names()}
+    return kind(**values).ages(updates["epochs"] * updates["mini_batches"], steps)

@@ -269,6 +269,11 @@ class Stub:
     def leave(self, snapshot):
         os._exit(3)
 
+    def world(self, snapshot):
+        return {
+            name for name in os.environ if "RANK" in name or "WORLD" in name or "ELASTIC" in name
+        }
+
     def close(self):
         pass
 
@@ -367,6 +372,17 @@ def test_errors_of_the_worker(stub):
         ask(stub, held, "fail_unportably")()
     assert "in fail_unportably" in "".join(caught.value.__notes__)
     assert ask(stub, held, "look")()[0] == 2000
+
+
+def test_it_is_no_rank_of_torchrun(monkeypatch):
+    """Though its trainer is one: vLLM takes the variables for its own."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+                 "ROLE_RANK", "ROLE_WORLD_SIZE", "GROUP_WORLD_SIZE",
+                 "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"):  # fmt: skip
+        monkeypatch.setenv(name, "4")
+    monkeypatch.setattr(remote, "get_context", get_context)  # a fork server began before
+    with contextlib.closing(start()) as worker:
+        assert ask(worker, worker.update_weights(snapshot(1)), "world")() == set()
 
 
 def test_signals_are_ignored(stub):

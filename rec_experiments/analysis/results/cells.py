@@ -9,6 +9,7 @@ from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run, points
 from rec_experiments.analysis.results.statistics import final, initial, lowest, second_half
 from rec_experiments.errors import UserError
+from rec_experiments.rollout.schedule import ages_of
 
 METRIC = "eval/accuracy"
 DRIFT = "train/log_ratio_second_moment"
@@ -69,7 +70,4 @@ def value_of(config: Any, key: str) -> Any:
 
 def oldest_age(config: Any) -> int:
     """The largest number of gradient steps between drawing a batch and its last update."""
-    sync, last = config["sync"], config["steps"] - 1
-    if sync["interval"] is None:
-        return last
-    return min(last, sync["interval"] - 1 + sync["offset"] + sync.get("versions", 1) - 1)
+    return max(ages_of(config["sync"], config["updates"], config["steps"]))

@@ -17,6 +17,7 @@ import yaml
 
 from rec_experiments.config import schema
 from rec_experiments.config.identity import NOT_IDENTITY, flat
+from rec_experiments.rollout.schedule import ages_of
 
 Settings = dict[str, Any]  # by dotted key; of a group, the choice, as in sync: offset10
 GLOBAL = ("setting", "algo", "gpus")  # groups whose files set values of the whole experiment
@@ -58,10 +59,12 @@ def seed(overrides: str) -> int:
 
 def oldest_age(found: Settings) -> int:
     """The largest number of gradient steps between drawing a batch and its last update."""
-    interval, last = found["sync.interval"], found["steps"] - 1
-    if interval is None:
-        return last
-    return min(last, interval - 1 + found["sync.offset"] + found.get("sync.versions", 1) - 1)
+    groups: dict[str, Settings] = {"sync": {}, "updates": {}}
+    for key, value in found.items():
+        group, _, name = key.partition(".")
+        if group in groups and name:
+            groups[group][name] = value
+    return max(ages_of(**groups, steps=found["steps"]))
 
 
 @functools.cache

@@ -45,7 +45,7 @@ def rows_of(schedule: Schedule, steps: int, **metrics) -> list[dict]:
     """Rows of a run on this schedule; metrics: functions of lag and step."""
     rows: list[dict] = [{"step": 0, "eval/accuracy": 0.25}]
     for batch in range(steps):
-        stale = schedule.staleness(batch)
+        stale = schedule.ages(1, batch + 1)[batch]
         row = {"step": batch + 1, "train/staleness": float(stale)}
         row["train/policy_version"] = schedule.version(batch)
         row |= {f"train/{name}": of(stale, batch + 1) for name, of in metrics.items()}
@@ -68,11 +68,12 @@ EVERY_20 = schedule(20)
 def test_a_mean_at_a_lag_is_that_of_the_rows_that_the_schedule_gives_it(interval, offset, steps):
     made = schedule(interval, offset)
     rows = rows_of(made, steps, clip_fraction=lambda lag, step: lag + 100 * step)
-    lags = {made.staleness(batch) for batch in range(steps)}
+    ages = made.ages(1, steps)
+    lags = set(ages)
     assert quantities.lags_of(rows) == [None, *map(made.staleness, range(steps))]
     found = quantities.series(rows, "clip_fraction", quantities.lags_of(rows))
     for lag in lags:
-        at = [lag + 100 * (b + 1) for b in range(steps) if made.staleness(b) == lag]
+        at = [lag + 100 * (b + 1) for b in range(steps) if ages[b] == lag]
         assert found.mean((lag, lag)) == pytest.approx(sum(at) / len(at))
     assert found.mean((max(lags) + 1, None)) is None
     assert found.mean((0, None)) == found.mean()

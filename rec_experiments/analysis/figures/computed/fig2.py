@@ -48,7 +48,8 @@ def timeline(schedule: Schedule, batches: int) -> list[Slot]:
 @styled
 def draw() -> Drawing:
     """Rollout, buffer and training of two schedules; versions and staleness from `Schedule`."""
-    worst = max(s.staleness(batch) for s in SCHEDULES for batch in range(BATCHES))
+    ages = [schedule.ages(1, BATCHES) for schedule in SCHEDULES]
+    worst = max(map(max, ages))
     legend = [
         *[
             (Patch(facecolor=_freshness(stale, worst), edgecolor="0.3"), f"staleness {stale}")
@@ -58,22 +59,23 @@ def draw() -> Drawing:
     ]
     rows: list[Row] = []
     figure, panels = page(9.6, 2.3, "Figure 2: rollout and training under two schedules", legend)
-    for axes, schedule in zip(panels.subplots(1, len(SCHEDULES)), SCHEDULES, strict=True):
+    both = panels.subplots(1, len(SCHEDULES)), SCHEDULES, ages
+    for axes, schedule, stale in zip(*both, strict=True):
         slots = timeline(schedule, BATCHES)
-        _lanes(axes, schedule, slots, worst)
+        _lanes(axes, schedule, slots, [_freshness(age, worst) for age in stale])
         rows += [
             {
                 "interval": schedule.interval,
                 "offset": schedule.offset,
                 "batch": slot.batch,
                 "version": schedule.version(slot.batch),
-                "staleness": schedule.staleness(slot.batch),
+                "staleness": stale[slot.batch],
                 "drawn": slot.drawn,
                 "trained": slot.trained,
             }
             for slot in slots
         ]
-    found = {s.describe(1): [s.staleness(batch) for batch in range(BATCHES)] for s in SCHEDULES}
+    found = {s.describe(1): stale for s, stale in zip(SCHEDULES, ages, strict=True)}
     caption = (
         "A batch takes one unit of time to draw and one to train on, and starts as early as "
         "possible. The numbers count batches; each batch gives one gradient step. A lighter "
@@ -82,10 +84,11 @@ def draw() -> Drawing:
     return drawing("fig2", "Figure 2: staleness of each batch", figure, rows, found, caption)
 
 
-def _lanes(axes: Axes, schedule: Schedule, slots: list[Slot], worst: int) -> None:
+def _lanes(
+    axes: Axes, schedule: Schedule, slots: list[Slot], shades: list[tuple[float, ...]]
+) -> None:
     for slot in slots:
-        shade = _freshness(schedule.staleness(slot.batch), worst)
-        for x, y, color in ((slot.drawn, 2, "0.88"), (slot.trained, 0, shade)):
+        for x, y, color in ((slot.drawn, 2, "0.88"), (slot.trained, 0, shades[slot.batch])):
             axes.add_patch(Rectangle((x + 0.04, y), 0.92, 0.6, facecolor=color, edgecolor="0.3"))
             dark = sum(to_rgb(color)) < 1.7
             axes.text(
