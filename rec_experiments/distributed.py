@@ -80,11 +80,22 @@ class World:
         return tensor[self.rows(len(tensor))]
 
     def parts(self, tree: Any) -> Any:
-        """`part` of every tensor in nested dicts."""
+        """`part` of every tensor in nested dicts. Rows of a whole tensor are copied, since a file
+        would hold all of the memory that they are a view of; tied weights stay tied."""
         from torch import Tensor
         from torch.utils._pytree import tree_map_only
 
-        return tree_map_only(Tensor, self.part, tree)
+        copies: dict[Any, Tensor] = {}
+
+        def own(tensor: Tensor) -> Tensor:
+            part = self.part(tensor)
+            if self.size == 1 or is_split(tensor):
+                return part
+            if (memory := memory_of(part)) not in copies:
+                copies[memory] = part.clone()
+            return copies[memory]
+
+        return tree_map_only(Tensor, own, tree)
 
     def joined(self, trees: Sequence[Any]) -> Any:
         """This rank's part of every tensor, given the parts of all ranks of any world.

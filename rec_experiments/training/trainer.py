@@ -147,39 +147,55 @@ class Trainer:
         return replace(batch, logps={**batch.logps, "proximal": logp_BT}, seconds=seconds)
 
     def update(self, batch: Rollouts, index: StepIndex) -> Row:
-        """One gradient step on one mini-batch of a batch. Returns its row of metrics."""
-        kl = measures_kl(self.kl_every, index.step)
-        lag = self.weight_lag(batch) if kl else {}
+        """One gradient step on one mini-batch of a batch. Returns its row of metrics.
+
+        Raises FloatingPointError for a gradient that is not finite.
+        """
         started = time.perf_counter()
+        measures = measures_kl(self.kl_every, index.step)
+
+        rows = batch.of_groups(self.updates.groups(index, batch.groups, self.seed))
+        trained = self.rollouts.schedule.trained(rows, index.step)
+        mini_batch = MiniBatch.of(trained, self.gradient.algorithm, index, self.seed, self.model)
+
+        log = self.accumulate(mini_batch, measures)
+
+        lag = self.weight_lag(batch) if measures else {}
+        step = self.step(index.step, log, measures)
+
+        return {
+            **rollout_metrics(rows, index),
+            **self.rollouts.schedule.metrics(trained, index.step),
+            **group_metrics(rows, mini_batch.advantages),
+            **log.reduce(),
+            **step,
+            **lag,
+            **throughput_metrics(batch, rows, index, time.perf_counter() - started),
+        }
+
+    def accumulate(self, mini_batch: MiniBatch, kl: bool) -> TokenLog:
+        """Compute the gradient. Returns the tokens of all ranks. kl: whether to measure it."""
         # Seeded by run and step, so that dropout is the same after a resume.
-        torch.manual_seed(int(rng.generator(self.seed, rng.MODEL, index.step).integers(1 << 62)))
-        groups = self.updates.groups(index, batch.groups, self.seed)
-        rollouts = batch.of_groups(groups)
+        seeds = rng.generator(self.seed, rng.MODEL, mini_batch.index.step)
+        torch.manual_seed(int(seeds.integers(1 << 62)))
         gradient = self.gradient if kl else self.gradient.without_kl()
-        schedule = self.rollouts.schedule
-        trained = schedule.trained(rollouts, index.step)
-        mini_batch = MiniBatch.of(trained, gradient.algorithm, index, self.seed, self.model)
         dtype = gradient.forward.compute_dtype
         with on_device(gradient.others.values(), self.world.device, dtype):
             log = gradient.accumulate(self.model, mini_batch)
-        log = TokenLog.joined(self.world.gather(log.cpu()))
-        row = {
-            **rollout_metrics(rollouts, index),
-            **schedule.metrics(trained, index.step),
-            **group_metrics(rollouts, mini_batch.advantages),
-            **log.reduce(),
-        }
-        before = copied(self.model) if kl else None
-        norm = float(self.optimizer.step(self.torch_optimizer, self.model, index.step))
+        return TokenLog.joined(self.world.gather(log.cpu()))
+
+    def step(self, step: int, log: TokenLog, measures_distance: bool) -> Row:
+        """Change the weights of the policy and of the policies that follow it."""
+        before = copied(self.model) if measures_distance else None
+        norm = float(self.optimizer.step(self.torch_optimizer, self.model, step))
         if not math.isfinite(norm):  # then neither are the weights
             hint = "; the log-ratios are finite, so a piece of the loss may be at fault"
             raise FloatingPointError(f"norm of the gradient: {norm}{hint if log.is_finite else ''}")
-        row |= {"train/grad_norm": norm, "train/learning_rate": self.optimizer.rate(index.step)}
+        row = {"train/grad_norm": norm, "train/learning_rate": self.optimizer.rate(step)}
         if before is not None:
             row["train/weight_step"] = relative_distance(self.model, before, self.world)
         self.policies.after_update(self.model)
-        row |= throughput_metrics(batch, rollouts, index, time.perf_counter() - started)
-        return row | lag
+        return row
 
     def weight_lag(self, batch: Rollouts) -> Row:
         """Distance from the weights that drew the batch, relative to their norm. Empty if several

@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from conftest import experiment
@@ -23,7 +24,13 @@ from rec_experiments.errors import UserError
 class Engine:
     """In the place of vllm.LLM."""
 
+    drawn: ClassVar[list] = []
+    fails = False
+
     def generate(self, *arguments, **options):
+        self.drawn.append(arguments)
+        if self.fails:
+            raise RuntimeError("no kernel\nfor this head size")
         return []
 
 
@@ -80,6 +87,18 @@ def test_the_start_is_told(started, capsys):
     first, last = capsys.readouterr().err.splitlines()
     assert first.startswith("vLLM is starting; the first time it compiles")
     assert last.startswith("vLLM has started in ")
+
+
+def test_a_token_is_drawn_on_trial(started, monkeypatch):
+    """Kernels that are missing fail only when they run: before the run has begun."""
+    monkeypatch.setattr(Engine, "drawn", [])
+    start(tiny(1))
+    [(prompt, parameters)] = Engine.drawn
+    assert prompt == {"prompt_token_ids": [0]}
+    assert parameters["max_tokens"] == 1
+    monkeypatch.setattr(Engine, "fails", True)
+    with pytest.raises(UserError, match=r"cannot run this model here \(no kernel for this head"):
+        start(tiny(1))
 
 
 def test_batches_of_a_call_and_responses_at_once_are_those_of_the_layout(started):

@@ -37,6 +37,7 @@ import rec_experiments
 from rec_experiments import distributed
 from rec_experiments.distributed import World, whole
 from rec_experiments.policy.logprobs import collate, compute_logprobs
+from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.metrics import TokenLog
@@ -76,13 +77,7 @@ def assert_gradients_agree(ranks, batch, algorithm, size):
 
 
 def rows_of(rollouts, rows):
-    return dataclasses.replace(
-        rollouts,
-        **{
-            name: [getattr(rollouts, name)[i] for i in rows]
-            for name in ("prompts", "responses", "results", "groups", "versions")
-        },
-    )
+    return rollouts.rows(torch.tensor(rows))
 
 
 @pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 5, 9, 13], 2)])
@@ -222,6 +217,22 @@ def test_resumed_run(ranks, tmp_path):
         assert_equal(state, other)
     parts = [state["weights"]["optimizer"][0]["exp_avg"] for _, _, state, _ in entire]
     assert sum(map(len, parts)) == len(next(iter(entire[0][1].values())))  # each has its own rows
+
+
+def saved_bytes(world, folder):
+    """The size of this rank's file with weights as the process that draws shares them: views of one
+    block, two of them tied."""
+    block = torch.zeros(100_000)
+    tied, other = block[:40_000].view(200, 200), block[40_000:].view(300, 200)
+    weights = {"one": tied, "tied": tied.view(200, 200), "other": other}
+    checkpoints = Checkpoints(folder, world)
+    checkpoints.save(1, {"step": 1, "weights": {"behavior": weights}}, None)
+    return (checkpoints.of(1) / f"rank_{world.rank}.pt").stat().st_size
+
+
+def test_files_hold_the_rows_of_their_rank_alone(ranks, tmp_path):
+    for size in ranks(saved_bytes, tmp_path):
+        assert 200_000 < size < 205_000  # half of 100,000 numbers of 4 bytes
 
 
 def test_checkpoint_damaged_on_one_rank(ranks, tmp_path):
