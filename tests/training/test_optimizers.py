@@ -1,4 +1,4 @@
-"""The optimizer: its warm-up, and a restored state that does not depend on the checkpoint's file."""
+"""The optimizer: its warm-up, and a restored state that the checkpoint's file cannot change."""
 
 import pytest
 import torch
