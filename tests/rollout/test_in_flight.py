@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, assert_equal, by_row, experiment, resolve, run
+from conftest import SMALL, assert_equal, by_row, experiment, resolve
 
 from rec_experiments.analysis.results.cells import oldest_age
 from rec_experiments.config import schema
@@ -113,14 +113,6 @@ def test_a_kept_cache_is_another_sampler_and_can_be_corrected():
     assert gap > 1e-3
 
 
-def test_chunks_of_rows_begin_with_the_first_version():
-    whole, _, _ = flown(batches=3)
-    parts, _, _ = flown("sampler.max_rows=5", batches=3)
-    for one, other in zip(whole, parts, strict=True):
-        assert torch.equal(one.token_BT, other.token_BT)
-        assert torch.equal(one.version_BX, other.version_BX)
-
-
 def test_drawn_groups_of_equal_rewards_have_versions_too():
     drawn, _, _ = flown("buffer=refill", batches=3)
     assert drawn[2].redrawn > 0
@@ -206,16 +198,6 @@ def test_interpolated_policy_by_the_age_of_each_token():
     )
     found = pieces.proximal.logp(rows)[1, :12].tolist()
     assert found == [-0.5] * 4 + [-1.0] * 8
-
-
-def test_a_run_in_flight(tmp_path):
-    overrides = ("sync.tokens=5", "sync.late=drop", "sync.max_age=2", "steps=5")
-    rows = run(tmp_path, *FLIGHT, *overrides).metrics()
-    assert [row["train/staleness"] for row in rows[1:]] == [0, 1, 2, 3, 3]
-    assert rows[5]["train/token_age_max"] == 2
-    assert rows[5]["train/several_versions"] > 0
-    assert 0 < rows[5]["train/late"] < 1
-    assert rows[5]["train/in_time_length"] < rows[5]["train/response_length"]
 
 
 def test_names_of_a_schedule_in_flight():

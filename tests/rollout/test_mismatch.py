@@ -10,10 +10,9 @@ import copy
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
-from conftest import SMALL, accumulate_gradient, assert_equal, by_row, experiment
+from conftest import SMALL, accumulate_gradient, by_row, experiment
 
 import rec_experiments
 from rec_experiments.algo.corrections import MismatchCorrection
@@ -24,10 +23,9 @@ from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logpro
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.types import LossInput, Outcomes, Sequences, StepIndex
+from rec_experiments.types import Sequences
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
-PRESETS = ["reinforce", "grpo", "rec_ring_is", "red_weight"]
 
 
 def feed_of(exp, trainer):
@@ -95,34 +93,6 @@ def test_the_weight_in_closed_form():
     expected = [1, 1.5, 2, 2, 2, 0.25, 0]
     assert weight_of(gap, 2.0).tolist() == pytest.approx(expected, rel=1e-12)
     assert weight_of(gap[:4], 1e300)[3] == pytest.approx(math.exp(5))
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_each_coefficient_is_multiplied_by_it(name):
-    g = torch.Generator().manual_seed(1)
-    logp = torch.randn(8, 5, generator=g, dtype=torch.float64, requires_grad=True)
-    behavior = logp.detach() + 0.1 * torch.randn(8, 5, generator=g, dtype=torch.float64)
-    correction = torch.rand(8, 5, generator=g, dtype=torch.float64) * 2  # below the cap
-    mask = torch.arange(5) < torch.tensor([5, 3, 1, 4, 5, 2, 5, 3])[:, None]
-    correction[~mask] = math.nan
-    rewards, groups = torch.tensor([0.0, 1, 1, 0, 0, 0, 1, 0]).double(), torch.arange(8) // 4
-    everyone = torch.ones(8, dtype=torch.bool)
-    outcomes = Outcomes(rewards, groups, mask, everyone, everyone)
-    gradients = []
-    for cap in (None, 2):
-        algorithm = corrected(name, cap)
-        batch = LossInput(
-            logp_BT=logp,
-            logps={"behavior": behavior, "sampler": behavior - correction.log()},
-            advantages=algorithm.advantages(outcomes, np.random.default_rng(0)),
-            groups_B=groups,
-            version_BX=torch.zeros_like(groups)[:, None],
-            index=StepIndex(0, 0, 0, 0),
-        )
-        gradients += torch.autograd.grad(algorithm.loss(batch).loss, logp)
-    plain, weighted = gradients
-    assert plain.abs().max() > 1e-3
-    torch.testing.assert_close(weighted, torch.where(mask, plain * correction, 0.0))
 
 
 def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
@@ -215,16 +185,3 @@ def test_times_of_several_passes_add_up(drawn, monkeypatch):
     once = again(rollouts)
     assert once.seconds["recompute"] == 3.0
     assert again(once, start=2).seconds["recompute"] == 7.0
-
-
-def test_a_checkpoint_keeps_them():
-    exp = experiment(*SMALL, "sync.interval=1", "sync.offset=2", *CAPPED)
-    trainer = prepare(exp)
-    feed = feed_of(exp, trainer)
-    feed.get_batch(0)
-    feed.update_weights(1, 1, trainer.model)  # draws the batches that are due from version 0
-    state = feed.state()
-    assert state["pending"]
-    other = feed_of(exp, trainer)
-    other.restore(state, feed.behavior.weights, {})
-    assert_equal(other.get_batch(1).state(), feed.get_batch(1).state())

@@ -20,7 +20,7 @@ from pathlib import Path
 import conftest
 import pytest
 import torch
-from conftest import SMALL, assert_equal, command, experiment, timeless
+from conftest import SMALL, assert_equal, command, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,6 @@ from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLo
 from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.rollout.schedule import InFlight, Schedule
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
-from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.types import Problem, Responses, Rollouts, VerifierResult
 
@@ -92,13 +91,6 @@ def test_overlapped_is_sequential(tmp_path, name):
     assert_same_run(overlapped, sequential)
     for folder in (sequential, overlapped):
         assert all(row["time/wait"] >= 0 for row in folder.metrics()[1:])
-
-
-def test_options_of_the_worker_change_no_bit(tmp_path):
-    overrides = ("sync.interval=3", "sync.offset=2", "steps=10")
-    options = ("pipeline.max_ahead=1", "dataset.verifier_workers=1")
-    overlapped = run(tmp_path / "overlapped", *overrides, OVERLAP, *options)
-    assert_same_run(overlapped, run(tmp_path / "sequential", *overrides))
 
 
 @pytest.mark.parametrize(
@@ -480,18 +472,6 @@ def test_too_little_shared_memory():
 # Configuration.
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("pipeline.timeout=inf", r"pipeline\.timeout=inf: must be greater than 0, finite"),
-        ("pipeline.device=cpu", r"pipeline\.device=cpu: must be auto or cuda:N"),
-    ],
-)
-def test_impossible_values(override, message):
-    with pytest.raises(UserError, match=message):
-        experiment(OVERLAP, override)
-
-
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
@@ -515,17 +495,6 @@ def test_impossible_device(monkeypatch):
             pipeline.device_number("auto", CUDA, count, ranks)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
     assert pipeline.visible_device(1) == "GPU-5"
-
-
-def test_errors_before_the_start(tmp_path, monkeypatch):
-    def boom(*_, **__):
-        raise AssertionError("started")
-
-    monkeypatch.setattr(remote, "RemoteWorker", boom)
-    with pytest.raises(UserError):
-        prepare(experiment(OVERLAP, "dataset=gsm8k", f"dataset.path={tmp_path}"))
-    with pytest.raises(UserError):
-        prepare(experiment(OVERLAP, "dataset.max_prompt_tokens=1"))
 
 
 # The command line.

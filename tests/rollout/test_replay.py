@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_overlap import _quick_start, assert_same_run  # noqa: F401
 
 from rec_experiments import rng
-from rec_experiments.rollout.replay import NoReplay, Replay
+from rec_experiments.rollout.replay import Replay
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.types import SampleKey
@@ -42,21 +42,6 @@ def test_portions(reuse, window, batch_size, batch, seed):
     for draw, group in pairs:
         assert max(0, batch - window) <= draw < batch
         assert 0 <= group < each
-
-
-def test_portions_are_named_by_seed_and_batch():
-    source = Replay(redraws=0, reuse=4, window=4)
-    names = [(batch, seed) for batch in range(4, 12) for seed in range(4)]
-    distances = {
-        (batch, seed): [(batch - draw, tuple(groups)) for draw, groups in found]
-        for batch, seed in names
-        for found in [source.portions(batch, 16, seed)]
-    }
-    assert len(set(map(str, distances.values()))) > len(names) - 3
-
-
-def test_a_fresh_batch_is_its_draw():
-    assert NoReplay(redraws=0).portions(7, 3, 0) == [(7, [0, 1, 2])]
 
 
 def test_what_is_replayed_is_what_was_drawn():
@@ -144,11 +129,3 @@ def test_a_run_of_every_shape_goes_on_as_if_nothing_had_been(tmp_path, schedule)
     rows = whole.metrics()
     assert len({row["train/staleness_max"] for row in rows[1:]}) > 3
     assert {row.get("train/redrawn_groups", 0) for row in rows[1:]} - {0}, "nothing was drawn anew"
-
-
-def test_the_frozen_proximal_policy_survives_an_interruption(tmp_path):
-    shape = [*SHAPE, "sync.interval=2", "proximal=batch_start"]
-    whole = conftest.run(tmp_path / "whole", *shape)
-    with pytest.raises(KeyboardInterrupt):
-        conftest.run(tmp_path / "cut", *shape, until=11)  # saved after 9, in the middle of batch 2
-    assert_same_run(conftest.run(tmp_path / "cut", *shape), whole)

@@ -7,7 +7,6 @@
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import pytest
 from conftest import experiment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.determinism import secure
 from rec_experiments.errors import UserError
 
 
@@ -82,13 +80,6 @@ def test_a_cache_that_cannot_be_written_is_one_line(started, monkeypatch, tmp_pa
         start(tiny(1))
 
 
-def test_the_start_is_told(started, capsys):
-    start(tiny(1))
-    first, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("vLLM is starting; the first time it compiles")
-    assert last.startswith("vLLM has started in ")
-
-
 def test_a_token_is_drawn_on_trial(started, monkeypatch):
     """Kernels that are missing fail only when they run: before the run has begun."""
     monkeypatch.setattr(Engine, "drawn", [])
@@ -99,21 +90,3 @@ def test_a_token_is_drawn_on_trial(started, monkeypatch):
     monkeypatch.setattr(Engine, "fails", True)
     with pytest.raises(UserError, match=r"cannot run this model here \(no kernel for this head"):
         start(tiny(1))
-
-
-def test_batches_of_a_call_and_responses_at_once_are_those_of_the_layout(started):
-    for layout, batches, responses in (
-        ("gpus=1x80gb", 20, 512), ("gpus=2x80gb", 1, 512), ("gpus=1x24gb", 20, 128),
-    ):  # fmt: skip
-        sampler = experiment("setting=paper/gsm8k", layout).sampler
-        assert sampler.bundle(tiny(1), tokens=10**9) == batches
-        assert sampler.max_num_seqs == responses
-    start(tiny(1))
-    assert started[0][1]["max_num_seqs"] == experiment("sampler=vllm").sampler.max_num_seqs
-
-
-def test_batch_invariance_is_not_set(started, monkeypatch):
-    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
-    secure(True)
-    start(tiny(1))
-    assert "VLLM_BATCH_INVARIANT" not in os.environ

@@ -60,15 +60,3 @@ def test_every_prefix_keeps_its_tokens(prompt_lengths, data):
             assert prefixes.mask_UL[place].tolist() == row
             assert int(prefixes.position_U[place]) == sum(row)
             assert bool((prefixes.bias_XL[place, len(row) :] < -1e20).all())
-
-
-def test_what_stays_is_not_copied():
-    cache = DynamicCache()
-    prompt_UJPE = keys_of(torch.arange(4))
-    cache.update(prompt_UJPE, -prompt_UJPE, 0)
-    prefixes = Prefixes.after(cache, torch.ones(4, 1, dtype=torch.long), STEPS, Memory(), 12)
-    [layer] = cache.layers
-    before = [x.data_ptr() for x in layer.buffers]
-    assert prefixes.branch(torch.tensor([0, 2, 2, 3])).tolist() == [0, 2, 1, 3]
-    assert prefixes.branch(torch.tensor([1, 3])).tolist() == [1, 0]
-    assert [x.data_ptr() for x in layer.buffers] == before

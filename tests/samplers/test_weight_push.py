@@ -26,19 +26,6 @@ def test_chunks_hold_no_more_than_they_may(sizes, most):
         assert sum(w.nbytes for _, w in one) + other[0][1].nbytes > most
 
 
-def test_weights_are_read_one_chunk_at_a_time():
-    read = []
-
-    def weights():
-        for n in range(6):
-            read.append(n)
-            yield str(n), torch.zeros(10)
-
-    parts = chunks(weights(), 80)
-    next(parts)
-    assert read == [0, 1, 2]
-
-
 def test_a_chunk_as_it_is_told():
     part = [("a", torch.zeros(2, 3, dtype=torch.bfloat16)), ("b", torch.zeros(4))]
     copies = [[w, w.clone()] for _, w in part]

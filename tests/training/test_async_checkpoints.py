@@ -17,10 +17,9 @@ import threading
 import time
 
 import pytest
-import torch
 from conftest import SMALL, assert_equal, assert_same_result, experiment, resolve, run
 
-from rec_experiments.distributed import ALONE, copied_to_host, memory_of
+from rec_experiments.distributed import ALONE
 from rec_experiments.runs import checkpoints
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare
@@ -50,17 +49,6 @@ def test_same_run(tmp_path):
     assert not list(goes_on.checkpoints.glob(".*"))
     sizes = [(f.step_folder(6) / "rank_0.pt").stat().st_size for f in (waits, goes_on)]
     assert sizes[1] == pytest.approx(sizes[0], rel=0.01)  # tied weights are written once
-
-
-def test_copied_to_host():
-    weight = torch.arange(6.0)
-    tree = {"a": weight, "b": [{"tied": weight, "part": weight[2:4], "n": 3}]}
-    copy = copied_to_host(tree)
-    weight.zero_()
-    assert copy["a"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert copy["b"][0]["part"].tolist() == [2, 3]
-    assert copy["b"][0]["n"] == 3
-    assert memory_of(copy["a"]) == memory_of(copy["b"][0]["tied"])
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ import os
 
 import pytest
 import torch
-from conftest import SMALL, assert_equal, experiment, run, timeless, turn_off
+from conftest import SMALL, assert_equal, experiment, run, timeless
 
 from rec_experiments.determinism import (
     CUBLAS,
     FLASH_ATTENTION,
-    explained,
     secure,
 )
 from rec_experiments.errors import UserError
@@ -49,12 +48,6 @@ def test_training_process(monkeypatch):
     assert [os.environ[name] for name in NAMES] == [":16:8", "1"]
 
 
-def test_switched_off():
-    secure(True)
-    prepare(experiment(*SMALL, "deterministic=false"))
-    assert switches()[:3] == OFF[:3]
-
-
 def reveal(exp):
     """Instead of a worker: what the process finds, and what `load_worker` makes of it."""
     found = switches()
@@ -70,17 +63,6 @@ def test_drawing_process():
     found, then = json.loads(str(told.value))
     assert found == [*OFF[:3], *ON[3:]]
     assert then == ON
-
-
-def switches_of(world, overrides):
-    turn_off()
-    before = switches()
-    prepare(experiment(*overrides, f"ranks={world.size}"), world=world)
-    return before, switches()
-
-
-def test_every_rank(ranks):
-    assert ranks(switches_of, SMALL) == [(OFF, ON)] * 2
 
 
 def test_same_bits_on_cpu(tmp_path):
@@ -108,10 +90,3 @@ def test_no_deterministic_kernel(monkeypatch, tmp_path):
     assert status["state"] == "failed"
     assert "put_ does not have a deterministic implementation" in status["reason"]
     assert "put_(" in status["traceback"]
-
-
-def test_other_errors():
-    error = RuntimeError("no luck")
-    with pytest.raises(RuntimeError) as raised, explained():
-        raise error
-    assert raised.value is error

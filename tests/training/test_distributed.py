@@ -8,12 +8,10 @@
 """
 
 import copy
-import dataclasses
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +24,6 @@ from conftest import (
     accumulate_gradient,
     assert_equal,
     experiment,
-    refused,
     resolve,
     timeless,
 )
@@ -86,13 +83,6 @@ def test_rank_without_rows(ranks, mini_batch, rows, size):
     batch = (model, rows_of(rollouts, rows), pad_id)
     gradient = assert_gradients_agree(ranks, batch, "asymre", size)
     assert gradient.abs().max() > 1e-4
-
-
-def test_batch_without_gradient(ranks, mini_batch):
-    model, rollouts, pad_id = mini_batch
-    equal_B = torch.full((16,), 0.9, dtype=torch.float64)
-    batch = (model, dataclasses.replace(rollouts, reward_B=equal_B), pad_id)
-    assert not assert_gradients_agree(ranks, batch, "grpo", 3).any()
 
 
 def scores_around_a_step(world, model, rollouts, pad_id):
@@ -328,29 +318,6 @@ def test_killed_and_resumed_run(ranks, tmp_path):
         assert_equal(state["weights"]["model"], entire[rank][2]["weights"]["model"])
 
 
-@pytest.mark.long
-def test_two_nodes_are_one_with_as_many_ranks(ranks, tmp_path):
-    """Bit for bit. Two agents on the loopback interface, as one on each node."""
-    entire = ranks(run_on, tmp_path / "one", ("steps=3",))
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    nodes = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}",
-             "--rdzv-id", "run", "--local-addr", "127.0.0.1")  # fmt: skip
-    agents = [
-        torchrun(*MOVING, "steps=3", "ranks=2", "run_dir=two", ranks=1, nodes=nodes, cwd=tmp_path)
-        for _ in range(2)
-    ]
-    for agent in agents:
-        code, _, err = outcome(agent)
-        assert code == 0, err
-    folder = RunFolder(tmp_path / "two")
-    assert [*map(timeless, folder.metrics())] == entire[0][0]
-    for rank, (_, _, state, _) in enumerate(entire):
-        file = tmp_path / "two" / "checkpoints" / "step_00000003" / f"rank_{rank}.pt"
-        assert_equal(torch.load(file, weights_only=True)["weights"], state["weights"])
-
-
 def test_failing_rank(tmp_path):
     """Not code 0, one traceback, and the reason in status.json, though rank 0 is innocent."""
     script = tmp_path / "broken.py"
@@ -388,26 +355,3 @@ def test_user_error_is_printed_once(tmp_path):
     assert out == ""
     assert "rec_experiments/" not in err  # no traceback of ours; torchrun adds a report of its own
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_number_of_ranks(ranks, tmp_path, monkeypatch, capfd):
-    ranks(run_on, tmp_path / "run", (), 2)
-    line = refused([*MOVING, f"run_dir={tmp_path / 'run'}"], monkeypatch, capfd)
-    assert "holds another experiment, ranks is 2 there and 1 here" in line
-
-
-def test_one_rank_does_not_wait_for_others(monkeypatch, capfd):
-    """A variable that another program has left."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    line = refused(SMALL, monkeypatch, capfd)
-    assert "ranks=1: must be the number of processes that were started, 2" in line
-    assert "env -u WORLD_SIZE python -m rec_experiments" in line
-
-
-def test_incomplete_torchrun_environment(monkeypatch, capfd):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.delenv("RANK", raising=False)
-    line = refused([*SMALL, "ranks=2"], monkeypatch, capfd)
-    assert "WORLD_SIZE=2" in line
-    assert "RANK expected, but not set" in line
-    assert "torchrun" in line

@@ -101,14 +101,6 @@ def test_clip_fractions(name, seed, spread):
     assert row["train/log_ratio_second_moment"] == pytest.approx(np.mean(moments))
 
 
-def test_one_sided_clip_fractions():
-    batch, log = rows_of(1, 0.5), TokenLog()
-    log.add(pieces.method("ppo").loss(batch), batch)
-    row = log.reduce()
-    assert row["train/clip_fraction_high"] == row["train/clip_fraction_positive"] > 0
-    assert row["train/clip_fraction_low"] == row["train/clip_fraction_negative"] > 0
-
-
 def test_no_live_tokens():
     batch = rows_of(0, 0.5)
     none_BT, empty = torch.zeros(B, T, dtype=torch.bool), TokenLog()

@@ -6,20 +6,15 @@
 3. Without resplit=true it is refused in one line.
 """
 
-import json
-import re
-
 import pytest
 import torch
-from conftest import assert_equal, experiment, refused, resolve, timeless
+from conftest import assert_equal, experiment, refused, resolve
 from hypothesis import given
 from hypothesis import strategies as st
 from ranks import Ranks
-from test_distributed import MOVING, PATIENCE, SHAPES, run_on, torchrun
+from test_distributed import MOVING, SHAPES, run_on
 
 from rec_experiments.distributed import ALONE, World, whole
-from rec_experiments.errors import UserError
-from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 
@@ -142,42 +137,6 @@ def test_resplit_run(on, tmp_path):
     again = on(after, run_on, path, RUN)[0]  # as any other, and without the choice
     assert again[0] == rows
     assert again[3] == ["resumed after gradient step 6"]
-
-
-def test_provenance():
-    starts = [{"ranks": 1, "from_step": 0}, {"ranks": 2, "from_step": 30}]
-    assert provenance.remarks({"starts": starts}) == [
-        "begun with ranks=1, continued with ranks=2: rounding differs, so the result "
-        "is not bit-identical to that of one number of ranks"
-    ]
-    assert provenance.remarks({"starts": [{"ranks": 2, "from_step": 0}] * 2}) == []
-    assert provenance.after({}, {"ranks": 2}, 0)["starts"] == [{"ranks": 2, "from_step": 0}]
-
-
-def test_command(tmp_path):
-    run_on(ALONE, tmp_path / "run", RUN, 4)
-    arguments = (*MOVING, *RUN, "ranks=2", f"run_dir={tmp_path / 'run'}", "resplit=true")
-    process = torchrun(*arguments, cwd=tmp_path)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, err
-    said = re.sub(r"\s+", " ", out)
-    assert said.count("a checkpoint of 1 ranks is split among 2: from here on, results") == 1
-    origin = json.loads((tmp_path / "run" / "provenance.json").read_text())
-    assert origin["starts"][-1]["ranks"] == 2
-    assert origin["starts"][-1]["from_step"] == 3
-    assert RunFolder(tmp_path / "run").status()["state"] == "done"
-    assert [*map(timeless, RunFolder(tmp_path / "run").metrics())][-1]["step"] == 6
-
-
-def test_older_state_without_resplit(on, tmp_path):
-    path = tmp_path / "run"
-    on(2, run_on, path, RUN, 4)
-    on(1, run_on, path, (*RUN, "resplit=true", f"run_dir={path}"))
-    (path / "checkpoints" / "step_00000006" / "rank_0.pt").write_bytes(b"")
-    with pytest.raises(
-        UserError, match=r"step_00000003: was written by 2 ranks, and this run has 1; "
-    ):
-        run_on(ALONE, path, RUN)
 
 
 def test_refused(on, tmp_path, monkeypatch, capfd):

@@ -17,29 +17,17 @@ from conftest import (
     SMALL,
     accumulate_gradient,
     assert_same_result,
-    by_row,
     experiment,
     resolve,
 )
 
 import rec_experiments
 from rec_experiments.policy.batching import TokenSequence
-from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
+from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training import gradient as training
 from rec_experiments.training.trainer import measures_kl
-
-
-def test_encode_all():
-    exp = experiment(*SMALL)
-    chat = ChatTemplate(exp.model.tokenizer(), exp.model.model())
-    system = {"role": "system", "content": "Σ\n"}
-    prompts = [
-        tuple([system] * (i % 2) + [{"role": "user", "content": "7é" * i}]) for i in range(5)
-    ]
-    assert chat.encode_all(prompts) == [chat.encode(prompt) for prompt in prompts]
 
 
 def gradient_of(
@@ -55,26 +43,6 @@ def gradient_of(
         micro_batch_tokens=micro_batch_tokens,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
-
-
-@pytest.mark.parametrize(("size", "tokens"), [(None, 40), (3, 80), (None, 1)])
-def test_gradient_of_any_token_budget(mini_batch, size, tokens):
-    whole, whole_log = gradient_of(*mini_batch)
-    split, split_log = gradient_of(*mini_batch, micro_batch_size=size, micro_batch_tokens=tokens)
-    torch.testing.assert_close(split, whole, rtol=1e-9, atol=1e-13)
-    for name, value in whole_log.items():
-        assert split_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
-
-
-def test_gradient_of_any_order(mini_batch):
-    model, rollouts, pad_id = mini_batch
-    shuffled = rollouts.rows(torch.randperm(16, generator=torch.Generator().manual_seed(0)))
-    torch.testing.assert_close(
-        gradient_of(model, shuffled, pad_id)[0],
-        gradient_of(model, rollouts, pad_id)[0],
-        rtol=1e-9,
-        atol=1e-13,
-    )
 
 
 @pytest.mark.parametrize("algorithm", ["reinforce", "grpo", "opmd", "red_drop"])
@@ -107,34 +75,6 @@ def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch
         assert once_log[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
 
 
-def test_scores_of_a_plain_forward_pass(mini_batch):
-    """Log-probability, entropy and KL of each response token, one row at a time, no padding."""
-    model, rollouts, pad_id = mini_batch
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.1)
-    rows = collate(rollouts.sequences.rows(torch.arange(5)), pad_id)
-    scores = compute_logprobs(model, rows, temperature=0.7, others={"reference": other}, kl=True)
-    for i, row in enumerate(by_row(rollouts)[:5]):
-        prompt, response = row.prompt, row.tokens
-        ids = torch.tensor([prompt + response])
-        with torch.no_grad():
-            logits = [m(ids).logits[0, len(prompt) - 1 : -1] / 0.7 for m in (model, other)]
-        logp, reference = (torch.log_softmax(x, -1) for x in logits)
-        n = len(response)
-        chosen = logp[range(n), response]
-        torch.testing.assert_close(
-            scores.logp_BT[i, :n].detach().double(), chosen, rtol=1e-5, atol=1e-6
-        )
-        p = logp.exp()
-        for ours, expected in (
-            (scores.entropy_BT, -(p * logp).sum(-1)),
-            (scores.kl_BT, (p * (logp - reference)).sum(-1)),
-        ):
-            torch.testing.assert_close(ours[i, :n].double(), expected, rtol=1e-4, atol=1e-5)
-
-
 # AsymRE learns from any batch, also from one without reward: the weights move at each step.
 MOVING = (*SMALL, "algo=asymre")
 
@@ -154,13 +94,6 @@ def test_resume(tmp_path, sync):
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "cut", *overrides, until=until)
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
-
-
-def test_cached_warm_start(tmp_path, monkeypatch):
-    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path / "cache"))
-    made = run(tmp_path / "made")
-    assert len(list((tmp_path / "cache").glob("*.pt"))) == 1
-    assert_same_result(made, run(tmp_path / "found"))
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate"])
@@ -226,12 +159,6 @@ def test_ratios_move_with_staleness(tmp_path):
     assert off[4]["train/ess"] < 0.99
 
 
-def test_scores_at_sampling_temperature(tmp_path):
-    rows = run(tmp_path / "t", "sync=on_policy", "sampler.temperature=0.7").metrics()
-    assert rows[1]["train/ratio_max"] == pytest.approx(1, abs=1e-4)
-    assert rows[1]["train/ratio_p01"] == pytest.approx(1, abs=1e-4)
-
-
 def test_evaluation_of_step(tmp_path):
     """The accuracy in row s is that of the weights in the checkpoint of step s."""
     overrides = ("eval_every=1", "steps=2", "optimizer.learning_rate=0.05")
@@ -261,17 +188,6 @@ def test_zero_gradient_is_a_step(mini_batch):
     equal = dataclasses.replace(rollouts, reward_B=torch.full((16,), 0.9, dtype=torch.float64))
     grad, _ = gradient_of(model, equal, pad_id)
     assert torch.equal(grad, torch.zeros_like(grad))
-
-
-def test_reference_only_if_read():
-    assert prepare(experiment(*SMALL, "kl_every=0")).policies.models == {}
-    assert prepare(experiment(*SMALL, "kl_every=1")).policies.models.keys() == {"reference"}
-
-
-def test_kl_grows_from_zero(tmp_path):
-    rows = run(tmp_path / "run", "optimizer.learning_rate=0.01").metrics()
-    assert rows[1]["train/kl"] == pytest.approx(0, abs=1e-9)
-    assert rows[3]["train/kl"] > 1e-5
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
