@@ -225,6 +225,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self.length_B)
 
+    def state(self) -> dict[str, Any]:
+        """All fields by name, as a file holds them; the class takes them as its arguments."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+
     @property
     def live_BT(self) -> Tensor:
         """The tokens of each response: True but in padding."""
@@ -456,7 +460,7 @@ class Rollouts(Responses):
         by the initial policy."""
         import torch
 
-        of_results = {
+        of_results: dict[str, Any] = {
             f"{name}_B": torch.tensor([getattr(result, name) for result in results], dtype=dtype)
             for name, dtype in [
                 ("reward", torch.float64),
@@ -466,7 +470,7 @@ class Rollouts(Responses):
             ]
         }
         return cls(
-            **{each.name: getattr(responses, each.name) for each in fields(Responses)},
+            **responses.state(),
             **of_results,
             index=index,
             prompt_BP=padded(prompts, torch.int64, left=True),
@@ -519,10 +523,6 @@ class Rollouts(Responses):
             drawn=sum(part.drawn for part in parts),
             seconds={name: max(p.seconds[name] for p in parts) for name in parts[0].seconds},
         )
-
-    def state(self) -> dict[str, Any]:
-        """All fields, for a checkpoint; `Rollouts(**state)` is the inverse."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,7 +333,7 @@ def mini_batch():
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    rollouts = dataclasses.replace(rollouts, reward_B=torch.arange(16) % 3 / 1.0)
+    rollouts = dataclasses.replace(rollouts, reward_B=(torch.arange(16) % 3).double())
     return model.double(), rollouts, trainer.evaluator.chat.pad_id
 
 

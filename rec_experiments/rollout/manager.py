@@ -134,7 +134,11 @@ class RolloutManager:
         self.next_draw = bundle.stop
 
     def _of_all_ranks(self, draw: int, result: PendingRollouts) -> Rollouts:
-        return Rollouts.of_parts(self.world.gather(result()), draw)
+        rollouts = Rollouts.of_parts(self.world.gather(result()), draw)
+        if self.schedule.most_versions == 1:
+            return rollouts
+        version_BT = rollouts.version_BX.expand_as(rollouts.token_BT)  # also of a first batch
+        return replace(rollouts, version_BX=version_BT)
 
     def _request(self, draw: int) -> RolloutRequest:
         """This rank's share of a draw."""

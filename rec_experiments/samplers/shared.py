@@ -7,7 +7,6 @@ nothing but the time.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import os
@@ -28,7 +27,6 @@ from rec_experiments.types import Responses, SampleKey, Sampler
 FOLDER = "REC_SHARED_DRAWS"
 
 DIGEST_BYTES = 16
-FIELDS = [field.name for field in dataclasses.fields(Responses)]
 
 
 def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
@@ -100,7 +98,7 @@ class SharedDraws:
 
 def _pack(responses: Responses) -> bytes:
     buffer = io.BytesIO()
-    torch.save({name: getattr(responses, name) for name in FIELDS}, buffer)
+    torch.save(responses.state(), buffer)
     return buffer.getvalue()
 
 

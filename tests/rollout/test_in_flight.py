@@ -214,7 +214,7 @@ def test_names_of_a_schedule_in_flight():
     ("overrides", "message"),
     [
         (["sync.interval=2"], r"sync\.interval=2: must be 1"),
-        (["sync.versions=1"], r"sync\.versions=1: must be at least 2; for 1 use"),
+        (["sync.versions=1"], r"sync\.versions=1: must be at least 2"),
         (["sync.offset=2", "sync.max_age=1"], r"sync\.max_age=1: must be at least offset=2"),
         (["sync.late=never"], r"sync\.late=never: must be one of wait, drop"),
         (["sync.cache=lost"], r"sync\.cache=lost: must be one of recomputed, kept"),

@@ -12,7 +12,7 @@ from itertools import chain
 import pytest
 import torch
 import transformers
-from conftest import sample
+from conftest import said, sample
 
 from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.mismatch import logit_noise, noisy, quantized
@@ -167,7 +167,7 @@ def test_noise_on_logits_in_flight(model, keeps_cache):
     """A swap to the same weights, within a response, changes nothing."""
     sampler, weights = build(mismatched(logit_noise=0.5), model), model.state_dict()
     whole, flown = (
-        chain.from_iterable(sampler.sample_in_flight(PROMPTS, KEYS, 1.0, each, keeps_cache))
+        said(sampler.sample_in_flight(PROMPTS, KEYS, 1.0, each, keeps_cache))
         for each in ((), [(0, weights), (3, weights)])
     )
     for one, other in zip(whole, flown, strict=True):

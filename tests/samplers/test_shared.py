@@ -206,7 +206,6 @@ def test_only_the_native_sampler(tmp_path, monkeypatch):
     class Other(NativeSampler):
         pass
 
-    @dataclasses.dataclass(kw_only=True, slots=True)
     class Derived(Native):
         pass
 
