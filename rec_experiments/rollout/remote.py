@@ -235,7 +235,7 @@ class RemoteWorker:
                 # Its children may hold the pipe open, so the pipe alone does not tell that it died.
                 if self._connection not in wait([self._connection, self._process.sentinel]):
                     raise EOFError
-                error, result = self._connection.recv()
+                error, result = pickle.loads(self._connection.recv_bytes())
             except (EOFError, OSError):
                 error, result = self._lost(), None
             except Exception as unsent:  # as of an order that cannot be pickled
@@ -292,7 +292,8 @@ def serve(
                         )
             except Exception as raised:
                 error = _portable(raised)
-            connection.send((error, result))
+            # Not `send`, which would share each tensor through a file descriptor of its own.
+            connection.send_bytes(pickle.dumps((error, result)))
     if worker is not None:
         worker.close()
 
