@@ -20,7 +20,7 @@ from pathlib import Path
 import conftest
 import pytest
 import torch
-from conftest import SMALL, assert_equal, command, timeless
+from conftest import SMALL, assert_equal, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -495,55 +495,3 @@ def test_impossible_device(monkeypatch):
             pipeline.device_number("auto", CUDA, count, ranks)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
     assert pipeline.visible_device(1) == "GPU-5"
-
-
-# The command line.
-
-
-def drawing_processes(parent: int) -> list[int]:
-    """Children of `parent` that were started to draw."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            words = stat.read_text().rpartition(")")[2].split()
-            line = (stat.parent / "cmdline").read_bytes()
-            if int(words[1]) == parent and b"spawn_main" in line:
-                found.append(int(stat.parent.name))
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-@pytest.mark.long
-def test_interrupted_and_killed_run(tmp_path):
-    """Ctrl-C reaches all processes of the run; SIGKILL only the one that draws."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
-    overrides = (*TINY, "sync=on_policy", "sync.offset=4", "steps=24")
-    folder = RunFolder(tmp_path / "cut")
-
-    def cut(step: int, how) -> tuple[int, str]:
-        """Start the command, do `how` after the row of `step`: its exit code, its errors."""
-        arguments = (*overrides, OVERLAP, f"run_dir={folder.path}")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rec_experiments", *arguments],
-            cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        while process.poll() is None and len(folder.metrics()) <= step:
-            time.sleep(0.02)
-        (drawing,) = drawing_processes(process.pid)
-        how(process.pid, drawing)
-        errors = process.communicate(timeout=300)[1]
-        assert gone(drawing)
-        return process.returncode, errors
-
-    code, _ = cut(3, lambda run, drawing: os.killpg(run, signal.SIGINT))
-    assert code == 128 + signal.SIGINT
-    assert folder.status()["state"] == "interrupted"
-    code, errors = cut(10, lambda run, drawing: os.kill(drawing, signal.SIGKILL))
-    assert code == 1
-    assert "WorkerLost" in errors
-    assert folder.status()["state"] == "failed"
-    assert "died (signal 9, Killed); the same command resumes" in folder.status()["reason"]
-    again = command(*overrides, OVERLAP, f"run_dir={folder.path}", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert_same_run(folder, run(tmp_path / "whole", *overrides))
