@@ -181,7 +181,7 @@ def rec_one_side(
 def defaults(name: str) -> dict:
     """Return the values of a file of conf."""
     values = yaml.safe_load((Path(__file__).parent.parent / "conf" / f"{name}.yaml").read_text())
-    del values["defaults"]
+    del values["_target_"]
     return values
 
 
