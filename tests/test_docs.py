@@ -4,6 +4,8 @@ A command that trains is composed and built here, but not run; `make test-docs` 
 those that need no cluster, hub or GPU, which takes hours.
 """
 
+import functools
+import importlib
 import math
 import os
 import re
@@ -20,6 +22,7 @@ import yaml
 from conftest import chosen
 
 import rec_experiments
+from rec_experiments.cli.main import COMMANDS, call_command
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 
@@ -61,6 +64,12 @@ def training_runs() -> list[list[str]]:
     return [list(each) for each in found if "weight=my_module.TruncatedWeight" not in each]
 
 
+def other_commands() -> list[list[str]]:
+    """Return the words of the commands that are not runs, nor a question for help."""
+    lines = [shlex.split(command.removeprefix(OURS)) for command in commands()]
+    return [words for words in lines if words[0] in COMMANDS]
+
+
 def test_the_site_builds_without_a_dead_link(tmp_path):
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -82,6 +91,23 @@ def test_every_picture_is_shown():
 @pytest.mark.parametrize("overrides", training_runs(), ids=" ".join)
 def test_a_documented_run_composes(overrides):
     schema.build(chosen(*overrides), Experiment)
+
+
+@pytest.mark.parametrize("words", other_commands(), ids=" ".join)
+def test_a_documented_command_takes_these_arguments(words, monkeypatch):
+    """It is parsed in full, without being carried out."""
+    module = importlib.import_module(f"rec_experiments.cli.{words[0].replace('-', '_')}")
+    called = []
+
+    @functools.wraps(module.main)
+    def main(*given, **options):
+        called.append(words)
+
+    monkeypatch.setattr(module, "main", main)
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(Path, "is_dir", lambda path: True)  # a reader's own folders
+    call_command(*words)
+    assert called == [words]
 
 
 def test_the_class_of_the_readme_is_a_piece(tmp_path, monkeypatch):
