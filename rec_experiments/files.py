@@ -1,21 +1,23 @@
-"""Files that are written completely or not at all and checked when they are read; and whether the
-Hugging Face hub can be asked for other files.
+"""Files that are written completely or not at all and checked when they are read; locks; and
+whether the Hugging Face hub can be asked for other files.
 """
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
-import stat
 import sys
-from collections.abc import Callable, Iterator
-from io import BufferedReader
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from rec_experiments.errors import UserError, first_line
 
@@ -25,29 +27,27 @@ PARTIAL = ".*.partial"  # pattern of the names of files that are being written
 PRIVATE = 0o600  # mode of a file that only its owner may read
 ARCHIVE = ".csv.xz"  # suffix of an archive of runs (analysis/results/archive.py)
 HUB_PATIENCE = 5.0  # seconds to connect, and to get the first byte
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # errors of a file system without locks
 
 
 def cache_folder() -> Path:
-    """REC_EXPERIMENTS_CACHE, or the user's cache folder. Raises OSError without a home folder."""
+    """REC_EXPERIMENTS_CACHE, or the user's cache folder; in a container without a home folder, one
+    in the folder for temporary files."""
     if chosen := os.environ.get("REC_EXPERIMENTS_CACHE"):
         return Path(chosen)
-    home = Path("~").expanduser()
-    if not home.is_absolute():
-        raise OSError("no home folder is known: set REC_EXPERIMENTS_CACHE to a folder")
-    return home / ".cache" / "rec_experiments"
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        return Path(tempfile.gettempdir(), f"rec_experiments-{os.getuid()}")
+    return Path(home, ".cache", "rec_experiments")
 
 
 @contextlib.contextmanager
 def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file that appears under its name, synced, once the block has ended without an error.
-
-    It is written next to `path`, under a new random name, so that nobody can place a link there.
-    mode: before the umask.
-    """
+    """A file that appears under its name, synced, once the block has ended without an error. It is
+    written next to `path`. mode: before the umask."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.partial")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(os.open(temporary, flags, mode), "wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -81,76 +81,45 @@ def write_out(out: Path, data: bytes) -> None:
 
 
 def write_with_digest(path: Path, data: bytes) -> None:
-    """As `write_atomic`, with a digest next to it for `read_whole` and `is_whole`."""
-    stream_with_digest(path, lambda file: file.write(data))
+    """As `write_atomic`, with a digest next to it for `read_whole`."""
+    write_atomic(path, data)
+    write_atomic(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode())
 
 
-def stream_with_digest(
-    path: Path, write: Callable[[Any], object], given_up: Callable[[], bool] = lambda: False
-) -> None:
-    """As `write_with_digest`, for data that `write` writes into the file it is given, piece by
-    piece, so that memory never holds all of it. Raises OSError once `given_up` returns True."""
-    with atomic(path) as file:
-        counted = _Digesting(file, given_up)
-        write(counted)
-        if counted.error:
-            raise counted.error
-    write_atomic(_digest_file(path), counted.digest.hexdigest().encode())
+def read_whole(path: Path) -> bytes | None:
+    """What `write_with_digest` wrote, or None if it is damaged or missing."""
+    try:
+        data, digest = path.read_bytes(), path.with_suffix(".sha256").read_bytes()
+    except OSError:
+        return None
+    return data if hashlib.sha256(data).hexdigest().encode() == digest else None
 
 
-class _Digesting:
-    """A file that digests what is written. It keeps an error for the end: torch continues to write
-    after one, and would replace it by an error of its own."""
-
-    def __init__(self, file: BinaryIO, given_up: Callable[[], bool]):
-        self.file, self.given_up, self.digest = file, given_up, hashlib.sha256()
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        if self.error is None:
-            try:
-                if self.given_up():
-                    raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-                self.file.write(data)
-                self.digest.update(data)
-            except OSError as error:
-                self.error = error
-        return memoryview(data).nbytes
-
-    def flush(self) -> None:
-        """`atomic` flushes the file at its end."""
-
-
-def open_regular(path: Path) -> BufferedReader:
-    """Open a file for reading. Raises OSError for anything but a regular file: opening a pipe would
-    block until somebody writes to it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = open(descriptor, "rb")  # noqa: SIM115 (the caller closes it)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError("it is no regular file")
-    return file
-
-
-def no_link(name: str, flags: int) -> int:
-    """An opener for writing, which follows no link and waits for no pipe: several users may share
-    the folder."""
-    return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-
-def read_regular(path: Path) -> bytes:
-    """The content of a file. Raises OSError as `open_regular` does."""
-    with open_regular(path) as file:
-        return file.read()
+def lock(file: IO[Any], kind: int = fcntl.LOCK_EX, patience: float = math.inf) -> bool:
+    """Try to lock a file for `patience` seconds. Returns whether it succeeded: always on a file
+    system without locks, where nothing stops two processes from writing to one folder."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
+            return True
 
 
 def read_rows(path: Path) -> list[tuple[bytes, Row]]:
     """The lines of a JSON Lines file of rows, each as bytes and as the row.
 
     An incomplete last line is dropped: a process was killed while it wrote it. Raises ValueError
-    for any other damaged line and OSError as `open_regular` does.
+    for any other damaged line.
     """
-    lines = read_regular(path).split(b"\n")[:-1]
+    lines = path.read_bytes().split(b"\n")[:-1]
     rows = [*map(_row, lines)]
     if rows and rows[-1] is None:
         rows.pop()
@@ -161,7 +130,7 @@ def read_rows(path: Path) -> list[tuple[bytes, Row]]:
 
 def last_row(path: Path, tail: int) -> Row | None:
     """The last complete row within the last `tail` bytes, or None."""
-    with open_regular(path) as file:
+    with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
         lines = file.read().split(b"\n")[:-1]
     return next((row for row in map(_row, reversed(lines)) if row is not None), None)
@@ -180,29 +149,6 @@ def _row(line: bytes) -> Row | None:
         except (ValueError, RecursionError):
             return None
     return row if isinstance(row, dict) and type(row.get("step")) is int else None
-
-
-def read_whole(path: Path) -> bytes | None:
-    """What `write_with_digest` wrote, or None if it is damaged or missing."""
-    try:
-        data, digest = read_regular(path), read_regular(_digest_file(path))
-    except OSError:
-        return None
-    return data if hashlib.sha256(data).hexdigest().encode() == digest else None
-
-
-def is_whole(path: Path) -> bool:
-    """Whether `read_whole` would return the data. Reads the file piece by piece."""
-    try:
-        with open_regular(path) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest().encode()
-        return found == read_regular(_digest_file(path))
-    except OSError:
-        return False
-
-
-def _digest_file(path: Path) -> Path:
-    return path.with_suffix(".sha256")
 
 
 def remove(path: Path) -> None:

@@ -209,6 +209,7 @@ class VerifierResult:
     accuracy: float
     timed_out: bool = False
     crashed: bool = False
+    error: str = field(default="", compare=False)  # why it crashed
 
 
 class Rows:

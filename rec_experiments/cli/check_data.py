@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rec_experiments.cli.parser import PROGRAM, overrides
-from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier
+from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier, report_crashes
 from rec_experiments.types import Dataset, Problem
 
 FAILURES_SHOWN = 5
@@ -52,6 +52,8 @@ def report(dataset: Dataset, verifier: BatchVerifier) -> Report:
 
 
 def check_gold(problems: list[Problem], verifier: BatchVerifier) -> list[Problem]:
-    """The problems whose gold solution the verifier rejects."""
+    """The problems whose gold solution the verifier rejects. Raises UserError if it crashes on all
+    of them."""
     results = verifier([(problem.solution, problem.answer) for problem in problems])
+    report_crashes(results)
     return [p for p, result in zip(problems, results, strict=True) if result.accuracy != 1]

@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import hydra
 from hydra.errors import HydraException
@@ -84,7 +83,8 @@ def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
             task(config)
 
     # A shell leaves the ~ of KEY=~/NAME as it is, and Hydra cannot read it.
-    sys.argv[1:] = words = [re.sub(r"=~(?=/|$)", f"={Path.home()}", word) for word in sys.argv[1:]]
+    home = os.path.expanduser("~")  # "~" itself without a home folder
+    sys.argv[1:] = words = [re.sub(r"=~(?=/|$)", f"={home}", word) for word in sys.argv[1:]]
     with one_line_errors():
         check_options(words)
         check_sweep(words)

@@ -1,9 +1,11 @@
-"""Reads rows from a local .jsonl, .json or .parquet file, or from the Hugging Face hub.
+"""Reads rows from a local file, or from the Hugging Face hub.
 
 Each row comes with its place, such as `data/test.jsonl line 7`, for error messages.
 """
 
+import csv
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +19,6 @@ Row = Mapping[str, Any]
 Located = tuple[str, Row]  # where a row comes from, and the row
 
 HUB_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>\S+))?")  # OWNER/NAME[/FILE]
-SUFFIXES = (".jsonl", ".json", ".parquet")
 
 
 class Source(Settings):
@@ -82,21 +83,22 @@ class Source(Settings):
 
 
 def read_file(path: Path) -> list[Located]:
-    """The rows of a file: one JSON object per line, one JSON list of objects, or a parquet table.
+    """The rows of a file: JSON objects, one per line or in one list; a parquet table; or a CSV file
+    with a header, whose values are texts.
 
-    Skips empty lines. Raises UserError that names the file, and the line or item if there is one:
-    unreadable file, unknown suffix, malformed JSON, a row that is no object, no row.
+    The types of each row stay its own: the library `datasets` would unify them over all rows, and
+    add keys to nested answers. Skips empty lines. Raises UserError that names the file, and the
+    line or item if there is one: unreadable file, unknown suffix, malformed JSON, a row that is no
+    object, no row.
     """
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: cannot be read: its name must end in {', '.join(SUFFIXES)}")
     try:
-        if path.suffix == ".parquet":
-            rows = [(f"{path} row {i}", row) for i, row in enumerate(_parquet(path), start=1)]
-        else:
-            text = path.read_text(encoding="utf-8")
-            rows = _lines(path, text) if path.suffix == ".jsonl" else _items(path, text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {_reason(error)}") from None
+        rows = SUFFIXES[path.suffix](path)
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: cannot be read: not UTF-8 text") from None
+    except (OSError, ValueError, csv.Error) as error:  # of pyarrow, too
+        raise UserError(f"{path}: cannot be read: {first_line(error)}") from None
     if not rows:
         raise UserError(f"{path}: holds no data")
     for where, row in rows:
@@ -105,11 +107,42 @@ def read_file(path: Path) -> list[Located]:
     return rows
 
 
-def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
-    """The text in a field; `prompt.0.content` addresses nested objects and lists.
+def _json(path: Path) -> list[Located]:
+    text = path.read_text(encoding="utf-8-sig")  # without a mark of byte order
+    if text.lstrip().startswith("["):
+        return [(f"{path} item {i}", row) for i, row in enumerate(_parse(text, str(path)), start=1)]
+    lines = ((f"{path} line {i}", line) for i, line in enumerate(text.split("\n"), start=1))
+    return [(where, _parse(line, where)) for where, line in lines if line.strip()]
 
-    as_json: write a value that is no text as JSON. Raises UserError that names the place if the
-    field is missing or its text cannot be encoded.
+
+def _csv(path: Path) -> list[Located]:
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        return [(f"{path} row {i}", row) for i, row in enumerate(csv.DictReader(file), start=1)]
+
+
+def _parquet(path: Path) -> list[Located]:
+    from pyarrow import parquet  # type: ignore[import-untyped]  # slow
+
+    rows = parquet.read_table(path).to_pylist()
+    return [(f"{path} row {i}", row) for i, row in enumerate(rows, start=1)]
+
+
+SUFFIXES = {".jsonl": _json, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not valid JSON: {error}") from None
+
+
+def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
+    """The text in a field; `prompt.0.content` addresses nested objects and lists. A finite number
+    counts as text.
+
+    as_json: write any other value that is no text as JSON. Raises UserError that names the place if
+    the field is missing or its text cannot be encoded.
     """
     value: Any = row
     for part in field.split("."):
@@ -118,7 +151,8 @@ def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
         except (KeyError, IndexError, ValueError, TypeError):
             found = f"; found {', '.join(value)}" if isinstance(value, dict) else ""
             raise UserError(f"{where}: field {field!r} is missing{found}") from None
-    if as_json and not isinstance(value, str | None):
+    is_number = type(value) in (int, float) and math.isfinite(value)
+    if is_number or (as_json and not isinstance(value, str | None)):
         value = json.dumps(value, ensure_ascii=False, default=str)
     if not isinstance(value, str):
         raise UserError(f"{where}: field {field!r} is not text")
@@ -129,38 +163,3 @@ def text_of(row: Row, field: str, where: str, as_json: bool = False) -> str:
             f"{where}: field {field!r} holds half of a character (a lone surrogate)"
         ) from None
     return value
-
-
-def _lines(path: Path, text: str) -> list[Located]:
-    lines = ((f"{path} line {i}", line) for i, line in enumerate(text.split("\n"), start=1))
-    return [(where, _parse(line, where)) for where, line in lines if line.strip()]
-
-
-def _items(path: Path, text: str) -> list[Located]:
-    rows = _parse(text, str(path))
-    if not isinstance(rows, list):
-        raise UserError(f"{path}: a JSON list of objects is expected")
-    return [(f"{path} item {i}", row) for i, row in enumerate(rows, start=1)]
-
-
-def _parquet(path: Path) -> list[Row]:
-    import pyarrow as pa  # type: ignore[import-untyped]  # slow
-    from pyarrow import parquet
-
-    try:
-        return parquet.read_table(path).to_pylist()
-    except pa.ArrowException as error:
-        raise UserError(
-            f"{path}: cannot be read: not a parquet table: {first_line(error)}"
-        ) from None
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not valid JSON: {error}") from None
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"

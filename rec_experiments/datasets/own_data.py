@@ -75,7 +75,7 @@ def function(name: str) -> Callable[[str, str], Any]:
             f"{key}: must be the dotted name of a function (response, answer), as in "
             f"my_module.judge ({first_line(error)})"
         ) from error
-    except Exception as error:  # of the user's module
+    except (Exception, SystemExit) as error:  # of the user's module
         raise UserError(
             f"{key}: {module} cannot be imported ({type(error).__name__}: {first_line(error)})"
         ) from error

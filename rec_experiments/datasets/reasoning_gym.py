@@ -1,12 +1,13 @@
 """Problems that reasoning-gym generates, with its own verifiers (arXiv 2505.24760).
 
 A problem is an item of one of its data sets. The answer of a Problem here identifies the item; a
-verifier process generates the item again, because the package's verifiers read the whole item.
+verifier process generates the item again, because the package's verifiers read the whole item. An
+item that comes out differently there is a crash: a few of its data sets depend on the order of a
+set of strings.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import zlib
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
 EVALUATION_SHARE = 8  # one question in 8, chosen by a hash of its text, is an evaluation problem
-OURS = ("seed", "size")  # parameters set by other keys
-# Their items depend on the iteration order of a set of strings, which differs between processes.
-NONDETERMINISTIC = (
-    "isomorphic_strings", "knight_swap", "list_functions", "polynomial_multiplication",
-    "ransom_note", "word_ladder",
-)  # fmt: skip
 
 
 class Stage(Settings):
@@ -43,17 +38,15 @@ class Stage(Settings):
 class ReasoningGym(TextDataset):
     """Raises ValueError for a number out of range, and unless name or stages is given.
 
-    name, parameters: one data set. levels: of the package's curriculum for it, a stage for each;
-    parameters override what a level sets. stages: several data sets. With shuffle=false, training
-    follows the order of stages. Evaluation uses problems of all. data_seed: of the problems,
-    independent of the run's seed. train_problems, eval_problems: numbers to generate, divided
-    equally between the stages. answer_tag: the verifier gets the text within the last pair of these
-    tags; null for the whole response.
+    name, parameters: one data set. stages: several data sets. With shuffle=false, training follows
+    the order of stages. Evaluation uses problems of all. data_seed: of the problems, independent of
+    the run's seed. train_problems, eval_problems: numbers to generate, divided equally between the
+    stages. answer_tag: the verifier gets the text within the last pair of these tags; null for the
+    whole response.
     """
 
     name: str | None
     parameters: dict[str, Any]
-    levels: list[int] | None
     stages: list[Stage] | None
     data_seed: Annotated[int, Field(ge=0, lt=1 << 31)]
     train_problems: int
@@ -61,25 +54,26 @@ class ReasoningGym(TextDataset):
     answer_tag: str | None
 
     def __post_init__(self) -> None:
-        if (self.name is None) == (self.stages is None):
+        if (self.name is None) == (not self.stages) or (self.stages and self.parameters):
             raise ValueError(
                 f"name={self.name or 'null'}: must be a data set of reasoning-gym, such as lcm, "
-                "or null if there are stages"
+                "or null if there are stages, each with its own parameters"
             )
-        if self.stages is not None and (self.parameters or self.levels or not self.stages):
-            raise ValueError("stages: must list at least one stage, each with its own parameters")
-        if self.levels is not None and not self.levels:
-            raise ValueError("levels=[]: must list at least one level, or be null for none")
         for key in ("train_problems", "eval_problems"):
-            if getattr(self, key) < len(self.stages or self.levels or [self.name]):
+            if getattr(self, key) < len(self.all_stages):
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least one per stage")
+
+    @property
+    def all_stages(self) -> list[Stage]:
+        """The stages, or the one data set as a stage."""
+        return self.stages or [Stage(name=str(self.name), parameters=self.parameters)]
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training problems stage after stage, and evaluation problems of the stages in turn.
 
         No question is in both. Raises UserError for an unknown data set or parameter.
         """
-        splits = [self._splits(number) for number in range(len(self._stages()))]
+        splits = [self._splits(number) for number in range(len(self.all_stages))]
         train = [problem for split, _ in splits for problem in split]
         in_turn = chain.from_iterable(zip_longest(*(held_out for _, held_out in splits)))
         return train, [problem for problem in in_turn if problem is not None]
@@ -87,36 +81,28 @@ class ReasoningGym(TextDataset):
     def verify(self, response: str, answer: str) -> VerifierResult:
         """The score of the package's verifier; only a score of 1 is correct."""
         place = json.loads(answer)
-        entry = self._dataset(place["stage"])[place["item"]]
+        dataset = self._dataset(place["stage"])
+        entry = dataset[place["item"]]
         if _fingerprint(entry) != place["of"]:
             raise ValueError("not the item of the prompt: its data set is not deterministic")
-        given = self._answer_in(response)
-        score = float(self._dataset(place["stage"]).score_answer(given, entry))
+        score = float(dataset.score_answer(self._answer_in(response), entry))
         return VerifierResult(reward=score, accuracy=float(score >= 1))
 
     def slow_imports(self) -> list[str]:
         return ["reasoning_gym"]
 
     def describe(self) -> str:
-        names = dict.fromkeys(stage.name for stage in self.stages or []) or [self.name]
-        levels = f", levels {', '.join(map(str, self.levels))}" if self.levels else ""
-        return f"{', '.join(map(str, names))} of reasoning-gym{levels}"
+        names = dict.fromkeys(stage.name for stage in self.all_stages)
+        return f"{', '.join(names)} of reasoning-gym"
 
     def demonstrations(
         self, problems: list[Problem], count: int, seed: int
     ) -> list[tuple[int, list[str]]]:
         return solutions(problems, count, seed)
 
-    def _stages(self) -> list[Stage]:
-        if self.stages is not None:
-            return self.stages
-        assert self.name is not None  # see __post_init__
-        levels = [{}] if self.levels is None else [_of_level(self.name, n) for n in self.levels]
-        return [Stage(name=self.name, parameters={**each, **self.parameters}) for each in levels]
-
     def _splits(self, number: int) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems of a stage."""
-        dataset, stages = self._dataset(number), len(self._stages())
+        dataset, stages = self._dataset(number), len(self.all_stages)
         keys = ("train_problems", "eval_problems")
         wanted = [share(getattr(self, key), number, stages) for key in keys]
         splits: tuple[list[Problem], list[Problem]] = ([], [])
@@ -130,7 +116,7 @@ class ReasoningGym(TextDataset):
         for key, needed, found in zip(keys, wanted, map(len, splits), strict=True):
             if found < needed:
                 raise UserError(
-                    f"dataset.{key}={getattr(self, key)}: {self._stages()[number].name} has only "
+                    f"dataset.{key}={getattr(self, key)}: {self.all_stages[number].name} has only "
                     f"{found} of {needed} distinct questions in {self._items()} items"
                 )
         return splits
@@ -159,7 +145,7 @@ class ReasoningGym(TextDataset):
         return given.strip() if opened and closed else None
 
     def _dataset(self, number: int) -> ProceduralDataset:
-        stage = self._stages()[number]
+        stage = self.all_stages[number]
         return _made(stage.name, json.dumps(stage.parameters), self.data_seed, self._items())
 
 
@@ -172,55 +158,15 @@ def _fingerprint(entry: Mapping[str, Any]) -> int:
     return zlib.crc32(f"{entry['question']}\n{entry['answer']}".encode())
 
 
-@functools.cache
-def _of_level(name: str, level: int) -> dict[str, Any]:
-    """The parameters of a level of the package's curriculum for a data set.
-
-    Raises UserError if there is no such curriculum or level.
-    """
-    from reasoning_gym.factory import CURRICULA, create_curriculum
-
-    if name not in CURRICULA:
-        raise UserError(
-            f"dataset.levels: reasoning-gym has no curriculum for {name}; it has one for: "
-            f"{', '.join(sorted(CURRICULA.keys() - {*NONDETERMINISTIC}))}"
-        )
-    curriculum = create_curriculum(name)
-    highest = max(len(attribute.levels) for attribute in curriculum.attributes.values()) - 1
-    if not 0 <= level <= highest:
-        raise UserError(
-            f"dataset.levels: {level} must be from 0 to {highest}, the levels of {name}"
-        )
-    curriculum.set_global_level(level)
-    configured = vars(curriculum.generate_configuration())
-    fields = ("field_name", "lower_field_name", "upper_field_name")
-    keys = [vars(each).get(field) for each in curriculum.attributes.values() for field in fields]
-    return {key: configured[key] for key in keys if key}
-
-
 @functools.lru_cache(maxsize=64)
 def _made(name: str, parameters: str, seed: int, size: int) -> ProceduralDataset:
     """A data set of reasoning-gym. Raises UserError for an unknown name or parameter."""
     import reasoning_gym  # optional, and slow to import
-    from reasoning_gym.factory import DATASETS
 
-    allowed = sorted(DATASETS.keys() - {*NONDETERMINISTIC})
-    if name not in allowed:
-        reason = ", and generate the same items in each process" * (name in NONDETERMINISTIC)
-        raise UserError(
-            f"dataset.name={name}: must be a data set of reasoning-gym{reason}; allowed: "
-            f"{', '.join(allowed)}"
-        )
-    given = json.loads(parameters)
-    keys = sorted({field.name for field in dataclasses.fields(DATASETS[name][1])} - {*OURS})
-    for key in given:
-        if key not in keys:
-            raise UserError(
-                f"dataset.parameters.{key}: no parameter of {name}; allowed: {', '.join(keys)}"
-            )
     try:
-        return reasoning_gym.create_dataset(name, seed=seed, size=size, **given)
+        return reasoning_gym.create_dataset(name, seed=seed, size=size, **json.loads(parameters))
     except Exception as error:  # each data set has its own checks
         raise UserError(
-            f"dataset.parameters={given}: {name} refuses them ({first_line(error)})"
+            f"dataset.name={name}: reasoning-gym refuses it with the parameters {parameters} "
+            f"({first_line(error)})"
         ) from error

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import io
 import json
@@ -17,7 +16,7 @@ from torch import nn
 
 from rec_experiments.distributed import digest_of
 from rec_experiments.errors import UserError
-from rec_experiments.files import cache_folder, no_link, read_whole, write_with_digest
+from rec_experiments.files import cache_folder, lock, read_whole, write_with_digest
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import FineTuned, Tiny, WarmStart
@@ -116,8 +115,7 @@ def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str],
     with contextlib.ExitStack() as held:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(open(file.with_suffix(".lock"), "w", opener=no_link))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock(held.enter_context(open(file.with_suffix(".lock"), "w")))
         except OSError as error:
             note(f"warm start: {what}, not kept: {file.parent}: {error.strerror}")
             return make()

@@ -9,7 +9,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier, VerifierPool
+from rec_experiments.datasets.verifiers.verifier_pool import (
+    BatchVerifier,
+    VerifierPool,
+    report_crashes,
+)
 from rec_experiments.distributed import copied_to_host
 from rec_experiments.policy import lora
 from rec_experiments.policy.chat import ChatTemplate
@@ -211,6 +215,7 @@ class LocalWorker:
         groups = [group for group, named in enumerate(together.keys) for _ in named]
         answers = [together.problems[group].answer for group in groups]
         results = self.verifier(list(zip(self._outcomes(responses), answers, strict=True)))
+        report_crashes(results)
         seconds = {"rollout": sampled - started, "reward": time.perf_counter() - sampled}
         whole = Rollouts.verified(
             responses,

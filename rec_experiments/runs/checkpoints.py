@@ -1,41 +1,41 @@
 """Checkpoints of a run: checkpoints/step_NNNNNNNN, the newest two.
 
-A checkpoint is a folder with one file per rank, each with its digest. It is written under another
-name and renamed once all ranks are done, so it is complete or absent. A damaged one is skipped.
+A checkpoint is a folder with one file per rank, as torch.save writes it. It is written under
+another name and renamed once all ranks are done, so it is complete or absent. The files are zip
+archives. torch ignores their checksums when it loads them; here they are verified first, and a
+damaged checkpoint is skipped.
 
-The format is our own. torch.distributed.checkpoint loads flipped bytes without an error, reports a
-full disk as "unexpected pos", and takes four times as long for a small model. Checkpoints of
-versions that wrote another format are refused.
+torch.distributed.checkpoint also loads flipped bytes without an error, reports a full disk as
+"unexpected pos", and takes four times as long for a small model.
 
 A thread can write a checkpoint while training continues. It writes the file of this rank only. The
 ranks complete the checkpoint in their main threads: at the next `save`, between gradient steps, or
 at the end.
 """
 
+import errno
 import os
-import pickle
 import re
 import threading
+import zipfile
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rec_experiments.config.identity import refuse_other
 from rec_experiments.distributed import World, copied_to_host
 from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import is_whole, open_regular, remove, stream_with_digest, sync_folder
+from rec_experiments.files import atomic, remove, sync_folder
 from rec_experiments.training.protocol import State, foreign
 
 KEPT = 2
 NAME = re.compile(r"step_(\d{8,})")
 
-# What torch raises for a file it cannot read, and what a state of other code leads to.
-UNREADABLE = (pickle.UnpicklingError, RuntimeError, AttributeError, TypeError, KeyError, ValueError)
-
 
 class Checkpoints:
-    """Those of one run, written and read by the ranks of `world` together. The weights of a state
-    are split among the ranks by rows; all else is the same on every rank."""
+    """The checkpoints of one run, written and read by the ranks of `world` together. The weights of
+    a state are split among the ranks by rows; all else is the same on every rank."""
 
     def __init__(self, folder: Path, world: World):
         self.folder, self.world = folder, world
@@ -103,7 +103,7 @@ class Checkpoints:
     def _write(self, file: Path, state: State) -> None:
         import torch
 
-        stream_with_digest(file, lambda out: torch.save(state, out), self._cancelled.is_set)
+        stream(file, lambda out: torch.save(state, out), self._cancelled.is_set)
 
     def _complete(self, step: int) -> None:
         """Rename the folder that all ranks have written, and remove the oldest checkpoint."""
@@ -155,10 +155,10 @@ class Checkpoints:
         """How many ranks wrote a checkpoint; 0 if the file of one is damaged or missing."""
         try:
             ranks: int = _load(_file(folder, 0))["ranks"]
-        except (*UNREADABLE, OSError):
+        except Exception:  # torch raises any of a dozen types
             ranks = 1  # if the file is intact, `_read` will say what is wrong with it
         mine = range(self.world.rank, ranks, self.world.size)
-        intact = all(is_whole(_file(folder, rank)) for rank in mine)
+        intact = all(is_intact(_file(folder, rank)) for rank in mine)
         return ranks if all(self.world.gather(intact)) else 0
 
     def _read(self, folder: Path, ranks: int, identity: dict[str, Any] | None) -> State:
@@ -167,7 +167,7 @@ class Checkpoints:
             states = [_load(_file(folder, rank)) for rank in range(ranks)]
             found, step = states[0].pop("identity"), states[0]["step"]
             weights = self.world.joined([state["weights"] for state in states])
-        except UNREADABLE as error:
+        except Exception as error:  # as above, and what a state of other code leads to
             raise foreign(folder, first_line(error)) from error
         if folder != self.of(step):
             raise foreign(folder, f"it is of step {step}")
@@ -178,6 +178,49 @@ class Checkpoints:
     def _temporary(self, step: int) -> Path:
         """The folder of a checkpoint that is being written."""
         return self.folder / f".{self.of(step).name}.partial"
+
+
+def stream(
+    path: Path, write: Callable[[Any], object], given_up: Callable[[], bool] = lambda: False
+) -> None:
+    """Write a file atomically, piece by piece, so that memory never holds all of it. `write` gets
+    the open file. Raises OSError, also once `given_up` returns True."""
+    with atomic(path) as file:
+        out = _Output(file, given_up)
+        write(out)
+        if out.error:
+            raise out.error
+
+
+class _Output:
+    """The file that torch writes to. It keeps an error for the end: torch continues to write after
+    one, and would replace it by an error of its own."""
+
+    def __init__(self, file: BinaryIO, given_up: Callable[[], bool]):
+        self.file, self.given_up = file, given_up
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        if self.error is None:
+            try:
+                if self.given_up():
+                    raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+                self.file.write(data)
+            except OSError as error:
+                self.error = error
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """`atomic` flushes the file at its end."""
+
+
+def is_intact(file: Path) -> bool:
+    """Whether a file that torch wrote is complete and has the right checksums."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return archive.testzip() is None
+    except Exception:  # for a damaged archive, zipfile raises any of a dozen types
+        return False
 
 
 def _is_folder(path: Path) -> bool:
@@ -191,6 +234,5 @@ def _file(folder: Path, rank: int) -> Path:
 def _load(file: Path) -> State:
     import torch
 
-    open_regular(file).close()  # torch would wait for ever for the writer of a pipe
     state: State = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     return state

@@ -1,5 +1,6 @@
 """Output for the user: a description of the run, its progress, a final table, a plot."""
 
+import contextlib
 import io
 import math
 import re
@@ -101,6 +102,14 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+
+
+class Screen(Console):
+    """A console whose reader may go away (`| head`): the run continues in silence."""
+
+    def on_broken_pipe(self) -> None:
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
 
 
 class Reporter:

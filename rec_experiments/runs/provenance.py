@@ -25,15 +25,20 @@ SOURCE = "source.json"  # next to a copied package: the commit and the diff of t
 
 # Recorded of every start of a run; provenance.json has everything else of the newest start only.
 OF_A_START = (
-    "time", "command", "release", "commit", "diff", "left_out", "copy", "device", "cpu_capability",
-    "ranks", "data", "base", "shared_draws",
+    "time", "command", "release", "commit", "diff", "copy", "device", "cpu_capability", "ranks",
+    "data", "base", "shared_draws",
 )  # fmt: skip
-
 
 # What a resumed run must find unchanged, by the key of its digest, and what to restore otherwise.
 UNCHANGED = {
     "data": ("the problems of its data set", "the data"),
     "base": ("the weights beside its adapters", "the model"),
+}
+
+# What changes rounding if it differs between two starts of a run.
+ROUNDING = {
+    "cpu_capability": "CPU instructions {} (ATEN_CPU_CAPABILITY selects them)",
+    "ranks": "ranks={}",
 }
 
 
@@ -69,13 +74,32 @@ def collect(config: dict[str, Any], data: str, base: str | None = None) -> dict[
     }
 
 
+def source() -> dict[str, Any]:
+    """Commit and uncommitted diff of the running code; `copy`: its folder, if it is a copy."""
+    copied = checkout.PARENT / SOURCE
+    if copied.exists():
+        return {**json.loads(copied.read_text()), "copy": str(checkout.PARENT)}
+    return checkout.state()
+
+
 def data_digest(*sets: Sequence[Problem]) -> str:
-    """A digest of the problems of a run: of their messages and answers, in order."""
+    """A digest of the messages and answers of a run's problems, in order."""
     found = hashlib.sha256()
     for problems in sets:
         for problem in problems:
             found.update(f"{problem.messages!r} {problem.answer!r}\n".encode())
     return found.hexdigest()[:16]
+
+
+def starts(origin: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every start of a run, oldest first. origin: the content of its provenance.json, or {}."""
+    return origin.get("starts", [{"from_step": 0, **origin}] if origin else [])
+
+
+def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[str, Any]:
+    """provenance.json of a run that starts after `from_step`. now: of `collect`."""
+    start = {key: value for key, value in now.items() if key in OF_A_START}
+    return {**now, "starts": [*starts(origin), {**start, "from_step": from_step}]}
 
 
 def changed(origin: dict[str, Any], now: dict[str, Any]) -> str | None:
@@ -86,29 +110,6 @@ def changed(origin: dict[str, Any], now: dict[str, Any]) -> str | None:
         if known and now.get(key) not in (None, known[-1]):
             return key
     return None
-
-
-def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[str, Any]:
-    """provenance.json of a run that starts after `from_step`; `origin`: its old content or {}."""
-    start = {key: value for key, value in now.items() if key in OF_A_START}
-    return {**now, "starts": [*starts(origin), {**start, "from_step": from_step}]}
-
-
-def starts(origin: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every start of a run, oldest first."""
-    return origin.get("starts", [{"from_step": 0, **origin}] if origin else [])
-
-
-def is_valid(origin: dict[str, Any]) -> bool:
-    """Whether the starts have the types that a run writes."""
-    found = starts(origin)
-    return isinstance(found, list) and all(
-        isinstance(start, dict)
-        and isinstance(start.get("command", []), list)
-        and isinstance(start.get("from_step"), int)
-        and isinstance(start.get("release"), int | None)
-        for start in found
-    )
 
 
 def releases(origin: dict[str, Any]) -> list[int | None]:
@@ -131,42 +132,17 @@ def other_releases(origin: dict[str, Any]) -> str:
 
 
 def remarks(origin: dict[str, Any]) -> list[str]:
-    """What the user should know about the newest start of a run."""
+    """Lines for the user about a resumed run whose numbers are rounded differently from here on."""
     *before, now = starts(origin)
     lines = []
-    if now.get("left_out"):
-        lines.append(f"left out of provenance.json (may be secret): {', '.join(now['left_out'])}")
-    was, here = _changed(before, now, "cpu_capability")
-    if was != here:
-        lines.append(
-            f"begun with {was} instructions, continued with {here}: rounding differs, so the "
-            "result is not bit-identical to that of one machine (ATEN_CPU_CAPABILITY selects the "
-            "instructions)"
-        )
-    was, here = _changed(before, now, "ranks")
-    if was != here:
-        lines.append(
-            f"begun with ranks={was}, continued with ranks={here}: rounding differs, so the result "
-            "is not bit-identical to that of one number of ranks"
-        )
+    for key, words in ROUNDING.items():
+        known = [start[key] for start in before if start.get(key)]
+        if now["from_step"] and known and now.get(key) not in (None, known[-1]):
+            lines.append(
+                f"begun with {words.format(known[-1])}, continued with {words.format(now[key])}: "
+                "rounding differs, so the result is not bit-identical to that of a single start"
+            )
     return lines
-
-
-def _changed(before: list[Any], now: dict[str, Any], key: str) -> tuple[Any, Any]:
-    """A value of the previous start and of this one. Both are None if one is unknown, or if this
-    start repeats the run from the beginning."""
-    known = [start[key] for start in before if start.get(key)]
-    if not (now["from_step"] and known and now.get(key)):
-        return None, None
-    return known[-1], now[key]
-
-
-def source() -> dict[str, Any]:
-    """Commit and uncommitted diff of the running code; `copy`: its folder, if it is a copy."""
-    copied = checkout.PARENT / SOURCE
-    if copied.exists():
-        return {**json.loads(copied.read_text()), "copy": str(checkout.PARENT)}
-    return checkout.state()
 
 
 def _version(package: str) -> str | None:
@@ -177,9 +153,8 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    for line in (
-        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    ):
+    file = Path("/proc/cpuinfo")
+    for line in file.read_text().splitlines() if file.exists() else []:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or "cpu"

@@ -4,8 +4,10 @@ For a damaged file every function raises UserError that names the folder, the fi
 a remedy.
 """
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,25 +30,33 @@ REMEDIES = {
 
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON or YAML file, or {} if there is no file."""
-    try:
-        text = files.read_regular(file).decode()
+    with _damage_named(file):
+        if not file.exists():
+            return {}
+        text = file.read_bytes().decode()
         value = yaml.load(text, LOADER) if file.suffix == ".yaml" else json.loads(text)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise unreadable(file, first_line(error)) from None
-    if not isinstance(value, dict):
-        raise unreadable(file, "it is no object")
-    return value
+        if not isinstance(value, dict):
+            raise ValueError("it is no object")
+        return value
 
 
 def read_rows(file: Path) -> list[tuple[bytes, Row]]:
     """`files.read_rows`; [] if there is no file."""
+    with _damage_named(file):
+        return files.read_rows(file) if file.exists() else []
+
+
+def last_row(file: Path, tail: int) -> Row | None:
+    """The last complete row within the last `tail` bytes, or None."""
+    with _damage_named(file):
+        return files.last_row(file, tail) if file.exists() else None
+
+
+@contextlib.contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
     try:
-        return files.read_rows(file)
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
+        yield
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise unreadable(file, first_line(error)) from None
 
 
@@ -63,16 +73,6 @@ def stamp(folder: Path) -> Stamp:
         except OSError:
             found.append(None)
     return tuple(found)
-
-
-def last_row(file: Path, tail: int) -> Row | None:
-    """The last complete row within the last `tail` bytes, or None."""
-    try:
-        return files.last_row(file, tail)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(file, first_line(error)) from None
 
 
 def unreadable(file: Path, reason: str) -> UserError:

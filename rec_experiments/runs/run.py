@@ -15,16 +15,22 @@ from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
 from rec_experiments.config.labels import run_label, tracked_name
 from rec_experiments.determinism import explained
 from rec_experiments.distributed import ALONE, World, digest_of
-from rec_experiments.errors import RESUMES, Diverged, UserError
+from rec_experiments.errors import RESUMES, Diverged, UserError, first_line
 from rec_experiments.policy import lora
 from rec_experiments.runs import provenance
-from rec_experiments.runs.display import Reporter, draw_curves, introduce, say, summarise
+from rec_experiments.runs.display import Reporter, Screen, draw_curves, introduce, say, summarise
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
-from rec_experiments.tracking.protocol import Tracker
-from rec_experiments.tracking.trackers import NoTracking, group_name, track_finished
+from rec_experiments.tracking.trackers import (
+    NoTracking,
+    finish_tracking,
+    group_name,
+    track_finished,
+)
 from rec_experiments.training.trainer import Trainer
+
+PICTURE = "curves.png"
 
 
 @explained()
@@ -35,7 +41,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
     mistake and Diverged if the policy is no longer finite. Exits with 128 + the signal's number if
     Ctrl-C or a signal of STOPPING interrupts it.
     """
-    console = Console(quiet=not world.leads)
+    console = Screen(quiet=not world.leads)
     config = experiment.config()
     path = run_path(config)
     folder = RunFolder(path, world)
@@ -67,11 +73,15 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
 
             if not trainer.train(folder, log_row, reporter.note, lambda: bool(signals)):
                 raise Stopped(*signals[:1] or [signal.SIGTERM])  # none: another rank received it
-            next_steps = finish(experiment, folder, tracker) if world.leads else []
-    if world.leads:
-        summarise(console, folder.metrics(), path, on_policy_rows(config, path))
-        for line in next_steps:
-            say(console, line)
+            if world.leads:
+                folder.check_rows(experiment.steps)
+                reporter.bar.stop()
+                summarise(console, folder.metrics(), path, on_policy_rows(config, path))
+                picture = draw(config, folder, reporter.note)
+                next_steps = finish_tracking(tracking, tracker, path, picture)
+                folder.set_status("done")
+                for line in next_steps:
+                    say(console, line)
     return path
 
 
@@ -120,17 +130,16 @@ def on_policy_rows(config: dict[str, Any], path: Path) -> list[dict[str, Any]] |
         return None
 
 
-def finish(experiment: Experiment, folder: RunFolder, tracker: Tracker) -> list[str]:
-    """Draw the curves, finish tracking and set the status. Returns next steps for the user."""
-    picture = folder.path / "curves.png"
-    draw_curves(
-        folder.metrics(),
-        run_label(experiment.config(), folder.command()),
-        picture,
-    )
-    next_steps = tracker.finish(picture)
-    folder.set_status("done")
-    return next_steps
+def draw(config: dict[str, Any], folder: RunFolder, note: Callable[[str], None]) -> Path | None:
+    """Draw the curves of a finished run. Returns their file, or None if that failed: the numbers
+    are there, and the picture can be drawn again."""
+    picture = folder.path / PICTURE
+    try:
+        draw_curves(folder.metrics(), run_label(config, folder.command()), picture)
+    except Exception as error:  # of matplotlib
+        note(f"{picture}: cannot be drawn ({type(error).__name__}: {first_line(error)})")
+        return None
+    return picture
 
 
 class Stopped(BaseException):
@@ -187,6 +196,8 @@ def as_user_sees(error: BaseException, step: int, path: Path) -> BaseException:
         )
     if isinstance(error, FileNotFoundError) and not (path / CONFIG).exists():
         return UserError(f"run folder {path}: was removed or replaced while the run wrote to it")
+    if isinstance(error, SystemExit):  # whose code may be 0
+        return RuntimeError(f"something in the run called sys.exit({error.code!r})")
     return error
 
 

@@ -21,7 +21,6 @@ import fcntl
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -32,19 +31,11 @@ import yaml
 from rec_experiments.config.identity import identity, refuse_other
 from rec_experiments.distributed import ALONE, World
 from rec_experiments.errors import ELSEWHERE, UserError
-from rec_experiments.files import (
-    PARTIAL,
-    PRIVATE,
-    no_link,
-    open_regular,
-    remove,
-    sync_folder,
-    write_atomic,
-)
+from rec_experiments.files import PARTIAL, PRIVATE, lock, remove, sync_folder, write_atomic
 from rec_experiments.runs import provenance
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.reading import last_row, read_object, read_rows, unreadable
-from rec_experiments.tracking.trackers import ID_FILE
+from rec_experiments.tracking.trackers import RECORD
 from rec_experiments.training.protocol import State
 
 LOCK_PATIENCE = 2.0  # seconds; a reader or an ending process may hold the lock briefly
@@ -68,7 +59,6 @@ class RunFolder:
         self._checkpoints = Checkpoints(self.checkpoints, world)
         self._identity: dict[str, Any] | None = None  # set by `start`
         self._lock: IO[Any] | None = None
-        self._place: os.stat_result | None = None  # set by `start`
 
     def status(self) -> dict[str, Any]:
         """Contents of status.json, or {} if there is none. Like every method that reads, it raises
@@ -77,10 +67,7 @@ class RunFolder:
 
     def provenance(self) -> dict[str, Any]:
         """Contents of provenance.json, or {} if there is none."""
-        found = read_object(self.path / PROVENANCE)
-        if not provenance.is_valid(found):
-            raise unreadable(self.path / PROVENANCE, "its starts are malformed")
-        return found
+        return read_object(self.path / PROVENANCE)
 
     def command(self) -> list[str]:
         """The words of the command that started the run first; [] if unknown."""
@@ -140,12 +127,11 @@ class RunFolder:
             return
         try:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "w", opener=no_link)  # noqa: SIM115 (held until the process ends)
+            self._lock = open(self.path / LOCK, "w")  # noqa: SIM115 (held until the process ends)
         except OSError as error:
             raise UserError(f"run_dir={self.path}: cannot be written ({error.strerror})") from error
-        if not _lock(self._lock, fcntl.LOCK_EX, LOCK_PATIENCE):
+        if not lock(self._lock, patience=LOCK_PATIENCE):
             raise UserError(f"run_dir={self.path}: {ELSEWHERE}")
-        self._place = os.stat(self.path)
         self.check(config)  # again: another process may have run since the first check
         for folder in (self.path, self.checkpoints):
             for left in folder.glob(PARTIAL):  # by a process that was killed while writing
@@ -180,7 +166,7 @@ class RunFolder:
         """
         self.set_status("running")
         self._checkpoints.clear()
-        for name in (*ROWS, "curves.png", ID_FILE):
+        for name in (*ROWS, "curves.png", RECORD):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / "wandb", ignore_errors=True)
         sync_folder(self.path)
@@ -188,44 +174,43 @@ class RunFolder:
     def is_held(self) -> bool:
         """Whether a process on this machine holds the folder's lock."""
         try:
-            with open_regular(self.path / LOCK) as lock:
-                return not _lock(lock, fcntl.LOCK_SH, 0)
+            with open(self.path / LOCK, "rb") as file:
+                return not lock(file, fcntl.LOCK_SH, 0)
         except OSError:  # never locked, not readable, or no file
             return False
 
-    def check_place(self) -> None:
-        """Raise UserError if another folder, or none, is now where `start` found this one."""
-        with contextlib.suppress(FileNotFoundError):
-            if self._place is None or os.path.samestat(self._place, os.stat(self.path)):
-                return
-        raise UserError(
-            f"run folder {self.path}: was removed or replaced while the run wrote to it"
-        )
-
     def set_status(self, state: str, **details: Any) -> None:
-        self.check_place()
         since = datetime.now().astimezone().isoformat(timespec="seconds")
         write_atomic(self.path / "status.json", _json({"state": state, "since": since, **details}))
 
     def rewind(self, step: int) -> None:
-        """Drop the rows after `step`; new rows follow there."""
+        """Drop the rows after `step`; new rows follow there. Raises UserError as `check_rows`."""
         if not self.world.leads:
             return
+        self.check_rows(step)
         self.set_status("running", from_step=max(step, 0))
         for name in ROWS:
             kept = (line for line, row in read_rows(self.path / name) if row["step"] <= step)
             write_atomic(self.path / name, b"".join(line + b"\n" for line in kept))
 
     def append(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Add rows to metrics.jsonl or samples.jsonl. Raises UserError as `check_place` does."""
+        """Add rows to metrics.jsonl or samples.jsonl."""
         if not self.world.leads:
             return
-        self.check_place()
         with open(self.path / name, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
     def metrics(self) -> list[dict[str, Any]]:
         return [row for _, row in read_rows(self.path / "metrics.jsonl")]
+
+    def check_rows(self, step: int) -> None:
+        """Raise UserError unless metrics.jsonl has a row for every step from 0 to `step`."""
+        lost = {*range(step + 1)} - {row["step"] for row in self.metrics()}
+        if lost:
+            raise unreadable(
+                self.path / "metrics.jsonl",
+                f"it has lost the rows of {len(lost)} steps, the first is {min(lost)}",
+            )
 
     def last_step(self) -> int:
         """The step of the last complete row of metrics.jsonl, 0 if there is none."""
@@ -241,7 +226,6 @@ class RunFolder:
 
         background: in a thread, inside `writing`.
         """
-        self.check_place()
         if self.world.leads:
             for name in ROWS:
                 with open(self.path / name, "ab") as rows:
@@ -269,19 +253,6 @@ class RunFolder:
     def step_folder(self, step: int) -> Path:
         """The folder of the checkpoint after `step` gradient steps."""
         return self._checkpoints.of(step)
-
-
-def _lock(file: IO[Any], kind: int, patience: float) -> bool:
-    """Try to lock the file for `patience` seconds. Returns whether it succeeded."""
-    end = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                return False
-            time.sleep(0.05)
 
 
 def _is_before_config(path: Path) -> bool:

@@ -20,7 +20,7 @@ import omegaconf
 
 from rec_experiments.config import plugins, schema
 from rec_experiments.config.composition import files_under
-from rec_experiments.files import cache_folder, read_regular, write_atomic
+from rec_experiments.files import cache_folder, write_atomic
 
 Values = dict[str, Any]  # a composed configuration, resolved
 Keep = Callable[[list[str], Callable[[], Values]], Values]
@@ -59,7 +59,7 @@ def keeping() -> Iterator[Keep]:
 @functools.cache
 def _read(version: str) -> dict[str, Values]:
     try:
-        return json.loads(read_regular(_file(version)))
+        return json.loads(_file(version).read_bytes())
     except (OSError, ValueError):
         return {}
 

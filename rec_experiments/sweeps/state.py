@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rec_experiments.errors import UserError
-from rec_experiments.files import read_regular
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import Job, finished
 from rec_experiments.sweeps.submission import RECORD, Submission, newest
@@ -152,6 +151,6 @@ def _mistake(path: Path) -> str:
 def _text(file: Path) -> str:
     """The text of a log; "" if it cannot be read."""
     try:
-        return read_regular(file).decode(errors="replace")
+        return file.read_text(errors="replace")
     except OSError:
         return ""

@@ -23,7 +23,7 @@ from typing import Any
 
 from rec_experiments.config import plugins, schema
 from rec_experiments.errors import UserError, first_line, printable
-from rec_experiments.files import PRIVATE, read_regular, write_atomic
+from rec_experiments.files import PRIVATE, write_atomic
 from rec_experiments.runs import checkout, provenance
 from rec_experiments.sweeps.jobs import Job
 
@@ -72,7 +72,7 @@ def prepare(title: str, jobs: list[Job]) -> Submission:
 def read(folder: Path) -> Submission:
     """The submission recorded in `folder`. Raises UserError if the record cannot be read."""
     try:
-        record: dict[str, Any] = json.loads(read_regular(folder / RECORD))
+        record: dict[str, Any] = json.loads((folder / RECORD).read_bytes())
         return Submission(
             folder=folder,
             command=record["command"],
@@ -112,8 +112,7 @@ def copy_code(root: Path) -> Path:
     """Copy this package, its configuration, its Hydra plugins and the packages that extend it.
 
     Returns the copy, a folder for PYTHONPATH that only its owner can read. Its name is a digest of
-    the content, so equal code is stored once. Files that git ignores or that look secret are left
-    out.
+    the content, so equal code is stored once. Files that git ignores are left out.
     """
     root.mkdir(parents=True, exist_ok=True)
     copy = root / f".partial-{os.getpid()}"
@@ -126,9 +125,7 @@ def copy_code(root: Path) -> Path:
         return {
             name
             for name in names
-            if name == "__pycache__"
-            or checkout.looks_secret(name)
-            or Path(folder, name).resolve() in ignored
+            if name == "__pycache__" or Path(folder, name).resolve() in ignored
         }
 
     shutil.copytree(schema.PACKAGE, ours, ignore=left_out)

@@ -137,13 +137,14 @@ def test_malformed_rows(name: str, row: dict, said: str | None, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("test.csv", "a,b", "must end in .jsonl, .json, .parquet"),
-        ("test.json", '{"problem": "?"}', "a JSON list of objects is expected"),
+        ("test.txt", "a,b", "must end in .jsonl, .json, .csv, .parquet"),
+        ("test.csv", "problem,answer\n", "holds no data"),
+        ("test.json", '{"problem": "?"}\noops', "line 2: not valid JSON"),
         ("test.json", "[1]", "item 1: a JSON object is expected"),
         ("test.json", "[", "test.json: not valid JSON"),
         ("test.json", "[" * 100_000, "test.json: not valid JSON"),
         ("test.json", "[]", "holds no data"),
-        ("test.parquet", "no table", "not a parquet table"),
+        ("test.parquet", "no table", "cannot be read: "),
     ],
 )
 def test_malformed_files(file: str, content: str, said: str, tmp_path: Path) -> None:

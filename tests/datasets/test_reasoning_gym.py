@@ -47,23 +47,6 @@ def test_no_question_is_on_both_sides():
     assert len(evaluation) == gym.eval_problems
 
 
-def test_levels_of_a_curriculum_are_stages():
-    gym = experiment(*WORDS, "dataset.name=chain_sum", "dataset.levels=[0,3]").dataset
-    train, _ = gym.load()
-    terms = [question.count("+") + question.count("-") + 1 for question in questions(train)]
-    assert {*terms[:12]} == {2}
-    assert max(terms[12:]) > 2
-    assert gym.describe() == "chain_sum of reasoning-gym, levels 0, 3"
-    for problem in train:
-        assert gym.verify(problem.solution, problem.answer).accuracy == 1
-    fixed = experiment(
-        *WORDS, "dataset.name=chain_sum", "dataset.levels=[0,3]", "+dataset.parameters.max_terms=2"
-    ).dataset
-    assert {
-        question.count("+") + question.count("-") for question in questions(fixed.load()[0])
-    } == {1}
-
-
 def test_problems_depend_on_the_seed_alone():
     script = (
         "import sys; from rec_experiments import Experiment;"
@@ -78,33 +61,6 @@ def test_problems_depend_on_the_seed_alone():
     assert printed == f"{here}\n"
     other, _ = experiment(*STAGES, "dataset.data_seed=1").dataset.load()
     assert questions(other) != questions(here)
-
-
-EVERY = """
-import json, reasoning_gym
-from reasoning_gym.factory import DATASETS
-made = {name: reasoning_gym.create_dataset(name, seed=0, size=20) for name in DATASETS
-        if name != "composite"}
-shown = {name: [(data[i]["question"], str(data[i]["answer"])) for i in (0, 7)]
-         for name, data in made.items()}
-print("\\n" + json.dumps(shown))  # some speak while they are made, and do not end their line
-"""
-
-
-def test_nondeterministic_data_sets_are_refused():
-    """Two processes may agree by chance on some of them."""
-    first, second = (
-        json.loads(
-            subprocess.run(
-                [sys.executable, "-c", EVERY], env={**os.environ, "PYTHONHASHSEED": seed},
-                capture_output=True, text=True, check=True,
-            ).stdout.splitlines()[-1]
-        )
-        for seed in ("1", "2")
-    )  # fmt: skip
-    differing = {name for name in first if first[name] != second[name]}
-    assert differing <= {*ours.NONDETERMINISTIC}
-    assert len(differing) > len(ours.NONDETERMINISTIC) / 2
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "countdown", "simple_equations", "word_sorting"])
@@ -148,27 +104,14 @@ def test_a_changed_item_is_not_scored():
     ("overrides", "reason"),
     [
         ([], "dataset.name=null: must be a data set of reasoning-gym"),
-        (
-            ["dataset.name=chain_some"],
-            "dataset.name=chain_some: must be a data set of reasoning-gym; allowed: a",
-        ),
-        (
-            ["dataset.name=lcm", "+dataset.parameters.terms=3"],
-            "parameters.terms: no parameter of lcm",
-        ),
-        (
-            ["dataset.name=lcm", "+dataset.parameters.seed=3"],
-            "parameters.seed: no parameter of lcm",
-        ),
-        (["dataset.name=chain_sum", "+dataset.parameters.max_terms=0"], "chain_sum refuses them"),
-        (["dataset.name=word_ladder"], "and generate the same items in each process; allowed: ab,"),
+        (["dataset.name=chain_some"], "dataset.name=chain_some: reasoning-gym refuses it"),
+        (["dataset.name=lcm", "+dataset.parameters.terms=3"], "unexpected keyword argument"),
+        (["dataset.name=lcm", "+dataset.parameters.seed=3"], "multiple values for keyword"),
+        (["dataset.name=chain_sum", "+dataset.parameters.max_terms=0"], '"max_terms": 0} ('),
         (["dataset.name=lcm", "dataset.data_seed=-1"], "dataset.data_seed=-1: must be at least 0"),
         (["dataset.name=lcm", "dataset.eval_problems=0"], "eval_problems=0: must be at least one"),
-        (["dataset.name=lcm", "dataset.levels=[]"], "levels=[]: must list at least one level"),
-        (["dataset.name=lcm", "dataset.levels=[99]"], "dataset.levels: 99 must be from 0 to "),
-        (["dataset.name=acre", "dataset.levels=[0]"], "reasoning-gym has no curriculum for acre;"),
         (["dataset=reasoning_gym_stages", "dataset.name=lcm"], "dataset.name=lcm: must be a data"),
-        (["dataset=reasoning_gym_stages", "dataset.stages=[]"], "dataset.stages: must be at least"),
+        (["dataset=reasoning_gym_stages", "dataset.stages=[]"], "dataset.name=null: must be a"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -83,16 +83,6 @@ def test_cache_is_no_folder(tmp_path, maker):
     ]
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_lock_is_no_file(tmp_path, maker, kind):
-    other, lock = tmp_path / "other", tmp_path / "a.lock"
-    other.write_text("mine")
-    lock.symlink_to(other) if kind == "link" else os.mkfifo(lock)
-    assert maker(tmp_path / "a.pt") == b"weights"
-    assert "not kept" in maker.said[0]
-    assert other.read_text() == "mine"
-
-
 def test_full_disk(tmp_path, maker, monkeypatch):
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
@@ -120,3 +110,15 @@ def test_read_only_cache(tmp_path, maker, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", no_folder)
     assert maker(file) == b"weights"
     assert maker.times == 1
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_no_start_without_steps_or_demonstrations(steps, monkeypatch):
+    """steps=0: the data set has demonstrations; otherwise it has none."""
+    monkeypatch.setattr("rec_experiments.policy.warm_start.kept", pytest.fail)
+    experiment = Experiment.compose(
+        "dataset=arithmetic", f"model.warm_start.steps={steps}"
+    ).settings
+    tiny, dataset, said = experiment.model, object() if steps else experiment.dataset, []
+    load_warm_start(tiny, dataset, None, None, [], said.append, print)
+    assert said == ["the model has no warm start on this data set: expect an accuracy near 0"]

@@ -1,14 +1,11 @@
-"""What these tests lock: provenance is of this package's own checkout, and tells no secrets."""
+"""Commit and changes are those of this package's own checkout."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from rec_experiments.runs import checkout
-
-ROOT = Path(__file__).parents[2]
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -32,9 +29,9 @@ def repository(folder: Path, *names: str) -> Path:
 
 @pytest.fixture
 def own(tmp_path, monkeypatch) -> Path:
-    """A checkout of this package, with a secret among its files."""
-    names = (checkout.TRACKED, "conf/a.yaml", "deploy/id_rsa", "API.env")
-    monkeypatch.setattr(checkout, "PARENT", repository(tmp_path, *names))
+    """A checkout of this package."""
+    parent = repository(tmp_path, checkout.TRACKED, "conf/a.yaml")
+    monkeypatch.setattr(checkout, "PARENT", parent)
     return tmp_path
 
 
@@ -43,18 +40,7 @@ def test_an_own_checkout_has_its_commit_and_its_changes(own):
     found = checkout.state()
     assert found["commit"] == git(own, "rev-parse", "HEAD").strip()
     assert "+after" in found["diff"]
-    assert "left_out" not in found
     assert checkout.is_dirty()
-
-
-def test_changes_of_secrets_are_left_out_and_named(own):
-    for name in ("conf/a.yaml", "deploy/id_rsa", "API.env"):
-        (own / name).write_text(f"after in {name}\n")
-    found = checkout.state()
-    assert "+after in conf/a.yaml" in found["diff"]
-    assert "id_rsa" not in found["diff"]
-    assert "API" not in found["diff"]
-    assert sorted(found["left_out"]) == ["API.env", "deploy/id_rsa"]
 
 
 @pytest.mark.parametrize("tracked", [False, True])
@@ -97,23 +83,3 @@ def test_ignored_files_and_folders_are_known(own):
     (own / "runs" / "a").mkdir(parents=True)
     (own / "runs" / "a" / "b").write_text("")
     assert checkout.ignored() == {own / "conf" / "local.yaml", own / "runs"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [".env", ".env.local", "Prod.ENV", "keys/server.pem", "ID_RSA", "id_ed25519.pub", "my_secrets",
-     "secrets/a.yaml", "gcp-credentials.json", "passwords.txt", "hf_token", "HF_TOKEN.yaml",
-     "token.txt", "access_token.py"],
-)  # fmt: skip
-def test_names_of_secrets(name):
-    assert checkout.looks_secret(name)
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_no_file_of_ours_looks_secret():
-    """Its changes would be missing in every provenance, and it in every submission."""
-    if not checkout.exists():
-        pytest.skip("not in a checkout")
-    assert [
-        name for name in git(ROOT, "ls-files").splitlines() if checkout.looks_secret(name)
-    ] == []

@@ -1,4 +1,4 @@
-"""Provenance: which release made a run, where its rounding changed, and what is not recorded."""
+"""Provenance: which release made a run, and where its rounding changed."""
 
 import json
 
@@ -6,7 +6,6 @@ import pytest
 from conftest import SMALL, experiment
 
 from rec_experiments import RELEASE
-from rec_experiments.errors import UserError
 from rec_experiments.runs import provenance
 from rec_experiments.runs.run import run
 from rec_experiments.runs.run_folder import RunFolder
@@ -32,13 +31,8 @@ def test_changed_instructions(starts, changed):
     lines = provenance.remarks({"starts": starts})
     assert len(lines) == changed
     if changed:
-        assert f"begun with {starts[-2]['cpu_capability']} instructions" in lines[0]
+        assert f"begun with CPU instructions {starts[-2]['cpu_capability']} (" in lines[0]
         assert "ATEN_CPU_CAPABILITY" in lines[0]
-
-
-def test_secrets_are_listed():
-    [line] = provenance.remarks({"starts": [start("AVX2", left_out=["a/.env", "id_rsa"])]})
-    assert line.endswith("a/.env, id_rsa")
 
 
 def test_collected_values(monkeypatch):
@@ -72,13 +66,6 @@ def test_collected_values(monkeypatch):
 def test_releases_of_a_run(origin, releases, words):
     assert provenance.releases(origin) == releases
     assert provenance.other_releases(origin) == words
-
-
-@pytest.mark.parametrize("starts", [3, [3], [{"from_step": 0, "release": "x"}], [{"release": 1}]])
-def test_malformed_starts(starts, tmp_path):
-    (tmp_path / "provenance.json").write_text(json.dumps({"starts": starts}))
-    with pytest.raises(UserError, match=r"provenance\.json cannot be read"):
-        RunFolder(tmp_path).provenance()
 
 
 def test_a_run_of_another_release(tmp_path, capsys):

@@ -1,7 +1,7 @@
 """What these tests lock: however a run ends, its status says so, and printing never ends it.
 
 1. Every signal that asks a process to stop, and a second Ctrl-C, leave `interrupted` behind.
-2. A failure outside of the training loop, as of a tracker or a picture, leaves `failed` behind.
+2. A failure outside of the training loop leaves `failed` behind, and so do lost rows.
 3. A reader that goes away, or a terminal without the letter, stops nothing.
 4. A run's reference is the finished run beside it that is the same on-policy.
 """
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import SMALL, experiment, resolve
@@ -144,25 +145,56 @@ def test_a_piece_that_gives_no_number_is_not_the_policys_fault(tmp_path, monkeyp
         train_until(tmp_path / "run", *SMALL, "algo=asymre", "weight=capped")
 
 
-@pytest.mark.parametrize("place", ["introduce", "draw_curves"])
-def test_a_failure_outside_of_training_is_in_the_status(place, tmp_path, monkeypatch):
-    def boom(*arguments):
-        raise ValueError("boom")
+def boom(*arguments):
+    raise ValueError("boom")
 
-    monkeypatch.setattr(running, place, boom)
-    monkeypatch.setattr(running.Trainer, "train", lambda *arguments: True)
+
+def test_a_failure_outside_of_training_is_in_the_status(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "introduce", boom)
     with pytest.raises(ValueError, match="boom"):
         running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
     status = RunFolder(tmp_path / "run").status()
     assert (status["state"], status["reason"]) == ("failed", "ValueError: boom")
+    assert 'raise ValueError("boom")' in status["traceback"]
 
 
-def test_a_name_that_wandb_refuses_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(running.Trainer, "train", lambda *arguments: True)
-    arguments = ["tracking=wandb", "tracking.mode=offline", "tracking.project=a/b"]
-    with pytest.raises(UserError, match="tracking=wandb: W&B refuses the run"):
-        running.run(experiment(*SMALL, *arguments, f"run_dir={tmp_path / 'run'}"))
+def test_a_picture_that_cannot_be_drawn_is_a_note(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(running, "draw_curves", boom)
+    running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
+    assert RunFolder(tmp_path / "run").status()["state"] == "done"
+    assert "curves.png: cannot be drawn (ValueError: boom)" in capsys.readouterr().out
+
+
+def test_rows_that_were_lost_meanwhile_end_the_run(tmp_path, monkeypatch):
+    def lose(trainer, folder, *others):
+        folder.append("metrics.jsonl", [{"step": 3}])
+        return True
+
+    monkeypatch.setattr(running.Trainer, "train", lose)
+    with pytest.raises(UserError, match="it has lost the rows of 3 steps, the first is 0"):
+        running.run(experiment(*SMALL, f"run_dir={tmp_path / 'run'}"))
     assert RunFolder(tmp_path / "run").status()["state"] == "failed"
+
+
+@pytest.mark.parametrize("code", [0, None, "bye"])
+def test_a_call_of_sys_exit_is_a_failure(code, folder):
+    status = ends(folder, SystemExit(code))
+    assert isinstance(status["raised"], RuntimeError)
+    assert status["state"] == "failed"
+
+
+def test_a_reader_that_goes_away_stops_nothing():
+    """As in `| head`."""
+    code = (
+        "from rec_experiments.runs.display import Screen, say\n"
+        "screen = Screen()\nfor _ in range(9): say(screen, 'x' * 100_000)\n"
+        "import sys; sys.stderr.write('reached')"
+    )
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b"reached"
+    assert process.wait() == 0
 
 
 def test_texts_of_others_cannot_steer_a_terminal():
@@ -206,23 +238,9 @@ def test_what_a_user_can_mend_is_told_apart_from_what_is_ours(error, words):
     assert (found is None) if words is None else (words in str(found))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["rec_experiments", f"run_dir={'x' * 300}"], "too long"),
-        (["rec_experiments", "sweeps", "list", "x" * 300], "no such figure"),
-        (["rec_experiments", "report", f"--runs={'x' * 300}"], "too long"),
-    ],
-    ids=["run_dir", "sweeps", "runs"],
-)
-def test_a_name_of_300_characters_is_one_line(arguments, words, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=tmp_path, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert words in done.stderr
+def test_a_name_of_300_characters_is_one_line():
+    with pytest.raises(UserError, match="too long"):
+        RunFolder(Path("x" * 300)).check({})
 
 
 def test_status_of_a_run_is_json_whatever_ended_it(folder):

@@ -285,9 +285,9 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert (first / "hydra_plugins/rec_arm_sweeper/_job.py").is_file()
 
 
-def test_what_git_ignores_and_what_looks_secret_is_not_copied(tmp_path, monkeypatch):
+def test_what_git_ignores_is_not_copied(tmp_path, monkeypatch):
     package, conf = tmp_path / "package", tmp_path / "conf"
-    for file in (package / "api.py", package / ".env", conf / "a.yaml", conf / "mine.yaml"):
+    for file in (package / "api.py", conf / "a.yaml", conf / "mine.yaml"):
         file.parent.mkdir(exist_ok=True)
         file.write_text("")
     monkeypatch.setattr(schema, "PACKAGE", package)

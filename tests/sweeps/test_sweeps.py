@@ -507,23 +507,6 @@ def test_a_sweep_goes_on_past_failures_and_names_them(multirun, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_log_that_is_no_file_fails_its_job_in_one_line(multirun, tmp_path, kind):
-    multirun("seed=0")
-    [folder] = tmp_path.glob("runs/*_seed0_*")
-    (folder / "status.json").unlink()
-    (folder / "log.txt").unlink()
-    other = tmp_path / "other"
-    other.write_text("mine\n")
-    (folder / "log.txt").symlink_to(other) if kind == "link" else os.mkfifo(folder / "log.txt")
-    failed = multirun("seed=0")
-    assert failed.returncode == 1
-    assert "log.txt: cannot be written (" in failed.stderr
-    assert "Traceback" not in failed.stderr
-    assert other.read_text() == "mine\n"
-
-
-@pytest.mark.long
 def test_a_tracker_that_is_chosen_later_is_told_of_finished_runs(multirun, tmp_path):
     pytest.importorskip("tensorboard")
     multirun("seed=0")

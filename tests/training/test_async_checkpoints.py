@@ -54,14 +54,14 @@ def test_same_run(tmp_path):
 @pytest.fixture
 def writer(monkeypatch):
     """What writes a file calls `before(path)` first."""
-    stream = checkpoints.stream_with_digest
+    stream = checkpoints.stream
 
     def patch(before):
         def slowed(path, write, given_up=lambda: False):
             before(path)
             stream(path, write, given_up)
 
-        monkeypatch.setattr(checkpoints, "stream_with_digest", slowed)
+        monkeypatch.setattr(checkpoints, "stream", slowed)
 
     return patch
 
@@ -114,7 +114,7 @@ def test_training_goes_on(tmp_path, writer):
 SLOW = """
 import sys, time
 from rec_experiments.runs import checkpoints
-stream = checkpoints.stream_with_digest
+stream = checkpoints.stream
 
 def slowed(path, write, given_up):
     def in_part(file):
@@ -125,7 +125,7 @@ def slowed(path, write, given_up):
             time.sleep(100)
     stream(path, in_part, given_up)
 
-checkpoints.stream_with_digest = slowed
+checkpoints.stream = slowed
 from rec_experiments.cli.train import main
 main()
 """
@@ -191,7 +191,7 @@ def test_signal_during_a_write(tmp_path, writer):
 def test_error_during_a_write(tmp_path, monkeypatch):
     """It ends at once, and the state before it counts."""
     writing, over = threading.Event(), threading.Event()
-    stream = checkpoints.stream_with_digest
+    stream = checkpoints.stream
 
     def endless(path, write, given_up):
         def for_ever(file):
@@ -205,7 +205,7 @@ def test_error_during_a_write(tmp_path, monkeypatch):
         finally:
             over.set()
 
-    monkeypatch.setattr(checkpoints, "stream_with_digest", endless)
+    monkeypatch.setattr(checkpoints, "stream", endless)
     overrides = (*MOVING, "checkpoint_every=2", BESIDE)
     exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
     folder.start(resolve(*overrides), {})

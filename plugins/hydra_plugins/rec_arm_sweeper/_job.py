@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rec_experiments.files import no_link
-
 if TYPE_CHECKING:
     from rec_experiments.sweeps import Job
 
@@ -75,7 +73,7 @@ def supervise(command: list[str], log: str, notice: float, record: str) -> None:
     for number in (PREEMPTED, signal.SIGTERM):
         signal.signal(number, receive)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab", opener=no_link) as file:
+    with open(log, "ab") as file:
         run = subprocess.Popen([*IGNORE_USR2, *command], stdout=file, stderr=file)
     deadline = math.inf
     while run.poll() is None:

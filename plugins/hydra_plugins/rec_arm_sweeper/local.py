@@ -25,7 +25,6 @@ from hydra_plugins.rec_arm_sweeper._job import failure, last_line
 from omegaconf import DictConfig
 
 from rec_experiments.errors import ELSEWHERE, GOES_ON, UserError, printable
-from rec_experiments.files import no_link
 
 if TYPE_CHECKING:
     from rec_experiments.sweeps import Job
@@ -171,7 +170,7 @@ def _body(sender: Connection, payload: bytes) -> None:
     task, job, os.environ[shared.FOLDER], code = cloudpickle.loads(payload)
     try:
         job.path.mkdir(parents=True, exist_ok=True)
-        with open(job.path / "log.txt", "ab", opener=no_link) as log:
+        with open(job.path / "log.txt", "ab") as log:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
         if digest() == code:

@@ -6,6 +6,7 @@ killed, because 9^9^9^9^9 in a response stops neither at an exception nor at a s
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import importlib
 import multiprocessing
@@ -22,6 +23,7 @@ from typing import ClassVar
 
 from pebble import ProcessPool
 
+from rec_experiments.errors import UserError, first_line, printable
 from rec_experiments.types import VerifierResult
 
 Item = tuple[str, str]  # response text, answer
@@ -29,7 +31,7 @@ Verify = Callable[[str, str], VerifierResult]
 BatchVerifier = Callable[[list[Item]], list[VerifierResult]]
 
 TIMED_OUT = VerifierResult(reward=0.0, accuracy=0.0, timed_out=True)
-CRASHED = VerifierResult(reward=0.0, accuracy=0.0, crashed=True)
+CRASHED = VerifierResult(reward=0.0, accuracy=0.0, crashed=True, error="its process ended")
 
 STARTUP = 120.0  # seconds for a worker to import the verifier on a busy machine
 MEMORY = 2 << 30  # bytes that one worker may take for its items
@@ -39,6 +41,24 @@ SLOW_IMPORTS = ["rec_experiments.datasets.verifiers.math_answer"]
 def inline_verifier(verify: Verify) -> BatchVerifier:
     """Verify in this process, without a deadline. An exception of `verify` scores as crashed."""
     return lambda items: [_safely(verify, *item) for item in items]
+
+
+def report_crashes(results: Sequence[VerifierResult]) -> None:
+    """Tell the user at once that the verifier crashed on responses of a batch, once for each kind
+    of error. Raises UserError if it crashed on all of several responses."""
+    errors = [result.error for result in results if result.crashed]
+    if not errors:
+        return
+    told = f"the verifier crashed on {len(errors)} of {len(results)} responses: {errors[0]}"
+    if len(errors) == len(results) > 1:
+        raise UserError(told)
+    kind = errors[0].partition(":")[0]
+    if kind not in _told:
+        _told.add(kind)
+        print(printable(told), file=sys.stderr, flush=True)
+
+
+_told: set[str] = set()  # kinds of errors that the user knows of
 
 
 class _WorkerProcess(ForkServerProcess):
@@ -142,8 +162,8 @@ class VerifierPool:
 def _safely(verify: Verify, response: str, answer: str) -> VerifierResult:
     try:
         return verify(response, answer)
-    except Exception:  # whatever it is, the others must be judged
-        return CRASHED
+    except (Exception, SystemExit) as error:  # whatever it is, the others must be judged
+        return dataclasses.replace(CRASHED, error=f"{type(error).__name__}: {first_line(error)}")
 
 
 # The rest runs in the workers.
