@@ -16,7 +16,7 @@ from pathlib import Path
 from rec_experiments.config.identity import NOT_IDENTITY
 from rec_experiments.config.labels import methods, without_shared
 from rec_experiments.errors import UserError
-from rec_experiments.files import read_regular, write_atomic
+from rec_experiments.files import write_atomic
 from rec_experiments.sweeps.jobs import Job
 from rec_experiments.tracking.trackers import schedule_name
 
@@ -99,7 +99,7 @@ def write_manifests(name: str, jobs: Sequence[Job]) -> list[Path]:
 def read_manifest(file: Path) -> list[Line]:
     """The lines of a manifest; [] if there is none. Raises UserError if it is damaged."""
     try:
-        header, *rows = csv.reader(read_regular(file).decode().splitlines())
+        header, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
         if header != COLUMNS:
             raise ValueError(f"its columns are not {','.join(COLUMNS)}")
         return [
