@@ -162,7 +162,7 @@ def test_malformed_files(file: str, content: str, said: str, tmp_path: Path) -> 
         (["dataset.train.hub=nowhere"], "dataset.train.hub=nowhere: must be OWNER/NAME"),
         (["dataset.evaluation.hub=null"], "dataset.path=null: must be a local folder or file"),
         (["+dataset.train.filter.level='('"], "dataset.train.filter.level=(: must be a regular"),
-        (["dataset.verifier_workers=0"], "dataset.verifier_workers=0: must be greater than 0"),
+        (["dataset.verifier_workers=0"], "dataset.verifier_workers=0: must be at least 1"),
     ],
 )
 def test_out_of_range_values_name_their_key(overrides: list[str], said: str) -> None:
