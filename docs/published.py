@@ -6,7 +6,6 @@ ratios, and how the collapse rate depends on age.
 """
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ import yaml
 import rec_experiments
 from rec_experiments import sweeps
 from rec_experiments.analysis.results import stability
-from rec_experiments.analysis.results.aggregate import interval_of_mean
-from rec_experiments.analysis.results.cells import oldest_age, table
-from rec_experiments.analysis.results.figure_data import FigureData, collect
+from rec_experiments.analysis.results.cells import table
+from rec_experiments.analysis.results.figure import FigureRuns, figure_runs
 from rec_experiments.analysis.results.formatting import markdown_table
-from rec_experiments.analysis.results.runs import Run, points
-from rec_experiments.analysis.results.statistics import final
+from rec_experiments.analysis.results.measures import Measure, final, mean
+from rec_experiments.analysis.results.seeds import curve, interval_of_mean
+from rec_experiments.analysis.results.settings import oldest_age, settings
+from rec_experiments.analysis.results.table import find
 from rec_experiments.config import schema
 
 HERE = Path(__file__).parent
@@ -36,21 +36,21 @@ AGES = ("on_policy", "interval5", "interval20", "interval50", "offline")
 SEEDS = "seed=0,1,2"
 EQUAL = 0.02  # ratios that are closer to 1 have no order
 NOT_RUN = "not run"
-MEASURES: dict[str, Callable[[Run], float]] = {
-    "accuracy": lambda run: final(run.rows, "eval/accuracy"),
-    "clipped share": lambda run: float(np.mean(points(run.rows, "train/clip_fraction")[1])),
+MEASURES: dict[str, tuple[str, Measure]] = {
+    "accuracy": ("eval/accuracy", final),
+    "clipped share": ("train/clip_fraction", mean),
 }
 Values = dict[tuple[str, float, int], dict[int, float]]  # method, rate and age: value by seed
 
 
 def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
     """The whole page. Of two copies of a run, that of the stability map counts."""
-    runs = sorted(runs, key=lambda path: "stability" not in path.name)
+    found_runs = find(sorted(runs, key=lambda path: "stability" not in path.name))
     pairs = [each["here"] or [] for of in tables for each in of["ratios"]]
     methods = sorted({f"'{each.rsplit(' ', 1)[0]}'" for pair in pairs for each in pair})
-    data = collect(
+    data = figure_runs(
         "presets",
-        runs,
+        found_runs,
         [
             f"hydra.sweeper.only=[{','.join(methods)}]",
             f"sync={','.join(AGES)}",
@@ -58,11 +58,11 @@ def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
             SEEDS,
         ],
     )
-    found = {measure: values(data, of) for measure, of in MEASURES.items()}
+    found = {name: values(data, *of) for name, of in MEASURES.items()}
     sections = [line for each in tables for line in section(each, found[each["measure"]])]
     grid = sweeps.load_figure("stability", []).grid[stability.RATE]
     rates = ",".join(map(str, [*LOWER_RATES, *grid]))
-    law = exponents(collect("stability", runs, [SEEDS, f"{stability.RATE}={rates}"]))
+    law = exponents(figure_runs("stability", found_runs, [SEEDS, f"{stability.RATE}={rates}"]))
     return (
         (HERE / "published.template")
         .read_text()
@@ -72,13 +72,17 @@ def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
     )
 
 
-def values(data: FigureData, measure: Callable[[Run], float]) -> Values:
-    """Of the finished runs."""
+def values(data: FigureRuns, metric: str, measure: Measure) -> Values:
+    """A statistic of the finished runs."""
     found: Values = {}
-    for run in data.runs:
-        if run.done:
-            cell = (run.arm, run.config["optimizer"]["learning_rate"], oldest_age(run.config))
-            found.setdefault(cell, {})[run.seed] = measure(run)
+    done = data.runs[data.runs["state"] == "done"]
+    rows = dict(iter(data.steps.groupby("run")))
+    for arm, seed, run, overrides in done[["arm", "seed", "run", "overrides"]].itertuples(
+        index=False
+    ):
+        here = settings(overrides)
+        cell = (arm, here["optimizer.learning_rate"], oldest_age(here))
+        found.setdefault(cell, {})[seed] = measure(curve(rows[run], metric))
     return found
 
 
@@ -147,7 +151,7 @@ def same_order(theirs: list[float], here: list[float]) -> str:
     return f"at {same} of {len(here)} rates"
 
 
-def exponents(data: FigureData) -> list[str]:
+def exponents(data: FigureRuns) -> list[str]:
     """How the collapse rate of each method falls with age, over stale data within the grid."""
     runs = stability.with_on_policy(
         table(data, [stability.RATE, stability.AGE]), data.map["on_policy"]

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rec_experiments.analysis.results.frames import load_runs
+    from rec_experiments.analysis.results.table import load_runs
     from rec_experiments.config.identity import RELEASE
     from rec_experiments.config.standalone import algorithm
     from rec_experiments.runs.api import Experiment
@@ -15,7 +15,7 @@ _PLACES = {
     "RELEASE": "config.identity",
     "Experiment": "runs.api",
     "algorithm": "config.standalone",
-    "load_runs": "analysis.results.frames",
+    "load_runs": "analysis.results.table",
 }
 
 

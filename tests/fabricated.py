@@ -5,10 +5,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas
 import yaml
 
+from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.figure_data import FigureData
 from rec_experiments.analysis.results.runs import Run, read_run
+from rec_experiments.analysis.results.table import FOUND, LABELS, STATE
 from rec_experiments.sweeps import Panel
 
 STEPS = 40
@@ -101,3 +104,39 @@ def figure_data(folder: Path) -> FigureData:
         panels=PANELS,
         runs=make_runs(folder),
     )
+
+
+def figure_of(runs: list[tuple], **about) -> FigureRuns:
+    """A figure whose runs are arm, column, seed, state, rows and, possibly, overrides."""
+    found, steps = [], []
+    for number, (arm, column, seed, state, rows, *overrides) in enumerate(runs):
+        labels = dict(zip(LABELS, ("figx", arm, column, seed), strict=True))
+        run = {**labels, "run": f"run{number}", "state": state, "release": 12}
+        step = rows[-1]["step"] if rows else 0
+        found.append({**run, "path": "", "overrides": "".join(overrides), "step": step, "note": ""})
+        steps += [{**run, **row} for row in rows]
+    usual = {
+        "name": "figx",
+        "arms": list(dict.fromkeys(run["arm"] for run in found)),
+        "columns": list(dict.fromkeys(run["column"] for run in found)),
+    }
+    runs = pandas.DataFrame(found, columns=[*FOUND, *STATE])
+    return FigureRuns(**{**usual, "runs": runs, "steps": pandas.DataFrame(steps), **about})
+
+
+def figure() -> FigureRuns:
+    """Two arms, two columns, three seeds: one run partial, one missing; a third arm has none."""
+    runs = []
+    for arm, column, seed in itertools.product((COLLAPSING, STABLE), COLUMNS, range(3)):
+        state, steps = "done", STEPS
+        if (arm, column, seed) == (STABLE, "offline", 1):
+            state, steps = "failed", 17
+        rows = rows_of(arm, seed, steps)
+        if (arm, column, seed) == (STABLE, "offline", 2):
+            state, rows = "missing", []
+        runs.append((arm, column, seed, state, rows))
+    return figure_of(
+        [*runs, (ABSENT, COLUMNS[0], 0, "missing", [])],
+        title="A figure", caption="Synthetic runs.", scale="mini", panels=PANELS,
+        columns=COLUMNS,
+    )  # fmt: skip

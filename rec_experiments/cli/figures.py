@@ -18,8 +18,10 @@ from rec_experiments.analysis.figures.render import Drawing, write
 from rec_experiments.analysis.regime import tables as regime
 from rec_experiments.analysis.regime.arms import arms_in
 from rec_experiments.analysis.regime.sections import sections
-from rec_experiments.analysis.results.figure_data import NoRuns, collect
+from rec_experiments.analysis.results.figure import NoRuns, figure_runs, output_folder
+from rec_experiments.analysis.results.figure_data import collect
 from rec_experiments.analysis.results.summary import remarks
+from rec_experiments.analysis.results.table import find
 from rec_experiments.cli.parser import (
     PROGRAM,
     Overrides,
@@ -93,14 +95,18 @@ def make(
     """A figure, and remarks to print with it."""
     if name in COMPUTED:
         return COMPUTED[name](), []
-    data = collect(name, runs, overrides)
+    found_runs = find(runs or [output_folder(overrides)])
+    data = figure_runs(name, found_runs, overrides)
     if data.picture in catalogue.MAPS:  # their statistics are in the picture's own table
         return catalogue.draw(data, smooth), remarks(data)
     # A claim may need arms of other figures, which a choice of arms of this one does not name.
     cells = [each for each in overrides if not each.startswith("hydra.sweeper.only=")]
     found = [] if data.swept else claims.about([name], data.scale, {}, runs, cells)
     drawing = catalogue.draw(data, smooth)
-    measured = sections(arms_in(data))
+    try:
+        measured = sections(arms_in(collect(name, runs, overrides)))
+    except UserError:
+        measured = []
     with_claims = replace(
         drawing,
         statistics={

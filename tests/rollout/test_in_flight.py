@@ -14,7 +14,6 @@ import pytest
 import torch
 from conftest import SMALL, assert_equal, by_row, experiment, resolve
 
-from rec_experiments.analysis.results.cells import oldest_age
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import on_policy_path, run_path
@@ -203,7 +202,6 @@ def test_interpolated_policy_by_the_age_of_each_token():
 def test_names_of_a_schedule_in_flight():
     config = resolve("sync=in_flight", "sync.offset=1", "steps=100")
     assert schedule_name(config["sync"]) == "offset 1, in flight, 4 versions of 8 tokens"
-    assert oldest_age(config) == 4
     assert on_policy_path(config, Path("runs")) == run_path(resolve("sync=on_policy", "steps=100"))
     again = schema.build(schema.restore(config), Experiment).sync
     assert again == experiment("sync=in_flight", "sync.offset=1").sync

@@ -26,11 +26,10 @@ def test_runs_and_their_numbers(tmp_path):
         for seed in (0, 1)
     ]
     assert all(path.parent == tmp_path for path in paths)
-    frame = load_runs(tmp_path, keys=["optimizer.learning_rate", "sync"])
-    assert list(frame.columns[:9]) == [
-        "run", "path", "state", "method", "algo", "schedule", "dataset", "seed",
-        "optimizer.learning_rate",
-    ]  # fmt: skip
+    frame = load_runs(tmp_path, keys=["optimizer.learning_rate"])
+    about = ["figure", "arm", "column", "seed", "run", "state", "release", "path"]
+    assert list(frame.columns[:10]) == [*about, "optimizer.learning_rate", "step"]
+    assert set(frame["column"]) == {"interval 2"}
     assert len(frame) == 2 * 4  # steps 0 to 3
     assert set(frame["state"]) == {"done"}
     assert set(frame["seed"]) == {0, 1}
@@ -43,30 +42,23 @@ def test_runs_and_their_numbers(tmp_path):
 
 
 def test_a_folder_may_be_a_run_and_a_damaged_run_is_left_out(tmp_path, capsys):
-    config = (
-        "{algo: {name: A}, sync: {interval: 1, offset: 0}, dataset: {_target_: m.D}, seed: 0, "
-        "steps: 1}"
-    )
-    for name in ("one", "torn", "strange"):
+    for name, rows in (("one", '{"step": 0}\n{"step": 1}\n'), ("torn", "nothing\n{}\n")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text(config)
-        state = "done" if name != "one" else r"\ud800"  # which no table can hold
-        (tmp_path / name / "status.json").write_text(f'{{"state": "{state}"}}')
-        (tmp_path / name / "metrics.jsonl").write_text('{"step": 0}\n{"step": 1}\n')
-    (tmp_path / "torn" / "metrics.jsonl").write_text("nothing\n{}\n")
-    (tmp_path / "strange" / "config.yaml").write_text(config.replace("{name: A}", "3"))
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(resolve("seed=3")))
+        (tmp_path / name / "status.json").write_text('{"state": "failed"}')
+        (tmp_path / name / "metrics.jsonl").write_text(rows)
     assert [*load_runs(tmp_path / "one")["step"]] == [0, 1]
     assert set(load_runs(tmp_path)["run"]) == {"one"}
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2
-    assert all(line.startswith(f"left out: run folder {tmp_path}") for line in told)
+    assert capsys.readouterr().err.startswith(f"left out: run folder {tmp_path}/torn")
+    with pytest.raises(UserError, match=r"keys=optimizer\.lr: no such key of a run"):
+        load_runs(tmp_path, keys=["optimizer.lr"])
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no such folder"):
         load_runs(tmp_path / "nowhere")
     assert load_runs(tmp_path).empty
-    assert {"algo", "step"} <= set(load_runs(tmp_path).columns)
+    assert {"arm", "step"} <= set(load_runs(tmp_path).columns)
 
 
 def test_the_package_itself_loads_nothing_heavy():

@@ -25,10 +25,9 @@ from rec_experiments.analysis.claims.decision import (
     seeds_to_decide,
 )
 from rec_experiments.analysis.results.aggregate import SeedValues, finished_values
-from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.figure_data import FigureData, duplicates
 from rec_experiments.analysis.results.runs import releases_text
 from rec_experiments.analysis.results.statistics import Statistic
-from rec_experiments.analysis.results.summary import duplicates
 
 SHARE = 0.2  # of the on-policy gain; a smaller effect does not matter
 GAIN, PREMISE, PRIMARY, CONTROL = "on-policy gain", "premise", "primary endpoint", "control"

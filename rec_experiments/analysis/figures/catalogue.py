@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from rec_experiments import sweeps
 from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.figure import FigureRuns
 
 if TYPE_CHECKING:
     from rec_experiments.analysis.figures.render import Drawing
@@ -25,7 +25,7 @@ def usual() -> list[str]:
     return [name for name in names() if name != LARGEST]
 
 
-def draw(data: FigureData, window: int) -> "Drawing":
+def draw(data: FigureRuns, window: int) -> "Drawing":
     """The figure of a sweep. window: steps in the running averages, of `curves.SMOOTHED`."""
     from rec_experiments.analysis.figures import maps, render  # matplotlib is slow
 

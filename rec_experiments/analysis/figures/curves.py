@@ -1,42 +1,50 @@
 """Curves as drawn, and the table of their points."""
 
-from collections.abc import Iterator
+import pandas
 
-from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.analysis.results.runs import Row, points
+from rec_experiments.analysis.results import seeds
+from rec_experiments.analysis.results.figure import FigureRuns
 
 SMOOTHED = ("train/reward", "train/late_accuracy")  # the first is the only one of the paper
 WINDOW = 3  # steps of its running average
+RUN = ["arm", "column", "seed", "run"]
+COLUMNS = ["arm", "column", "seed", "metric", "step", "value", "drawn"]
 
 
-def smooth(values: list[float], window: int) -> list[float]:
+def curve(rows: pandas.DataFrame, metric: str, window: int) -> pandas.Series:
+    """The finite values of a run's curve by step, as drawn."""
+    points = measured(rows, metric)
+    return smooth(points, window) if metric in SMOOTHED else points
+
+
+def measured(rows: pandas.DataFrame, metric: str) -> pandas.Series:
+    """The finite values of a run's curve by step."""
+    points = seeds.curve(rows, metric)
+    return points[points.abs() < float("inf")]
+
+
+def smooth(points: pandas.Series, window: int) -> pandas.Series:
     """Running average of each value and the window − 1 values before it, fewer at the start."""
-    return [
-        sum(part) / len(part)
-        for end in range(1, len(values) + 1)
-        for part in [values[max(0, end - window) : end]]
-    ]
+    values = points.tolist()
+    parts = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
+    return pandas.Series([sum(part) / len(part) for part in parts], points.index, dtype=float)
 
 
-def curve(rows: list[Row], metric: str, window: int) -> tuple[list[int], list[float]]:
-    """Steps and values of a run's curve as drawn."""
-    steps, values = points(rows, metric)
-    return steps, smooth(values, window) if metric in SMOOTHED else values
-
-
-def tidy(data: FigureData, window: int) -> Iterator[Row]:
+def tidy(data: FigureRuns, window: int) -> pandas.DataFrame:
     """One row per point. value: as measured. drawn: as in the figure, which may be smoothed."""
-    for run in data.runs:
-        for panel in data.panels:
-            steps, values = points(run.rows, panel.metric)
-            _, drawn = curve(run.rows, panel.metric, window)
-            for step, value, smoothed in zip(steps, values, drawn, strict=True):
-                yield {
-                    "arm": run.arm,
-                    "column": run.column,
-                    "seed": run.seed,
-                    "metric": panel.metric,
-                    "step": step,
-                    "value": value,
-                    "drawn": smoothed,
-                }
+    found = [
+        pandas.DataFrame(
+            {
+                "arm": arm,
+                "column": column,
+                "seed": seed,
+                "metric": panel.metric,
+                "value": measured(rows, panel.metric),
+                "drawn": curve(rows, panel.metric, window),
+            }
+        )
+        for (arm, column, seed, _), rows in data.steps.groupby(RUN, sort=False)
+        for panel in data.panels
+    ]
+    points = pandas.concat(found).reset_index() if found else pandas.DataFrame(columns=COLUMNS)
+    return points[COLUMNS].astype({"step": int})

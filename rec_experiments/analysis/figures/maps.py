@@ -15,9 +15,9 @@ from matplotlib.patches import Rectangle
 
 from rec_experiments.analysis.figures.render import Drawing, page, styled, unfinished
 from rec_experiments.analysis.results import cells, edge_table, stability
-from rec_experiments.analysis.results.aggregate import interval_of_mean
-from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.seeds import interval_of_mean
 from rec_experiments.errors import UserError
 
 Cell = tuple[Any, Any]  # values of the rows' and the columns' key
@@ -47,7 +47,7 @@ NAMES = {
 
 
 @styled
-def draw(data: FigureData) -> Drawing:
+def draw(data: FigureRuns) -> Drawing:
     """A map of the gain, or of its difference to one arm's: panels, columns and rows are the keys
     that the figure names."""
     keys, base = _keys(data), data.map.get("against")
@@ -91,11 +91,11 @@ def draw(data: FigureData) -> Drawing:
     }
     rows = [[*cell, _with_half(gains)] for cell, gains in listed]
     text = "\n".join(text_table([[*head, title], *rows])) + "\n"
-    return Drawing(data.name, figure, table.to_dict("records"), found, text, _caption(data))
+    return Drawing(data.name, figure, table, found, text, _caption(data))
 
 
 @styled
-def draw_stability(data: FigureData) -> Drawing:
+def draw_stability(data: FigureRuns) -> Drawing:
     """The stability map: a panel per method, the share of the on-policy gain that it keeps at each
     rate and age, and the edge beyond which it fails."""
     table = stability.with_on_policy(
@@ -103,7 +103,7 @@ def draw_stability(data: FigureData) -> Drawing:
     )
     arms = [arm for arm in data.arms if arm in set(table["arm"])]
     kept = stability.kept(table, LEAST).set_index(["arm", stability.AGE, stability.RATE])
-    edges = stability.edges(table)
+    edges = stability.means(stability.edges(table))
     columns, rows = _axis(table, stability.RATE), _axis(table, stability.AGE)
     if len(columns) < 2:
         raise UserError(f"{data.name}: needs finished runs at two or more learning rates")
@@ -124,7 +124,7 @@ def draw_stability(data: FigureData) -> Drawing:
     _color_bar(figure, bar, norm, "share of the on-policy gain that is kept")
     summary = edge_table.summary(data, table)
     return Drawing(
-        data.name, figure, table.to_dict("records"), summary, edge_table.text(summary),
+        data.name, figure, table, summary, edge_table.text(summary),
         _caption(data),
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def _with_half(values: list[float]) -> str:
     return f"{np.mean(values):+.3f}" + (f" ± {(ends[1] - ends[0]) / 2:.3f}" if ends else "")
 
 
-def _keys(data: FigureData) -> dict[str, list[str]]:
+def _keys(data: FigureRuns) -> dict[str, list[str]]:
     """The keys of panels, across and down, each as a list."""
     wanted = {name: data.map.get(name, []) for name in ("panels", "across", "down")}
     return {name: [keys] if isinstance(keys, str) else list(keys) for name, keys in wanted.items()}
@@ -156,7 +156,7 @@ def _axis(table: pandas.DataFrame, key: str) -> list[Any]:
 
 
 def _grid(
-    data: FigureData, across: str, down: str, shape: tuple[int, int, int], cell: tuple[float, float]
+    data: FigureRuns, across: str, down: str, shape: tuple[int, int, int], cell: tuple[float, float]
 ) -> tuple[Any, list[Axes], Any]:
     """A page with a grid of panels, and a part for the colour bar. shape: the number of panels, and
     of columns and rows in each; cell: width and height in inches."""
@@ -180,7 +180,7 @@ def _grid(
     return figure, list(grid), right
 
 
-def _caption(data: FigureData) -> str:
+def _caption(data: FigureRuns) -> str:
     return " ".join([data.caption, *unfinished(data)])
 
 
@@ -224,7 +224,7 @@ def _hatch(axes: Axes, chosen: list[Cell], rows: list[Any], columns: list[Any]) 
 
 
 def _draw_edge(
-    axes: Axes, edges: dict[Any, stability.Edge], rows: list[Any], columns: list[Any]
+    axes: Axes, edges: dict[Any, stability.Mean], rows: list[Any], columns: list[Any]
 ) -> None:
     """The edge as a line through the rows, with its interval; an arrow where it leaves the grid."""
     places = np.log2(columns)
@@ -233,13 +233,13 @@ def _draw_edge(
     for row, each in edges.items():
         at = float(np.interp(each.mean, places, numbers))
         y = rows.index(row)
-        if each.inside:
+        if not each.bound:
             points.append((at, y))
             if each.interval:
                 ends = np.interp(each.interval, places, numbers)
                 axes.plot(ends, [y, y], color="black", lw=0.8)
         else:
-            axes.plot(at, y, color="black", marker=">" if each.above_grid else "<", ms=4)
+            axes.plot(at, y, color="black", marker="<" if each.bound == "≤" else ">", ms=4)
     if points:
         axes.plot(*zip(*points, strict=True), color="black", lw=1.8, marker="o", ms=3)
 

@@ -1,6 +1,5 @@
 """Draws figures of curves; writes figures as PNG, PDF, CSV (data), JSON and text (statistics)."""
 
-import csv
 import io
 import textwrap
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
@@ -20,11 +20,10 @@ from PIL import Image
 from scipy.optimize import isotonic_regression
 
 from rec_experiments.analysis.figures import style
-from rec_experiments.analysis.figures.curves import SMOOTHED, curve, tidy
-from rec_experiments.analysis.results.aggregate import CONFIDENCE, band
-from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.figures.curves import SMOOTHED, curve, measured, tidy
+from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.formatting import to_json
-from rec_experiments.analysis.results.runs import Row, points
+from rec_experiments.analysis.results.seeds import CONFIDENCE, band
 from rec_experiments.analysis.results.summary import summary, summary_text
 from rec_experiments.files import write_atomic
 from rec_experiments.sweeps import Panel
@@ -60,7 +59,7 @@ class Drawing:
 
     name: str
     figure: Figure
-    table: list[Row]
+    table: pandas.DataFrame
     statistics: dict[str, Any]
     summary: str
     caption: str
@@ -104,7 +103,7 @@ def legend_columns(width: float, labels: Sequence[str]) -> int:
 
 
 @styled
-def draw(data: FigureData, window: int) -> Drawing:
+def draw(data: FigureRuns, window: int) -> Drawing:
     """A figure of curves with a row per metric and a column per schedule, as in the paper.
 
     The names of the methods stand beside their curves, or in a legend if they are too many. window:
@@ -149,7 +148,7 @@ def draw(data: FigureData, window: int) -> Drawing:
         _name_curves(grid[0, -1], looks)
     found = summary(data)
     return Drawing(
-        data.name, figure, list(tidy(data, window)), found, summary_text(found),
+        data.name, figure, tidy(data, window), found, summary_text(found),
         " ".join([data.caption, *_reading(data, window)]),
     )  # fmt: skip
 
@@ -197,13 +196,9 @@ def apart(wanted: np.ndarray, distance: float) -> np.ndarray:
     return np.clip(found, 0, max(0.0, 1 - steps[-1])) + steps
 
 
-def _recorded(data: FigureData) -> list[Panel]:
+def _recorded(data: FigureRuns) -> list[Panel]:
     """The panels that some run has values for, as an archive lacks metrics; all if none has any."""
-    found = [
-        panel
-        for panel in data.panels
-        if any(points(run.rows, panel.metric)[0] for run in data.runs)
-    ]
+    found = [panel for panel in data.panels if len(measured(data.steps, panel.metric))]
     return found or list(data.panels)
 
 
@@ -229,10 +224,11 @@ def _places(
     }
 
 
-def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window: int) -> None:
+def _draw_panel(axes: Axes, data: FigureRuns, panel: Panel, column: str, window: int) -> None:
     positive = False
     for place, (arm, look) in enumerate(style.looks(data.arms).items()):
-        curves = [curve(run.rows, panel.metric, window) for run in data.select(arm, column)]
+        runs = data.select(arm, column).groupby("run", sort=False)
+        curves = [curve(rows, panel.metric, window) for _, rows in runs]
         mean = band(curves)
         axes.plot(
             mean.steps,
@@ -245,7 +241,7 @@ def _draw_panel(axes: Axes, data: FigureData, panel: Panel, column: str, window:
         )
         if mean.interval:
             _draw_band(axes, mean.steps, mean.interval, look.color, panel.log)
-        positive |= any(value > 0 for _, values in curves for value in values)
+        positive |= any((values > 0).any() for values in curves)
     if panel.log and positive:
         axes.set_yscale("log", nonpositive="clip")
         axes.minorticks_off()
@@ -290,10 +286,12 @@ def _label_panel(axes: Axes, panel: Panel, head: str | None) -> None:
         axes.set_xlabel("gradient steps")
 
 
-def _reading(data: FigureData, window: int) -> list[str]:
+def _reading(data: FigureRuns, window: int) -> list[str]:
     """Sentences on how to read the picture."""
     notes = []
-    seeds = {len(data.select(arm, column)) for arm in data.arms for column in data.columns}
+    seeds = {
+        data.select(arm, column)["run"].nunique() for arm in data.arms for column in data.columns
+    }
     several = sorted(seeds - {0, 1})
     if several:
         count = " to ".join(map(str, dict.fromkeys((several[0], several[-1]))))
@@ -307,7 +305,7 @@ def _reading(data: FigureData, window: int) -> list[str]:
     if any(panel.log for panel in data.panels):
         notes.append("Logarithmic axes show no zeros, and no band that reaches zero.")
     shown = _recorded(data)
-    drawn = {run.arm for run in data.runs if run.rows}
+    drawn = set(data.steps["arm"])
     if absent := ", ".join(arm for arm in data.arms if arm not in drawn):
         notes.append(f"No runs of: {absent}.")
     missing = ", ".join(panel.label for panel in data.panels if panel not in shown)
@@ -316,9 +314,9 @@ def _reading(data: FigureData, window: int) -> list[str]:
     return [*notes, *unfinished(data)]
 
 
-def unfinished(data: FigureData) -> list[str]:
+def unfinished(data: FigureRuns) -> list[str]:
     """A sentence on the number of finished runs, if some are not."""
-    done = sum(run.done for run in data.runs)
+    done = int((data.runs["state"] == "done").sum())
     return [f"{done} of {len(data.runs)} runs have finished."] if done < len(data.runs) else []
 
 
@@ -327,7 +325,7 @@ def write(drawing: Drawing, folder: Path) -> list[Path]:
     files = {
         "png": png(drawing.figure, DPI),
         "pdf": _pdf(drawing.figure),
-        "csv": _csv(drawing.table),
+        "csv": drawing.table.to_csv(index=False).encode(),
         "json": to_json(drawing.statistics),
         "txt": _text(drawing).encode(),
     }
@@ -364,12 +362,3 @@ def _pdf(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="pdf", dpi=DPI, metadata={"CreationDate": None})
     return buffer.getvalue()
-
-
-def _csv(table: list[Row]) -> bytes:
-    buffer = io.StringIO()
-    if table:
-        writer = csv.DictWriter(buffer, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    return buffer.getvalue().encode()

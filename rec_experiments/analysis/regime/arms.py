@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rec_experiments.analysis.regime.quantities import Lags, Series, lags_of, series
-from rec_experiments.analysis.results.archive import is_archive
 from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.old_archive import is_archive
 from rec_experiments.analysis.results.runs import Row, Run, read_run
 from rec_experiments.config.identity import flat, identity
 from rec_experiments.config.labels import methods

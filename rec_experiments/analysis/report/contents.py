@@ -17,6 +17,7 @@ from rec_experiments.analysis.report.columns import Column, columns
 from rec_experiments.analysis.results.begun import begun, default_folder
 from rec_experiments.analysis.results.figure_data import (
     FigureData,
+    as_runs,
     best_of,
     figure_of,
 )
@@ -295,7 +296,7 @@ def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
     from rec_experiments.analysis.figures import render
 
     shown = data.as_shown()
-    drawing = catalogue.draw(shown, WINDOW)
+    drawing = catalogue.draw(as_runs(shown), WINDOW)
     return FigurePart(
         name=data.name,
         title=data.title,
@@ -304,7 +305,7 @@ def _of_runs(data: FigureData, configs: dict[Path, Config]) -> FigurePart:
         summary=drawing.summary,
         arms=data.arms,
         columns=data.columns,
-        notes=[*remarks(shown), releases_text(shown.runs)],
+        notes=[*remarks(as_runs(shown)), releases_text(shown.runs)],
         regime=tables.text(sections(arms_in(shown))),
         differences=differences(shown, configs),
     )

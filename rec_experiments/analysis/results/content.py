@@ -118,7 +118,11 @@ def _archive(file: Path, changed: int) -> dict[str, Content]:
 def _table(file: Path, changed: int) -> pandas.DataFrame:
     """Raises UserError for a file that is no archive."""
     try:
-        found = pandas.read_csv(file, dtype={"run": str, "overrides": str, "release": "Int64"})
+        found = pandas.read_csv(
+            file,
+            dtype={"run": str, "overrides": str, "release": "Int64"},
+            float_precision="round_trip",
+        )
         if [*found.columns[: len(ARCHIVED)]] != ARCHIVED:
             raise ValueError(f"its first columns are not {', '.join(ARCHIVED)}")
         found["overrides"] = found["overrides"].fillna("")

@@ -1,26 +1,25 @@
 """The stability map as a table: the collapse rate of each method at each age, and its law."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas
 
 from rec_experiments.analysis.results import stability
-from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.formatting import text_table
 
 # An edge is written as a multiple of the edge of BASE and of the best rate of BEST.
 BASE, BEST = "REINFORCE", "GRPO"
 
 
-def summary(data: FigureData, table: pandas.DataFrame) -> dict[str, Any]:
+def summary(data: FigureRuns, table: pandas.DataFrame) -> dict[str, Any]:
     """Edges, the largest age survived at GRPO's best on-policy rate, and how the edge falls with
     age, as plain values."""
     edges = stability.edges(table)
     arms = [arm for arm in data.arms if arm in set(table["arm"])]
-    stale = table[stability.AGE] > stability.ON_POLICY
-    ages = table.loc[stale, stability.AGE].nunique()
-    has_best = bool(((table["arm"] == BEST) & ~stale).any())
+    ages = sorted(table[stability.AGE].unique().tolist())
+    has_best = bool(((table["arm"] == BEST) & (table[stability.AGE] == stability.ON_POLICY)).any())
     best = stability.best_rate(table, BEST) if has_best else None
     law = stability.law(edges, arms)
     return {
@@ -29,42 +28,45 @@ def summary(data: FigureData, table: pandas.DataFrame) -> dict[str, Any]:
         "seeds": sorted(table["seed"].unique().tolist()),
         "runs": len(table),
         "best_rate": best,
-        "edges": [
-            _row(edges, arm, age, best)
-            for arm in arms
-            for age in sorted(table[stability.AGE].unique().tolist())
-            if (arm, age) in edges
-        ],
+        "edges": [row for arm in arms for age in ages for row in _rows(edges, arm, age, best)],
         "survives": {arm: stability.age_survived(table, arm, best) for arm in arms} if best else {},
         "pooled_factors": {
-            age: factor
-            for age in sorted(table[stability.AGE].unique().tolist())
-            if (factor := stability.pooled_factor(edges, age))
+            age: factor for age in ages if (factor := stability.pooled_factor(edges, age))
         },
-        "law": law and {"slope": law.slope, "interval": law.interval, "cells": law.cells},
+        "law": law and law._asdict(),
         "slopes": {
             arm: {"slope": of_arm.slope, "cells": of_arm.cells}
             for arm in arms
             if (of_arm := stability.law(edges, [arm]))
         },
-        "explained": stability.explained(table) if ages > 1 else {},
+        "explained": stability.explained(table) if sum(age > 0 for age in ages) > 1 else {},
     }
 
 
-def _row(
-    edges: dict[tuple[str, int], stability.Edge], arm: str, age: int, best: float | None
-) -> dict[str, Any]:
-    edge, base = edges[arm, age], edges.get((BASE, age))
-    return {
-        "arm": arm,
-        "age": age,
-        "seeds": len(edge.edges),
-        "rate": 2.0**edge.mean,
-        "interval": [2.0**end for end in edge.interval] if edge.interval else None,
-        "bound": edge.bound,
-        "of_base": stability.multiple(edge, base) if base else None,
-        "of_best_rate": 2.0**edge.mean / best if best else None,
-    }
+def _rows(
+    edges: pandas.DataFrame, arm: str, age: int, best: float | None
+) -> Iterator[dict[str, Any]]:
+    """The row of one cell, if it has an edge."""
+    of_age = edges[edges[stability.AGE] == age]
+    of_arm, base = of_age[of_age["arm"] == arm], of_age[of_age["arm"] == BASE]
+    if len(of_arm):
+        edge = stability.mean(of_arm["log2"], of_arm["side"])
+        multiple = stability.multiple(of_arm, base)
+        yield {
+            "arm": arm,
+            "age": age,
+            "seeds": len(of_arm),
+            "rate": 2.0**edge.mean,
+            "interval": _powers(edge.interval),
+            "bound": edge.bound,
+            "of_base": multiple
+            and (multiple.bound, 2.0**multiple.mean, _powers(multiple.interval)),
+            "of_best_rate": 2.0**edge.mean / best if best else None,
+        }
+
+
+def _powers(log2: tuple[float, float] | None) -> list[float] | None:
+    return [2.0**end for end in log2] if log2 else None
 
 
 def text(found: dict[str, Any]) -> str:

@@ -86,10 +86,8 @@ def figure_runs(name: str, found: pandas.DataFrame, overrides: Sequence[str]) ->
     )
     labels["seed"] = labels["overrides"].map(seed)
     labels["experiment"] = labels["overrides"].map(experiment)
-    begun = found.assign(experiment=found["overrides"].map(experiment))
-    matched = labels.reset_index(names="point").merge(
-        begun[["experiment", "run", "path"]], on="experiment"
-    )
+    known = found[["experiment", "run", "path"]]
+    matched = labels.reset_index(names="point").merge(known, on="experiment")
     known = with_content(matched).sort_values(["release", "step"], ascending=False, kind="stable")
     known = known.drop_duplicates("point").set_index("point")[["run", "path", *STATE]]
     runs = labels.join(known).drop(columns="experiment")

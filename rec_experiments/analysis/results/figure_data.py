@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import yaml
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.results import archive
+from rec_experiments.analysis.results import old_archive as archive
 from rec_experiments.analysis.results.begun import begun, output_folder
+from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.runs import Run, read_or_leave_out
+from rec_experiments.analysis.results.table import FOUND, LABELS, STATE
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 
@@ -213,3 +216,57 @@ def _same(one: Run, other: Run) -> bool:
         ]
 
     return numbers(one) == numbers(other)
+
+
+def as_runs(data: FigureData) -> FigureRuns:
+    """The same figure as tables, while some modules still read FigureData."""
+    about = [
+        [data.name, run.arm, run.column, run.seed, run.path.name, run.path, "", run.state,
+         run.last_step, max((each or 0 for each in run.releases), default=None), run.note]
+        for run in data.runs
+    ]  # fmt: skip
+    runs = pandas.DataFrame(about, columns=[*FOUND, *STATE]).astype({"release": "Int64"})
+    steps = pandas.DataFrame(
+        [
+            {
+                **dict(
+                    zip(
+                        [*LABELS, "run", "state", "release"],
+                        [*each[:5], each[7], each[9]],
+                        strict=True,
+                    )
+                ),
+                **row,
+            }
+            for each, run in zip(about, data.runs, strict=True)
+            for row in run.rows
+        ],
+        columns=None if any(run.rows for run in data.runs) else [*LABELS, "run", "state", "step"],
+    )
+    return FigureRuns(
+        name=data.name, runs=runs, steps=steps, arms=data.arms, columns=data.columns,
+        title=data.title, caption=data.caption, scale=data.scale, panels=data.panels,
+        picture=data.picture, map=data.map, statistics=data.statistics, swept=data.swept,
+    )  # fmt: skip
+
+
+NAMES_SHOWN = 6
+
+
+def _names(names: Iterable[str]) -> str:
+    names = list(names)
+    more = len(names) - NAMES_SHOWN
+    return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
+
+
+def duplicates(runs: Iterable[Run]) -> list[str]:
+    """Sentences that name the runs found in several folders."""
+    copied = {run.path: run for run in runs if run.copies}.values()
+    return [
+        f"{words}: {_names(f'{run.name}, from {run.path.parent.name}' for run in found)}"
+        for words, found in (
+            ("In several folders, counted once", copied),
+            ("With different numbers in another folder", [r for r in copied if r.they_differ]),
+        )
+        if found
+    ]

@@ -18,8 +18,9 @@ import yaml
 from rec_experiments.config import schema
 from rec_experiments.config.identity import NOT_IDENTITY, flat
 from rec_experiments.rollout.schedule import ages_of
+from rec_experiments.types import TARGET
 
-Settings = dict[str, Any]  # by dotted key; of a group, the choice, as in sync: offset10
+Settings = dict[str, Any]  # by dotted key; also `algo`, the name of the preset
 GLOBAL = ("setting", "algo", "gpus")  # groups whose files set values of the whole experiment
 NO_SETTING = (*NOT_IDENTITY, "hydra", "sweep", "scale")  # first parts of keys that change no number
 
@@ -89,22 +90,18 @@ def _composed(chosen: tuple[tuple[str, str], ...]) -> Settings:
             values, _ = _file(choice, group)
             found |= {f"{group}.{key}": value for key, value in values.items()}
     found |= {**method, **wide["algo"], **base, **wide["gpus"], **wide["setting"]}
-    found |= {
-        group: choice for group, choice in choices.items() if group not in ("setting", "gpus")
-    }
-    return {
-        key: found[key] for key in found if key == "algo" or key.split(".")[0] not in NO_SETTING
-    }
+    found = {key: value for key, value in found.items() if key.split(".")[0] not in NO_SETTING}
+    return {**found, "algo": choices["algo"]}
 
 
 @functools.cache
 def _file(choice: str | None, group: str) -> tuple[Settings, dict[str, str]]:
     """The values of a file of a group, or of conf/ itself, with those of the files that it builds
-    on, and the choices that it makes in groups."""
+    on, and the choices that it makes in groups. A choice may also name a class."""
     places = (folder / group / f"{choice}.yaml" for folder in schema.conf_folders())
     file = next(filter(Path.is_file, places), None)
     if file is None:
-        return {}, {}
+        return {TARGET: choice} if choice else {}, {}
     content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     values: Settings = {}
     choices: dict[str, str] = {}
@@ -113,7 +110,7 @@ def _file(choice: str | None, group: str) -> tuple[Settings, dict[str, str]]:
             [(key, name)] = entry.items()
             if not key.startswith("override hydra"):
                 choices[key.removeprefix("override ").lstrip("/")] = name
-        elif entry != "_self_" and "schema/" not in entry and "@" not in entry:
+        elif entry != "_self_" and "@" not in entry:
             of_group = "" if entry.startswith("/") else group
             more, others = _file(entry.lstrip("/"), of_group)
             values, choices = {**values, **more}, {**choices, **others}

@@ -12,48 +12,28 @@ and the statistics of cells.
 
 import fnmatch
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas
 from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
-from rec_experiments.analysis.results.aggregate import CONFIDENCE, interval_of_mean
+from rec_experiments.analysis.results.seeds import CONFIDENCE, interval_of_mean
 
 RATE, AGE = "optimizer.learning_rate", "sync"
 ON_POLICY = 0  # age
+EDGES = ["arm", AGE, "seed", "log2", "side"]  # columns of a table of edges
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """edges: log2 of the edge by seed. above_grid: seeds that fail at no rate. below_grid: seeds
-    that fail at every rate. Their entries in `edges` are the ends of the grid."""
+class Mean(NamedTuple):
+    """A mean over seeds. bound: ≥ or ≤ if it is only a bound, as some seed lies beyond the grid; ?
+    if seeds lie beyond both ends; empty otherwise. interval: None for a bound or a single seed."""
 
-    edges: dict[int, float]
-    above_grid: frozenset[int]
-    below_grid: frozenset[int]
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(list(self.edges.values())))
-
-    @property
-    def inside(self) -> bool:
-        """Whether every seed has its edge within the grid."""
-        return not self.above_grid and not self.below_grid
-
-    @property
-    def bound(self) -> str:
-        """≥ or ≤ if the mean bounds the edge from below or above, ? if it says nothing, because
-        seeds lie at both ends; empty for an edge within the grid."""
-        return _bound(bool(self.above_grid), bool(self.below_grid))
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """None for a single seed, or if some seed's edge is outside the grid."""
-        return interval_of_mean(list(self.edges.values())) if self.inside else None
+    mean: float
+    interval: tuple[float, float] | None
+    bound: str
 
 
 def with_on_policy(table: pandas.DataFrame, alike: dict[str, str]) -> pandas.DataFrame:
@@ -87,68 +67,70 @@ def crossing(rates: Sequence[float], gains: Sequence[float]) -> float:
     return math.inf
 
 
-def edge(runs: pandas.DataFrame) -> Edge | None:
-    """The edge of one method at one age. runs: the table's rows of that cell, any rates.
+def edges(table: pandas.DataFrame) -> pandas.DataFrame:
+    """log2 of the edge of each method at each age and seed, with the columns EDGES.
 
-    Only seeds that have every rate of the cell count; None without one.
+    side: 1 for a seed that fails at no rate, −1 for one that fails at every rate, and then log2 is
+    that end of the grid; otherwise 0. Only seeds that have every rate of the cell count.
     """
-    gains = runs.pivot_table(index="seed", columns=RATE, values="gain").sort_index(axis=1).dropna()
-    if gains.empty or gains.shape[1] < 2:
+    found = []
+    for (arm, age), runs in table.groupby(["arm", AGE], sort=False):
+        gains = runs.pivot_table(index="seed", columns=RATE, values="gain").sort_index(axis=1)
+        rates = [*gains.columns]
+        if len(rates) > 1:
+            for seed, row in gains.dropna().iterrows():
+                at = crossing(rates, [*row])
+                inside = min(max(at, math.log2(rates[0])), math.log2(rates[-1]))
+                found.append((arm, age, seed, inside, (at == math.inf) - (at == -math.inf)))
+    return pandas.DataFrame(found, columns=EDGES)
+
+
+def mean(logs: pandas.Series, sides: pandas.Series) -> Mean:
+    """The mean over seeds of numbers, some of which may be bounds: from below where `sides` is
+    positive, from above where it is negative."""
+    above, below = bool((sides > 0).any()), bool((sides < 0).any())
+    bound = "?" if above and below else "≥" if above else "≤" if below else ""
+    return Mean(float(np.mean(logs)), None if bound else interval_of_mean([*logs]), bound)
+
+
+def means(edges: pandas.DataFrame) -> dict[tuple[str, int], Mean]:
+    """The mean edge, as log2, of each method at each age."""
+    cells = edges.groupby(["arm", AGE], sort=False)
+    return {cell: mean(of_cell["log2"], of_cell["side"]) for cell, of_cell in cells}
+
+
+def multiple(one: pandas.DataFrame, other: pandas.DataFrame) -> Mean | None:
+    """log2 of the edges of one cell ÷ those of another, paired by seed. None if nothing is known:
+    there is no common seed, or seeds bound it from both sides."""
+    pairs = one.merge(other, on="seed", suffixes=("", "_of_other"))
+    if pairs.empty:
         return None
-    rates = list(gains.columns)
-    found = {int(seed): crossing(rates, list(row)) for seed, row in gains.iterrows()}
-    ends = math.log2(rates[0]), math.log2(rates[-1])
-    return Edge(
-        edges={seed: float(np.clip(value, *ends)) for seed, value in found.items()},
-        above_grid=frozenset(seed for seed, value in found.items() if value == math.inf),
-        below_grid=frozenset(seed for seed, value in found.items() if value == -math.inf),
-    )
+    sides = pandas.concat([pairs["side"], -pairs["side_of_other"]])
+    found = mean(pairs["log2"] - pairs["log2_of_other"], sides)
+    return None if found.bound == "?" else found
 
 
-def edges(table: pandas.DataFrame) -> dict[tuple[str, int], Edge]:
-    """The edge of each method at each age, where there is one."""
-    cells = {
-        (str(arm), int(age)): edge(runs)
-        for (arm, age), runs in table.groupby(["arm", AGE], sort=False)
-    }
-    return {cell: each for cell, each in cells.items() if each is not None}
-
-
-def multiple(one: Edge, other: Edge) -> tuple[str, float, tuple[float, float] | None] | None:
-    """one ÷ other, paired by seed: the bound, as of an edge; the geometric mean; and its interval,
-    None for a bound. None if nothing is known, as without a common seed."""
-    seeds = sorted(set(one.edges) & set(other.edges))
-    differences = [one.edges[seed] - other.edges[seed] for seed in seeds]
-    above = not (one.above_grid | other.below_grid).isdisjoint(seeds)
-    below = not (one.below_grid | other.above_grid).isdisjoint(seeds)
-    if not seeds or (above and below):
-        return None
-    bound = _bound(above, below)
-    ends = None if bound else interval_of_mean(differences)
-    mean = 2.0 ** float(np.mean(differences))
-    return bound, mean, (2.0 ** ends[0], 2.0 ** ends[1]) if ends else None
-
-
-def _bound(above: bool, below: bool) -> str:
-    if above and below:
-        return "?"
-    return "≥" if above else "≤" if below else ""
-
-
-def pooled_factor(found: dict[tuple[str, int], Edge], age: int) -> float | None:
+def pooled_factor(edges: pandas.DataFrame, age: int) -> float | None:
     """The half-width of a multiple's 95 % interval, as a factor, if all methods have the same
     variance: from what log2 of the edges at that age leaves after a mean for each method and one
     for each seed. Edges outside the grid are left out; None for fewer than two methods or seeds.
     """
-    inside = [each.edges for (_, at), each in found.items() if at == age and each.inside]
-    edges = pandas.DataFrame(inside).dropna(axis=1).to_numpy()  # [methods, seeds]
-    methods, seeds = edges.shape
+    inside = within_grid(edges[edges[AGE] == age])
+    logs = inside.pivot_table(index="arm", columns="seed", values="log2", sort=False)
+    log2 = logs.dropna(axis=1).to_numpy()  # [methods, seeds]
+    methods, seeds = log2.shape
     if methods < 2 or seeds < 2:
         return None
-    left = edges - edges.mean(0) - edges.mean(1, keepdims=True) + edges.mean()
+    left = log2 - log2.mean(0) - log2.mean(1, keepdims=True) + log2.mean()
     freedom = (methods - 1) * (seeds - 1)
     error = math.sqrt(float((left**2).sum()) / freedom * 2 / seeds)
     return 2.0 ** (float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error)
+
+
+def within_grid(edges: pandas.DataFrame) -> pandas.DataFrame:
+    """The edges of the cells whose seeds all have their edge within the grid."""
+    outside = edges["side"].abs().groupby([edges["arm"], edges[AGE]]).transform("max")
+    return edges[outside == 0]
 
 
 def best_rate(table: pandas.DataFrame, arm: str) -> float:
@@ -182,8 +164,7 @@ def kept(table: pandas.DataFrame, least: float) -> pandas.DataFrame:
     return mean
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
+class Law(NamedTuple):
     """log2(edge) = (a method's constant) + slope · log2(age). interval: of the slope over seeds."""
 
     slope: float
@@ -191,34 +172,26 @@ class Law:
     cells: int
 
 
-def law(found: dict[tuple[str, int], Edge], arms: Sequence[str]) -> Law | None:
+def law(edges: pandas.DataFrame, arms: Collection[str]) -> Law | None:
     """How the edges fall with age: least squares for each seed, a constant per method, over the
-    cells with stale data whose edges lie within the grid; then the mean over seeds.
+    cells with stale data whose edges lie within the grid; then the mean over seeds that all of
+    these cells have.
 
     None for fewer than two such ages.
     """
-    inside = {
-        cell: each
-        for cell, each in found.items()
-        if cell[0] in arms and cell[1] > ON_POLICY and each.inside
-    }
-    seeds = sorted(
-        set.intersection(*(set(each.edges) for each in inside.values())) if inside else []
-    )
+    stale = within_grid(edges[edges["arm"].isin([*arms]) & (edges[AGE] > ON_POLICY)])
+    cells = len(stale[["arm", AGE]].drop_duplicates())
     slopes = []
-    for seed in seeds:
-        points = pandas.DataFrame(
-            [(arm, math.log2(age), each.edges[seed]) for (arm, age), each in inside.items()],
-            columns=["arm", "age", "edge"],
-        )
-        centred = points[["age", "edge"]] - points.groupby("arm")[["age", "edge"]].transform("mean")
-        spread = float((centred["age"] ** 2).sum())
-        if spread == 0:
-            return None
-        slopes.append(float((centred["age"] * centred["edge"]).sum()) / spread)
-    if not slopes:
-        return None
-    return Law(float(np.mean(slopes)), interval_of_mean(slopes), len(inside))
+    for _, of_seed in stale.groupby("seed"):
+        if len(of_seed) == cells:
+            points = of_seed.assign(age=[math.log2(age) for age in of_seed[AGE]])
+            by_arm = points.groupby("arm")[["age", "log2"]]
+            centred = points[["age", "log2"]] - by_arm.transform("mean")
+            spread = float((centred["age"] ** 2).sum())
+            if spread == 0:
+                return None
+            slopes.append(float((centred["age"] * centred["log2"]).sum()) / spread)
+    return Law(float(np.mean(slopes)), interval_of_mean(slopes), cells) if slopes else None
 
 
 def explained(table: pandas.DataFrame) -> dict[str, float]:

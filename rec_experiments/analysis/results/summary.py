@@ -1,51 +1,35 @@
 """The statistics of a figure's runs, as plain values and as text."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.results.aggregate import CONFIDENCE, finished_values, interval_of_mean
-from rec_experiments.analysis.results.figure_data import FigureData
+from rec_experiments.analysis.results.figure import FigureRuns, claim_seeds
 from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.runs import Row, Run, releases_text
-from rec_experiments.analysis.results.statistics import (
+from rec_experiments.analysis.results.measures import (
     BEST_POINTS,
     LAST_POINTS,
+    STATISTICS,
     Measure,
-    Statistic,
-    area_under_curve,
+    area,
     best,
     final,
-    highest,
     last,
-    lowest,
-    mean,
-    median,
 )
+from rec_experiments.analysis.results.seeds import CONFIDENCE, by_seed, interval_of_mean
 
 EVALUATED = "eval/accuracy"
 SUMMARISED = (EVALUATED, "train/reward")
-SUMMARIES: dict[str, Measure] = {
-    "final": final,
-    "area": area_under_curve,
-    "best": best,
-    "last": last,
-}
-# The choices of hydra.sweeper.statistics.
-STATISTICS = {
-    "lowest": Statistic("Min", "lowest evaluation of a run, step 0 included", lowest),
-    "highest": Statistic("Max", "highest evaluation of a run", highest),
-    "median": Statistic("Median", "median evaluation of a run", median),
-    "mean": Statistic("Mean", "mean evaluation of a run", mean),
-}
-assert set(STATISTICS) == set(sweeps.STATISTICS)
+SUMMARIES: dict[str, Measure] = {"final": final, "area": area, "best": best, "last": last}
+assert set(sweeps.STATISTICS) <= set(STATISTICS)  # the choices of hydra.sweeper.statistics
 INTERVAL = f"{100 * CONFIDENCE:.0f} % t interval over seeds"
 NAMES_SHOWN = 6
 
 
-def summary(data: FigureData) -> dict[str, Any]:
+def summary(data: FigureRuns) -> dict[str, Any]:
     """For each arm and column, over finished runs: the mean of each statistic with its interval,
     and the difference from the figure's first arm; also the evaluation statistics that the figure
     asks for.
@@ -55,15 +39,15 @@ def summary(data: FigureData) -> dict[str, Any]:
     found: dict[str, Any] = {
         "figure": data.name,
         "title": data.title,
-        "releases": releases_text(data.runs),
+        "releases": releases_text(data.steps),
         "interval": INTERVAL,
         "final": f"{LAST_POINTS} of a run",
         "area": "area under the curve divided by its length",
         "best": BEST_POINTS,
         "paired": f"difference of the area from that of {data.arms[0]}, paired by seed",
         "rows": list(_summary_rows(data)),
-        "partial": [_describe(run) for run in data.partial],
-        "missing": [run.name for run in data.missing],
+        "partial": [*map(_progress, *_columns(data.partial, "state", "step"))],
+        "missing": [*map(_name, *_columns(data.missing))],
     }
     if data.statistics:
         found["statistics"] = {name: STATISTICS[name].meaning for name in data.statistics}
@@ -71,34 +55,31 @@ def summary(data: FigureData) -> dict[str, Any]:
     return found
 
 
-def _summary_rows(data: FigureData) -> Iterator[Row]:
+def _summary_rows(data: FigureRuns) -> Iterator[dict[str, Any]]:
     for arm in data.arms:
         for column in data.columns:
             runs, first = data.select(arm, column), data.select(data.arms[0], column)
             for metric in dict.fromkeys([*SUMMARISED, *(panel.metric for panel in data.panels)]):
                 found = {
-                    name: finished_values(runs, measure, metric)
+                    name: by_seed(runs, measure, metric).values
                     for name, measure in SUMMARIES.items()
                 }
                 yield {
                     "arm": arm,
                     "column": column,
                     "metric": metric,
-                    "seeds": len(found["final"].values),
-                    **{name: _mean([*each.values.values()]) for name, each in found.items()},
-                    "paired": _difference(
-                        found["area"].values,
-                        finished_values(first, area_under_curve, metric).values,
-                    ),
+                    "seeds": len(found["final"]),
+                    **{name: _mean([*values.values()]) for name, values in found.items()},
+                    "paired": _difference(found["area"], by_seed(first, area, metric).values),
                 }
 
 
-def _evaluation_rows(data: FigureData) -> Iterator[Row]:
+def _evaluation_rows(data: FigureRuns) -> Iterator[dict[str, Any]]:
     for arm in data.arms:
         for column in data.columns:
             runs = data.select(arm, column)
             found = {
-                name: [*finished_values(runs, STATISTICS[name].of, EVALUATED).values.values()]
+                name: [*by_seed(runs, STATISTICS[name].of, EVALUATED).values.values()]
                 for name in data.statistics
             }
             yield {
@@ -179,21 +160,20 @@ def _cell(value: dict[str, Any] | None) -> str:
     return f"{value['mean']:.3f}{interval}"
 
 
-def remarks(data: FigureData) -> list[str]:
-    """What a reader of the figure must know: few seeds, partial, missing and duplicate runs."""
+def remarks(data: FigureRuns) -> list[str]:
+    """What a reader of the figure must know: few seeds, partial and missing runs."""
     found = []
-    seeds_run = {run.seed for run in data.runs if run.rows}
-    if data.claim_seeds and len(seeds_run) < len(data.claim_seeds):
-        seeds = "1 seed" if len(seeds_run) == 1 else f"{len(seeds_run)} seeds"
-        found.append(f"A quick look at {seeds}; claims need {len(data.claim_seeds)}.")
-    if data.partial:
-        found.append("Partial, drawn as far as they go: " + _names(map(_describe, data.partial)))
-    missing: dict[str, list[int]] = {}
-    for run in data.missing:
-        missing.setdefault(run.cell, []).append(run.seed)
-    if missing:
-        found.append("Missing: " + _names(map(_missing, missing, missing.values())))
-    return found + duplicates(data.runs)
+    seeds_run, needed = data.steps["seed"].nunique(), claim_seeds(data.scale)
+    if needed and seeds_run < len(needed):
+        seeds = "1 seed" if seeds_run == 1 else f"{seeds_run} seeds"
+        found.append(f"A quick look at {seeds}; claims need {len(needed)}.")
+    if partial := [*map(_progress, *_columns(data.partial, "state", "step"))]:
+        found.append(f"Partial, drawn as far as they go: {_names(partial)}")
+    missing = data.missing.groupby(["arm", "column"], sort=False)["seed"].agg(list)
+    if len(missing):
+        cells = [_missing(_cell_name(*cell), seeds) for cell, seeds in missing.items()]
+        found.append(f"Missing: {_names(cells)}")
+    return found
 
 
 def _missing(cell: str, seeds: list[int]) -> str:
@@ -203,24 +183,35 @@ def _missing(cell: str, seeds: list[int]) -> str:
     return f"{cell}, seed {', '.join(map(str, different))}{runs}"
 
 
-def duplicates(runs: Iterable[Run]) -> list[str]:
-    """Sentences that name the runs found in several folders."""
-    copied = {run.path: run for run in runs if run.copies}.values()
-    return [
-        f"{words}: {_names(f'{run.name}, from {run.path.parent.name}' for run in found)}"
-        for words, found in (
-            ("In several folders, counted once", copied),
-            ("With different numbers in another folder", [r for r in copied if r.they_differ]),
-        )
-        if found
-    ]
+def releases_text(steps: pandas.DataFrame) -> str:
+    """Which releases made some runs, as in `Runs of releases 11 and 12.`; steps: their rows."""
+    known = [str(release) for release in sorted(steps["release"].dropna().unique())]
+    last = ["an earlier release"] if steps["release"].isna().any() else []
+    names = [f"release{'s' if len(known) > 1 else ''} {_listed(known)}"] if known else []
+    return f"Runs of {' and '.join(names + last)}." if len(steps) else ""
 
 
-def _names(names: Iterable[str]) -> str:
-    names = list(names)
+def _listed(words: list[str]) -> str:
+    """As in `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _names(names: list[str]) -> str:
     more = len(names) - NAMES_SHOWN
     return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
 
 
-def _describe(run: Run) -> str:
-    return f"{run.name} ({run.state}, step {run.last_step})"
+def _columns(runs: pandas.DataFrame, *others: str) -> Iterator[list[Any]]:
+    return (runs[name].tolist() for name in ("arm", "column", "seed", *others))
+
+
+def _cell_name(arm: str, column: str) -> str:
+    return ", ".join(filter(None, (arm, column)))
+
+
+def _name(arm: str, column: str, seed: int) -> str:
+    return f"{_cell_name(arm, column)}, seed {seed}"
+
+
+def _progress(arm: str, column: str, seed: int, state: str, step: int) -> str:
+    return f"{_name(arm, column, seed)} ({state}, step {step})"

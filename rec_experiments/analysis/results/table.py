@@ -11,6 +11,7 @@ Claims, figures and reports are functions of it.
     run        the name of the run folder. Folders with equal names hold the same experiment
     path       the run folder, or ARCHIVE/RUN
     overrides  the words of its command that may change a number, quoted as for a shell
+    experiment a digest, equal for runs of one experiment; "" if the command is not known
     state      done, running, failed, interrupted, missing (not begun) or unreadable
     step       the last recorded gradient step
     release    the newest release of the package that computed steps, NA if it recorded none
@@ -29,15 +30,15 @@ measured"; a measured number that is not finite is inf or -inf. Select and group
 values of an experiment from its overrides.
 """
 
-import csv
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 
+from rec_experiments import sweeps
 from rec_experiments.analysis.results.content import (
     ACCURACY,
     NOTHING,
@@ -46,7 +47,8 @@ from rec_experiments.analysis.results.content import (
     content,
     leave_out,
 )
-from rec_experiments.analysis.results.settings import seed, settings, words_of
+from rec_experiments.analysis.results.settings import experiment, seed, settings, words_of
+from rec_experiments.config.identity import flat
 from rec_experiments.config.labels import methods
 from rec_experiments.errors import UserError
 from rec_experiments.files import ARCHIVE
@@ -54,10 +56,10 @@ from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.tracking.trackers import schedule_name
 
 LABELS = ["figure", "arm", "column", "seed"]
-FOUND = [*LABELS, "run", "path", "overrides"]
+FOUND = [*LABELS, "run", "path", "overrides", "experiment"]
 STATE = [*Content._fields[:4]]
+PROGRAM = "rec_experiments"
 NO_METHOD = ("seed", "setting", "sync")  # overrides that the label of an archived run leaves out
-MANIFEST = [*LABELS, "run", "overrides"]  # columns of manifests/NAME.csv
 
 
 def runs(places: Iterable[Path]) -> pandas.DataFrame:
@@ -68,20 +70,49 @@ def runs(places: Iterable[Path]) -> pandas.DataFrame:
     reported on stderr. Raises UserError for a damaged manifest or archive.
     """
     found = with_content(find(places))
-    known = set(found.loc[found["figure"] != "", "run"])
-    return _labelled(found[(found["figure"] != "") | ~found["run"].isin(known)])
+    listed = found["figure"] != ""
+    return _labelled(found[listed | ~found["run"].isin(found["run"][listed])].copy())
 
 
-def table(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """A row for each recorded step of the runs, in their order."""
+def table(runs: pandas.DataFrame, columns: Sequence[str] = ()) -> pandas.DataFrame:
+    """A row for each recorded step of the runs, in their order. columns: more columns of `runs` to
+    repeat in every row."""
     parts = [
         NOTHING.rows if state in ("missing", "unreadable") else content(Path(path)).rows
         for path, state in zip(runs["path"], runs["state"], strict=True)
     ]
-    about = runs[[*LABELS, "run", "state", "release"]].reset_index(drop=True)
+    about = runs[[*LABELS, "run", "state", "release", *columns]].reset_index(drop=True)
     repeated = about.loc[about.index.repeat([len(part) for part in parts])]
     rows = pandas.concat([NOTHING.rows, *parts], ignore_index=True)
     return pandas.concat([repeated.reset_index(drop=True), rows], axis=1)
+
+
+def load_runs(*places: str | Path, keys: Sequence[str] = ()) -> pandas.DataFrame:
+    """All runs in some folders, run folders or archives, one row per recorded gradient step.
+
+    Columns: figure, arm, column, seed, run, path, state and release of each run, as `runs` explains
+    them; then each of `keys`, dotted configuration keys such as optimizer.learning_rate; then
+    `step` and the metrics, NaN where not measured. A run that several figures show is here once.
+    Damaged runs are left out and reported on stderr.
+
+    Raises UserError for a place that does not exist, or a key that no run has.
+    """
+    for place in places:
+        if not Path(place).exists():
+            raise UserError(f"{place}: no such folder")
+    found = runs(map(Path, places)).drop_duplicates("run")
+    found = found[~found["state"].isin(["missing", "unreadable"])]
+    values = [*map(_values, found["path"], found["overrides"])]
+    for key in keys:
+        if values and not any(key in each for each in values):
+            raise UserError(f"keys={key}: no such key of a run")
+        found[key] = [each.get(key) for each in values]
+    return table(found, ["path", *keys])
+
+
+def _values(path: Path, overrides: str) -> Mapping[str, Any]:
+    """The values of a run's configuration by dotted key."""
+    return flat(read_config(path)) if path.is_dir() else settings(overrides)
 
 
 def find(places: Iterable[Path]) -> pandas.DataFrame:
@@ -90,16 +121,18 @@ def find(places: Iterable[Path]) -> pandas.DataFrame:
     return pandas.DataFrame(found, columns=FOUND)
 
 
-def _found_in(place: Path) -> Iterator[dict[str, Any]]:
+def _found_in(place: Path) -> Iterator[list[Any]]:
     if place.name.endswith(ARCHIVE):
         for run, overrides in archived_overrides(place).items():
             yield _without_manifest(place / run, overrides)
         return
     listed = set()
     for file in sorted(place.glob("manifests/*.csv")):
-        for line in _manifest(file):
-            listed.add(line["run"])
-            yield {**line, "seed": int(line["seed"]), "path": place / line["run"]}
+        for line in sweeps.read_manifest(file):
+            listed.add(line.run)
+            overrides = shlex.join(words_of(shlex.split(line.overrides)))
+            about = [line.figure, line.arm, line.column, line.seed, Path(line.run).name]
+            yield [*about, place / line.run, overrides, experiment(overrides)]
     for path in [place] if (place / CONFIG).is_file() else run_folders([place]):
         if path.name not in listed:
             yield _without_manifest(path, _overrides(path))
@@ -110,25 +143,23 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
     return sorted(file.parent for folder in folders for file in folder.glob("*/status.json"))
 
 
-def _manifest(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="", encoding="utf-8") as text:
-        lines = list(csv.DictReader(text))
-    if any([*line] != MANIFEST or not line["seed"].isdecimal() for line in lines):
-        raise UserError(f"{file}: is no manifest, a table with the columns {', '.join(MANIFEST)}")
-    return lines
+def _without_manifest(path: Path, overrides: str | None) -> list[Any]:
+    """overrides: None if they are not known."""
+    line = overrides or ""
+    words = [word for word in shlex.split(line) if word.split("=")[0] not in NO_METHOD]
+    sync = {key.partition(".")[2]: value for key, value in settings(line).items()}
+    about = ["", " ".join(words), schedule_name(sync), seed(line), path.name, path, line]
+    return [*about, "" if overrides is None else experiment(line)]
 
 
-def _without_manifest(path: Path, overrides: str) -> dict[str, Any]:
-    words = [word for word in shlex.split(overrides) if word.split("=")[0] not in NO_METHOD]
-    about = ["", " ".join(words), settings(overrides)["sync"], seed(overrides)]
-    return dict(zip(FOUND, [*about, path.name, path, overrides], strict=True))
-
-
-def _overrides(path: Path) -> str:
+def _overrides(path: Path) -> str | None:
+    """What the run's command overrides; None if the command line did not start it."""
     try:
-        return shlex.join(words_of(RunFolder(path).command()))
+        command = RunFolder(path).command()
     except UserError:  # reported when the run is read
-        return ""
+        return None
+    started = any(Path(word).name.replace("-", "_") == PROGRAM for word in command)
+    return shlex.join(words_of(command)) if started else None
 
 
 def _labelled(runs: pandas.DataFrame) -> pandas.DataFrame:
@@ -137,8 +168,9 @@ def _labelled(runs: pandas.DataFrame) -> pandas.DataFrame:
     for row, path in runs.loc[runs["figure"] == "", "path"].items():
         try:
             config = read_config(path)
+            labels = row, schedule_name(config["sync"]), config["seed"]
             configs.append((config, RunFolder(path).command()))
-            rows.append((row, schedule_name(config["sync"]), config["seed"]))
+            rows.append(labels)
         except (UserError, KeyError, TypeError):
             continue
     for (row, *schedule_and_seed), method in zip(rows, methods(configs), strict=True):

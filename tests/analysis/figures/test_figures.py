@@ -13,13 +13,12 @@ import io
 import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
+import pandas
 import pytest
-from fabricated import COLUMNS, PANELS, STABLE, STEPS, figure_data, rows_of, write_run
+from fabricated import COLUMNS, PANELS, STABLE, STEPS, figure, figure_of, rows_of, write_run
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -27,9 +26,8 @@ from PIL import Image
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.analysis.figures import catalogue, computed, curves, render, style
 from rec_experiments.analysis.figures.computed import fig2, fig8, theorem1
-from rec_experiments.analysis.results import figure_data as collect
-from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.analysis.results.runs import Run
+from rec_experiments.analysis.results import figure as figure_module
+from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.cli import figures as figures_command
 from rec_experiments.cli.main import run_command
 from rec_experiments.rollout.schedule import Schedule
@@ -37,20 +35,19 @@ from rec_experiments.sweeps import Panel
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> FigureData:
-    return figure_data(tmp_path / "runs")
+def data() -> FigureRuns:
+    return figure()
 
 
 # Numbers -----------------------------------------------------------------------------------------
 
 
 def test_a_running_average_of_the_training_reward():
-    rows = [
-        {"step": s, "train/reward": v, "train/kl": v} for s, v in enumerate([0.0, 1.0, 0.0, 1.0])
-    ]
-    assert curves.curve(rows, "train/kl", 3)[1] == [0.0, 1.0, 0.0, 1.0]
-    assert curves.curve(rows, "train/reward", 3)[1] == pytest.approx([0, 1 / 2, 1 / 3, 2 / 3])
-    assert curves.curve(rows, "train/reward", 1)[1] == [0.0, 1.0, 0.0, 1.0]
+    values = [0.0, 1.0, 0.0, np.inf, 1.0]  # what is not finite is left out
+    rows = pandas.DataFrame({"step": range(5), "train/reward": values, "train/kl": values})
+    assert [*curves.curve(rows, "train/kl", 3)] == [0.0, 1.0, 0.0, 1.0]
+    assert [*curves.curve(rows, "train/reward", 3)] == pytest.approx([0, 1 / 2, 1 / 3, 2 / 3])
+    assert curves.curve(rows, "train/reward", 1).to_dict() == {0: 0.0, 1: 1.0, 2: 0.0, 4: 1.0}
 
 
 # Pictures ----------------------------------------------------------------------------------------
@@ -185,23 +182,8 @@ def test_a_panel_without_values_is_named_instead_of_drawn(data):
 
 def test_one_column_lays_its_panels_in_rows_of_three(data):
     panels = [Panel(metric=f"m{i}", label=f"metric {i}", log=True) for i in range(5)]
-    runs = [
-        Run(arm=STABLE, column="interval", seed=0, path=Path(), state="done", rows=[
-            {"step": s, **{f"m{i}": 10.0**i for i in range(5)}} for s in range(3)
-        ])
-    ]  # fmt: skip
-    one = FigureData(
-        name="fig7",
-        title="",
-        caption="",
-        scale="mini",
-        claim_seeds=list(range(10)),
-        shown=[0],
-        arms=[STABLE],
-        columns=["interval"],
-        panels=panels,
-        runs=runs,
-    )
+    rows = [{"step": s, **{f"m{i}": 10.0**i for i in range(5)}} for s in range(3)]
+    one = figure_of([(STABLE, "interval", 0, "done", rows)], panels=panels)
     axes = render.draw(one, window=3).figure.get_axes()
     assert [each.get_ylabel() for each in axes if each.axison] == [p.label for p in panels]
     assert len(axes) == 6
@@ -350,40 +332,18 @@ def test_active_regions_are_those_of_the_equations():
 # Command line ------------------------------------------------------------------------------------
 
 
+OFFLINE = ("sync=offline", "steps=40", "seed=0")
+
+
 @pytest.fixture
 def two_sweeps(tmp_path, monkeypatch):
-    """A sweep with one finished run, and one without any."""
+    """Figure 3 with one finished run in another folder; other sweeps have none."""
     root = tmp_path / "runs"
-    write_run(root / "one", rows_of(STABLE, 0))
-    panel = SimpleNamespace(metric="eval/accuracy", label="accuracy", log=False)
-
-    def jobs(figure, overrides):
-        name = "one" if figure.title == "fig3" else "none"
-        config = {"seed": 0, "steps": STEPS}
-        return [SimpleNamespace(label=STABLE, heading="offline", config=config, path=root / name)]
-
-    fake = SimpleNamespace(
-        names=lambda: ["fig3", "fig4"],
-        swept=lambda figure, overrides: [],
-        load_figure=lambda name, overrides: SimpleNamespace(
-            title=name,
-            caption="",
-            scale="mini",
-            panels=[panel],
-            grid={},
-            picture="curves",
-            statistics=[],
-            map={},
-            columns="",
-        ),
-        jobs=jobs,
-    )
-    monkeypatch.setattr(collect, "sweeps", fake)
-    monkeypatch.setattr(collect, "composed", collect.composed.__wrapped__)
-    monkeypatch.setattr(collect, "begun", lambda *arguments: (1, 1))
-    monkeypatch.setattr(catalogue, "sweeps", fake)
-    for module in (catalogue, figures_command):
-        monkeypatch.setattr(module, "COMPUTED", {"fig8": fig8.draw})
+    command = "python -m rec_experiments setting=mini/gsm8k sync=offline algo=grpo steps=40 seed=0"
+    write_run(root / "one", rows_of(STABLE, 0), command=command.split())
+    monkeypatch.setattr(catalogue, "usual", lambda: ["fig3", "fig4", "fig8"])
+    monkeypatch.setattr(figure_module, "default_folder", lambda: root)
+    monkeypatch.setattr(figures_command.claims, "about", lambda *arguments: [])
     return root
 
 
@@ -398,29 +358,21 @@ def refusal(arguments: list[str], capsys) -> str:
 
 def test_a_figure_with_runs_is_written(two_sweeps, tmp_path, capsys):
     out = tmp_path / "out"
-    run_command("figures", *["fig3", f"--out={out}"])
+    run_command("figures", "fig3", f"--out={out}", *OFFLINE)
     assert capsys.readouterr().out.startswith(f"fig3: {out}/fig3.png and .pdf, .csv, .json, .txt")
     assert len(list(out.iterdir())) == 5
-
-
-def test_a_choice_of_arms_does_not_reach_the_claims(two_sweeps, tmp_path, monkeypatch):
-    """A claim may compare arms of another figure, which would refuse the choice."""
-    given = []
-    monkeypatch.setattr(
-        figures_command.claims, "about", lambda *arguments: given.extend(arguments[4]) or []
-    )
-    run_command(
-        "figures", *["fig3", f"--out={tmp_path}/out", "hydra.sweeper.only=[GRPO]", "seed=0"]
-    )
-    assert given == ["seed=0"]
 
 
 def test_runs_can_lie_elsewhere(two_sweeps, tmp_path, capsys):
     moved = tmp_path / "moved"
     two_sweeps.rename(moved)
-    assert "no run found" in refusal(["fig3", f"--out={tmp_path}/out"], capsys)
+    error = refusal(["fig3", f"--out={tmp_path}/out", "seed=0"], capsys)
+    assert "fig3: no run found" in error
+    assert "python -m rec_experiments -m sweep=fig3 seed=0" in error
+    assert not (tmp_path / "out").exists()
     (tmp_path / "empty").mkdir()
-    run_command("figures", *["fig3", f"--out={tmp_path}/out", f"--runs={tmp_path}/empty,{moved}"])
+    places = f"--runs={tmp_path}/empty,{moved}"
+    run_command("figures", "fig3", f"--out={tmp_path}/out", places, *OFFLINE)
 
 
 def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
@@ -428,27 +380,19 @@ def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
     (run / "status.json").write_text('{"state": "running"}')
     with open(run / "metrics.jsonl", "a") as rows:
         rows.write('{"step": 99, "eval/acc')  # half a row
-    run_command("figures", *["fig3", f"--out={tmp_path}/out"])
+    run_command("figures", "fig3", f"--out={tmp_path}/out", *OFFLINE)
     assert f"(running, step {STEPS})" in capsys.readouterr().out
 
 
-def test_without_a_run_the_message_says_how_to_make_one(two_sweeps, tmp_path, capsys):
-    error = refusal(["fig4", f"--out={tmp_path}/out", "seed=0"], capsys)
-    assert "fig4: no run found in" in error
-    assert str(two_sweeps) in error
-    assert "python -m rec_experiments -m sweep=fig4 seed=0" in error
-    assert not (tmp_path / "out").exists()
-
-
 def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
-    assert "fig4: no run found" in refusal(["all", f"--out={tmp_path}/out"], capsys)
+    assert "fig4: no run found" in refusal(["all", f"--out={tmp_path}/out", *OFFLINE], capsys)
     assert {path.stem for path in (tmp_path / "out").iterdir()} == {"fig3", "fig8"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig99"], "figure fig99: no such figure; did you mean fig8?"),
+        (["fig99"], "figure fig99: no such figure; did you mean fig9?"),
         (["--out=there"], "NAME requires an argument"),
         (["fig3", "fig4"], "fig4: must be KEY=VALUE"),
         (["fig3", "--smooth=0"], "--smooth=0: must be a whole number, at least 1"),

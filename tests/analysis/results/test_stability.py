@@ -27,8 +27,15 @@ def synthetic(edge_of, seeds=range(5), rates=RATES, ages=AGES, arms=("GRPO", "RE
     return pandas.DataFrame(rows, columns=columns)
 
 
+def pair(edges):
+    """The edges of both arms at age 19."""
+    at = edges[edges[stability.AGE] == 19]
+    return at[at["arm"] == "GRPO"], at[at["arm"] == "REINFORCE"]
+
+
 def test_crossing_interpolates_in_log2():
     assert stability.crossing([1, 2, 4, 8], [0.1, 0.2, 0.1, -0.1]) == pytest.approx(2.5)
+    assert stability.crossing([1, 2, 4], [0.3, -0.1, -0.2]) == pytest.approx(0.75)  # at once
 
 
 def test_crossing_beyond_the_grid():
@@ -44,7 +51,7 @@ def test_crossing_starts_at_the_best_rate():
 def test_edge_is_the_mean_over_seeds():
     factors = [0.9, 0.95, 1.0, 1.05, 1.1]
     table = synthetic(lambda arm, age, seed: 1.3e-4 * factors[seed], arms=("GRPO",), ages=[19])
-    edge = stability.edges(table)["GRPO", 19]
+    edge = stability.means(stability.edges(table))["GRPO", 19]
     logs = np.log2(np.array(factors) * 1.3e-4)
     assert edge.mean == pytest.approx(logs.mean())
     half = 2.7764451 * logs.std(ddof=1) / math.sqrt(5)
@@ -53,24 +60,25 @@ def test_edge_is_the_mean_over_seeds():
 
 def test_edge_outside_the_grid_has_no_interval():
     table = synthetic(lambda arm, age, seed: 1.0 if seed == 0 else 1e-4, arms=("GRPO",), ages=[19])
-    edge = stability.edges(table)["GRPO", 19]
-    assert edge.above_grid == {0}
-    assert edge.interval is None
+    edges = stability.edges(table)
+    assert edges["side"].tolist() == [1, 0, 0, 0, 0]
+    edge = stability.means(edges)["GRPO", 19]
+    assert (edge.bound, edge.interval) == ("≥", None)
 
 
 def test_seed_without_all_rates_is_left_out():
     table = synthetic(lambda arm, age, seed: 1e-4, arms=("GRPO",), ages=[19])
     table = table.drop(table[(table["seed"] == 3) & (table[stability.RATE] == RATES[2])].index)
-    assert sorted(stability.edges(table)["GRPO", 19].edges) == [0, 1, 2, 4]
+    assert stability.edges(table)["seed"].tolist() == [0, 1, 2, 4]
 
 
 def test_multiple_is_paired_by_seed():
     base = [1.0, 1.5, 0.8, 1.2, 0.7]
     table = synthetic(lambda arm, age, seed: 1e-4 * base[seed] * (2 if arm == "GRPO" else 1))
     edges = stability.edges(table)
-    bound, mean, interval = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
-    assert (bound, mean) == ("", pytest.approx(2))
-    assert interval == pytest.approx((2, 2))
+    mean, interval, bound = stability.multiple(*pair(edges))
+    assert (bound, mean) == ("", pytest.approx(1))  # log2
+    assert interval == pytest.approx((1, 1))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +89,8 @@ def test_multiple_is_paired_by_seed():
 def test_multiple_of_edges_outside_the_grid_is_a_bound(edge, base, bound):
     table = synthetic(lambda arm, age, seed: edge if arm == "GRPO" else base, ages=[19])
     edges = stability.edges(table)
-    found = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
-    assert (found and (found[0], found[2])) == (bound and (bound, None))
+    found = stability.multiple(*pair(edges))
+    assert (found and (found.bound, found.interval)) == (bound and (bound, None))
     data = SimpleNamespace(name="x", title="X", arms=["GRPO", "REINFORCE"])
     text = edge_table.text(edge_table.summary(data, table))
     row = next(line for line in text.splitlines() if line.startswith("GRPO"))
@@ -97,10 +105,10 @@ def test_only_the_seeds_of_a_pair_bound_a_multiple():
     paired = table[(table["arm"] == "GRPO") | (table["seed"] > 1)]
     for rows, known in ((table, False), (paired, True)):
         edges = stability.edges(rows)
-        assert edges["GRPO", 19].bound == "?"
-        found = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
+        assert stability.means(edges)["GRPO", 19].bound == "?"
+        found = stability.multiple(*pair(edges))
         assert bool(found) == known
-        assert not found or found[0] == ""
+        assert not found or found.bound == ""
 
 
 def test_pooled_factor_of_two_methods_is_that_of_their_paired_differences():
@@ -108,8 +116,8 @@ def test_pooled_factor_of_two_methods_is_that_of_their_paired_differences():
     arms = ("GRPO", "REINFORCE")
     table = synthetic(lambda arm, age, seed: 1e-4 * factors[arms.index(arm)][seed], ages=[19])
     edges = stability.edges(table)
-    _, middle, ends = stability.multiple(edges["GRPO", 19], edges["REINFORCE", 19])
-    assert stability.pooled_factor(edges, 19) == pytest.approx(ends[1] / middle)
+    middle, ends, _ = stability.multiple(*pair(edges))
+    assert stability.pooled_factor(edges, 19) == pytest.approx(2 ** (ends[1] - middle))
     assert stability.pooled_factor(edges, 4) is None
 
 

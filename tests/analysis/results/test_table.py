@@ -9,18 +9,19 @@ from conftest import resolve
 from fabricated import rows_of, write_run
 
 from rec_experiments.analysis.results.figure import NoRuns, figure_runs
-from rec_experiments.analysis.results.settings import NO_SETTING, experiment, settings
-from rec_experiments.analysis.results.table import MANIFEST, find, runs, table
+from rec_experiments.analysis.results.settings import NO_SETTING, experiment, oldest_age, settings
+from rec_experiments.analysis.results.table import find, runs, table
 from rec_experiments.config.identity import flat
 from rec_experiments.errors import UserError
 from rec_experiments.sweeps import load_figure, points
+from rec_experiments.sweeps.manifest import COLUMNS
 
 SEEDS = ("seed=0,1", "sync=offline", "steps=40")
 
 
 def write_manifest(folder, lines, name="fig3"):
     (folder / "manifests").mkdir(exist_ok=True)
-    pandas.DataFrame(lines, columns=MANIFEST).to_csv(
+    pandas.DataFrame(lines, columns=COLUMNS).to_csv(
         folder / "manifests" / f"{name}.csv", index=False
     )
 
@@ -104,6 +105,76 @@ def test_settings_are_those_that_hydra_composes(overrides):
     composed = {
         key: value
         for key, value in flat(resolve(*overrides.split())).items()
-        if key.split(".")[0] not in NO_SETTING and not key.endswith(("kind", "_target_"))
+        if key.split(".")[0] not in NO_SETTING
     }
     assert {key: settings(overrides).get(key) for key in composed} == composed
+
+
+def test_a_torn_last_line_is_left_out_and_a_damaged_run_is_named_once(tmp_path, capsys):
+    for name in ("torn", "damaged"):
+        write_run(tmp_path / name, rows_of("GRPO", 0, steps=3), "running")
+    with open(tmp_path / "torn" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "train/rew')
+    (tmp_path / "damaged" / "status.json").write_text("")
+    for _ in range(2):
+        found = runs([tmp_path]).set_index("run")
+    assert found.loc["torn", ["state", "step"]].tolist() == ["running", 3]
+    assert found.loc["damaged", "state"] == "unreadable"
+    assert capsys.readouterr().err == f"left out: {found.loc['damaged', 'note']}\n"
+    assert set(table(found.reset_index())["run"]) == {"torn"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda rows: rows[:7] + rows[8:], "it has step 8 in place of step 7"),
+        (lambda rows: [rows[0], *rows], "it has step 0 in place of step 1"),
+        (lambda rows: [*rows[:-1], {"step": 40}], "it has no evaluation at the end"),
+        (lambda rows: [*rows[:-1], {**rows[-1], "m": "x"}], "could not convert string"),
+    ],
+)
+def test_a_finished_run_has_each_step_once_and_in_order(tmp_path, spoil, why):
+    write_run(tmp_path / "run", spoil(rows_of("GRPO", 0)))
+    assert why in runs([tmp_path])["note"][0]
+
+
+def test_a_finished_run_that_has_lost_its_end_does_not_count(folder, capsys):
+    """A copy that was cut off between two lines, after an evaluation, looks whole."""
+    file = folder / "run6" / "metrics.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:31]))
+    data = figure_runs("fig3", find([folder]), ["seed=1", "sync=offline", "steps=40"])
+    assert data.runs["state"].tolist() == ["done", "unreadable", "done", "failed", "missing"]
+    assert "run6: is done, but ends at step 30" in capsys.readouterr().err
+    assert "run6" not in set(data.steps["run"])
+
+
+def test_recorded_values_that_are_not_finite_are_infinite(tmp_path):
+    rows = [{"step": 0, "m": math.nan}, {"step": 1}, {"step": 2, "m": -math.inf}]
+    write_run(tmp_path / "run", rows, "failed")
+    found = table(runs([tmp_path]))["m"].tolist()
+    assert (found[0], found[2]) == (math.inf, -math.inf)
+    assert math.isnan(found[1])
+
+
+def test_of_copies_the_finished_one_counts(tmp_path, capsys):
+    folders = [tmp_path / name for name in "abc"]
+    for folder, steps, state in zip(
+        folders, (40, 39, 40), ("failed", "running", "done"), strict=True
+    ):
+        write_run(folder / "both", rows_of("GRPO", 0, steps), state)
+    assert runs(folders)["path"].tolist() == [folders[2] / "both"]
+    assert capsys.readouterr().err == ""
+    write_run(tmp_path / "d" / "both", rows_of("GRPO", 1))
+    assert len(runs([*folders, tmp_path / "d"])) == 1
+    assert "has the same run with other evaluations" in capsys.readouterr().err
+
+
+def test_a_run_that_no_command_line_started_is_in_no_figure(tmp_path):
+    """Its values may come from Python, and its command does not name them."""
+    write_run(tmp_path / "run", rows_of("GRPO", 0), command=["python", "mine.py"])
+    assert find([tmp_path])["experiment"].tolist() == [""]
+
+
+def test_oldest_age():
+    ages = {"on_policy": 0, "interval20": 19, "offset10": 10, "offline": 149, "in_flight": 3}
+    assert {sync: oldest_age(settings(f"sync={sync}")) for sync in ages} == ages

@@ -16,7 +16,6 @@ from rec_experiments.analysis.figures.computed.shared import (
     simplex,
 )
 from rec_experiments.analysis.figures.render import Drawing, page, styled
-from rec_experiments.analysis.results.runs import Row
 
 START = np.array([0.5, 0.3, 0.2])  # π of θₜ
 TAUS = (0.25, 1.0, 4.0)
@@ -38,7 +37,7 @@ def draw() -> Drawing:
         (_dot(purple, "D", "--"), "θ̃ₜ₊₁, argmin of the surrogate loss"),
         (_dot("black", "*"), "θ*, always arm 3"),
     ]
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     figure, panels = page(
         9.4, 2.75, "Figure 1: one REINFORCE step on the surrogate (3-arm bandit)", legend
     )

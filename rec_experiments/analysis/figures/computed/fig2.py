@@ -1,6 +1,7 @@
 """Figure 2: rollout and training under two schedules."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -9,7 +10,6 @@ from matplotlib.patches import Patch, Rectangle
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.computed.shared import drawing
 from rec_experiments.analysis.figures.render import Drawing, page, styled
-from rec_experiments.analysis.results.runs import Row
 from rec_experiments.rollout.schedule import Schedule
 
 SCHEDULES = (Schedule(interval=4, offset=0, phase="paper"),
@@ -57,7 +57,7 @@ def draw() -> Drawing:
         ],
         (Patch(facecolor=style.SKY, alpha=0.6), "weights synchronised"),
     ]
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     figure, panels = page(9.6, 2.3, "Figure 2: rollout and training under two schedules", legend)
     both = panels.subplots(1, len(SCHEDULES)), SCHEDULES, ages
     for axes, schedule, stale in zip(*both, strict=True):

@@ -10,7 +10,6 @@ from rec_experiments.algo.surrogate import tokens
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.computed.shared import drawing
 from rec_experiments.analysis.figures.render import Drawing, page, styled
-from rec_experiments.analysis.results.runs import Row
 
 MASKS: dict[str, Clip] = {  # Appendix B.3
     "REC-OneSide (0.2)": OneSide(low=0.2, high=0.2),
@@ -25,7 +24,7 @@ SIGNS = {"A > 0": 1.0, "A < 0": -1.0}
 def draw() -> Drawing:
     """The probability ratios at which each mask keeps the gradient."""
     colors = {"A > 0": style.BLUE, "A < 0": style.VERMILION}
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
     legend = [
         (Patch(facecolor=colors["A > 0"], alpha=0.35), r"active where A > 0: raises $\pi_\theta$"),

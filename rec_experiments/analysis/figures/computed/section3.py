@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import pandas
 from matplotlib.lines import Line2D
 
 from rec_experiments.algo.clips import OneSide
@@ -81,7 +82,7 @@ def draw() -> Drawing:
     return Drawing(
         name="bandit",
         figure=figure,
-        table=rows,
+        table=pandas.DataFrame(rows),
         statistics={"figure": "bandit", "final policy": ends, "final expected reward": rewards},
         summary="\n".join([f"Section 3: after {STEPS} steps", "", *text_table(lines)]) + "\n",
         caption=caption,

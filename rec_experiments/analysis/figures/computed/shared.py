@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rec_experiments.analysis.figures.bandit import REWARDS, Array
 from rec_experiments.analysis.figures.render import Drawing
-from rec_experiments.analysis.results.runs import Row
 
 ARMS = [f"arm {j + 1}, reward {reward:g}" for j, reward in enumerate(REWARDS)]
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])  # of the simplex of policies
@@ -38,9 +38,14 @@ def arms_of(policy: Array) -> dict[str, float]:
 
 
 def drawing(
-    name: str, title: str, figure: Figure, rows: list[Row], found: dict[str, Any], caption: str
+    name: str,
+    title: str,
+    figure: Figure,
+    rows: list[dict[str, Any]],
+    found: dict[str, Any],
+    caption: str,
 ) -> Drawing:
     """A figure with its rows; `found` gives its statistics and their text."""
     lines = [title, "", *(f"{key}: {value}" for key, value in found.items())]
     text = "\n".join(lines) + "\n"
-    return Drawing(name, figure, rows, {"figure": name, **found}, text, caption)
+    return Drawing(name, figure, pandas.DataFrame(rows), {"figure": name, **found}, text, caption)

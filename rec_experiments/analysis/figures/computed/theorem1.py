@@ -7,7 +7,6 @@ import numpy as np
 from rec_experiments.analysis.figures import bandit
 from rec_experiments.analysis.figures.computed.shared import drawing
 from rec_experiments.analysis.figures.render import Drawing, page, styled
-from rec_experiments.analysis.results.runs import Row
 
 CASES_PER_SIZE, SIZES, CASE_SEED = 4000, range(2, 11), 0
 ROUNDING = 1e-9  # float64 sums of a few terms, with (1 − σ)/σ up to 1000
@@ -17,7 +16,7 @@ ROUNDING = 1e-9  # float64 sums of a few terms, with (1 − σ)/σ up to 1000
 def draw() -> Drawing:
     """Paper 2, Theorem 1, on random finite policies: true improvement against its lower bound."""
     rng = np.random.default_rng(CASE_SEED)
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     for arms in SIZES:
         cases = bandit.random_cases(rng, CASES_PER_SIZE, arms)
         columns = {
