@@ -5,18 +5,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.progress import Progress
 
-from rec_experiments.analysis.claims import (
-    CLAIMS,
-    judged,
-    paper_curves,
-    settings,
-    tables,
-)
-from rec_experiments.analysis.claims import commands as commands_of
-from rec_experiments.analysis.results.figure_data import scales
+from rec_experiments.analysis import claims
+from rec_experiments.analysis.claims import tables
+from rec_experiments.analysis.claims.decision import Outcome
+from rec_experiments.analysis.claims.judge import Verdict
+from rec_experiments.analysis.results.figure import output_folder, scales
 from rec_experiments.analysis.results.formatting import to_json
+from rec_experiments.analysis.results.table import find
 from rec_experiments.cli.parser import (
+    PROGRAM,
     Overrides,
     Runs,
     file_ending,
@@ -27,12 +26,8 @@ from rec_experiments.errors import UserError
 from rec_experiments.files import write_out
 
 WRITERS = {
-    ".json": lambda found: to_json(
-        [tables.plain(verdict) for verdicts in found.values() for verdict in verdicts]
-    ),
-    ".md": lambda found: tables.markdown(
-        {paper_curves.SETTING.title: paper_curves.verdicts(), **found}
-    ).encode(),
+    ".json": lambda verdicts: to_json([tables.plain(verdict) for verdict in verdicts]),
+    ".md": lambda verdicts: tables.markdown(verdicts).encode(),
 }
 
 
@@ -50,7 +45,7 @@ def main(
     details: Annotated[
         list[str],
         option(
-            names_among([claim.id for claim in CLAIMS]),
+            names_among([claim.id for claim in claims.CLAIMS]),
             "claims to print with all their endpoints, below the card",
         ),
     ] = [],  # noqa: B006 (only read)
@@ -63,18 +58,32 @@ def main(
     if commands:
         if details or runs or out or overrides:
             raise UserError("--commands: takes only --scale")
-        print(*[line for name in scale for line in commands_of(name)], sep="\n")
+        print(*[line for name in scale for line in claims.commands(name)], sep="\n")
         return
-    found = {}
-    with Console(stderr=True).status("finding the runs of each claim") as status:
-        for setting in [each for name in scale for each in settings(name, [*overrides])]:
-
-            def progress(figure: str, title: str = setting.title) -> None:
-                status.update(f"{title}: reading {figure}")
-
-            found[setting.title] = judged(setting, runs, [*overrides], progress)
+    verdicts = judged(scale, runs, [*overrides])
     if out:
-        write_out(out, WRITERS[out.suffix](found))
-    chosen = [each for of_one in found.values() for each in of_one if each.claim.id in details]
-    shown = tables.card(found) + ("\n" + tables.text(chosen) if chosen else "")
+        write_out(out, WRITERS[out.suffix](verdicts))
+    chosen = [each for each in verdicts if each.claim.id in details]
+    shown = tables.card(verdicts) + ("\n" + tables.text(chosen) if chosen else "")
     Console().print(shown, markup=False, highlight=False, soft_wrap=True, end="")
+
+
+def judged(scales: list[str], runs: list[Path] | None, overrides: list[str]) -> list[Verdict]:
+    """The verdicts at every scale and rate. Raises UserError if no claim has a finished run."""
+    places = [each for scale in scales for each in claims.settings(scale, overrides)]
+    found = find(runs or [output_folder(overrides)])
+    verdicts: list[Verdict] = []
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=sum(len(claims.figures(each)) for each in places))
+        for setting in places:
+
+            def read(figure: str, title: str = setting.title) -> None:
+                progress.update(task, advance=1, description=f"{title}: reading {figure}")
+
+            verdicts += claims.judged(setting, found, overrides, read)
+    if all(verdict.outcome is Outcome.not_run for verdict in verdicts):
+        raise UserError(
+            f"no claim has finished runs; {PROGRAM} claims --commands prints the sweeps"
+        )
+    return verdicts

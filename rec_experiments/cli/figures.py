@@ -8,18 +8,14 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from rec_experiments.analysis import claims
+from rec_experiments.analysis import claims, regime
 from rec_experiments.analysis.claims import tables
 from rec_experiments.analysis.claims.decision import Outcome
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.figures.render import Drawing, write
-from rec_experiments.analysis.regime import tables as regime
-from rec_experiments.analysis.regime.arms import arms_in
-from rec_experiments.analysis.regime.sections import sections
 from rec_experiments.analysis.results.figure import NoRuns, figure_runs, output_folder
-from rec_experiments.analysis.results.figure_data import collect
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.analysis.results.table import find
 from rec_experiments.cli.parser import (
@@ -101,18 +97,18 @@ def make(
         return catalogue.draw(data, smooth), remarks(data)
     # A claim may need arms of other figures, which a choice of arms of this one does not name.
     cells = [each for each in overrides if not each.startswith("hydra.sweeper.only=")]
-    found = [] if data.swept else claims.about([name], data.scale, {}, runs, cells)
+    found = [] if data.swept else claims.about([name], data.scale, found_runs, cells)
     drawing = catalogue.draw(data, smooth)
-    try:
-        measured = sections(arms_in(collect(name, runs, overrides)))
-    except UserError:
-        measured = []
+    measured = regime.tables(data.runs)
     with_claims = replace(
         drawing,
         statistics={
             **drawing.statistics,
             "claims": [tables.plain(each) for each in found],
-            "regime": regime.plain(measured),
+            "regime": {
+                column: {title: block.to_dict("index") for title, block in blocks.items()}
+                for column, blocks in measured.items()
+            },
         },
         summary=drawing.summary
         + (f"\nClaims that {name} judges\n\n{tables.text(found)}" if found else "")

@@ -4,12 +4,13 @@ prints it next to published values."""
 from pathlib import Path
 from typing import Annotated
 
+import pandas
 from cyclopts import Parameter
 from rich.console import Console
 
-from rec_experiments.analysis.regime import tables
-from rec_experiments.analysis.regime.arms import Arm, arms_in, arms_of
-from rec_experiments.analysis.regime.sections import sections
+from rec_experiments.analysis import regime
+from rec_experiments.analysis.results import table
+from rec_experiments.analysis.results.figure import figure_runs, output_folder
 from rec_experiments.cli.parser import Runs, names_and_overrides, path
 from rec_experiments.errors import UserError
 
@@ -24,22 +25,24 @@ def main(
     runs: Runs = None,
 ) -> None:
     folders, overrides = names_and_overrides(words)
-    text = tables.text(sections(read(folders, overrides, sweep, runs)))
+    text = regime.text(regime.tables(read(folders, overrides, sweep, runs)))
     Console().print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
 
 def read(
     folders: list[str], overrides: list[str], sweep: str | None, runs: list[Path] | None
-) -> list[Arm]:
-    """The arms that the command line names. Raises UserError if it names none."""
+) -> pandas.DataFrame:
+    """The runs that the command line names. Raises UserError if it names none."""
     if sweep is None:
         for key in (*(["--runs"] if runs else []), *overrides):
             raise UserError(f"{key}: selects runs of a sweep; name one, as in --sweep fig3")
         if not folders:
             raise UserError("no runs are named: give run folders or a sweep, as in --sweep fig3")
-        return arms_of([*map(path, folders)])
+        places = [*map(path, folders)]
+        for place in places:
+            if not (place / "metrics.jsonl").exists():
+                raise UserError(f"{place}: is not a run folder, it has no metrics.jsonl")
+        return table.runs(places)
     for folder in folders:
         raise UserError(f"{folder}: not allowed with --sweep {sweep}; give folders or a sweep")
-    from rec_experiments.analysis.results.figure_data import collect  # composes configurations
-
-    return arms_in(collect(sweep, runs, overrides))
+    return figure_runs(sweep, table.find(runs or [output_folder(overrides)]), overrides).runs

@@ -1,7 +1,6 @@
 """Writes one HTML page of figures, claims and runs that needs no network, or creates a W&B Report
 of runs that are stored there."""
 
-from collections.abc import Sized
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +8,12 @@ from typing import Annotated
 from rich.console import Console
 
 from rec_experiments import sweeps
+from rec_experiments.analysis import claims
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.report import wandb_report
-from rec_experiments.analysis.report.contents import gather
-from rec_experiments.analysis.report.page import render
-from rec_experiments.analysis.results.begun import output_folder
-from rec_experiments.analysis.results.runs import run_folders as any_runs
+from rec_experiments.analysis.report import page, wandb_report
+from rec_experiments.analysis.results import table
+from rec_experiments.analysis.results.figure import output_folder
 from rec_experiments.cli.parser import (
     PROGRAM,
     Overrides,
@@ -44,8 +42,7 @@ def main(
         list[str] | None,
         option(
             names_among(catalogue.names()),
-            "names, separated by commas; by default all that have half of their runs, except "
-            f"{catalogue.LARGEST}, and the runs that belong to no figure",
+            "names, separated by commas; by default those whose sweep was launched",
         ),
     ] = None,
     runs: Annotated[
@@ -80,39 +77,29 @@ def write_page(
     overrides: list[str], figures: list[str] | None, runs: list[Path] | None, out: Path
 ) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
-    named = f" of {', '.join(figures)}" if figures else ""
-    makes = f"-m sweep={figures[0]} makes some" if figures else "makes one"
-    nothing = UserError(f"nothing to show: there is no run{named} yet; {PROGRAM} {makes}")
-    folders = runs or [output_folder(overrides)]
-    for folder in folders:
-        if folder.is_file():
+    places = runs or [output_folder(overrides)]
+    for place in places:
+        if place.is_file():
             raise UserError(
-                f"--runs {folder}: must be a folder of runs; figures and claims read archives"
+                f"--runs {place}: must be a folder of runs; figures and claims read archives"
             )
-    if not (figures or any_runs(folders)):  # composing all sweeps takes a while
-        raise nothing
     with Console(stderr=True).status("reading runs"):
-        contents = gather(
-            figures or [name for name in catalogue.usual() if name not in COMPUTED],
-            runs,
-            overrides,
-            every_run=not figures,
-        )
-    if not (contents.figures or contents.runs or contents.few_runs or contents.left_out):
-        raise nothing
+        begun, found = table.runs(places), table.find(places)
+        names = figures or [name for name in sweeps.names() if name in {*begun["figure"]}]
+        pictures = page.draw(names, found, overrides)
+        swept = [name for name in names if name not in COMPUTED]
+        scale = sweeps.load_figure(swept[0], overrides).scale if swept else ""
+        verdicts = claims.about(swept, scale, found, overrides) if swept else []
+    if begun.empty and not pictures:
+        makes = f"-m sweep={swept[0]}" if swept else "-m sweep=FIGURE"
+        raise UserError(f"nothing to show: there is no run yet; {PROGRAM} {makes} makes some")
     written = datetime.now().strftime("%-d %B %Y, %H:%M")
-    page = render(contents, written, out.parent).encode(errors="replace")
+    lines = page.lines_of(begun, out.parent)
+    html = page.render(verdicts, lines, pictures, written).encode(errors="replace")
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(out, page)
-    counted = f"{_counted(contents.figures, 'figure')}, {_counted(contents.runs, 'run')}"
-    print(f"{out}: {counted}, {len(page) / 1e6:.1f} MB")
-    if contents.few_runs:
-        few = ", ".join(contents.few_runs)
-        print(f"  too few runs to draw (--figures NAME draws one anyway): {few}")
-    if contents.without_runs:
-        print(f"  no run yet: {', '.join(contents.without_runs)}")
-
-
-def _counted(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
+        write_atomic(out, html)
+    drawn = ", ".join(picture["name"] for picture in pictures) or "no figure"
+    print(f"{out}: {drawn}; runs: {len(lines)}; {len(html) / 1e6:.1f} MB")
+    if without := set(names) - {picture["name"] for picture in pictures}:
+        print(f"  no run yet: {', '.join(sorted(without))}")

@@ -4,17 +4,17 @@ that are missing."""
 import shlex
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.console import Console
 
+from rec_experiments.analysis import watch
 from rec_experiments.cli import train
 from rec_experiments.cli.help import table
 from rec_experiments.cli.parser import Overrides
-from rec_experiments.config.labels import run_labels
-from rec_experiments.errors import UserError, printable
+from rec_experiments.errors import UserError
 from rec_experiments.sweeps.jobs import (
     Job,
     distinct,
@@ -25,7 +25,7 @@ from rec_experiments.sweeps.jobs import (
     outline,
     summary,
 )
-from rec_experiments.sweeps.state import ACTIVE, State, survey
+from rec_experiments.sweeps.state import ACTIVE
 from rec_experiments.sweeps.submission import RECORD, read
 
 POLL = 15.0  # seconds between two looks at the queue
@@ -66,25 +66,24 @@ def show_jobs(name: str, overrides: list[str]) -> None:
 
 
 def show_states(name: str, overrides: list[str]) -> None:
-    runs = _runs(name, overrides)
-    states = survey(runs)
-    print(*rows_of(runs, states), sep="\n")
-    sys.exit(any(state.name in ("failed", "unreadable") for state in states.values()))
+    found = watch.lines(jobs_of(name, overrides))
+    watch.show(found, Console(highlight=False))
+    sys.exit(any(line.state.name in ("failed", "unreadable") for line in found))
 
 
 def wait(name: str, overrides: list[str]) -> None:
-    runs = _runs(name, overrides)
+    runs = jobs_of(name, overrides)
     last = ""
     while True:
-        states = survey(runs)
-        if (now := counts(states)) != last:
+        found = watch.lines(runs)
+        if (now := watch.count(found)) != last:
             print(time.strftime("%H:%M:%S"), now, flush=True)
             last = now
-        if not any(state.name in ACTIVE for state in states.values()):
+        if not any(line.state.name in ACTIVE for line in found):
             break
         time.sleep(POLL)
-    print(*rows_of(runs, states), sep="\n")
-    sys.exit(any(state.name != "done" for state in states.values()))
+    watch.show(found, Console(highlight=False))
+    sys.exit(any(line.state.name != "done" for line in found))
 
 
 def resubmit(name: str, overrides: list[str]) -> None:
@@ -92,31 +91,7 @@ def resubmit(name: str, overrides: list[str]) -> None:
     train.main()
 
 
-def rows_of(runs: list[Job], states: dict[Path, State]) -> list[str]:
-    """One line a job, and their number in each state."""
-    lines = [f"{'state':<11} {'step':>11}  {'ends':<12}  run"]
-    labels = run_labels([(job.config, job.overrides) for job in runs])
-    for job, label in zip(runs, labels, strict=True):
-        state = states[job.path]
-        step = f"{state.step}/{job.config['steps']}"
-        ends = f"{state.ends:%d %b %H:%M}" if state.ends else ""
-        note = state.note or (f"by {state.release}" if state.release else "")
-        line = f"{state.name:<11} {step:>11}  {ends:<12}  {label}  {job.path.name}  {note}"
-        lines.append(printable(line.rstrip()))
-    return [*lines, counts(states)]
-
-
-def counts(states: dict[Path, State]) -> str:
-    found = Counter(state.name for state in states.values())
-    others = sum(bool(state.release) for state in states.values())
-    return (
-        f"{len(states)} runs: "
-        + ", ".join(f"{n} {name}" for name, n in sorted(found.items()))
-        + (f"; {others} of those done by another release" if others else "")
-    )
-
-
-def _runs(name: str, overrides: list[str]) -> list[Job]:
+def jobs_of(name: str, overrides: list[str]) -> list[Job]:
     """One job for each run folder."""
     if Path(name, RECORD).exists():
         return read(Path(name)).jobs

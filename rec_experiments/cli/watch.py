@@ -1,25 +1,24 @@
-"""Shows the state of runs from their folders: curves, throughput, staleness, clipped fraction, and
-an alarm when a collapse may be coming. It refreshes until Ctrl-C, or until no run is active."""
+"""Shows the runs of some folders or of a sweep as a table: state, accuracy, staleness, clipped
+share, speed, and an alarm when a collapse may be coming. It refreshes until Ctrl-C, or until no run
+is active."""
 
 import signal
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
-from rec_experiments.analysis.regime.alarms import package_alarms
-from rec_experiments.analysis.results.begun import default_folder
-from rec_experiments.analysis.watch import live
-from rec_experiments.analysis.watch.views import folders_in
+from rec_experiments.analysis import watch
+from rec_experiments.analysis.results.figure import default_folder
 from rec_experiments.cli.parser import Runs, names_and_overrides, number_between, option, path
+from rec_experiments.cli.sweeps import jobs_of
 from rec_experiments.errors import UserError
-from rec_experiments.runs.run_folder import CONFIG
+from rec_experiments.sweeps.jobs import Job
 
 EVERY = 2.0  # seconds between two refreshes
-Folders = Callable[[], tuple[list[Path], int]]  # run folders now, and how many runs have not begun
 
 
 def main(
@@ -47,29 +46,36 @@ def main(
     if sweep:
         for place in names:
             raise UserError(f"{place}: not allowed with --sweep {sweep}; name folders or a sweep")
-        folders = live.of_sweep(sweep, runs, overrides)
+        look = _of_sweep(sweep, runs, overrides)
     else:
         for key in (*(["--runs"] if runs else []), *overrides):
             raise UserError(f"{key}: selects runs of a sweep; name one, as in --sweep fig3")
-        folders = _of_folders([*map(path, names)] or [default_folder()])
+        look = _of_folders([*map(path, names)] or [default_folder()])
     try:
-        live.watch(folders, package_alarms(), every, once, Console(highlight=False))
+        watch.watch(look, every, once, Console(highlight=False))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 
 
-def _of_folders(named: list[Path]) -> Folders:
+def _of_folders(named: list[Path]) -> watch.Look:
     for place in named:
         if not place.is_dir():
             raise UserError(f"{place}: no such folder; name run folders, or --sweep NAME")
+    return lambda: watch.lines(watch.jobs_in(named))
 
-    def found() -> tuple[list[Path], int]:
-        places = folders_in(named)
-        return [place for place in places if place not in named or (place / CONFIG).exists()], 0
 
-    if not found()[0]:
-        raise UserError(
-            f"{', '.join(map(str, named))}: no run there, nor in a folder directly below; a run "
-            f"folder has a {CONFIG}"
-        )
-    return found
+def _of_sweep(name: str, places: list[Path] | None, overrides: list[str]) -> watch.Look:
+    """places: where to look for the run folders, instead of where the sweep writes them."""
+    jobs = jobs_of(name, overrides)
+
+    def look() -> list[watch.Line]:
+        found = [_placed(job, places) for job in jobs] if places else jobs
+        return watch.lines(found)
+
+    return look
+
+
+def _placed(job: Job, places: list[Path]) -> Job:
+    """The job with the first of these folders that has its run, or the last one."""
+    paths = [place / job.path.name for place in places]
+    return replace(job, path=next(filter(Path.exists, paths), paths[-1]))

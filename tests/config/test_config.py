@@ -158,7 +158,7 @@ def test_home_folder_is_expanded(monkeypatch):
 
 def test_whoever_only_reads_configurations_does_not_wait_for_transformers():
     code = (
-        "import sys, rec_experiments.analysis.claims, rec_experiments.analysis.results.figure_data;"
+        "import sys, rec_experiments.analysis.claims;"
         "print({'transformers', 'datasets', 'wandb', 'math_verify'} & sys.modules.keys())"
     )
     printed = subprocess.run(

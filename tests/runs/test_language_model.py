@@ -5,7 +5,6 @@ has put it into the cache: its training among the ordinary tests, the rest among
 """
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from language_models import smollm2_folder, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments import distributed
-from rec_experiments.analysis.report import contents, page
 from rec_experiments.distributed import whole as whole_tensor
 from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
@@ -130,12 +128,6 @@ def test_two_ranks_train_as_one(few, ranks, tmp_path):
     for name, tensor in weights.items():
         torch.testing.assert_close(two_weights[name], tensor, rtol=1e-4, atol=2e-4)
         assert torch.equal(two_weights[name], others[name])
-
-
-@with_smollm2
-def test_the_report_has_the_run(whole):
-    found = contents.gather([], None, [whole.path.parent], every_run=True)
-    assert whole.path.name in page.render(found, "today", Path())
 
 
 # The supervised start -----------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import yaml
 
 from rec_experiments.analysis.claims.decision import EQUAL_SEEDS
 from rec_experiments.analysis.claims.definitions import CLAIMS
-from rec_experiments.analysis.claims.verdict import Setting, Verdict, judge
-from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.analysis.results.runs import Row, Run
+from rec_experiments.analysis.claims.judge import Setting, Verdict, judge
+from rec_experiments.analysis.results.figure import FigureRuns
 
 FILE = Path(__file__).parents[1] / "published" / "curves.yaml"
 EVALUATIONS = 11  # of a run, evenly spaced over its steps, as in the miniature
@@ -23,33 +23,35 @@ SETTING = Setting(scale="the paper's curves")
 
 def verdicts() -> list[Verdict]:
     """A verdict on every claim. One curve per arm stands for seeds that are all equal."""
-    data = figures(yaml.safe_load(FILE.read_text(encoding="utf-8")))
+    data = figures(yaml.load(FILE.read_text(encoding="utf-8"), yaml.CSafeLoader))
     return [judge(claim, data, SETTING) for claim in CLAIMS]
 
 
-def figures(curves: list[dict[str, Any]]) -> dict[str, FigureData]:
+def figures(curves: list[dict[str, Any]]) -> dict[str, FigureRuns]:
     """The curves as figures with finished runs."""
-    runs: dict[str, list[Run]] = {}
-    for curve in curves:
-        about = {"column": curve["column"], "path": Path(), "state": "done"}
-        runs.setdefault(curve["figure"], []).extend(
-            Run(arm=arm, seed=seed, rows=_rows(curve["points"]), **about)
-            for arm in curve["arms"]
-            for seed in range(EQUAL_SEEDS)
+    parts = [
+        _steps(curve["points"]).assign(
+            figure=curve["figure"], arm=arm, column=curve["column"], seed=seed,
+            run=f"{curve['figure']}/{arm}/{curve['column']}/{seed}", state="done",
         )
+        for curve in curves
+        for arm in curve["arms"]
+        for seed in range(EQUAL_SEEDS)
+    ]  # fmt: skip
+    steps = pandas.concat(parts, ignore_index=True)
     return {
-        name: FigureData(
-            name=name, title="", caption="", scale="", claim_seeds=None, shown=[], columns=[],
-            panels=[], arms=list(dict.fromkeys(run.arm for run in found)), runs=found,
+        str(name): FigureRuns(
+            name=str(name),
+            runs=rows.drop_duplicates("run").assign(release=pandas.NA),
+            steps=rows,
+            arms=[*rows["arm"].unique()],
+            columns=[*rows["column"].unique()],
         )
-        for name, found in runs.items()
-    }  # fmt: skip
+        for name, rows in steps.groupby("figure", sort=False)
+    }
 
 
-def _rows(points: dict[str, dict[int, float]]) -> list[Row]:
+def _steps(points: dict[str, dict[int, float]]) -> pandas.DataFrame:
     steps = np.linspace(0, max(max(each) for each in points.values()), EVALUATIONS)
     curves = {name: np.interp(steps, [*each], [*each.values()]) for name, each in points.items()}
-    return [
-        {"step": step, **{metric: values[at] for metric, values in curves.items()}}
-        for at, step in enumerate(steps)
-    ]
+    return pandas.DataFrame({"step": steps, **curves})

@@ -1,99 +1,121 @@
-"""Verdicts as a card, text, Markdown and JSON. `found` maps titles of settings to verdicts."""
+"""Verdicts as a card, text, Markdown and JSON."""
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas
+
+from rec_experiments.analysis.claims import paper_curves
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.verdict import CONTROL, Finding, Verdict
+from rec_experiments.analysis.claims.judge import CONTROL, GAIN, PRIMARY, Finding, Verdict
 from rec_experiments.analysis.results.formatting import markdown_table, text_table
 
-Verdicts = Mapping[str, list[Verdict]]
-
 WIDTH = 100  # characters in a line of text
+INTRODUCTION = (
+    "Do the papers' claims hold in small runs? Each claim of arXiv 2509.24203 and arXiv 2505.22257 "
+    "was written down, with the one number that decides it, before any run. "
+    "`python -m rec_experiments claims` judges them on your runs; "
+    "`--runs docs/results/claims.csv.xz` judges them on the archive that this page is made of."
+)
 MISSING = (
     "Claims are judged on seeds and learning rates of their own. "
     "`python -m rec_experiments claims --commands`\nprints the sweeps that make the missing runs."
 )
-HEAD = ["part", "endpoint", "mean [95 %]", "expected", "seeds", "outcome"]
 READING = (
-    "δ is the smallest effect that matters: a fifth of the on-policy gain of REINFORCE (GRPO for "
+    "δ, the smallest effect that matters, is a fifth of the on-policy gain of REINFORCE (GRPO for "
     "arXiv 2505.22257) at the same scale and rate, mean over seeds, and is treated as known. For a "
     "ratio (/) it is a factor",
-    "[95 %] is the t interval of the mean over seeds. Two arms are compared seed by seed; the mean "
-    "of a ratio is geometric. A mean without an interval is the same for all seeds. The seeds of a "
-    "scale share one supervised initial model, so intervals cover the order of the data and "
-    "sampling, not the initial model",
+    "[ ] is the 95 % t interval of the mean over seeds; a mean without one is the same for all "
+    "seeds. Two arms are compared seed by seed, and the mean of a ratio is geometric. The seeds of "
+    "a scale share one supervised initial model, so intervals cover the order of the data and "
+    "sampling alone",
     "supported: the interval excludes 0 and extends beyond δ in the claimed direction (alike: it "
-    "lies within ±δ, even if it excludes 0; not lower: it lies above −δ, even if below 0), every "
-    "premise holds, and the control agrees",
-    "contradicted: the interval does so in the opposite direction (alike: it lies outside ±δ; not "
-    "lower: below −δ), or the control does. For a control only the sign counts, except where not "
-    "lower is expected. no difference above δ: the interval lies within ±δ. More seeds can "
-    "therefore turn an effect that is established but smaller than δ into no difference above δ",
-    "premise not met: the claim says nothing about these runs. undecided: the interval is too "
-    "wide; the number of seeds that would decide is a range, from the interval of the variance, "
-    "or is not given. not run: runs are missing, or the claim is judged at the first rate only",
-    "The first of these decides: a failed premise, missing runs, an undecided premise, a "
-    "contradicted control or primary endpoint, an undecided control, the primary endpoint. No "
-    "verdict is corrected for the number of verdicts, many of which share runs",
+    "lies within ±δ; not lower: above −δ), every premise holds, and the control agrees",
+    "contradicted: the effect is larger than δ in the opposite direction (alike: in either; not "
+    "lower: below −δ), or the control fails. Of a control only the sign counts, except where not "
+    "lower is expected",
+    "no difference above δ: the interval lies within ±δ, even if it excludes 0",
+    "premise not met: a premise is contradicted or shows no difference above δ, so the claim says "
+    "nothing about these runs. This comes before all other outcomes",
+    "undecided: an interval is too wide. The number of seeds that would decide is a range, from "
+    "the interval of the variance. not run: runs are missing, or the claim is judged at the first "
+    "rate only",
+    "No verdict is corrected for the number of verdicts, many of which share runs",
 )
 CURVES = (
-    "the paper's curves: points that the papers' captions and text name, not read from the "
-    "pictures, and collected before any run; one curve counts as six equal seeds. Each claim was "
-    "worded so that its own source supports it, so this column checks the wording and is no "
-    "evidence"
+    "The papers' curves are points that captions and text name, collected before any run; one "
+    "curve counts as six equal seeds. Each claim was worded so that its own source supports it, so "
+    "this column checks the wording and is no evidence"
 )
 
 
-def card(found: Verdicts) -> str:
+def card(verdicts: Sequence[Verdict]) -> str:
     """The outcomes counted for each setting, one line per claim that has runs, and how to make
     missing runs."""
-    rows = [row for row in _outcomes(found) if {*row[1:]} != {Outcome.not_run.value}]
-    table = ["", *text_table([["claim", *found], *rows])] if rows else []
-    outcomes = {verdict.outcome for verdicts in found.values() for verdict in verdicts}
-    missing = ["", MISSING] if Outcome.not_run in outcomes else []
-    return "\n".join([*(_counts(*each) for each in found.items()), *table, *missing]) + "\n"
+    rows = [(each.claim.id, each.setting.title, each.short) for each in verdicts]
+    table = _by_setting(pandas.DataFrame(rows, columns=["claim", "setting", "verdict"]))
+    table = table[(table.iloc[:, 1:] != Outcome.not_run.value).any(axis="columns")]
+    lines = counts(verdicts)
+    if len(table):
+        lines += ["", *text_table([[*table.columns], *table.to_numpy().tolist()])]
+    if any(each.outcome is Outcome.not_run for each in verdicts):
+        lines += ["", MISSING]
+    return "\n".join(lines) + "\n"
 
 
-def _outcomes(found: Verdicts) -> list[list[str]]:
-    """The name of each claim and its outcome in each setting."""
-    return [
-        [each[0].claim.id, *(verdict.short for verdict in each)]
-        for each in zip(*found.values(), strict=True)
-    ]
+def _by_setting(table: pandas.DataFrame) -> pandas.DataFrame:
+    """The last column in one column per `setting`, with one row for each value of the others."""
+    *keys, cell = [each for each in table.columns if each != "setting"]
+    wide = table.pivot_table(cell, keys, "setting", aggfunc="first", sort=False)
+    return wide.fillna(Outcome.not_run.value)[table["setting"].unique()].reset_index()
 
 
-def _counts(title: str, verdicts: list[Verdict]) -> str:
+def counts(verdicts: Iterable[Verdict]) -> list[str]:
     """As in `mini at 3.0e-05: 4 of 19 claims supported, 2 contradicted; on 10 seeds`."""
-    counts = Counter(verdict.outcome for verdict in verdicts)
-    others = [f"{counts[each]} {each.value}" for each in list(Outcome)[1:] if counts[each]]
-    counted = f"{counts[Outcome.supported]} of {len(verdicts)} claims supported"
-    seeds = {v.fewest_seeds for v in verdicts if v.outcome is not Outcome.not_run}
-    ends = " to ".join(str(end) for end in sorted({min(seeds), max(seeds)})) if seeds else ""
-    return f"{title}: {', '.join([counted, *others])}" + (f"; on {ends} seeds" if seeds else "")
+    found: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        found.setdefault(verdict.setting.title, []).append(verdict)
+    lines = []
+    for title, judged in found.items():
+        number = Counter(verdict.outcome for verdict in judged)
+        others = [f"{number[each]} {each.value}" for each in list(Outcome)[1:] if number[each]]
+        seeds = {v.fewest_seeds for v in judged if v.outcome is not Outcome.not_run}
+        ends = " to ".join(map(str, sorted({min(seeds), max(seeds)}))) if seeds else ""
+        supported = f"{number[Outcome.supported]} of {len(judged)} claims supported"
+        on_seeds = f"; on {ends} seeds" if ends else ""
+        lines.append(f"{title}: {', '.join([supported, *others])}{on_seeds}")
+    return lines
 
 
-def remarks(verdict: Verdict) -> list[str]:
-    """The claim, the verdict with its reasons, the paper's words, and notes."""
-    claim = verdict.claim
-    found = [f"{claim.statement}.", verdict.sentence, claim.quote, claim.note, *verdict.notes]
-    return [line for line in found if line]
+def effect(finding: Finding) -> str:
+    """Mean and interval, as in `-0.026 [-0.032, -0.019]`."""
+    if finding.mean is None:
+        return "-"
+    low, high = finding.interval or (0, 0)
+    return f"{finding.mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if low < high else "")
 
 
-def cells(finding: Finding) -> list[str]:
-    """Cells under HEAD."""
-    ends = finding.interval
-    mean = "-" if finding.mean is None else f"{finding.mean:.3g}"
-    return [
-        finding.part,
-        finding.endpoint.name,
-        mean + (f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends and ends[0] < ends[1] else ""),
-        _expected(finding),
-        str(len(finding.seeds)),
-        finding.why or finding.outcome.value,
-    ]
+def text(verdicts: Iterable[Verdict]) -> str:
+    """Verdicts with all details, for a terminal and for the file beside a figure."""
+    lines = []
+    for verdict in verdicts:
+        claim = verdict.claim
+        releases = ", ".join(map(str, verdict.releases))
+        made_by = f"Runs of release {releases}." if releases else ""
+        words = (f"{claim.statement}.", verdict.sentence, claim.quote, claim.note, made_by)
+        lines += [line for line in words if line]
+        for each in verdict.findings:
+            lines += [
+                f"  {each.part}: {each.why or each.outcome.value}",
+                f"    {each.endpoint.name}: {effect(each)}; expected: {_expected(each)}; "
+                f"{len(each.seeds)} seeds",
+            ]
+        lines.append("")
+    lines += [f"{each}." for each in READING]
+    wrapped = [textwrap.wrap(line, WIDTH, subsequent_indent="      ") or [""] for line in lines]
+    return "\n".join(part for each in wrapped for part in each) + "\n"
 
 
 def _expected(finding: Finding) -> str:
@@ -105,53 +127,51 @@ def _expected(finding: Finding) -> str:
     return f"{direction.value}, δ = {finding.delta:.3g}" + ("×" if finding.endpoint.factor else "")
 
 
-def text(verdicts: list[Verdict]) -> str:
-    """Verdicts with all details, for a terminal and for the file beside a figure."""
-    lines = []
-    for verdict in verdicts:
-        lines += remarks(verdict)
-        for part, endpoint, mean, should, seeds, outcome in map(cells, verdict.findings):
-            lines += [
-                f"  {part}: {outcome}",
-                f"    {endpoint}: {mean}; expected: {should}; {seeds} seeds",
-            ]
-        lines.append("")
-    lines += [f"{each}." for each in READING]
-    lines += [f"{name}: {meaning}." for name, meaning in _statistics(verdicts)]
-    wrapped = [textwrap.wrap(line, WIDTH, subsequent_indent="      ") or [""] for line in lines]
-    return "\n".join(part for each in wrapped for part in each) + "\n"
-
-
-def _statistics(verdicts: Iterable[Verdict]) -> list[list[str]]:
-    """The statistics in use, each once, with their meanings."""
-    findings = [finding for verdict in verdicts for finding in verdict.findings]
-    used = dict.fromkeys(finding.endpoint.statistic for finding in findings)
-    return [[each.name, each.meaning] for each in used]
-
-
-def markdown(found: Verdicts) -> str:
-    """A page: the card, how to read it, then each claim with its endpoints in every setting."""
-    everything = [verdict for verdicts in found.values() for verdict in verdicts]
-    lines = ["# Claims", "", *markdown_table(["claim", *found], _outcomes(found)), ""]
-    if all(each.outcome is Outcome.not_run for each in everything if each.setting.seeds):
-        lines += ["There are no runs of these seeds yet.", ""]
-    lines += [f"- {line}." for line in (*READING, CURVES)] + [""]
-    for verdicts in zip(*found.values(), strict=True):
-        claim = verdicts[0].claim
-        lines += [f"## {claim.id}", ""]
-        for words in filter(None, (f"{claim.statement}.", claim.quote, claim.note)):
-            lines += [words, ""]
-        for verdict in verdicts:
-            if any(finding.seeds for finding in verdict.findings):
-                outcome = "; ".join([verdict.outcome.value, *verdict.reasons])
-                lines += [f"**{verdict.setting.title}**: {outcome}", ""]
-                lines += [*markdown_table(HEAD, map(cells, verdict.findings)), ""]
-                lines += [line for note in verdict.notes for line in (note, "")]
-        without = [v for v in verdicts if not any(finding.seeds for finding in v.findings)]
-        if without:
-            lines += [f"Not run: {', '.join(v.setting.title for v in without)}.", ""]
-    lines += ["## Statistics", "", *markdown_table(["name", "of one run"], _statistics(everything))]
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """A page: the verdicts with their effects, premises and controls, and the claims in words."""
+    shown = [*paper_curves.verdicts(), *verdicts]
+    table = pandas.DataFrame(
+        [_row(verdict, finding) for verdict in shown for finding in verdict.findings],
+        columns=["claim", "part", "endpoint", "setting", "effect"],
+    )
+    primary, gain = table["part"] == PRIMARY, table["part"] == GAIN
+    releases = sorted({release for verdict in verdicts for release in verdict.releases})
+    made_by = f"- runs of release {', '.join(map(str, releases))}"
+    lines = ["# Claims", "", INTRODUCTION, "", *(f"- {line}" for line in counts(verdicts)), made_by]
+    for title, part, left_out in (
+        ("Verdicts, with the effect of the primary endpoint", primary, ["part"]),
+        ("Premises and controls", ~primary & ~gain, []),
+        ("Gain of the on-policy run, and δ", gain, ["claim", "part"]),
+    ):
+        wide = _by_setting(table[part].drop(columns=left_out).drop_duplicates())
+        rows = markdown_table([*wide.columns], wide.to_numpy().tolist())
+        lines += ["", f"## {title}", "", *rows]
+    statistics = {each.endpoint.statistic: None for v in shown for each in v.findings}
+    meanings = [f"{each.name}: {each.meaning}" for each in statistics]
+    lines += ["", "## How to read the tables", ""]
+    lines += [f"- {line}." for line in (*READING, CURVES, *meanings)]
+    lines += ["", "## The claims in words", ""]
+    for claim in {each.claim.id: each.claim for each in shown}.values():
+        lines.append(f"- **{claim.id}**: {claim.statement}. {claim.quote} {claim.note}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _row(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
+    """A line of the page's tables: claim, part, endpoint, setting and effect."""
+    endpoint, part = finding.endpoint, finding.part
+    metric = "" if endpoint.metric == "eval/accuracy" else f" of {endpoint.metric}"
+    factor = f" by {endpoint.factor:g}×" if endpoint.factor else ""
+    name = f"{endpoint.statistic.name}{metric}, {endpoint.arms} "
+    name += f"({endpoint.figure}, {endpoint.column}): {endpoint.direction.value}{factor}"
+    decided = part == PRIMARY and verdict.outcome is not Outcome.undecided
+    outcome = verdict.short if decided else finding.why or finding.outcome.value
+    if finding.mean is None:
+        cell = Outcome.not_run.value
+    elif part == GAIN:
+        cell = f"{effect(finding)}, δ = {finding.delta:.3g}"
+    else:
+        cell = f"{outcome}: {effect(finding)}"
+    return verdict.claim.id, part, name, verdict.setting.title, cell
 
 
 def plain(verdict: Verdict) -> dict[str, Any]:
@@ -166,15 +186,15 @@ def plain(verdict: Verdict) -> dict[str, Any]:
         "claim_seeds": None if setting.seeds is None else list(setting.seeds),
         "reasons": verdict.reasons,
         **{key: getattr(claim, key) for key in ("statement", "quote", "figures", "note")},
-        "runs": verdict.notes,
+        "releases": verdict.releases,
         "parts": [
-            {key: getattr(finding, key) for key in ("part", "seeds", "mean", "interval", "delta")}
+            {key: getattr(each, key) for key in ("part", "seeds", "mean", "interval", "delta")}
             | {
-                "endpoint": finding.endpoint.name,
-                "direction": finding.endpoint.direction.value,
-                "outcome": finding.outcome.value,
-                "why": finding.why,
+                "endpoint": each.endpoint.name,
+                "direction": each.endpoint.direction.value,
+                "outcome": each.outcome.value,
+                "why": each.why,
             }
-            for finding in verdict.findings
+            for each in verdict.findings
         ],
     }

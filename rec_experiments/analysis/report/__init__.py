@@ -1,7 +1,5 @@
-"""One HTML page of claims, runs and figures, and the figures as a report in W&B.
+"""One HTML page of verdicts, runs and figures, and the figures as a report in W&B.
 
-contents       what the page shows, read from run folders
-curves         the numbers that its script draws
-page, html     the page
-wandb_report   the report in W&B
+page          the page, from the template page.html
+wandb_report  the report in W&B
 """

@@ -1,12 +1,11 @@
 """Figures with made-up curves, to judge claims on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
+import pandas
 
-from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.analysis.results.runs import Run
+from rec_experiments.analysis.results.figure import FigureRuns
 
 Curve = Callable[[int], Sequence[float]]  # of a seed: its evaluations
 COLUMN, SEEDS, STEPS = "the column", 10, 100
@@ -22,31 +21,21 @@ def noisy(*heights: float, spread: float = 0.005, salt: int = 0) -> Curve:
     return curve
 
 
-def rows(values: Sequence[float], metric: str = "eval/accuracy") -> list[dict]:
-    steps = np.linspace(0, STEPS, len(values)).round().astype(int).tolist()
-    return [{"step": step, metric: value} for step, value in zip(steps, values, strict=True)]
+def curve_of(values: Sequence[float], metric: str = "eval/accuracy") -> pandas.Series:
+    """The values at evenly spaced steps."""
+    steps = np.linspace(0, STEPS, len(values)).round().astype(int)
+    return pandas.Series(values, steps, float, metric)
 
 
 def figure(
-    arms: Mapping[str, Curve],
-    name: str = "fig",
-    seeds: Sequence[int] = range(SEEDS),
-    metric: str = "eval/accuracy",
-    state: str = "done",
-) -> FigureData:
-    runs = [
-        Run(
-            arm=arm,
-            column=COLUMN,
-            seed=seed,
-            path=Path(f"{name}/{arm}/{seed}"),
-            state=state,
-            rows=rows(curve(seed), metric),
+    arms: Mapping[str, Curve], seeds: Sequence[int] = range(SEEDS), state: str = "done"
+) -> FigureRuns:
+    steps = pandas.concat(
+        curve_of(curve(seed)).rename_axis("step").reset_index().assign(
+            arm=arm, column=COLUMN, seed=seed, run=f"{arm}/{seed}", state=state
         )
         for arm, curve in arms.items()
         for seed in seeds
-    ]
-    return FigureData(
-        name=name, title=name, caption="", scale="mini", claim_seeds=None, shown=list(seeds),
-        arms=list(arms), columns=[COLUMN], panels=[], runs=runs,
     )  # fmt: skip
+    runs = steps.drop_duplicates("run").assign(release=12)
+    return FigureRuns(name="fig", runs=runs, steps=steps, arms=list(arms), columns=[COLUMN])

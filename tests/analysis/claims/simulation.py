@@ -10,15 +10,16 @@ argument for another number of seeds.
 import sys
 
 import numpy as np
+import pandas
 from numpy.typing import NDArray
 from rich.console import Console
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.definitions import CLAIMS, ON_POLICY_GAIN
-from rec_experiments.analysis.claims.verdict import GAIN, PRIMARY, SHARE, Endpoint, combine, find
-from rec_experiments.analysis.results.aggregate import SeedValues
+from rec_experiments.analysis.claims.definitions import CLAIMS, Endpoint
+from rec_experiments.analysis.claims.judge import GAIN, PRIMARY, SHARE, combine, find
 from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.statistics import Statistic
+from rec_experiments.analysis.results.measures import Statistic
+from rec_experiments.analysis.results.seeds import SeedValues
 
 Array = NDArray[np.float64]
 Shares = dict[Outcome, float]
@@ -30,6 +31,7 @@ CORRELATION = 0.8  # of a deviation with the one at the previous evaluation
 COMMON, OWN = 0.02, 0.03  # standard deviations of the shared and of a run's own deviation
 METRIC = "eval/accuracy"
 PAIRS, SEEDS = 1000, 10
+YARDSTICK = CLAIMS[0].yardstick
 DIRECTED = (Direction.higher, Direction.lower)
 
 
@@ -71,11 +73,9 @@ def _ar1(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 def _measured(curves: Array, statistic: Statistic) -> Array:
     """The statistic of every curve; the last axis is the evaluations."""
-    steps = STEPS.tolist()
 
     def of(curve: Array) -> float:
-        values = zip(steps, curve.tolist(), strict=True)
-        return statistic.of([{"step": step, METRIC: value} for step, value in values], METRIC)
+        return statistic.of(pandas.Series(curve, STEPS, name=METRIC))
 
     return np.apply_along_axis(of, -1, curves)
 
@@ -90,7 +90,7 @@ def simulated(
     pairs; a pair's own δ is measured from its seeds.
     """
     curves = accuracies(rng, pairs, seeds)
-    gains_PS = _measured(curves[:, 2], ON_POLICY_GAIN.statistic)
+    gains_PS = _measured(curves[:, 2], YARDSTICK.statistic)
     found = []
     for endpoint in endpoints():
         first_PS, second_PS = np.moveaxis(_measured(curves[:, :2], endpoint.statistic), 1, 0)
@@ -111,12 +111,12 @@ def _shares(endpoint: Endpoint, values_PS: Array, gains_PS: Array) -> Shares:
     outcomes = []
     for values, gains in zip(values_PS, gains_PS, strict=True):
         delta = SHARE * float(gains.mean())
-        gain = find(GAIN, ON_POLICY_GAIN, _by_seed(gains), delta)
+        gain = find(GAIN, YARDSTICK, _by_seed(gains), delta)
         outcomes.append(combine(find(PRIMARY, endpoint, _by_seed(values), delta), [gain], [])[0])
     return {each: outcomes.count(each) / len(outcomes) for each in Outcome}
 
 
-def _by_seed(values: Array) -> SeedValues[float]:
+def _by_seed(values: Array) -> SeedValues:
     return SeedValues(dict(enumerate(values.tolist())), {})
 
 

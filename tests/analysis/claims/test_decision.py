@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rec_experiments.analysis.claims.decision import (
+    ROUNDING,
     Direction,
     Outcome,
     decide,
@@ -34,6 +35,14 @@ DELTA = 0.05
         ((-0.2, 0.01), UNDECIDED, UNDECIDED, UNDECIDED),
         ((-0.2, -0.01), CONTRADICTED, UNDECIDED, UNDECIDED),
         ((-0.2, -0.06), CONTRADICTED, CONTRADICTED, CONTRADICTED),
+        # exactly at δ, at −δ and at zero
+        ((0.01, DELTA), UNDECIDED, UNDECIDED, SUPPORTED),
+        ((DELTA, 0.2), SUPPORTED, CONTRADICTED, SUPPORTED),
+        ((-DELTA, -0.01), UNDECIDED, UNDECIDED, UNDECIDED),
+        ((-0.2, -DELTA), CONTRADICTED, CONTRADICTED, CONTRADICTED),
+        ((-DELTA, DELTA), UNDECIDED, UNDECIDED, UNDECIDED),
+        ((ROUNDING, 0.2), UNDECIDED, UNDECIDED, SUPPORTED),
+        ((-0.2, -ROUNDING), UNDECIDED, UNDECIDED, UNDECIDED),
     ],
 )
 def test_outcomes_of_an_interval(ends, higher, alike, not_lower):

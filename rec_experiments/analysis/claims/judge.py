@@ -1,11 +1,18 @@
 """From the runs to a verdict on a claim.
 
-A claim has one primary endpoint. Its premises are endpoints without which it says nothing; its
-control is an endpoint that could fail. δ is SHARE of the gain of the claim's yardstick, an
-on-policy run of the same scale and rate; that this run learns is the first premise.
+δ, the smallest effect that matters, is SHARE of the gain of the claim's yardstick, an on-policy run
+of the same scale and rate; that this run learns is the first premise. Two arms are compared seed by
+seed: runs with the same seed share prompts and random numbers, so their common variation cancels.
+Ratios are compared on a logarithmic scale.
 
-Two arms are compared seed by seed: runs with the same seed share prompts and random numbers, so
-their common variation cancels. Ratios are compared on a logarithmic scale.
+The first of these decides a verdict:
+
+1. premise not met, if a premise is contradicted or shows no difference above δ
+2. not run, if an endpoint lacks runs
+3. undecided, if a premise is
+4. contradicted, if the control or the primary endpoint is
+5. undecided, if the control is
+6. the outcome of the primary endpoint
 """
 
 import fnmatch
@@ -24,69 +31,13 @@ from rec_experiments.analysis.claims.decision import (
     interval,
     seeds_to_decide,
 )
-from rec_experiments.analysis.results.aggregate import SeedValues, finished_values
-from rec_experiments.analysis.results.figure_data import FigureData, duplicates
-from rec_experiments.analysis.results.runs import releases_text
-from rec_experiments.analysis.results.statistics import Statistic
+from rec_experiments.analysis.claims.definitions import Claim, Endpoint
+from rec_experiments.analysis.results.figure import FigureRuns
+from rec_experiments.analysis.results.seeds import SeedValues, by_seed
 
 SHARE = 0.2  # of the on-policy gain; a smaller effect does not matter
 GAIN, PREMISE, PRIMARY, CONTROL = "on-policy gain", "premise", "primary endpoint", "control"
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A statistic of one arm, or the difference between two arms.
-
-    arm, against: legend labels of the figure, with * for any text and | between alternatives, of
-    which the first that the figure has counts. against: "" for a single arm. factor: for a metric
-    other than accuracy the arms are compared as a ratio, and δ is this factor.
-    """
-
-    figure: str
-    column: str
-    arm: str
-    statistic: Statistic
-    direction: Direction
-    against: str = ""
-    metric: str = "eval/accuracy"
-    factor: float | None = None
-
-    @property
-    def arms(self) -> str:
-        sign = " / " if self.factor else " − "
-        return self.arm + (sign + self.against if self.against else "")
-
-    @property
-    def name(self) -> str:
-        return f"{self.statistic.name} of {self.metric}, {self.arms} ({self.figure}, {self.column})"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
-    """statement: the claim in our words. quote: in the paper's, with the section. yardstick: the
-    endpoint whose mean is the on-policy gain. own_rate_only: its figure sets learning rates itself.
-    note: what a reader of the verdict should know."""
-
-    id: str
-    statement: str
-    quote: str
-    yardstick: Endpoint
-    primary: Endpoint
-    premises: tuple[Endpoint, ...] = ()
-    control: Endpoint | None = None
-    own_rate_only: bool = False
-    note: str = ""
-
-    @property
-    def endpoints(self) -> list[Endpoint]:
-        """All of them, the primary one first."""
-        return [self.primary, self.yardstick, *self.premises, *filter(None, [self.control])]
-
-    @property
-    def figures(self) -> list[str]:
-        """The figures whose runs it needs."""
-        found = {each.figure for each in self.endpoints}
-        return sorted(found, key=lambda name: (len(name), name))
+FAILED = (Outcome.contradicted, Outcome.no_difference)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +57,11 @@ class Finding:
     delta: float | None
     outcome: Outcome
     why: str
+
+    @property
+    def reason(self) -> str:
+        """As in `control (GRPO − REINFORCE): contradicted`."""
+        return f"{self.part} ({self.endpoint.arms}): {self.why or self.outcome.value}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,18 +83,14 @@ class Setting:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """reasons: why it is not supported. findings: the primary endpoint first; none if the claim is
-    not judged here. notes: which releases made the runs, and which lie in several folders."""
+    not judged here. releases: of the package that made the runs."""
 
     claim: Claim
     setting: Setting
     outcome: Outcome
     reasons: list[str]
     findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def title(self) -> str:
-        return f"{self.outcome.value} at {self.setting.title}"
+    releases: list[int] = field(default_factory=list)
 
     @property
     def short(self) -> str:
@@ -153,64 +105,57 @@ class Verdict:
         return min((len(finding.seeds) for finding in self.findings), default=0)
 
     @property
-    def seeds(self) -> str:
-        """As in `10`, or `3 of 10` if there are fewer than there should be."""
-        fewest, needed = self.fewest_seeds, len(self.setting.seeds or ())
-        return f"{fewest} of {needed}" if fewest < needed else str(fewest)
-
-    @property
     def sentence(self) -> str:
-        seeds = "" if self.outcome is Outcome.not_run else f", {self.seeds} seeds"
-        parts = [self.claim.id, self.title + seeds, "; ".join(self.reasons)]
-        return ": ".join(filter(None, parts))
+        """As in `wide-clip-faster: undecided at mini, 3 of 10 seeds: control (…): undecided`."""
+        fewest, needed = self.fewest_seeds, len(self.setting.seeds or ())
+        seeds = f", {fewest} of {needed} seeds" if fewest < needed else f", {fewest} seeds"
+        judged = f"{self.outcome.value} at {self.setting.title}"
+        judged += seeds if self.outcome is not Outcome.not_run else ""
+        return ": ".join(filter(None, [self.claim.id, judged, "; ".join(self.reasons)]))
 
 
-def judge(claim: Claim, data: Mapping[str, FigureData], setting: Setting) -> Verdict:
+def judge(claim: Claim, data: Mapping[str, FigureRuns], setting: Setting) -> Verdict:
     """The verdict on a claim. Figures of the claim that are not given count as not run."""
     if claim.own_rate_only and not setting.own:
         why = f"{claim.primary.figure} sets its learning rates itself, so only the usual one counts"
         return Verdict(claim=claim, setting=setting, outcome=Outcome.not_run, reasons=[why])
 
-    def values(endpoint: Endpoint) -> SeedValues[float]:
-        return _values(endpoint, data.get(endpoint.figure), setting.seeds)
+    def found(part: str, endpoint: Endpoint, delta: float | None) -> Finding:
+        return find(part, endpoint, _values(endpoint, data.get(endpoint.figure)), delta)
 
-    gains = values(claim.yardstick)
-    delta = SHARE * max(float(np.mean([*gains.values.values()])), 0.0) if gains.values else None
-    gain = find(GAIN, claim.yardstick, gains, delta)
-    premises = [gain, *(find(PREMISE, each, values(each), delta) for each in claim.premises)]
-    primary = find(PRIMARY, claim.primary, values(claim.primary), delta)
-    controls = [find(CONTROL, each, values(each), delta) for each in [claim.control] if each]
+    gains = list(_values(claim.yardstick, data.get(claim.yardstick.figure)).values.values())
+    delta = SHARE * max(float(np.mean(gains)), 0.0) if gains else None
+    premises = [found(GAIN, claim.yardstick, delta)]
+    premises += [found(PREMISE, each, delta) for each in claim.premises]
+    primary = found(PRIMARY, claim.primary, delta)
+    controls = [found(CONTROL, claim.control, delta)] if claim.control else []
     outcome, because = combine(primary, premises, controls)
-    figures = [data[name] for name in claim.figures if name in data]
-    runs = [run for each in figures for run in each.runs if run.done]
-    done = [run for run in runs if setting.seeds is None or run.seed in setting.seeds]
+    releases = {
+        int(release) for name in claim.figures if name in data
+        for release in data[name].runs["release"].dropna().unique()
+    }  # fmt: skip
     return Verdict(
         claim=claim,
         setting=setting,
         outcome=outcome,
-        reasons=[f"{f.part} ({f.endpoint.arms}): {f.why or f.outcome.value}" for f in because],
+        reasons=[each.reason for each in because],
         findings=[primary, *premises, *controls],
-        notes=[*filter(None, [releases_text(done)]), *duplicates(done)],
+        releases=sorted(releases),
     )
 
 
 def combine(
     primary: Finding, premises: Sequence[Finding], controls: Sequence[Finding]
 ) -> tuple[Outcome, list[Finding]]:
-    """The outcome of a claim, and the findings that make it other than supported.
-
-    A failed premise comes first; then endpoints without runs, undecided premises, a failed control
-    or primary endpoint, an undecided control, and last the primary endpoint.
-    """
-    failed = (Outcome.contradicted, Outcome.no_difference)
-    everything = [*premises, primary, *controls]
+    """The outcome of a claim, in the order above, and the findings that make it other than
+    supported."""
     for outcome, findings, states in (
-        (Outcome.premise_not_met, premises, failed),
-        (Outcome.not_run, everything, (Outcome.not_run,)),
+        (Outcome.premise_not_met, premises, FAILED),
+        (Outcome.not_run, [*premises, primary, *controls], (Outcome.not_run,)),
         (Outcome.undecided, premises, (Outcome.undecided,)),
         (Outcome.contradicted, [*controls, primary], (Outcome.contradicted,)),
         (Outcome.undecided, controls, (Outcome.undecided,)),
-        (primary.outcome, [primary], (*failed, Outcome.undecided)),
+        (primary.outcome, [primary], (*FAILED, Outcome.undecided)),
     ):
         because = [each for each in findings if each.outcome in states]
         if because:
@@ -218,9 +163,7 @@ def combine(
     return Outcome.supported, []
 
 
-def find(
-    part: str, endpoint: Endpoint, found: SeedValues[float], gain_delta: float | None
-) -> Finding:
+def find(part: str, endpoint: Endpoint, found: SeedValues, gain_delta: float | None) -> Finding:
     """The result of an endpoint from its values by seed; those of a ratio are logarithms.
 
     If any finished run has no value the endpoint is undecided: the others would be a selection.
@@ -246,9 +189,8 @@ def find(
         outcome = decide(ends, delta, endpoint.direction)
         if outcome is Outcome.undecided:
             needed = seeds_to_decide(values, delta, endpoint.direction)
-            why = "undecided" + (
-                f", {needed[0]} to {needed[1]} seeds would decide" if needed else ""
-            )
+            would = f", {needed[0]} to {needed[1]} seeds would decide" if needed else ""
+            why = f"undecided{would}"
     shown: Callable[[float], float] = math.exp if endpoint.factor else float
     return Finding(
         part=part,
@@ -262,15 +204,14 @@ def find(
     )
 
 
-def _values(
-    endpoint: Endpoint, data: FigureData | None, seeds: Collection[int] | None
-) -> SeedValues[float]:
+def _values(endpoint: Endpoint, figure: FigureRuns | None) -> SeedValues:
     """The endpoint's values by seed, or the reason why a finished seed has none."""
+    if figure is None:
+        return SeedValues({}, {})
 
-    def of(pattern: str) -> SeedValues[float]:
-        runs = data.select(_label(data.arms, pattern), endpoint.column) if data else []
-        chosen = [run for run in runs if seeds is None or run.seed in seeds]
-        return finished_values(chosen, endpoint.statistic.of, endpoint.metric)
+    def of(pattern: str) -> SeedValues:
+        steps = figure.select(_label(figure.arms, pattern), endpoint.column)
+        return by_seed(steps, endpoint.statistic.of, endpoint.metric)
 
     first = of(endpoint.arm)
     return _paired(first, of(endpoint.against), endpoint.factor) if endpoint.against else first
@@ -282,11 +223,9 @@ def _label(arms: Sequence[str], pattern: str) -> str:
     return next(fits, pattern)
 
 
-def _paired(
-    first: SeedValues[float], second: SeedValues[float], factor: float | None
-) -> SeedValues[float]:
+def _paired(first: SeedValues, second: SeedValues, factor: float | None) -> SeedValues:
     """The comparison at each seed that both arms have finished."""
-    found: SeedValues[float] = SeedValues({}, {})
+    found: SeedValues = SeedValues({}, {})
     for seed in sorted(first.finished & second.finished):
         one, other = first.values.get(seed), second.values.get(seed)
         if one is None or other is None:

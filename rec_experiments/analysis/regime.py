@@ -1,0 +1,321 @@
+"""The regime of runs: how far the policy moves between generating and using a sample, next to
+published values.
+
+Everything here is a function of rows of the table of runs: one section for each column of the
+table, with one line for each arm. A number of an arm is the mean over its runs of the number of
+each run. The lag of a row is the number of gradient steps since its batch was generated.
+"""
+
+import functools
+import math
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import yaml
+
+from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.seeds import interval_of_mean
+from rec_experiments.analysis.results.settings import settings
+from rec_experiments.analysis.results.table import table
+from rec_experiments.files import ARCHIVE
+from rec_experiments.tracking.metrics import title
+
+Lags = tuple[int, int | None]  # first and last, both included; None for no last
+Block = tuple[str, pandas.DataFrame]  # a title, and a table of texts with one line for each arm
+Blocks = dict[str, pandas.DataFrame]
+
+PUBLISHED = Path(__file__).with_name("published") / "regime.yaml"
+PARTS = ("start", "middle", "end")
+SHARE = 10  # a part is a tenth of the points of a run
+LEAST_LAGS = 5  # for a slope over lags
+MOST_LAGS = 6  # that a table shows
+PERCENT = ("clip_fraction", "live_groups", "distinct_responses", "truncated")  # shown in per cent
+BY_LAG = ("clip_fraction", "log_ratio_second_moment", "ess", "ratio_p01", "ratio_p99")
+GROWING = ("clip_fraction", "log_ratio_second_moment")  # whose growth with the lag is measured
+BY_PART = ("kl", "kl_response", "entropy", "grad_norm", "response_length", "truncated")
+SIDES = {"ρ > 1": "high", "ρ < 1": "low", "A > 0": "positive", "A < 0": "negative"}
+WIDTH = 100  # characters of a line of text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """name: in words. quantity: a key of metrics.jsonl without `train/`. low, high: ends of the
+    range, null for none."""
+
+    name: str
+    quantity: str
+    low: float | None
+    high: float | None
+
+    def place(self, value: float) -> str:
+        """Whether a value lies below, inside or above the range."""
+        if self.low is not None and value < self.low:
+            return "below"
+        return "above" if self.high is not None and value > self.high else "inside"
+
+    @property
+    def span(self) -> str:
+        """As in `at most 0.1` or `0.01 to 0.1`."""
+        low, high = (
+            None if end is None else shown(self.quantity, end) for end in (self.low, self.high)
+        )
+        if low is None:
+            return f"at most {high}"
+        if high is None:
+            return f"at least {low}"
+        return low if low == high else f"{low} to {high}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published(Range):
+    """A published value. lags: those it is for, null for all. part: start, middle or end; null for
+    the whole run. arms: settings that an arm must have to be compared. source, setting: where it
+    was published and for which run. read: from a table, text, log file or figure (roughly).
+    checked: when it was last compared with the source, null if never. note: how its definition
+    differs from ours."""
+
+    lags: Lags | None
+    part: str | None
+    arms: dict[str, Any]
+    source: str
+    setting: str
+    read: str
+    checked: str | None
+    note: str | None
+
+    @property
+    def where(self) -> str:
+        """As in `entropy at lag 1 to 3 at the end`."""
+        words = [named(self.quantity)]
+        if self.lags:
+            first, last = self.lags
+            words.append(f"at lag {first}" + (" and more" if last is None else f" to {last}"))
+        if self.part:
+            words.append(f"at the {self.part}")
+        return " ".join(words)
+
+    @property
+    def sentence(self) -> str:
+        checked = f"checked {self.checked}" if self.checked else "not checked"
+        text = f"{self.name}: {self.setting}. {self.source}; {self.read}, {checked}."
+        return f"{text} {self.note}" if self.note else text
+
+
+@functools.cache
+def published_values() -> list[Published]:
+    """The published values that this package knows of."""
+    entries = yaml.load(PUBLISHED.read_text(encoding="utf-8"), yaml.CSafeLoader)
+    return [
+        Published(**{**entry, "lags": entry["lags"] and tuple(entry["lags"])}) for entry in entries
+    ]
+
+
+# Numbers ------------------------------------------------------------------------------------------
+
+
+def lags_of(steps: pandas.DataFrame) -> pandas.Series:
+    """The lag of each row; NaN if its responses have several lags, or none is recorded."""
+    columns = [f"train/staleness{end}" for end in ("", "_min", "_max")]
+    mean, low, high = (each for _, each in steps.reindex(columns=columns).items())
+    return mean.where(low.fillna(mean) == high.fillna(mean))
+
+
+def means(
+    steps: pandas.DataFrame, quantity: str, lags: Lags | None = None, part: str | None = None
+) -> pandas.Series:
+    """The mean of train/`quantity` at these lags and in this part of a run, by arm: first over the
+    rows of each run, then over the runs that have it."""
+    values = steps.reindex(columns=[f"train/{quantity}"]).iloc[:, 0]
+    kept = np.isfinite(values)
+    if lags:
+        kept &= steps["lag"].between(lags[0], math.inf if lags[1] is None else lags[1])
+    by_run = values[kept].groupby([steps["arm"], steps["run"]], sort=False)
+    of_runs = by_run.mean() if part is None else by_run.agg(lambda each: _part(each, part).mean())
+    return of_runs.groupby("arm", sort=False).mean()
+
+
+def _part(values: pandas.Series, part: str) -> pandas.Series:
+    """The first, middle or last tenth of the points, at least one."""
+    size = max(1, round(len(values) / SHARE))
+    start = {"start": 0, "middle": (len(values) - size) // 2, "end": len(values) - size}[part]
+    return values.iloc[start : start + size]
+
+
+def exponents(steps: pandas.DataFrame, quantity: str) -> list[float]:
+    """For each version of the sampler's policy in each run, the exponent with which the quantity
+    grows with the lag: the least-squares slope of its logarithm over that of the lag. Values and
+    lags of 0 have no logarithm and are left out, and so are versions with few other lags."""
+    values = steps.reindex(columns=["run", "train/policy_version", "lag", f"train/{quantity}"])
+    found = []
+    for _, rows in values[(values.iloc[:, 2:] > 0).all(axis=1)].groupby([*values.columns[:2]]):
+        lags, numbers = np.log(rows.iloc[:, 2:].to_numpy()).T
+        if rows["lag"].nunique() >= LEAST_LAGS:
+            found.append(float(np.polyfit(lags, numbers, 1)[0]))
+    return found
+
+
+def spread(lags: set[int]) -> list[int]:
+    """At most MOST_LAGS of the lags: all, or the first two and then evenly spaced ones, rounded
+    down, to the last."""
+    ordered = sorted(lags)
+    if len(ordered) <= MOST_LAGS:
+        return ordered
+    even = np.linspace(0, ordered[-1], MOST_LAGS - 1)[1:]
+    nearest = [max(lag for lag in ordered if lag <= max(point, ordered[0])) for point in even]
+    return sorted({*ordered[:2], *nearest})
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+def tables(runs: pandas.DataFrame) -> dict[str, Blocks]:
+    """The tables of each column of a figure, or of each schedule. runs: of the table of runs; those
+    of an archive, which has no single gradient steps, are left out. Arms whose settings are not
+    known are not compared with published values."""
+    in_folders = runs[[not Path(path).parent.name.endswith(ARCHIVE) for path in runs["path"]]]
+    known = in_folders.query("experiment != ''") if "experiment" in in_folders else in_folders
+    overrides = known.groupby("arm", sort=False)["overrides"].first().to_dict()
+    steps = table(in_folders)
+    steps = steps.assign(lag=lags_of(steps))
+    return {
+        str(column): dict(_tables(rows, overrides))
+        for column, rows in steps.groupby("column", sort=False)
+    }
+
+
+def _tables(steps: pandas.DataFrame, overrides: dict[str, str]) -> Iterator[Block]:
+    """Tables with a number; columns without one are left out."""
+    arms = steps["arm"].unique()
+
+    def block(name: str, columns: dict[str, pandas.Series]) -> Iterator[Block]:
+        found = pandas.DataFrame(columns, index=arms).dropna(axis="columns", how="all")
+        if len(found.columns):
+            yield name, found.map(number)
+
+    lags = spread({int(lag) for lag in steps["lag"].dropna()})
+    at = {"all": None, **{f"lag {lag}": (lag, lag) for lag in lags}}
+    yield from block("runs and batches", _about(steps))
+    for quantity in BY_LAG:
+        columns = {
+            head: percent(quantity) * means(steps, quantity, each) for head, each in at.items()
+        }
+        if quantity in GROWING:
+            columns |= _growth(steps, quantity)
+        yield from block(named(quantity), columns)
+    sides = {head: 100 * means(steps, f"clip_fraction_{side}") for head, side in SIDES.items()}
+    yield from block("clipped share by side and by sign of the advantage, %", sides)
+    for quantity in BY_PART:
+        of_parts = {part: percent(quantity) * means(steps, quantity, part=part) for part in PARTS}
+        yield from block(named(quantity), of_parts)
+    distance = {f"lag {lag}": means(steps, "weight_lag", (lag, lag)) for lag in lags}
+    yield from block(
+        "distance of the weights ÷ their norm: in a step, and since the rollout",
+        {"a step": means(steps, "weight_step"), **distance},
+    )
+    compared = _compared(steps, overrides)
+    if len(compared):
+        yield "published values, and these arms beside them", compared
+
+
+def _about(steps: pandas.DataFrame) -> dict[str, pandas.Series]:
+    """interval: gradient steps per version of the sampler's policy, median over versions. windows:
+    how often the sampler's policy was updated."""
+    runs = steps.groupby(["arm", "run"], sort=False)
+    versions = steps.reindex(columns=["train/policy_version"]).iloc[:, 0]
+    counts = versions.groupby([steps["arm"], steps["run"], versions], sort=False).size()
+    of_runs = pandas.DataFrame(
+        {
+            "steps": runs["step"].last(),
+            "interval": counts.groupby(["arm", "run"], sort=False).median(),
+            "trained": counts.groupby(["arm", "run"], sort=False).sum(),
+        }
+    )
+    of_runs["windows"] = of_runs.pop("trained") / of_runs["interval"]
+    arms = of_runs.groupby("arm", sort=False)
+    shares = {named(key): 100 * means(steps, key) for key in ("live_groups", "distinct_responses")}
+    return {"seeds": arms.size(), **dict(arms.mean().items()), **shares}
+
+
+def _growth(steps: pandas.DataFrame, quantity: str) -> dict[str, pandas.Series]:
+    """A quantity's exponent over the lag: mean and 95 % t interval over the windows of all runs."""
+    found = {arm: exponents(rows, quantity) for arm, rows in steps.groupby("arm", sort=False)}
+    ends = {arm: interval_of_mean(each) or (math.nan,) * 2 for arm, each in found.items()}
+    return {
+        "exponent": pandas.Series({arm: np.mean(each) for arm, each in found.items() if each}),
+        "from": pandas.Series({arm: low for arm, (low, _) in ends.items()}),
+        "to": pandas.Series({arm: high for arm, (_, high) in ends.items()}),
+    }
+
+
+def _compared(steps: pandas.DataFrame, overrides: dict[str, str]) -> pandas.DataFrame:
+    """Published values and the arms that they can be compared with."""
+    lines = []
+    for each in published_values():
+        for arm, value in value_here(steps, each).items():
+            here = settings(overrides[arm]) if arm in overrides else {}
+            if here and all(here.get(key) == wanted for key, wanted in each.arms.items()):
+                place = (shown(each.quantity, value), each.place(value))
+                lines.append((each.name, each.where, each.span, arm, *place))
+    head = ["published", "quantity", "range", "arm", "here", "place"]
+    return pandas.DataFrame(lines, columns=head).set_index("published")
+
+
+def value_here(steps: pandas.DataFrame, published: Published) -> pandas.Series:
+    """The numbers of the arms. An arm has none unless the last lag occurs more than once in a run:
+    the steps at which the lags first build up are not comparable."""
+    found = means(steps, published.quantity, published.lags, published.part)
+    last = published.lags[1] if published.lags else None
+    if last is None:
+        return found
+    times = (steps["lag"] == last).groupby([steps["arm"], steps["run"]]).sum()
+    return found[times.groupby("arm").max().reindex(found.index) > 1]
+
+
+# Text ---------------------------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """With two or three significant digits; "-" for what is no number."""
+    if not math.isfinite(value):
+        return "-"
+    if value == int(value) and abs(value) < 1e6:
+        return str(int(value))
+    if 100 <= abs(value) < 1e6:
+        return f"{value:.0f}"
+    return f"{value:.2g}" if abs(value) < 1 else f"{value:.3g}"
+
+
+def percent(quantity: str) -> int:
+    """By which a quantity is multiplied to be shown: 100 for per cent."""
+    return 100 if quantity.startswith(PERCENT) else 1
+
+
+def shown(quantity: str, value: float) -> str:
+    """A value of the quantity, in per cent if it is shown so."""
+    return number(percent(quantity) * value)
+
+
+def named(quantity: str) -> str:
+    """The title of a quantity, with the unit in which it is shown."""
+    return title(f"train/{quantity}") + (", %" if percent(quantity) > 1 else "")
+
+
+def text(found: dict[str, Blocks]) -> str:
+    """Plain text, for a terminal and the file beside a figure."""
+    lines, used = [], set()
+    for section, tables_of_section in found.items():
+        lines += [section or "all runs", ""]
+        for name, shown_table in tables_of_section.items():
+            used |= {*shown_table.index}
+            body = shown_table.reset_index().to_numpy().tolist()
+            rows = text_table([["", *shown_table], *body])
+            lines += [f"  {name}", *(f"    {row}" for row in rows), ""]
+    for each in published_values():
+        if each.name in used:
+            lines += textwrap.wrap(each.sentence, WIDTH, subsequent_indent="    ")
+    return "\n".join(lines).rstrip() + "\n"

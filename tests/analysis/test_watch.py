@@ -1,0 +1,246 @@
+"""The table says what the run folders say.
+
+1. Accuracy, throughput, staleness and clipped share are those of the rows.
+2. Damaged and foreign folders are named; no text of a folder controls the terminal.
+3. It prints once without a terminal, waits for a first run, and ends when all is done.
+"""
+
+import fcntl
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import fabricated
+import numpy as np
+import pytest
+from conftest import resolve
+from rich.console import Console
+
+from rec_experiments.analysis import watch
+from rec_experiments.cli.main import run_command
+from rec_experiments.errors import UserError
+
+CALM = {"train/ess": 0.9, "train/grad_norm": 0.3, "train/kl": 0.01}
+BAD = {"train/ess": 0.02, "train/grad_norm": 0.3, "train/kl": 0.4}
+
+
+def rows_of(steps: int, numbers: dict = CALM) -> list[dict]:
+    rows: list[dict] = [{"step": 0, "eval/accuracy": 0.25, "time/eval": 1.0}]
+    for step in range(1, steps + 1):
+        row = {
+            "step": step, "train/staleness": float(step % 4), "train/clip_fraction": 0.02,
+            "train/reward": step / 100, "tokens/response": 500, "time/train": 2.0,
+        }  # fmt: skip
+        rows.append(row | numbers | ({"eval/accuracy": step / 100} if step % 10 == 0 else {}))
+    return rows
+
+
+def write_run(path: Path, state: str = "done", rows=None, **status) -> Path:
+    config = resolve("algo=grpo") | {"steps": 100, "name": path.name}
+    rows = rows_of(40) if rows is None else rows
+    return fabricated.write_run(path, rows, state, config, **status)
+
+
+@pytest.fixture
+def going(tmp_path):
+    """A run that a process holds."""
+    path = write_run(tmp_path / "runs" / "going", "running", rows_of(40, BAD))
+    with open(path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield path
+
+
+def shown(*paths: Path, width: int = 160) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(watch.screen(watch.lines(watch.jobs_in(paths))))
+    return console.file.getvalue()
+
+
+def test_numbers_are_those_of_the_rows(going):
+    count, head, line, *alarms = (each.rstrip() for each in shown(going).splitlines())
+    assert count == "1 run: 1 running"
+    assert head.split() == [
+        "run", "state", "step", "accuracy", "staleness", "clipped", "tokens/s", "left", "note"
+    ]  # fmt: skip
+    # staleness: mean of steps 31 to 40
+    assert line.split() == [
+        "going",
+        "running",
+        "40/100",
+        "▃▂▂▃▄",
+        "0.4",
+        "1.5",
+        "2",
+        "%",
+        "250",
+        "going",
+    ]
+    assert alarms == [
+        "going: a collapse may be coming: effective sample size 0.02 since step 10, should be at "
+        "least 0.15",
+        "going: a collapse may be coming: KL to the reference 0.4 since step 3, should be at most "
+        "0.1",
+    ]
+
+
+def test_states_are_in_order_and_say_why(going, tmp_path):
+    write_run(tmp_path / "runs" / "calm", "failed", reason="no memory")
+    write_run(tmp_path / "runs" / "again", "interrupted")
+    write_run(tmp_path / "runs" / "bad", rows=rows_of(40, BAD))
+    write_run(tmp_path / "runs" / "fresh", "running", rows=[])
+    count, _, *lines = shown(tmp_path / "runs").splitlines()
+    assert count == "5 runs: 1 running, 2 failed, 1 interrupted, 1 done"
+    assert [line.split()[0] for line in lines[:5]] == ["going", "calm", "fresh", "again", "bad"]
+    assert "no memory" in lines[1]
+    assert "0/100" in lines[2]
+    assert "ended without a result" in lines[2]
+    assert sum("collapse" in line for line in lines) == 2  # of the run that is under way
+
+
+def test_numbers_beyond_all_measure_stop_nothing(tmp_path):
+    huge = dict.fromkeys(CALM, 1e308) | {"train/clip_fraction": 1e308, "time/train": 1e308}
+    rows = [row | huge for row in rows_of(40)]
+    rows[30]["eval/accuracy"] = float("nan")
+    assert "40/100" in shown(write_run(tmp_path / "a", rows=rows))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("config.yaml", "{"), ("status.json", "["), ("metrics.jsonl", "x\n{}\n")]
+)
+def test_a_damaged_run_is_named(name, text, tmp_path, capsys):
+    write_run(tmp_path / "runs" / "good")
+    bad = write_run(tmp_path / "runs" / "bad")
+    (bad / name).write_text(text)
+    printed = shown(tmp_path / "runs", width=400)
+    assert "good" in printed
+    said = printed + capsys.readouterr().err
+    assert f"run folder {bad}: {name}" in said
+
+
+def test_nothing_of_a_run_steers_the_terminal(tmp_path):
+    name = "[red]\x1b[31mx\x9b2J"
+    text = shown(write_run(tmp_path / name, "failed", reason="[bold]\x1b]0;title\x07"), width=300)
+    assert not {"\x1b", "\x9b", "\x07"} & set(text)
+    assert "[red]\\x1b[31mx" in text
+    assert "[bold]\\x1b]0;title" in text
+
+
+def test_a_place_without_runs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no run there, nor in a folder directly below"):
+        watch.jobs_in([tmp_path])
+
+
+def test_the_table_fits_the_terminal(tmp_path):
+    for name in ("rec_oneside_nois_offline_seed0_1a2b3c4d", "grpo_seed1_99aa88bb"):
+        write_run(tmp_path / name)
+    assert all(len(line) <= 80 for line in shown(tmp_path, width=80).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], ""),
+        ([0.0, 1.0], "▁█"),
+        ([0.0] * 12 + [1.0] * 12, "▁▁▁▁▁▁██████"),
+    ],
+)
+def test_a_curve_in_characters(values, expected):
+    assert watch.curve(np.array(values)) == expected
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def refresh_until(monkeypatch, refreshed: list[float], change) -> Console:
+    """A terminal; `change` gets the number of each refresh, and time passes quickly."""
+
+    def sleep(seconds: float) -> None:
+        refreshed.append(seconds)
+        change(len(refreshed))
+
+    clock = iter(range(0, 100_000, 20))  # seconds
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(watch.time, "monotonic", lambda: float(next(clock)))
+    return Console(file=io.StringIO(), force_terminal=True, width=120, height=30)
+
+
+def test_it_waits_for_a_first_run_and_goes_on_until_all_is_done(going, monkeypatch):
+    refreshed = []
+
+    def change(number: int) -> None:
+        if number == 3:
+            fabricated.write_lines(going / "metrics.jsonl", rows_of(41))
+        if number == 4:
+            (going / "status.json").write_text('{"state": "done"}')
+
+    def look() -> list[watch.Line]:
+        return watch.lines(watch.jobs_in([going])) if len(refreshed) > 1 else []
+
+    console = refresh_until(monkeypatch, refreshed, change)
+    watch.watch(look, 0.5, False, console)
+    text = console.file.getvalue()
+    for words in ("no run is active yet; waiting", "40/100", "41/100", "1 run: 1 done"):
+        assert words in text
+    assert set(refreshed) == {0.5}
+    assert 4 <= len(refreshed) <= 7
+    before = len(refreshed)
+    watch.watch(look, 0.5, False, console)  # all done: once
+    assert len(refreshed) == before
+
+
+def test_ctrl_c_is_130(tmp_path, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "watch", interrupt)
+    with pytest.raises(SystemExit) as stop:
+        run_command("watch", str(write_run(tmp_path / "a")))
+    assert stop.value.code == 130
+
+
+def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
+    from rec_experiments.cli.sweeps import jobs_of
+
+    names = [job.path.name for job in jobs_of("fig6", ["seed=0"])]
+    write_run(tmp_path / names[0])
+    run_command("watch", "--sweep=fig6", "seed=0", f"--runs={tmp_path}")
+    printed = capsys.readouterr().out
+    assert f"{len(names)} runs: 1 done, {len(names) - 1} missing" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["/nowhere"], ["/nowhere", "no such folder"]),
+        (["runs"], ["runs: no run there, nor in a folder directly below"]),
+        (["--every=soon"], ["--every=soon", "0.1"]),
+        (["--sweep=fig77"], ["fig77"]),
+        (["--sweep=fig3", "runs/a"], ["runs/a", "--sweep fig3"]),
+        (["seed=0"], ["seed=0", "sweep"]),
+    ],
+)
+def test_bad_input_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(SystemExit) as stop:
+        run_command("watch", *arguments)
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("error: ")
+    for word in words:
+        assert word in line
+
+
+def test_as_a_program_without_torch(tmp_path):
+    write_run(tmp_path / "a")
+    check = (
+        "import runpy, sys; sys.argv = ['rec_experiments', 'watch', sys.argv[1]];"
+        "runpy.run_module('rec_experiments', run_name='__main__');"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 run: 1 done" in done.stdout
