@@ -183,7 +183,9 @@ def current() -> World:
     if _joined:
         return _joined[0]
     rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
-    return World(int(rank) if rank.isdecimal() else 0, int(size) if size.isdecimal() else 1)
+    if not size.isdecimal() or int(size) == 1:
+        return ALONE
+    return World(int(rank) if rank.isdecimal() else 0, int(size))
 
 
 def started_by_torchrun() -> bool:
@@ -197,6 +199,11 @@ def join() -> None:
     Raises UserError if an environment variable of torchrun is missing.
     """
     size = current().size
+    if "RANK" in os.environ and "WORLD_SIZE" not in os.environ:
+        raise UserError(
+            f"RANK={os.environ['RANK']}: is set without WORLD_SIZE; unset it, or start the ranks "
+            "with torchrun"
+        )
     if size == 1 or _joined:
         return
     import torch

@@ -83,16 +83,30 @@ def write_out(out: Path, data: bytes) -> None:
 def write_with_digest(path: Path, data: bytes) -> None:
     """As `write_atomic`, with a digest next to it for `read_whole`."""
     write_atomic(path, data)
-    write_atomic(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode())
+    write_digest(path)
+
+
+def write_digest(path: Path) -> None:
+    """Write the digest of a file next to it, for `is_whole`."""
+    write_atomic(path.with_suffix(".sha256"), _digest(path))
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file still has the content that `write_digest` found."""
+    try:
+        return _digest(path) == path.with_suffix(".sha256").read_bytes()
+    except OSError:
+        return False
 
 
 def read_whole(path: Path) -> bytes | None:
     """What `write_with_digest` wrote, or None if it is damaged or missing."""
-    try:
-        data, digest = path.read_bytes(), path.with_suffix(".sha256").read_bytes()
-    except OSError:
-        return None
-    return data if hashlib.sha256(data).hexdigest().encode() == digest else None
+    return path.read_bytes() if is_whole(path) else None
+
+
+def _digest(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest().encode()
 
 
 def lock(file: IO[Any], kind: int = fcntl.LOCK_EX, patience: float = math.inf) -> bool:

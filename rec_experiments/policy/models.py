@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from rec_experiments import files
 from rec_experiments.errors import UserError, first_line
+from rec_experiments.policy import smollm2
 from rec_experiments.types import Piece, Seed, Settings
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ class Pretrained(Piece):
             logging.disable_progress_bar()  # it fills log files
         if not _is_local(self.path):
             files.hub_silence()  # one question to the hub instead of many
+        if self.path == f"{CACHE}:{smollm2.NAME}" and smollm2.folder().is_dir():
+            smollm2.check(smollm2.folder())
         try:
             return auto.from_pretrained(self.place, **options)
         except (OSError, ValueError, SafetensorError) as error:

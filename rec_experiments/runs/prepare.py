@@ -1,16 +1,14 @@
 """From an experiment to a trainer: data, model, warm start, sampler and verifier, all checked."""
 
 import copy
-import dataclasses
 import functools
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
 from rec_experiments import distributed
-from rec_experiments.algo import contract
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.verifiers.verifier_pool import (
     BatchVerifier,
@@ -18,8 +16,8 @@ from rec_experiments.datasets.verifiers.verifier_pool import (
     inline_verifier,
 )
 from rec_experiments.determinism import secure
-from rec_experiments.distributed import ALONE, World, check_ranks
-from rec_experiments.errors import UserError, check_installed
+from rec_experiments.distributed import ALONE, World
+from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.head import REFERENCE
@@ -27,8 +25,10 @@ from rec_experiments.policy.lora import adapted
 from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
+from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.runs.checks import (
+    check_before_loading,
     check_context,
     check_memory,
     check_rope,
@@ -40,15 +40,13 @@ from rec_experiments.runs.parts import (
     compute_dtype,
     forward_pass,
     frozen_roles,
-    gradient_pass,
     make_evaluator,
-    make_manager,
-    make_policies,
     pass_limits,
 )
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.vllm import Vllm
-from rec_experiments.training.optimizers import AdamW8bit
+from rec_experiments.training.gradient import GradientPass
+from rec_experiments.training.policies import Policies
 from rec_experiments.training.trainer import Trainer
 from rec_experiments.types import Dataset, MultiTurnDataset, Problem, SlowlyVerifiedDataset
 
@@ -64,36 +62,52 @@ def prepare(
     note gets lines for the user; on_warm_step gets the steps of a warm start, done and in total.
     Writes only to the cache. Raises UserError for what the user can fix.
     """
-    contract.check(experiment.algorithm())
     secure(experiment.deterministic)
-    check_ranks(experiment.ranks, world, sys.argv[1:])
-    world = dataclasses.replace(world, device=pick_device(experiment.device, world))
-    experiment.sampler.check()
-    if isinstance(experiment.model, Adapted):
-        check_installed("adapter=lora", "peft")
-    if isinstance(experiment.optimizer, AdamW8bit):
-        check_installed("optimizer=adamw_8bit", "bitsandbytes")
-    experiment.pipeline.check(torch.device(world.device), world.neighbours)
     torch.set_num_threads(experiment.threads)
+    world = check_before_loading(experiment, world)
+    loaded = load(experiment, world, note)
+    if isinstance(experiment.model, Tiny | FineTuned):
+        load_warm_start(
+            experiment.model, experiment.dataset, loaded.model, loaded.chat, loaded.train_problems,
+            note, on_warm_step,
+        )  # fmt: skip
+    return assemble(experiment, loaded, world)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """model: what draws responses, on the host; the model itself, without adapters."""
+
+    model: PreTrainedModel
+    chat: ChatTemplate
+    train_problems: list[Problem]
+    eval_problems: list[Problem]
+
+
+def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> Loaded:
+    """Load data and model, and check that they fit each other."""
     dataset = experiment.dataset
     train_problems, eval_problems = load_problems(experiment, world)
-    plain = experiment.model.model()  # what draws responses; the model itself, without adapters
-    chat = ChatTemplate(experiment.model.tokenizer(), plain)
+    model = experiment.model.model()
+    chat = ChatTemplate(experiment.model.tokenizer(), model)
     check_context(dataset, chat)
-    check_rope(dataset, plain.config)
+    check_rope(dataset, model.config)
     train_problems = short_enough(dataset, chat, train_problems, "training", note)
     eval_problems = short_enough(dataset, chat, eval_problems, "evaluation", note)
     if isinstance(dataset, MultiTurnDataset):
         chat.encode_reply("")  # refuses a template that cannot encode replies
-    if isinstance(experiment.model, Tiny | FineTuned):
-        load_warm_start(
-            experiment.model, dataset, plain, chat, train_problems, note, on_warm_step
-        )  # fmt: skip
+    return Loaded(model, chat, train_problems, eval_problems)
+
+
+def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
+    """The trainer, with its worker started and all models on their devices."""
+    plain, chat, algorithm = loaded.model, loaded.chat, experiment.algorithm()
+    compute = compute_dtype(experiment)
     model = plain
     if isinstance(experiment.model, Adapted):
         model = adapted(plain, experiment.model.lora)
     initial = plain if experiment.reference.swap_every is None else model
-    models = place(model, initial, frozen_roles(experiment), world, compute_dtype(experiment))
+    models = place(model, initial, frozen_roles(experiment), world, compute)
     worker = experiment.pipeline.start(
         here=lambda: make_worker(experiment, plain.to(world.device), chat),
         elsewhere=functools.partial(load_worker, experiment),
@@ -101,18 +115,48 @@ def prepare(
         ranks=world.neighbours,
         versions=experiment.sync.most_versions,
     )
-    model = world.split(model, compute_dtype(experiment))
+    model = world.split(model, compute)
     if isinstance(experiment.model, Pretrained) and experiment.model.compile_layers:
         compile_layers(model)  # after all copies are made
-    policies = make_policies(experiment, models)
+    policies = Policies(
+        proximal=experiment.proximal if "proximal" in algorithm.needs.logps else None,
+        reference=experiment.reference,
+        models=models,
+    )
+    gradient = GradientPass(
+        algorithm=algorithm,
+        forward=forward_pass(experiment, chat.pad_id),
+        limits=pass_limits(experiment),
+        others=policies.models,
+        proximal=policies.proximal,
+        kl=bool(experiment.kl_every),
+        world=world,
+    )
+    dataset, fresh = experiment.dataset, experiment.buffer.fresh(experiment.batch_size)
+    tokens_per_response = dataset.max_prompt_tokens + dataset.max_response_tokens
+    tokens_per_draw = fresh * experiment.group_size * tokens_per_response
+    rollouts = RolloutManager(
+        worker=worker,
+        schedule=experiment.sync,
+        buffer=experiment.buffer,
+        problems=loaded.train_problems,
+        seed=experiment.seed,
+        batches=experiment.updates.batches(experiment.steps),
+        bundle=experiment.sampler.bundle(model, tokens_per_draw),
+        batch_size=experiment.batch_size,
+        group_size=experiment.group_size,
+        temperature=experiment.sampler.temperature,
+        shuffle=experiment.shuffle,
+        world=world,
+    )
     return Trainer(
         model=model,
         policies=policies,
         optimizer=experiment.optimizer,
         updates=experiment.updates,
-        gradient=gradient_pass(experiment, chat.pad_id, policies, world),
-        rollouts=make_manager(experiment, model, worker, train_problems, world),
-        evaluator=make_evaluator(experiment, chat, worker, eval_problems, world),
+        gradient=gradient,
+        rollouts=rollouts,
+        evaluator=make_evaluator(experiment, chat, worker, loaded.eval_problems, world),
         seed=experiment.seed,
         steps=experiment.steps,
         eval_every=experiment.eval_every,

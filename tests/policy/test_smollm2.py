@@ -6,6 +6,7 @@ import zipfile
 import pytest
 from conftest import experiment
 
+from rec_experiments import files
 from rec_experiments.errors import UserError
 from rec_experiments.policy import smollm2
 
@@ -21,6 +22,17 @@ def cache(tmp_path, monkeypatch):
 def test_missing_model_is_one_line(cache):
     with pytest.raises(UserError, match=r"model.path=cache:smollm2-135m-instruct.*make smollm2"):
         experiment(*WANTED).model.model()
+
+
+def test_weights_that_changed_in_the_cache_are_one_line(cache):
+    (cache / smollm2.NAME).mkdir()
+    file = cache / smollm2.NAME / smollm2.WEIGHTS
+    file.write_bytes(b"weights")
+    files.write_digest(file)
+    file.write_bytes(b"others")
+    for ask in (smollm2.make, experiment(*WANTED).model.model):
+        with pytest.raises(UserError, match="its weights are damaged or not those"):
+            ask()
 
 
 def wheel_with(content):
