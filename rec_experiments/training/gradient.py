@@ -22,7 +22,6 @@ from rec_experiments.policy.batching import (
 )
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
-from rec_experiments.policy.lora import trained
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
 from rec_experiments.types import (
@@ -264,8 +263,8 @@ class GradientPass:
 def begin_gradient(model: PreTrainedModel) -> None:
     """Put the model in training mode, and start from zero gradients where there are none."""
     model.train()
-    for parameter in trained(model).values():  # AdamW steps even if the batch has no gradient
-        if parameter.grad is None:
+    for parameter in model.parameters():  # AdamW steps even if the batch has no gradient
+        if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
 
 

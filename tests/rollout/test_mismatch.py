@@ -1,8 +1,8 @@
 """Where sampler and trainer disagree on one policy: the metric, and truncated importance weighting.
 
-1. A token's coefficient is multiplied by min(π_trainer / π_sampler, cap), and by nothing else.
+1. A token's weight is min(π_trainer / π_sampler, cap), in closed form and in a gradient by hand.
 2. ρ is then taken between two numbers of the trainer; the sampler's enter the correction alone.
-3. The trainer's log-probabilities are of the version that drew the batch; checkpoints keep them.
+3. The trainer's log-probabilities are of the version that drew the batch; their time is counted.
 4. The metric is the mean |log π_trainer − log π_sampler| where both are at one version.
 """
 

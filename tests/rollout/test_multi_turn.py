@@ -305,38 +305,6 @@ def test_trajectories():
     assert (rows[0].reward, rows[0].accuracy) == (len("a."), 0.0)
 
 
-def test_tokens_of_a_trajectory():
-    rollouts, _, chat = play(LINES)
-    response = by_row(rollouts)[1]
-    said = [chat.encode_reply("01"), chat.encode_reply("02")]
-    written = [chat.encode_response(text) for text in ("ab", "c", "d.")]
-    parts = [written[0], said[0], written[1], said[1], written[2]]
-    assert response.tokens == [token for part in parts for token in part]
-    assert "".join("FT"[written] for written in response.mask) == "TTTFFTTFFTTT"
-    assert response.logp == [-1, -2, -3, 0, 0, -2, -3, 0, 0, -3, -4, -5]
-
-
-def test_prompts_of_turns():
-    rollouts, sampler, chat = play(LINES)
-    assert len(sampler.calls) == MAX_TURNS
-    first, *later = sampler.calls
-    assert first == (
-        [chat.encode(({"role": "user", "content": f"{g}="},)) for g in range(2)],
-        [[SampleKey(0, rng.TRAIN, 4, g, k) for k in range(len(LINES[g]))] for g in range(2)],
-    )
-    rows = [(g, k) for g, named in enumerate(LINES) for k in range(len(named))]
-    for turn, (prompts, keys) in enumerate(later, 1):
-        for prompt, [key] in zip(prompts, keys, strict=True):
-            assert key == SampleKey(0, rng.TRAIN, 4, key.group, key.response, turn)
-            row = rows.index((key.group, key.response))
-            played = by_row(rollouts)[row]
-            whole = played.prompt + played.tokens
-            assert prompt == whole[: len(prompt)]
-            assert sum(played.mask[: len(prompt) - 2]) > 0
-    asked = [[(key.group, key.response) for [key] in keys] for _, keys in later]
-    assert asked == [[(0, 1), (0, 2), (0, 4), (0, 5), (1, 2)], [(0, 1), (0, 2)]]
-
-
 # 3. Random numbers
 
 

@@ -1,9 +1,7 @@
 """How the vLLM sampler starts its engine, with a stand-in for vLLM that records what it is asked.
 
 1. Models of one configuration share a folder, so that what vLLM compiled is found again.
-2. The start, which is silent, is told in two lines.
-3. Batches of one version are drawn in one call, as many as are configured.
-4. Batch invariance is the user's choice: nothing sets it.
+2. What would fail later, a cache folder or a missing kernel, fails at the start, in one line.
 """
 
 import json

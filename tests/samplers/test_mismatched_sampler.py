@@ -2,7 +2,7 @@
 
 1. Rounded weights lie on the grid of their format; noise has the stated size, on logits exactly.
 2. The probabilities that it reports are those of the perturbed model, and loading is repeatable.
-3. Without a perturbation it is the native sampler. A larger perturbation is a larger mismatch.
+3. Noise on logits is the same whatever is drawn beside a response, and when weights are swapped.
 """
 
 import copy

@@ -2,7 +2,7 @@
 
 1. Responses read from a file equal those that the sampler would draw, bit for bit.
 2. A file's name depends on everything that a response depends on, to the last bit of a weight.
-3. A damaged file is replaced; a full disk does not fail the run.
+3. A damaged file is replaced.
 4. Only draws of the native sampler from version 0 are shared.
 """
 

@@ -136,6 +136,20 @@ def test_a_run_trains_the_adapters_alone(done, folder):
     assert changed == {name for name in start if "_proj.weight" in name}
 
 
+def test_a_reference_that_never_moves_shares_the_weights(overrides):
+    trainer = prepare(experiment(*overrides))
+    reference = dict(trainer.policies.models["reference"].named_parameters())
+    for name, weight in trainer.model.named_parameters():
+        if not weight.requires_grad:
+            assert weight is reference[name.replace(".base_layer.", ".")]
+    swapped = prepare(experiment(*overrides, "reference=swapped"))
+    assert not any(
+        weight is other
+        for weight in swapped.model.parameters()
+        for other in swapped.policies.models["reference"].parameters()
+    )
+
+
 SEVERAL = ("updates.epochs=2", "updates.mini_batches=2", "sync.interval=2", "sync.offset=1")
 
 
@@ -152,6 +166,16 @@ def test_a_resumed_run_is_the_uninterrupted_one(overrides, extra, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", *overrides, *extra, until=2)
     assert_same_result(run(tmp_path / "cut", *overrides, *extra), entire)
+
+
+@pytest.mark.long
+def test_an_overlapped_run_is_the_sequential_one(overrides, tmp_path):
+    extra = ("sync.interval=2", "sync.offset=1")
+    runs = [
+        run(tmp_path / name, *overrides, *extra, f"pipeline={name}")
+        for name in ("sequential", "overlap")
+    ]
+    assert_same_result(*runs)
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 1. M ranks restore exactly what N ranks saved: weights, moments, other policies, behavior weights,
    pending and replayed draws, and a half-used batch.
-2. The run ends as N ranks would have ended it, up to rounding; its output and provenance say so.
+2. The run ends as N ranks would have ended it, up to rounding.
 3. Without resplit=true it is refused in one line.
 """
 
