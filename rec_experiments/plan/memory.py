@@ -160,7 +160,9 @@ def training_memory(
         restored = resident + step_part + part * moved + 2 * held_here
         restored += (2 + twice) * largest
     host = waiting + slots + held_whole
-    state = 2 * step_part + moments + part * moved  # the policy, and the weights that sample
+    # Overlap's weights that are sampled from are whole on every rank, but for adapters.
+    behavior = weights if overlaps and not adapter else step_part
+    state = step_part + moments + part * moved + behavior
     saving = state if experiment.async_checkpoints else 0
     found = {
         "start": Use(whole if ranks > 1 else whole + copy, waiting + max(weights, slots)),

@@ -117,13 +117,13 @@ def test_an_asynchronous_checkpoint_is_a_copy_on_the_host(ranks, copies_alone):
     assert goes_on["resume"] == waits["resume"]
 
 
-def test_a_checkpoint_beside_overlap_has_the_rows_of_its_rank_alone(copies_alone):
+def test_a_checkpoint_beside_overlap_has_the_weights_that_sample_whole(copies_alone):
     overlap = ("pipeline=overlap", "ranks=4")
     plain, goes_on = (counted(*overlap, f"async_checkpoints={c}") for c in ("false", "true"))
     for phase in ("sample", "train", "step", "save"):
         assert plain[phase].host == near(2), phase
-        assert goes_on[phase].host - plain[phase].host == near(1), phase
-    assert plain["resume"].host - plain["save"].host == near(1)
+        assert goes_on[phase].host - plain[phase].host == near(3 / 4 + 1), phase
+    assert plain["resume"].host - plain["save"].host == near(3 / 4 + 1)
 
 
 def test_a_checkpoint_has_the_policies_that_move(copies_alone):
