@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 import yaml
+from rec_experiments.analysis.results.figure_data import composed
 
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.results.figure_data import composed
 from rec_experiments.runs import provenance
 from rec_experiments.sweeps import Job
 

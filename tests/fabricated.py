@@ -9,8 +9,6 @@ import pandas
 import yaml
 
 from rec_experiments.analysis.results.figure import FigureRuns
-from rec_experiments.analysis.results.figure_data import FigureData
-from rec_experiments.analysis.results.runs import Run, read_run
 from rec_experiments.analysis.results.table import FOUND, LABELS, STATE
 from rec_experiments.sweeps import Panel
 
@@ -75,35 +73,6 @@ def sample(step: int, response: str, prompt: str = "1+1=", answer: str = "2") ->
     return {
         "step": step, "prompt": prompt, "response": response, "answer": answer, "reward": 0.0,
     }  # fmt: skip
-
-
-def make_runs(folder: Path) -> list[Run]:
-    """Two arms, two columns, three seeds: one run partial, one missing; a third arm has none."""
-    runs = []
-    for arm, column, seed in itertools.product((COLLAPSING, STABLE), COLUMNS, range(3)):
-        path = folder / f"{arm}-{column}-{seed}".replace(" ", "")
-        if (arm, column, seed) == (STABLE, "offline", 1):
-            write_run(path, rows_of(arm, seed, steps=17), "failed")
-        elif (arm, column, seed) != (STABLE, "offline", 2):
-            write_run(path, rows_of(arm, seed))
-        runs.append(read_run(arm, column, seed, path))
-    return [*runs, read_run(ABSENT, COLUMNS[0], 0, folder / "never")]
-
-
-def figure_data(folder: Path) -> FigureData:
-    """A figure of `make_runs` under the folder."""
-    return FigureData(
-        name="figx",
-        title="A figure",
-        caption="Synthetic runs.",
-        scale="mini",
-        claim_seeds=list(range(10)),
-        shown=[0, 1, 2],
-        arms=[COLLAPSING, STABLE, ABSENT],
-        columns=COLUMNS,
-        panels=PANELS,
-        runs=make_runs(folder),
-    )
 
 
 def figure_of(runs: list[tuple], **about) -> FigureRuns:

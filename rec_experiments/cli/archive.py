@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rec_experiments.analysis.results import archive
-from rec_experiments.analysis.results.begun import default_folder
+from rec_experiments.analysis.results.figure import default_folder
 from rec_experiments.cli.parser import Runs, file_ending, option
 from rec_experiments.errors import UserError
 from rec_experiments.files import ARCHIVE, write_out

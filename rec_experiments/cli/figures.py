@@ -15,7 +15,7 @@ from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.figures.render import Drawing, write
-from rec_experiments.analysis.results.figure import NoRuns, figure_runs, output_folder
+from rec_experiments.analysis.results.figure import NoRuns, figure_runs, multirun, output_folder
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.analysis.results.table import find
 from rec_experiments.cli.parser import (
@@ -57,8 +57,13 @@ def main(
 ) -> None:
     """Write each figure, and name the figures without runs at the end. Raises UserError for an
     unknown figure, or if none of the figures has a run."""
-    if name not in (*catalogue.names(), "all"):
-        raise UserError(f"figure {name}: no such figure; {meant(name, catalogue.names())}")
+    known = catalogue.names()
+    if name not in (*known, "all"):
+        multiruns = set(find(runs or [output_folder(overrides)])["figure"]) - {*known, ""}
+        if name not in multiruns:
+            raise UserError(f"figure {name}: no such figure; {meant(name, [*known, *multiruns])}")
+        if overrides:
+            raise UserError(f"{overrides[0]}: {name} is drawn with all of its runs")
     if overrides and name in COMPUTED:
         key = overrides[0].partition("=")[0]
         raise UserError(f"{key}: {name} is computed without runs; only --out FOLDER is allowed")
@@ -92,6 +97,9 @@ def make(
     if name in COMPUTED:
         return COMPUTED[name](), []
     found_runs = find(runs or [output_folder(overrides)])
+    if name not in catalogue.names():
+        data = multirun(name, found_runs)
+        return catalogue.draw(data, smooth), remarks(data)
     data = figure_runs(name, found_runs, overrides)
     if data.picture in catalogue.MAPS:  # their statistics are in the picture's own table
         return catalogue.draw(data, smooth), remarks(data)

@@ -13,7 +13,6 @@ from conftest import resolve
 from fabricated import STABLE, rows_of, write_run
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.results import figure_data
 from rec_experiments.cli.main import run_command
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
@@ -143,14 +142,15 @@ def test_stand_ins_have_what_sets_paper_2_apart(scale):
 
 
 @pytest.mark.parametrize("table", ["paper2_table2", "paper2_table3"])
-def test_the_files_of_the_tables_have_their_columns(table, tmp_path, monkeypatch):
+def test_the_files_of_the_tables_have_their_columns(table, tmp_path):
     """Runs that rise from 0.3 by 1 / 80 a step, and by 0.01 a seed."""
-    monkeypatch.setattr(figure_data, "begun", lambda *arguments: (1, 1))
-    runs = sweeps.jobs(sweeps.load_figure(table))
+    output_dir = f"output_dir={tmp_path}/runs"
+    runs = sweeps.jobs(sweeps.load_figure(table), [output_dir])
+    sweeps.write_manifests(table, runs)
     for path, job in sweeps.distinct(runs).items():
         steps = job.config["steps"]
         write_run(tmp_path / "runs" / path.name, rows_of(STABLE, job.config["seed"], steps))
-    run_command("figures", *[table, f"out={tmp_path}", f"runs={tmp_path}/runs"])
+    run_command("figures", table, f"--out={tmp_path}", f"--runs={tmp_path}/runs")
     found = json.loads((tmp_path / f"{table}.json").read_text())["evaluations"]
     assert [(row["arm"], row["column"], row["seeds"]) for row in found] == [
         (arm, "β = 0.001", 3) for arm in ("GRPO with KL (v=1, i=1)", "GRPO with KL (v=10, i=1)")

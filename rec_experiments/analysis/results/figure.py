@@ -20,6 +20,9 @@ from rec_experiments.analysis.results.settings import experiment, seed, settings
 from rec_experiments.analysis.results.table import STATE, table, with_content
 from rec_experiments.config import schema
 from rec_experiments.errors import UserError
+from rec_experiments.tracking import metrics
+
+SHOWN = ("eval/accuracy", "train/reward")  # panels of a multirun
 
 
 class NoRuns(UserError):
@@ -112,6 +115,28 @@ def figure_runs(name: str, found: pandas.DataFrame, overrides: Sequence[str]) ->
     )
 
 
+def multirun(name: str, found: pandas.DataFrame) -> FigureRuns:
+    """The runs of a multirun that is no figure's, by the name of its manifest: what was swept is in
+    the arms and columns, and what all runs share is in the title.
+
+    found: of `table.find(places)`. Raises NoRuns if no run has begun.
+    """
+    runs = with_content(found[found["figure"] == name])
+    if (runs["state"] == "missing").all():
+        raise NoRuns(f"{name}: none of its runs has begun")
+    words = [shlex.split(overrides) for overrides in runs["overrides"]]
+    shared = [word for word in words[0] if all(word in each for each in words)]
+    return FigureRuns(
+        name=name,
+        runs=runs,
+        steps=table(runs),
+        arms=list(dict.fromkeys(runs["arm"])),
+        columns=list(dict.fromkeys(runs["column"])),
+        title=shlex.join(shared) or name,
+        panels=[sweeps.Panel(metric, metrics.label(metric), log=False) for metric in SHOWN],
+    )
+
+
 def _without_torn(runs: pandas.DataFrame) -> pandas.DataFrame:
     """The runs, of which those that are done before their last step are unreadable."""
     steps = [settings(overrides)["steps"] for overrides in runs["overrides"]]
@@ -136,12 +161,13 @@ def scales() -> list[str]:
 
 
 def claim_seeds(scale: str) -> list[int] | None:
-    """The seeds that claims are judged on at a scale; None if they take the figures' own.
+    """The seeds that claims are judged on at a scale; None if they take the figures' own, and for
+    a multirun, which has no scale.
 
     conf/scale fixes them before the runs: adding seeds until a verdict appears finds a difference
     sooner or later.
     """
-    return _scale_file(scale).get("claim_seeds")
+    return _scale_file(scale).get("claim_seeds") if scale else None
 
 
 def claim_rates(scale: str) -> list[float]:

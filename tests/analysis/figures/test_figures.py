@@ -32,6 +32,7 @@ from rec_experiments.cli import figures as figures_command
 from rec_experiments.cli.main import run_command
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.sweeps import Panel
+from rec_experiments.sweeps.manifest import COLUMNS as COLUMNS_OF_A_MANIFEST
 
 
 @pytest.fixture
@@ -382,6 +383,23 @@ def test_a_run_that_is_being_written_is_drawn(two_sweeps, tmp_path, capsys):
         rows.write('{"step": 99, "eval/acc')  # half a row
     run_command("figures", "fig3", f"--out={tmp_path}/out", *OFFLINE)
     assert f"(running, step {STEPS})" in capsys.readouterr().out
+
+
+def test_a_multirun_is_drawn_by_the_name_of_its_manifest(two_sweeps, tmp_path, capsys):
+    lines = []
+    for algo, seed in itertools.product(("grpo", "rloo"), range(2)):
+        write_run(two_sweeps / f"{algo}{seed}", rows_of(STABLE, seed))
+        words = f"steps=40 algo={algo} seed={seed}"
+        lines.append(("multirun-1", algo.upper(), "interval 20", seed, f"{algo}{seed}", words))
+    (two_sweeps / "manifests").mkdir()
+    table = pandas.DataFrame(lines, columns=COLUMNS_OF_A_MANIFEST)
+    table.to_csv(two_sweeps / "manifests" / "multirun-1.csv", index=False)
+    run_command("figures", "multirun-1", f"--out={tmp_path}/out")
+    text = (tmp_path / "out" / "multirun-1.txt").read_text()
+    assert text.startswith("steps=40\n")
+    assert "mean and 95 % t interval over 2 seeds" in text
+    assert {"GRPO", "RLOO"} == set(pandas.read_csv(tmp_path / "out" / "multirun-1.csv")["arm"])
+    assert "multirun-1 is drawn with all" in refusal(["multirun-1", "seed=0"], capsys)
 
 
 def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
