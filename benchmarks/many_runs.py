@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from rec_experiments.analysis.results.figure_data import composed
 
+from rec_experiments import sweeps
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.runs import provenance
@@ -103,13 +103,15 @@ def write_run(job: Job, folder: Path, origin: dict[str, Any], rng: np.random.Gen
         (path / name).write_text(text)
 
 
-def jobs_of(runs: int) -> list[Job]:
-    """The first `runs` different jobs of all figures, seed after seed."""
+def jobs_of(runs: int, folder: Path) -> list[Job]:
+    """The first `runs` different jobs of all figures, seed after seed, with their manifests."""
     found: dict[Path, Job] = {}
     for seed in range(runs):
         for name in [each for each in catalogue.usual() if each not in COMPUTED]:
-            for job in composed(name, (SCALE, f"seed={seed}"))[1]:
-                found.setdefault(job.path, job)
+            overrides = [SCALE, f"seed={seed}", f"output_dir={folder}"]
+            jobs = sweeps.jobs(sweeps.load_figure(name, overrides), overrides)
+            found |= {job.path: job for job in jobs if job.path not in found}
+            sweeps.write_manifests(name, [job for job in jobs if job.path in [*found][:runs]])
         if len(found) >= runs:
             break
     return list(found.values())[:runs]
@@ -134,7 +136,7 @@ def main(arguments: list[str]) -> None:
         runs = folder / "runs"
         runs.mkdir()
         begun = time.process_time()
-        jobs = jobs_of(given.runs)
+        jobs = jobs_of(given.runs, runs)
         print(f"{len(jobs)} runs, composed in {time.process_time() - begun:.1f} processor seconds")
         origin = provenance.after({}, provenance.collect(jobs[0].config, data="made up"), 0)
         for number, job in enumerate(jobs):
