@@ -28,7 +28,7 @@ def rows_of(schedule: Schedule, steps: int, **metrics) -> list[dict]:
     """Rows of a run on this schedule; metrics: functions of lag and step."""
     rows: list[dict] = [{"step": 0, "eval/accuracy": 0.25}]
     for batch in range(steps):
-        stale = schedule.staleness(batch)
+        stale = batch - schedule.version(batch)
         row = {"step": batch + 1, "train/staleness": float(stale)}
         row["train/policy_version"] = schedule.version(batch)
         row |= {f"train/{name}": of(stale, batch + 1) for name, of in metrics.items()}
@@ -57,8 +57,9 @@ EVERY_20 = schedule(20)
 def test_a_mean_at_a_lag_is_that_of_the_rows_that_the_schedule_gives_it(interval, offset, steps):
     made = schedule(interval, offset)
     table = steps_of(rows_of(made, steps, clip_fraction=lambda lag, step: lag + 100 * step))
-    for lag in {made.staleness(batch) for batch in range(steps)}:
-        at = [lag + 100 * (b + 1) for b in range(steps) if made.staleness(b) == lag]
+    lags = [batch - made.version(batch) for batch in range(steps)]
+    for lag in {*lags}:
+        at = [lag + 100 * (batch + 1) for batch in range(steps) if lags[batch] == lag]
         assert regime.means(table, "clip_fraction", (lag, lag))["arm"] == pytest.approx(np.mean(at))
     assert regime.means(table, "clip_fraction", (99, None)).empty
     every = regime.means(table, "clip_fraction")
