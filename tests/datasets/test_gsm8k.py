@@ -12,7 +12,7 @@ import datasets
 import pytest
 from conftest import experiment
 
-from rec_experiments.cli.check_data import check_gold, report
+from rec_experiments.cli.check_data import check_gold
 from rec_experiments.datasets.math_problems import MathProblems
 from rec_experiments.datasets.verifiers.math_answer import well_formed
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
@@ -103,6 +103,9 @@ def test_check_gold_names_what_is_rejected() -> None:
     assert check_gold([right, wrong, right], inline_verifier(gsm8k_of(None).verify)) == [wrong]
 
 
+EVERY = 40  # one in so many of the real problems is tried with other spellings and answers
+
+
 @pytest.fixture(scope="module")
 def real() -> MathProblems:
     if "REC_DATA" not in os.environ:
@@ -110,37 +113,32 @@ def real() -> MathProblems:
     return gsm8k_of(Path(os.environ["REC_DATA"]) / "gsm8k", format_bonus=0.1)
 
 
-def test_every_gold_solution_scores(real: MathProblems) -> None:
+@pytest.fixture(scope="module")
+def some(real: MathProblems) -> list[Problem]:
     train, evaluation = real.load()
     assert (len(train), len(evaluation)) == (7473, 1319)
-    checked = report(real, inline_verifier(real.verify))
-    assert (checked.accepted, checked.total, checked.failures) == (8792, 8792, [])
     assert all(well_formed(problem.solution) for problem in train + evaluation)
+    return (train + evaluation)[::EVERY]
 
 
-def test_no_wrong_answer_scores(real: MathProblems) -> None:
-    problems = [problem for split in real.load() for problem in split]
+def accuracies(real: MathProblems, some: list[Problem], answer) -> set[float]:
+    """Those of responses whose answer is made from the gold answer."""
+    items = [(f"<answer>{answer(p.answer)}</answer>", p.answer) for p in some]
+    return {result.accuracy for result in inline_verifier(real.verify)(items)}
+
+
+def test_gold_solutions_score_and_others_do_not(real: MathProblems, some: list[Problem]) -> None:
+    assert check_gold(some, inline_verifier(real.verify)) == []
     for change in (lambda n: n + 1, lambda n: 10 * n + 1, lambda n: -n - 1):
-        items = [
-            (
-                p.solution.split("<answer>")[0] + f"<answer>{change(int(p.answer))}</answer>",
-                p.answer,
-            )
-            for p in problems
-        ]
-        assert not any(result.accuracy for result in inline_verifier(real.verify)(items))
+        assert accuracies(real, some, lambda gold, change=change: change(int(gold))) == {0}
 
 
 @pytest.mark.parametrize("spelling", ["{:,}", "${}", "{}.00", "\\boxed{{{}}}", "The answer is {}."])
-def test_every_gold_answer_is_right_as_it_may_be_spelled(real: MathProblems, spelling: str) -> None:
-    golds = [problem.answer for split in real.load() for problem in split]
-    for change, accuracy in ((0, 1), (1, 0)):
-        items = [(f"<answer>{spelling.format(int(g) + change)}</answer>", g) for g in golds]
-        assert {result.accuracy for result in inline_verifier(real.verify)(items)} == {accuracy}
+def test_a_gold_answer_is_right_as_it_may_be_spelled(real, some, spelling: str) -> None:
+    assert accuracies(real, some, lambda gold: spelling.format(int(gold))) == {1}
+    assert accuracies(real, some, lambda gold: spelling.format(int(gold) + 1)) == {0}
 
 
-def test_every_gold_answer_with_work_left_to_do_is_wrong(real: MathProblems) -> None:
-    golds = [problem.answer for split in real.load() for problem in split]
-    for left in ("{}+0", "{}*1", "{}/1", "{}!", "not {}", "{} or 1000000007", "1000000007 = {}"):
-        items = [(f"<answer>{left.format(gold)}</answer>", gold) for gold in golds]
-        assert not any(result.accuracy for result in inline_verifier(real.verify)(items))
+@pytest.mark.parametrize("left", ["{}+0", "{}!", "not {}", "{} or 1000000007", "1000000007 = {}"])
+def test_a_gold_answer_with_work_left_to_do_is_wrong(real, some, left: str) -> None:
+    assert accuracies(real, some, left.format) == {0}

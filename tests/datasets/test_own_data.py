@@ -18,6 +18,7 @@ from conftest import command, experiment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.datasets.own_data import function, result
+from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier, report_crashes
 from rec_experiments.errors import UserError
 from rec_experiments.files import cache_folder
 from rec_experiments.policy.models import byte_tokenizer
@@ -144,6 +145,42 @@ def test_what_a_verifier_may_return(said, expected):
 def test_what_a_verifier_may_not_return(said):
     with pytest.raises((TypeError, ValueError)):
         result(said)
+
+
+def test_a_module_that_exits_when_it_is_imported_is_one_line(place):
+    (place / "leaving.py").write_text("raise SystemExit(0)")
+    with pytest.raises(UserError, match=r"leaving cannot be imported \(SystemExit: 0\)"):
+        function("leaving.judge")
+
+
+def raises(response, answer):
+    raise ZeroDivisionError("division by zero")
+
+
+def exits(response, answer):
+    sys.exit(0)
+
+
+@pytest.mark.parametrize(
+    ("judge", "reason"),
+    [
+        (raises, "ZeroDivisionError: division by zero"), (exits, "SystemExit: 0"),
+        (lambda response, answer: result(None), "TypeError: "),
+    ],
+)  # fmt: skip
+def test_a_verifier_that_always_fails_ends_the_run(judge, reason):
+    with pytest.raises(UserError, match=f"verifier crashed on 2 of 2 responses: {reason}"):
+        report_crashes(inline_verifier(judge)([("2", "2"), ("3", "2")]))
+
+
+def test_the_first_crash_is_told_once_with_its_number(capsys):
+    def odd(response, answer):
+        return result(1.0 if response == "2" else int("odd"))
+
+    report_crashes(inline_verifier(odd)([("2", "2"), ("3", "2"), ("4", "2")]))
+    report_crashes(inline_verifier(odd)([("2", "2"), ("3", "2")]))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("the verifier crashed on 2 of 3 responses: ValueError: invalid literal")
 
 
 def test_slow_imports_happen_before_the_first_timeout(place):

@@ -8,7 +8,7 @@ import torch
 from conftest import experiment
 
 from rec_experiments.datasets.reduction import Reduction
-from rec_experiments.distributed import ALONE
+from rec_experiments.distributed import ALONE, current, join
 from rec_experiments.errors import UserError
 from rec_experiments.runs.checks import check_rope, pick_device
 from rec_experiments.runs.prepare import prepare
@@ -58,3 +58,12 @@ def test_vllm_is_looked_for_before_anything_is_loaded(monkeypatch):
     monkeypatch.setattr(Reduction, "load", lambda _: pytest.fail("data were loaded"))
     with pytest.raises(UserError, match=r"sampler=vllm: vLLM is not installed"):
         prepare(experiment("sampler=vllm"))
+
+
+def test_a_stray_rank_is_one_line(monkeypatch):
+    """Without the number of ranks, as some schedulers leave it."""
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert current() == ALONE
+    with pytest.raises(UserError, match="RANK=5: is set without WORLD_SIZE; unset it"):
+        join()

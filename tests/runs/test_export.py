@@ -69,7 +69,7 @@ def test_a_damaged_state_is_passed_over(done, damaged, tmp_path, capsys):
 def test_a_damaged_state_that_is_asked_for_is_refused(damaged, tmp_path):
     with pytest.raises(UserError, match=r"checkpoints: step_00000003: damaged"):
         export.export(damaged, tmp_path / "model", 3)
-    (damaged / "checkpoints" / "step_00000002" / "rank_0.sha256").unlink()
+    (damaged / "checkpoints" / "step_00000002" / "rank_0.pt").unlink()
     with pytest.raises(UserError, match=r"checkpoints: step_00000003, step_00000002: damaged"):
         export.export(damaged, tmp_path / "model", None)
     assert not (tmp_path / "model").exists()
