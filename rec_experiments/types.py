@@ -124,7 +124,7 @@ class Settings:
         checked_dataclass(cls, kw_only=True, config=CHECKED)
 
     @classmethod
-    def names(cls) -> list[str]:
+    def field_names(cls) -> list[str]:
         """The names of the fields."""
         return [each.name for each in fields(cls)]  # type: ignore[arg-type]
 
@@ -155,7 +155,7 @@ class Piece(Settings):
         if self.formula is not None:
             return self.formula.format(*names, **vars(self))
         first = (type(self).__doc__ or type(self).__name__).splitlines()[0].rstrip(".")
-        values = ", ".join(f"{name}={getattr(self, name)}" for name in self.names())
+        values = ", ".join(f"{name}={getattr(self, name)}" for name in self.field_names())
         return f"{first} ({values})" if values else first
 
 

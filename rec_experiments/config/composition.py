@@ -12,7 +12,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobRuntime
 from hydra.errors import (
-    ConfigCompositionException,
     HydraException,
     MissingConfigException,
     OverrideParseException,
@@ -33,8 +32,6 @@ COMMON_NAMES = {
     "batch": "batch_size",
     "group": "group_size",
     "k": "group_size",
-    "epochs": "updates.epochs",
-    "temperature": "sampler.temperature",
 }
 
 _ALONE = threading.RLock()
@@ -103,7 +100,7 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
     overrides: those that were composed, for an error that does not name its override.
     """
     chain = [error]
-    while (cause := _cause(chain[-1])) is not None:
+    while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
     for part in reversed(chain):
         if isinstance(part, OverrideParseException):
@@ -116,24 +113,20 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
             where = f"{part.problem_mark.name}, line {part.problem_mark.line + 1}"
             return f"{where}: is not YAML ({part.problem})"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
-            override = re.search(r"Error merging override (.*)", str(error))
-            where = override[1] if override else part.full_key
-            return f"{where}: {_of_key(part)}"
+            return f"{part.full_key}: {_of_key(part)}"
     return _number_for_a_choice(overrides) or first_line(error)
 
 
-def _cause(error: BaseException) -> BaseException | None:
-    """The error that this one follows from. For a file that does not fit its schema, Hydra raises
-    its own error without a cause, while it handles the one that says why."""
-    return error.__cause__ or (
-        error.__context__ if isinstance(error, ConfigCompositionException) else None
-    )
-
-
 def _of_key(error: OmegaConfBaseException) -> str:
-    """What is wrong with a key or its value."""
-    allowed = _allowed_keys(error)
-    return f"no such key{allowed}" if allowed else first_line(error)
+    """What is wrong with a key: for an unknown one, which other was meant or is allowed."""
+    if not isinstance(error, ConfigKeyError | AttributeError) or error.parent_node is None:
+        return first_line(error)
+    key, values = str(error.key), OmegaConf.to_container(error.parent_node._get_root())
+    elsewhere = [name for name in flat(values) if name.endswith(f".{key}")]
+    if key in COMMON_NAMES or len(elsewhere) == 1:
+        return f"no such key; did you mean {COMMON_NAMES.get(key) or elsewhere[0]}?"
+    before = str(error.full_key).removesuffix(key)
+    return f"no such key; {meant(key, sorted(map(str, error.parent_node)), before)}"
 
 
 def _quoted(override: str) -> str:
@@ -174,19 +167,3 @@ def _choices_within(group: str) -> list[str]:
         if f"{folder}/".startswith(f"{group}/")
         for name in names
     ]
-
-
-def _allowed_keys(error: OmegaConfBaseException) -> str:
-    """The keys that are allowed in place of an unknown one, or ""."""
-    if not isinstance(error, ConfigKeyError | AttributeError) or error.parent_node is None:
-        return ""
-    allowed = sorted(map(str, error.parent_node))
-    key = str(error.key)
-    if common := COMMON_NAMES.get(key):
-        return f"; did you mean {common}?"
-    values = OmegaConf.to_container(error.parent_node._get_root())
-    elsewhere = [name for name in flat(values) if name.endswith(f".{key}")]
-    if len(elsewhere) == 1:
-        return f"; did you mean {elsewhere[0]}?"
-    group = str(error.full_key).removesuffix(key)
-    return f"; {meant(key, allowed, group)}"

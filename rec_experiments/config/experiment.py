@@ -175,7 +175,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Settings):
         cls = type(value)
         named = {TARGET: f"{cls.__module__}.{cls.__qualname__}"} if issubclass(cls, Piece) else {}
-        return {**named, **{name: plain(getattr(value, name)) for name in cls.names()}}
+        return {**named, **{name: plain(getattr(value, name)) for name in cls.field_names()}}
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, list) else value

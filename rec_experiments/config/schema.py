@@ -12,8 +12,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
@@ -31,6 +30,7 @@ from rec_experiments.types import TARGET, Piece, Settings
 PACKAGE, CONF, conf_folders = plugins.PACKAGE, plugins.CONF, plugins.conf_folders
 T = TypeVar("T", bound=Settings)
 
+VERIFIERS = f"{plugins.OURS}.datasets.verifiers"  # ours that a run folder may name
 UNKNOWN = "unexpected_keyword_argument"
 ALLOWED = {  # by pydantic's name of an error
     "int_type": "a whole number",
@@ -70,6 +70,8 @@ def build(config: DictConfig, kind: type[T]) -> T:
 
 
 def piece(key: str, values: dict[str, Any]) -> Piece:
+    """The object of a choice: its class by name, and its values. key: of the slot that it is for.
+    Raises UserError as `build` does."""
     cls = class_of(values[TARGET], key)
     with in_one_line(cls, f"{key}."):
         return cls(**{name: value for name, value in values.items() if name != TARGET})
@@ -131,22 +133,17 @@ def _line(error: ValidationError, cls: type, prefix: str) -> str:
     value = first["input"]
     if isinstance(value, bool | None):
         value = "null" if value is None else str(value).lower()
-    or_null = ", or null" if len(place) == 1 and _may_be_null(cls, str(place[0])) else ""
+    may_be_null = len(place) == 1 and type(None) in get_args(_types(cls).get(str(place[0])))
+    or_null = ", or null" if may_be_null else ""
     return f"{key}={value}: must be {allowed}{or_null}"
 
 
 def _fields(cls: type, place: Sequence[int | str]) -> list[str]:
     """The names of the fields of the settings at this place in an object of `cls`."""
     for name in place:
-        if dataclasses.is_dataclass(cls):
-            cls = _types(cls)[str(name)]
-        cls = next((each for each in (cls, *get_args(cls)) if hasattr(each, "__mro__")), cls)
+        kind = _types(cls).get(str(name))
+        cls = next((each for each in (kind, *get_args(kind)) if _types(each)), cls)
     return sorted(_types(cls))
-
-
-def _may_be_null(cls: type, name: str) -> bool:
-    kind = _types(cls).get(name)
-    return get_origin(kind) in (Union, UnionType) and type(None) in get_args(kind)
 
 
 def _types(cls: Any) -> dict[str, Any]:
@@ -174,8 +171,7 @@ def restore(resolved: dict[str, Any], words: Sequence[str] = ()) -> DictConfig:
             raise UserError(f"{key}: names no class, as in runs of release 12 and before")
         _check_trusted(key, value[TARGET], [plugins.OURS, *roots], named)
         for name in class_of(value[TARGET], key).imported:
-            verifiers = f"{plugins.OURS}.datasets.verifiers"
-            _check_trusted(f"{key}.{name}", value.get(name), [verifiers, *roots], named)
+            _check_trusted(f"{key}.{name}", value.get(name), [VERIFIERS, *roots], named)
     config = OmegaConf.create(resolved)
     OmegaConf.set_struct(config, True)
     return config

@@ -13,8 +13,6 @@ import torch
 
 import rec_experiments
 from rec_experiments import rng
-from rec_experiments.algo import data_weighting
-from rec_experiments.algo.groups import group_mean, group_sum
 from rec_experiments.errors import UserError
 from rec_experiments.types import Advantages, LossInput, Outcomes, StepIndex
 
@@ -99,11 +97,6 @@ def test_no_live_token():
     assert out.loss.item() == 0.0
 
 
-def test_group_ids_are_any_integers():
-    values = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64)
-    assert group_mean(values, torch.tensor([-7, 10**9, -7, 3])).tolist() == [2.5, 2.0, 2.5, 8.0]
-
-
 def test_pairwise_loss_is_reinforce():
     """Eq. 6 at θ_t gives Eq. 7: group-relative REINFORCE times 2τ/(1+τ)²."""
     g = torch.Generator().manual_seed(0)
@@ -123,31 +116,6 @@ def test_pairwise_loss_is_reinforce():
         )
         (eq7,) = torch.autograd.grad(reinforce.loss, logits)
         torch.testing.assert_close(eq6, eq7 * 2 * tau / (1 + tau) ** 2)
-
-
-def test_product_weights_are_red_drop():
-    """Eq. 9 with w_ij = w_i w_j and w_i = √K/|S| on S is Eq. 10."""
-    rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5, 0.0], dtype=torch.float64)
-    groups, size = torch.zeros(6, dtype=torch.long), 6
-    kept = torch.tensor([True, True, False, True, True, False])
-    weight = torch.where(kept, size**0.5 / kept.sum(), 0.0).double()
-    eq9 = data_weighting.pairwise(rewards, weight, groups)  # holds the 1/K of Eq. 9
-    eq10 = torch.where(kept, rewards - rewards[kept].mean(), 0.0) / kept.sum()
-    torch.testing.assert_close(eq9, eq10)
-
-
-def test_red_weight_is_pairwise_plus_weighted_imitation():
-    """Σ w_i (r_i − r̄) = Σ w_i (r_i − r̄_w) + Σ w_i (r̄_w − r̄), the first being Eq. 9 / mean w."""
-    inputs = batch(9)
-    a, groups = centered(inputs), inputs["groups"]
-    w = a.exp()
-    eq9 = data_weighting.pairwise(inputs["rewards"], w, groups) / group_mean(w, groups)
-    drift = group_sum(w * inputs["rewards"], groups) / group_sum(w, groups) - group_mean(
-        inputs["rewards"], groups
-    )
-    assert (drift >= -1e-12).all()
-    expected = (eq9 + w * drift)[:, None] * inputs["mask"]
-    torch.testing.assert_close(gradient(algorithm_of("red_weight"), inputs), expected)
 
 
 def test_multi_turn_mask():

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rec_experiments
-from rec_experiments import rng
 from rec_experiments.algo.advantages import GroupStandard
 from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.groups import center
@@ -136,26 +135,6 @@ def test_truncated_responses():
     penalised = gradient(inputs, "reinforce", "truncation=penalise", "truncation.penalty=0.25")
     rewards = inputs["rewards"] - 0.25 * ~finished
     torch.testing.assert_close(penalised, gradient(batch(rewards=rewards), "reinforce"))
-
-
-def test_sequence_mean():
-    """Eq. 10: 1/|S| of each group, then the mean over groups, by hand."""
-    inputs = batch(rewards=torch.tensor([1.0, 0, 0, 0, 0, 1, 1, 1]))
-    algorithm = algorithm_of("red_drop", "aggregation=sequence_mean")
-    out = algorithm(**inputs, seed=3)
-    (found,) = torch.autograd.grad(out.loss, inputs["logp"])
-    kept = keep_balanced(
-        inputs["rewards"].double(), inputs["groups"], rng.generator(3, rng.DROP, 0)
-    )
-    assert kept.tolist().count(False) == 2
-    expected = torch.zeros(8, 5, dtype=torch.float64)
-    for group in (0, 1):
-        rows = [row for row in range(8) if inputs["groups"][row] == group and kept[row]]
-        mean = sum(float(inputs["rewards"][row]) for row in rows) / len(rows)
-        for row in rows:
-            worth = (float(inputs["rewards"][row]) - mean) / len(rows) / 2
-            expected[row] = -worth * inputs["mask"][row]
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
 
 
 @given(st.integers(1, 300), st.integers(0, 1000))

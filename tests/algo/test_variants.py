@@ -156,14 +156,6 @@ def test_tokens_of_a_second_moment():
     assert kept(wide, far, sign=-1.0) == [True] * 4
 
 
-def test_words_of_a_second_moment():
-    about = composed("m2po").describe()
-    assert "of the tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, drops" in about
-    assert "of all tokens drops" in composed("m2po", "clip=second_moment_of_all").describe()
-    bounds = composed("m2po", "clip=second_moment_bounds", *MINICLIP.split())
-    assert "no closer than 0.7 below and 1.5 above" in bounds.describe()
-
-
 REWARDS = np.array([0.0, 0.4, 1.0])
 SIZE, BEST_OF = 4, 3
 
@@ -220,14 +212,6 @@ def test_best_of_k_in_expectation(off_policy, order):
     assert error(0.0) < 1e-14
     ratio = error(1e-2) / error(1e-3)
     assert ratio == pytest.approx(10**order, rel=0.1)
-
-
-def test_best_of_k_on_policy():
-    batch = drawn(0, "far", empty=False)
-    batch.logp = batch.behavior.copy()
-    same = composed("max_at_k", "advantage.without_own=false")
-    found = worth(composed("max_at_k_off_policy"), batch)
-    np.testing.assert_allclose(found, worth(same, batch), rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("here", [row["here"] for row in NAMES if row["here"]], ids=" ".join)
