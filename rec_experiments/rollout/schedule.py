@@ -207,5 +207,5 @@ class InFlight(Schedule):
 def ages_of(sync: Mapping[str, Any], updates: Mapping[str, Any], steps: int) -> list[int]:
     """`Schedule.ages` of a run, given the resolved values of its groups sync and updates."""
     kind = InFlight if "versions" in sync else Schedule
-    values = {name: sync[name] for name in kind.names()}
+    values = {name: sync[name] for name in kind.field_names()}
     return kind(**values).ages(updates["epochs"] * updates["mini_batches"], steps)
