@@ -1,5 +1,6 @@
 """Text to tokens and back for one model: chat template, end tokens, turns."""
 
+import os
 import re
 from datetime import date
 from itertools import groupby
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 TODAY = date(2024, 7, 26)
 # Placeholder for a turn of the model, to find what a chat template puts after one.
 TURN = "\N{OBJECT REPLACEMENT CHARACTER}"
+# The tag at the end of a prompt that opens reasoning, with what follows it: <think>, [THINK],
+# ◁think▷, <|begin_of_thought|>.
+_OPENED = re.compile(r"(<[\w:]+>|\[[A-Z]+\]|◁\w+▷|<\|begin_\w+\|>)([^<\[◁]*)\Z")
 
 
 class ChatTemplate:
@@ -57,17 +61,34 @@ class ChatTemplate:
                 "max_position_embeddings, the longest context; add it to a local copy"
             )
         self.context = context
-        # Templates of reasoning models open the reasoning themselves. The tag belongs to the
-        # response, so decoding adds it.
-        opened = re.search(r"<think>\s*\Z", self._render(({"role": "user", "content": "?"},)))
-        self.opening = opened[0] if opened else ""
+        # Templates of reasoning models open the reasoning themselves, each with its own tag. The tag
+        # belongs to the response, so decoding adds it, always as <think>.
+        self.opening, self.closing = self._reasoning()
 
-    def _render(self, messages: tuple[Message, ...]) -> str:
+    def _reasoning(self) -> tuple[str, str]:
+        """What stands in front of a response, and the template's tag that ends its reasoning. Both
+        are empty if the template does not open any."""
+        question = {"role": "user", "content": "?"}
+        prompt = self._render((question,))
+        try:
+            past = self._render((question, {"role": "assistant", "content": TURN}), prompts=False)
+        except UserError:  # a template without turns of the model
+            past = ""
+        header = os.path.commonprefix([prompt, past.partition(TURN)[0]])  # opens any turn
+        opened = _OPENED.search(prompt, len(header))
+        if opened is None:
+            return "", ""
+        tag, rest = opened.groups()
+        closing = tag.replace("begin", "end") if "|" in tag else f"{tag[0]}/{tag[1:]}"
+        return f"<think>{rest}", closing
+
+    def _render(self, messages: tuple[Message, ...], prompts: bool = True) -> str:
+        """prompts: whether the text ends where the model's next turn begins."""
         try:
             return self.tokenizer.apply_chat_template(
                 list(messages),
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=prompts,
                 strftime_now=TODAY.strftime,
             )
         except TemplateError as error:
@@ -110,10 +131,12 @@ class ChatTemplate:
         return self.tokenizer.encode(rest, add_special_tokens=False)
 
     def decode(self, tokens: list[int]) -> str:
-        """The text of a response, beginning with the tag that the template opened for it."""
+        """The text of a response. Reasoning that the template opened begins with <think> and ends
+        with </think>, whatever the template's own tags are."""
         # As an array: checking each number of a list takes transformers longer than decoding.
         seen = [token for token in tokens if token not in self.unseen_ids]
-        return self.opening + self.tokenizer.decode(np.array(seen, dtype=np.int64))
+        text = self.tokenizer.decode(np.array(seen, dtype=np.int64))
+        return self.opening + (text.replace(self.closing, "</think>") if self.closing else text)
 
     def turns(self, tokens: list[int], mask: list[bool]) -> list[str]:
         """The texts of the policy's turns of a response, without the environment's. mask: True for

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments import rng
 from rec_experiments.cli import train
+from rec_experiments.datasets.verifiers.marks import final_answer
 from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import byte_tokenizer
@@ -56,6 +57,11 @@ REASONING = (  # as DeepSeek-R1: the reasoning is open when the model begins
     "{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
 )
 CLOSED = REASONING.replace("<think>\n{%", "<think>\n\n</think>\n\n{%")
+GEMMA = (
+    "{% for m in messages %}<start_of_turn>{{ 'model' if m['role'] == 'assistant' else 'user' }}\n"
+    "{{ m['content'] }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
 NO_SYSTEM = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
     "{% endif %}{{ messages[0]['content'] }}"
@@ -209,11 +215,33 @@ def test_date_in_the_prompt(folders, monkeypatch):
         (REASONING, "<think>\nIt is 2."),
         (CLOSED, "It is 2."),
         (CHATML, "It is 2."),
+        (GEMMA, "It is 2."),
+        (GEMMA.replace("model\n{% e", "model\n<thought>\n{% e"), "<think>\nIt is 2."),
     ],
 )
 def test_opened_tag(folders, template, read):
     chat = codec_of(folders["qwen2"], template)
     assert chat.decode(chat.encode_response("It is 2.")) == read
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ("<reasoning>", "</reasoning>"),
+        ("[THINK]", "[/THINK]"),
+        ("<seed:think>", "</seed:think>"),
+        ("◁think▷", "◁/think▷"),
+        ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("<think>\nOkay,", "</think>"),
+        ("<musing>", "</musing>"),
+    ],
+)
+def test_a_box_in_reasoning_that_was_cut_scores_0(folders, opening, closing):
+    """The reasoning may be opened by any tag of the template."""
+    chat = codec_of(folders["qwen2"], REASONING.replace("<think>\n{%", f"{opening}{{%"))
+    cut = chat.decode(chat.encode_response(" I get \\boxed{5}."))
+    ended = chat.decode(chat.encode_response(f" I get \\boxed{{5}}.{closing}\\boxed{{6}}"))
+    assert [final_answer(text) for text in (cut, ended)] == ["", "\\boxed{6}"]
 
 
 def test_no_template(folders, tmp_path):

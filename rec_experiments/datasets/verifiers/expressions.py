@@ -1,75 +1,88 @@
 r"""Whether two LaTeX answers have the same value.
 
-The structure is compared here, since a general parser loses it: words letter by letter, tuples and
-intervals with their brackets and in order, sets and lists of roots in any order. math-verify judges
-each scalar, and its result is checked once more with exact arithmetic: a decimal means exactly its
-value, so 0.5 is \frac12 but 0.333 is not \frac13, 0.0 not 2^{-30} and 3.14 not \pi.
+A parser loses words, times of day, bases and the brackets of tuples and intervals, so they are
+compared as they are written; sets and lists of roots count in any order. math-verify reads and
+judges everything else, with each decimal as the fraction that it is: 0.5 is \frac12, but 0.333 is
+not \frac13 and 3.14 not \pi.
 """
 
+import functools
+import itertools
 import logging
 import re
 from typing import Any
 
 import math_verify
 import sympy
+from latex2sympy2_extended import latex2sympy
+from latex2sympy2_extended.logic import And
+from sympy.core.relational import Relational
 
-from rec_experiments.datasets.verifiers.intervals import as_intervals
-from rec_experiments.datasets.verifiers.marks import last_boxed
-from rec_experiments.datasets.verifiers.numbers import LONGEST, UNCOMMITTED, readings
+from rec_experiments.datasets.verifiers.numbers import UNCOMMITTED, is_alone, readings
 from rec_experiments.datasets.verifiers.spelling import STYLED, bare, formula, prose, unstyled
 
 # It warns in every process that its own time-outs are off. They need signal.alarm, which works in
 # a main thread only; the deadline here is the verifier pool's.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
-DIGITS = 50  # of a numerical comparison
-TOLERANCE = sympy.Rational(1, 10**40)  # relative; of irrational values
+# What surrounds an answer in a sentence.
+_PHRASE = re.compile(
+    r"((?:[^\W\d_]|[\s,’'])*(?:\b(?:is|are|equals)(?: at)?\b|:)\s*)(.+)()", re.DOTALL
+)
+_IN_DOLLARS = re.compile(r"([^\\$\d]*)\$([^$]+)\$([^\\$\d]*)")
+_IN_WORDS = re.compile(
+    r"((?:[^\W\d_]+[\s,]+){2,})([\d\\(\[].*?)((?:\s+[^\W\d_]{2,})*\.?)", re.DOTALL
+)
 
-_OPENING, _CLOSING = "([{⟨", ")]}⟩"
-_TERM = re.compile(r"-?\d+[a-zA-Z]")
-_LETTER = re.compile(r"[^\W\d_]")
-_WORD = re.compile(r"[^\W\d_]+")
-_PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+# Words, times and bases.
 _STYLED_WORD = re.compile(STYLED.pattern.replace("[^{}]*", r"[^\W\d_]{2,}"))
-_UPPER_CASE = re.compile(r"[A-Z]{2,}")
-_TIME = re.compile(r"(?<![\\a-zA-Z])([ap])\s*\.?\s*m\b\.?", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]{2,}|[^\W\d_]{4,}")
+_LABEL = re.compile(r"\s*\(([A-Z])\)[\s\\]")  # (B) 12
 _FIGURE = re.compile(r"\\(?:angle|triangle)(?![a-zA-Z])")
-_QUANTITY = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
+_HALF_OF_DAY = re.compile(r"(?<![\\a-zA-Z])([ap])\s*\.?\s*m\b\.?", re.IGNORECASE)
+_TIME = re.compile(r"\d{1,2}(?::[0-5]\d)?\s*[ap]m|\d{1,2}:[0-5]\d")
 _QUANTITIES = re.compile(
     r"(?:\d+(?:\.\d+)?\s*[^\W\d_]+\.?(?:[\s,;×]|\\times\b|\b(?:and|by|x)\b)*){2,}"
 )
-_BETWEEN = ("and", "by", "x", "times")  # quantities
-_LONG_WORD = re.compile(r"[^\W\d_]{3}")
-_IN_BASE = re.compile(r"(?:[a-z]=)?(?=[\dA-Z]*\d)([\dA-Z]+)_(\w+)")  # without its brackets
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
+_BETWEEN = {"and", "by", "x", "times"}
+_IN_BASE = re.compile(r"(?:[a-z]=)?(?=[\dA-Z]*\d)([\dA-Z]+)(?:_(\w+))?")  # without brackets
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7"}
 _BASES |= {"eight": "8", "nine": "9", "ten": "10", "twelve": "12", "sixteen": "16"}
 _RATIO = re.compile(r"\d+(?:\.\d+)?(?:\s*:\s*\d+(?:\.\d+)?)+")
-_PHRASE = re.compile(r"(?:[^\W\d_]|[\s,’'])*(?:\b(?:is|are|equals)(?: at)?\b|:)\s*(.+)", re.DOTALL)
-_DECIMAL_POWER = re.compile(r"\^\{(-?)(\d*)\.(\d+)\}")
-_MARK = re.compile(r"\$|\\[(\[]|\\boxed")
-_PROSE_FACTORIAL = re.compile(r"[\w)]\s*!")
-_FACTORIAL_TWICE = re.compile(r"![\s)}]*!")  # sympy would compute 18!! and never end
-_RELATION = re.compile(
-    r"[<>≤≥≠±]|\\(?:[lg]eq?|[lg]t|neq?|not|lnot|neg|pm|mp|to|rightarrow|equiv|[bp]?mod)(?![a-zA-Z])"
-)
-_TWO_NUMBERS = re.compile(r"(?<![_^{\d])(?<!frac )\d+[\s$]*(?:[,;]\s|and\b|to\b|&|\s)[\s$]*-?\d")
-_SEVERAL = re.compile(
-    rf",(?!\d{{3}}(?!\d))|;|\b(?:or|and)\b|\\(?:cup|in|begin|lor|vee)\b|{_RELATION.pattern}"
-    rf"|{_TWO_NUMBERS.pattern}"
-)
-_NO_LIST = re.compile(r"\\(?:cup|cap|begin|in|setminus|mid|mathbb)\b|:|\\?\|")
-_AND = re.compile(
-    r"(?:[\s$]|\\(?:[,;: ]|q?quad\b))*(?:\\text\s*\{)?[,\s]*"
-    r"(?:\b(?:or|and)\b|\\(?:lor|vee)(?![a-zA-Z]))\s*\}?[\s$]*"
-)
+
+# Structure.
+_SPACE = re.compile(r"(?<!\\)\\[,;: !]|\\q?quad(?![a-zA-Z])|[\s$~]+")
+_WORD_BETWEEN = r"\s*(?:\\text\s*\{{\s*)?,?\s*(?:\b(?:{})\b{})\s*\}}?\s*"
+_OR = re.compile(_WORD_BETWEEN.format("or", r"|\\(?:lor|vee|cup)(?![a-zA-Z])"))
+_ALSO = re.compile(_WORD_BETWEEN.format("and", r"|\\land(?![a-zA-Z])"))
+_LIST = re.compile(_WORD_BETWEEN.format("or|and", r"|\\(?:lor|vee)(?![a-zA-Z])"))
+_REVERSED = re.compile(r"([\[\]])([^\[\]]+)([\[\]])")  # ]2,5[ is (2,5)
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")  # 1,080
-_SUBSCRIPT_OR_ARGUMENT = re.compile(r"_(?:\w|\{\w+\})|\([^()]*\)")
-_IN_INDEX = re.compile(r"_\{[^{}]*\}")  # x \to 0 is no second value there
+_INDEXED = re.compile(r"_(?:\w|\{\w+\})|\([^()]*\)")
 _NO_NAME = re.compile(r"\d|^\s*-|\\sqrt|[!^]")
-_ASSIGNED = re.compile(
-    r"(?:[\s$]|\\[,;: ]|\\q?quad\b)*([a-zA-Z](?:_(?:\w|\{\w+\}))?)\s*=(.*)", re.DOTALL
-)
-_NAMED = re.compile(r"\s*\((?:\s*[a-zA-Z]\s*,)+\s*[a-zA-Z]\s*\)\s*=(.*)", re.DOTALL)  # (x,y) =
+_SYMBOL = re.compile(r"\s*([a-zA-Z](?:_(?:\w|\{\w+\}))?)\s*")
+_POINT = re.compile(r"[A-Z](?=\()")  # P(2,3)
+_MEMBER = re.compile(r"\\in(?![a-zA-Z])")
+_INEQUALITY = re.compile(r"[<>]|\\(?:[lg]e|[lg]t|cup|mathbb)(?![a-zA-Z])")
+_NO_PARTS = re.compile(r"\\(?:cup|cap|begin|in|setminus|mid|mathbb)\b|:|\\?\|")
+_CLOSED_INFINITY = re.compile(r"\[\s*-?\\infty|\\infty\s*\]")
+
+# One LaTeX for the parser.
+_IN_DEGREES = re.compile(r"\s*\^(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})")
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
+_NOT_READ = re.compile(
+    r"![\s)}]*!|\\l?not|(?<![_^{\d])\d+\s+(?:-?\d|[a-z]{2})"
+)  # or read as something else
+_LATEX: list[tuple[str, Any]] = [
+    (r"(?<![_^{\d])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
+    (r"(\d+(?:\.\d+)?)e([-+]?\d+)(?![.\d])", r"\1\\cdot10^{\2}"),
+    (
+        r"(\d*)\.(\d+)",
+        lambda decimal: rf"{{\frac{{{decimal[1]}{decimal[2]}}}{{{10 ** len(decimal[2])}}}}}",
+    ),
+    (r"\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\^\{?\d\}?)?$|\\approx.*|[%.]$", ""),  # a unit
+]
 
 
 def same_expression(text: str, answer: str) -> bool:
@@ -77,205 +90,190 @@ def same_expression(text: str, answer: str) -> bool:
 
     It calls sympy, which can take for ever: 9^9^9^9^9 needs a judge with a deadline.
     """
-    marked = last_boxed(text) is not None
     inside, gold = bare(text), bare(answer)
-    styled = _STYLED_WORD.fullmatch(answer)  # \text{no} is no product
-    if not marked:
-        inside = _said(inside)
-    return _words(inside) == _words(gold) if styled else _same(inside, gold, marked)
-
-
-def _same(inside: str, gold: str, marked: bool) -> bool:
-    """marked: whether the answer is known to be a formula, rather than a sentence with one."""
-    if inside == gold or _squeezed(formula(inside)) == _squeezed(formula(gold)):
+    if _squeezed(inside) == _squeezed(gold):
         return True
-    if len(inside) > LONGEST or (_TERM.fullmatch(gold) and gold[-1] not in inside):
-        return False  # math-verify would take the m of 3m for metres
-    inside, gold = _as_intervals(inside, gold)
-    for judge in (
-        _same_words, _same_quantities, _same_in_base, _same_ratio, _same_number, _same_structure,
-    ):  # fmt: skip
-        if (same := judge(inside, gold)) is not None:
-            return same
-    return _same_scalar(inside, gold, marked)
-
-
-def _said(text: str) -> str:
-    """What follows "The answer is" or another phrase without doubt in it."""
-    phrase = _PHRASE.fullmatch(text)
-    if phrase is None or UNCOMMITTED.search(text[: phrase.start(1)]):
-        return text
-    return bare(formula(phrase[1]))
-
-
-def _as_intervals(inside: str, gold: str) -> tuple[str, str]:
-    """Both as they are, or as intervals if one is an inequality and the other is no other one."""
-    found, expected = as_intervals(formula(inside)), as_intervals(formula(gold))
-    if found and expected and found[0] != expected[0]:
-        return inside, gold
-    return found[1] if found else inside, expected[1] if expected else gold
+    if _doubts(inside) - _doubts(gold):
+        return False
+    inside = _stated(inside)
+    if _STYLED_WORD.fullmatch(answer):  # \text{no} is no product
+        return _tokens(inside) == _tokens(gold)
+    return _same(inside, gold)
 
 
 def _squeezed(text: str) -> str:
     """Without spaces, which mean nothing between signs."""
-    return re.sub(r"\\[,;: !]|\s+", "", text)
+    return _SPACE.sub("", formula(text))
 
 
-# Words, times and bases
+def _doubts(text: str) -> set[str]:
+    return {word.lower() for word in UNCOMMITTED.findall(unstyled(text))} - {"or", *_BASES}
+
+
+def _stated(text: str) -> str:
+    """The formula in a sentence whose words leave it unchanged, as in "The answer is $2$."."""
+    for pattern in (_PHRASE, _PHRASE, _IN_DOLLARS, _IN_WORDS):
+        found = pattern.fullmatch(text)
+        if found and is_alone(found[1], found[3]):
+            text = bare(formula(found[2]))
+    return text
+
+
+def _same(inside: str, gold: str) -> bool:
+    if _squeezed(inside) == _squeezed(gold):
+        return True
+    for judge in (_same_words, _same_in_base, _same_ratio, _same_number):
+        if (same := judge(inside, gold)) is not None:
+            return same
+    return _same_structure(inside, gold)
+
+
+# Words, times and bases. Each judge returns None where the gold answer is none of its kind.
 
 
 def _same_words(inside: str, gold: str) -> bool | None:
-    """Compare labels, words and halves of a day. None where the gold answer is none of these."""
-    if _half_of_day(inside) != _half_of_day(gold):
-        return False
-    if _half_of_day(gold):
-        inside, gold = (bare(_TIME.sub("", unstyled(time))) for time in (inside, gold))
-        return _same(inside, gold, marked=True)
-    return _words(inside) == _words(gold) if _is_words(gold) else None
-
-
-def _is_words(gold: str) -> bool:
-    r"""Whether it is a label or a word, as \text{ABC}, \text{even} and ABC; not xy or 18 cm."""
-    text = _FIGURE.sub("", unstyled(gold)).strip()
-    if "\\" in text or any(character.isdigit() for character in text):
-        return False
-    if STYLED.search(gold) or _UPPER_CASE.fullmatch(text):
-        return True
-    return len(text) > 3 and _WORD.fullmatch(text) is not None
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", prose(_FIGURE.sub("", formula(text))).casefold())
-
-
-def _half_of_day(text: str) -> str | None:
-    """a or p of a.m. and p.m.; None for any other text."""
-    found = _TIME.search(unstyled(text)) if any(c.isdigit() for c in text) else None
-    return found[1].lower() if found else None
-
-
-def _same_quantities(inside: str, gold: str) -> bool | None:
-    """Compare 3 hours 20 minutes or 10 ft x 18 ft, number by number and unit by unit, which may be
-    cut short or all left out. None where the gold answer is no such sequence."""
-    text = unstyled(formula(gold)).strip()
-    if not _QUANTITIES.fullmatch(text) or not (STYLED.search(gold) or _LONG_WORD.search(text)):
+    """Compare words, labels, times of day and several quantities, as 3 hours 20 minutes. Their
+    units may be cut short or all left out."""
+    text, said = _spoken(gold), _spoken(inside)
+    if _WORD.fullmatch(text) or (STYLED.search(gold) and not re.search(r"[\d\\]", text)):
+        return _tokens(said) == _tokens(text)
+    if re.fullmatch("[A-Z]", gold) and (label := _LABEL.match(unstyled(inside))):
+        return label[1] == gold
+    if _TIME.fullmatch(text) or _TIME.fullmatch(said):
+        return _tokens(said) == _tokens(text)
+    is_worded = STYLED.search(gold) or re.search(r"[^\W\d_]{3}", text)
+    if not (is_worded and _QUANTITIES.fullmatch(text)):
         return None
     found, expected = (
-        [part for part in _QUANTITY.findall(prose(side).casefold()) if part not in _BETWEEN]
-        for side in (inside, gold)
+        [token for token in _tokens(side) if token not in _BETWEEN] for side in (said, text)
     )
     if not any(map(str.isalpha, found)):
-        expected = [part for part in expected if not part.isalpha()]
+        expected = [token for token in expected if not token.isalpha()]
     return len(found) == len(expected) and all(
         a == b or (a.isalpha() and b.isalpha() and (a.startswith(b) or b.startswith(a)))
         for a, b in zip(found, expected, strict=True)
     )
 
 
+def _spoken(text: str) -> str:
+    return _HALF_OF_DAY.sub(r" \1m", prose(_FIGURE.sub("", formula(text)))).strip()
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text.casefold())
+
+
 def _same_in_base(inside: str, gold: str) -> bool | None:
-    """2516_8: the digits are compared as text; the base may be left out, not changed."""
-    found, expected = _in_base(inside), _in_base(gold)
-    if expected is None:
-        return False if found and found[1] != "10" and gold.isdigit() else None
-    digits, base = found or (_unbracketed(inside), None)
-    return digits == expected[0] and base in (None, expected[1])
-
-
-def _in_base(text: str) -> tuple[str, str] | None:
-    """The digits and the base of 2516_8, (2516)_8 or 2516_{\\text{eight}}."""
-    found = _IN_BASE.fullmatch(_unbracketed(text))
-    return (found[1], _BASES.get(found[2], found[2])) if found else None
-
-
-def _unbracketed(text: str) -> str:
-    return re.sub(r"[(){}\s]|\\text", "", formula(text))
+    """Compare the digits of 2516_8 as text; the base may be left out, not changed."""
+    found, expected = (
+        _IN_BASE.fullmatch(re.sub(r"[(){}\s]|\\text", "", formula(side))) for side in (inside, gold)
+    )
+    if not expected or not (expected[2] or (found and found[2])):
+        return None
+    base = _BASES.get(expected[2], expected[2]) or "10"
+    return (
+        bool(found) and found[1] == expected[1] and _BASES.get(found[2], found[2]) in (None, base)
+    )
 
 
 def _same_ratio(inside: str, gold: str) -> bool | None:
-    """None unless both are ratios or times of day: 2:3 is 4:6, 1:2:3 is not 1:3:2."""
+    """Compare ratios by their proportions: 2:3 is 4:6, 1:2:3 is not 1:3:2."""
     if not (_RATIO.fullmatch(inside) and _RATIO.fullmatch(gold)):
         return None
-    return _proportions(inside) == _proportions(gold)
-
-
-def _proportions(ratio: str) -> list[sympy.Rational]:
-    """The terms of a ratio, divided by the first that is not 0."""
-    terms = [sympy.Rational(term.strip()) for term in ratio.split(":")]
-    unit = next((term for term in terms if term), 1)
-    return [term / unit for term in terms]
+    found, expected = (list(map(sympy.Rational, side.split(":"))) for side in (inside, gold))
+    if len(found) != len(expected) or not any(found):
+        return False
+    return sympy.Matrix([found, expected]).rank() == 1
 
 
 def _same_number(inside: str, gold: str) -> bool | None:
-    """None unless both are plain numbers. A gold answer with letters, as 3m, may be a product."""
-    found, expected = readings(inside), set() if _LETTER.search(prose(gold)) else readings(gold)
-    return not found.isdisjoint(expected) if found and expected else None
+    """Compare plain numbers. A gold answer with letters, as 3m, may be a product."""
+    found, expected = readings(inside), readings(gold)
+    if not (found and expected) or re.search(r"[^\W\d_]", prose(gold)):
+        return None
+    return not found.isdisjoint(expected)
 
 
 # Structure
 
 
-def _same_structure(inside: str, gold: str) -> bool | None:
-    """Compare tuples, intervals, sets and lists. None where neither answer is one of these."""
-    inside, gold = formula(inside), formula(gold)
+def _same_structure(inside: str, gold: str) -> bool:
+    """Compare equations, regions, tuples, sets and lists by their parts, and values as they are."""
+    inside, gold = (
+        _MEMBER.sub("=", _SPACE.sub(" ", formula(side))).strip() for side in (inside, gold)
+    )
     found, expected = _parts(inside), _parts(gold)
-    if expected is None:
-        one_value = not _SEVERAL.search(gold)
-        return False if found is not None and one_value and not _GROUPED.fullmatch(inside) else None
-    if found is None:
-        return None if _RELATION.search(inside) or _NO_LIST.search(inside) else False
-    (brackets, elements), (wanted, values) = found, expected
-    as_set = ({"\\{\\}", ""} >= {brackets, wanted}) and not any("\\ldots" in v for v in values)
-    as_tuple = False
-    if {brackets, wanted} == {"", "()"}:
-        named, also_named = _by_name(elements), _by_name(values)
-        as_tuple = bool(named or also_named)
-        elements, values = named or elements, also_named or values
-    if brackets != wanted and not (as_set or as_tuple):
-        return False
-    if as_set:
-        elements, values = _both_signs(elements), _both_signs(values)
-    if len(elements) != len(values):
-        return False
-    if not as_set:
-        return all(_same_element(a, b) for a, b in zip(elements, values, strict=True))
-    return _match(elements, values)
+    sides, values = (
+        [side] if parts else _split(side, "=")
+        for side, parts in ((inside, found), (gold, expected))
+    )
+    if len(values) > 1 and len(sides) == 1:
+        named = all(map(_SYMBOL.fullmatch, values[:-1]))
+        return named and _same(inside, bare(values[-1]))
+    if len(sides) > 1 and len(values) == 1:
+        return _sides_equal(sides, gold)
+    if _INEQUALITY.search(inside) or _INEQUALITY.search(gold):
+        region, wanted = _region(inside), _region(gold)
+        if region and wanted:
+            return region[1] == wanted[1] and len(region[0] | wanted[0]) < 2
+    if found or expected:
+        return bool(found and expected) and _same_parts(*found, *expected)
+    return _same_value(inside, gold)
 
 
-def _both_signs(elements: list[str]) -> list[str]:
-    r"""With 1 + a and 1 - a in the place of 1 \pm a."""
-    return [
-        element.replace("\\pm", plus).replace("\\mp", minus)
-        for element in elements
-        for plus, minus in (("+", "-"), ("-", "+"))[: 1 + ("\\pm" in element)]
-    ]
+def _depth(character: str) -> int:
+    return (character in "([{") - (character in ")]}")
 
 
-def _by_name(elements: list[str]) -> list[str] | None:
-    """Elements that give a value to a name each, as y = 2, x = 1, in the order of the names."""
-    names = [match[1] for match in map(_ASSIGNED.fullmatch, elements) if match]
-    if len(set(names)) < len(elements):
+def _split(text: str, separators: str) -> list[str]:
+    """The pieces of a text between separators that stand outside of all brackets."""
+    depth, pieces = 0, [""]
+    for character in text:
+        depth += _depth(character)
+        if character in separators and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    return [piece.strip() for piece in pieces]
+
+
+def _sides_equal(sides: list[str], gold: str) -> bool:
+    """Whether one outer side of an equation is the gold answer, the others that or a name."""
+    if _SYMBOL.fullmatch(sides[-1]) and not _SYMBOL.fullmatch(gold):
+        sides = sides[::-1]
+    *others, last = map(bare, sides)
+    return _same(last, gold) and all(_is_name(side) or _same(side, gold) for side in others)
+
+
+def _is_name(side: str) -> bool:
+    """Whether it can stand for the answer: x, m + n, f(2), a_{10}; not 20, 2x, -x, x^2."""
+    return bool(side) and not _NO_NAME.search(_INDEXED.sub("", side))
+
+
+def _region(text: str) -> tuple[set[str], sympy.Set] | None:
+    """The variable of inequalities, if any, and the real numbers that they or intervals allow.
+
+    None for any other text, such as inequalities of two variables or of x^2.
+    """
+    alternatives = [list(map(_allowed, _ALSO.split(each))) for each in _OR.split(text)]
+    parts = [part for alternative in alternatives for part in alternative]
+    names = {name for part in parts if part for name in part[0]}
+    if not all(parts) or len(names) > 1 or _CLOSED_INFINITY.search(text):
         return None
-    return [element for _, element in sorted(zip(names, elements, strict=True))]
+    return names, sympy.Union(
+        *(sympy.Intersection(*(part[1] for part in each if part)) for each in alternatives)
+    )
 
 
-def _match(elements: list[str], values: list[str]) -> bool:
-    """Whether each element has a value of its own, in any order."""
-    left = list(values)
-    for element in elements:
-        equal = next((value for value in left if _same_element(element, value)), None)
-        if equal is None:
-            return False
-        left.remove(equal)
-    return True
-
-
-def _same_element(element: str, value: str) -> bool:
-    one, other = (_ASSIGNED.fullmatch(side) for side in (element, value))
-    if one and not other:
-        element = one[2]
-    if other and not one:
-        value = other[2]
-    return _same(bare(element), bare(value), marked=True)
+def _allowed(text: str) -> tuple[set[str], sympy.Set] | None:
+    value = _parse(text)
+    if isinstance(value, sympy.Set):
+        return set(), value
+    relations = value.atoms(Relational) if isinstance(value, (Relational, And)) else ()
+    sides = [side for relation in relations for side in relation.args]
+    if not sides or not all(side.is_Symbol or side.is_number for side in sides):
+        return None
+    return {side.name for side in sides if side.is_Symbol}, value.as_set()
 
 
 def _parts(text: str) -> tuple[str, list[str]] | None:
@@ -283,139 +281,85 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
 
     None for one value, which 1,080 is, and for a union or a set with a condition.
     """
-    named = _NAMED.fullmatch(text)
-    text = _AND.sub(",", named[1] if named else text).strip().strip("$").strip()
-    if _NO_LIST.search(text):
+    text = _REVERSED.sub(_turned, _POINT.sub("", _LIST.sub(",", text)))
+    if _NO_PARTS.search(text):
         return None
     opening = "\\{" if text.startswith("\\{") else text[:1]
     closing = "\\}" if text.endswith("\\}") else text[-1:]
-    if _encloses(text, opening, closing):
-        elements = _split(text[len(opening) : -len(closing)])
-        if len(elements) > 1 or opening in ("\\{", "⟨"):
-            return opening + closing, elements
+    depths = list(itertools.accumulate(map(_depth, text)))
+    brackets, listed = "", text
+    if opening in ("(", "[", "\\{") and depths[-1] == 0 and 0 not in depths[1:-1]:
+        brackets, listed = opening + closing, text[len(opening) : -len(closing)]
+    elements = [
+        element.replace("\\pm", plus).replace("\\mp", minus)
+        for element in _split(listed, ",;")
+        for plus, minus in (("+", "-"), ("-", "+"))[: 1 + ("\\pm" in element)]
+        if element
+    ]
+    several = len(elements) > 1 or brackets == "\\{\\}"
+    return (brackets, elements) if several and not _GROUPED.fullmatch(text) else None
+
+
+def _turned(interval: re.Match[str]) -> str:
+    """]2,5[ as (2,5)."""
+    return f"{'(['[interval[1] == '[']}{interval[2]}{')]'[interval[3] == ']']}"
+
+
+def _same_parts(brackets: str, elements: list[str], wanted: str, values: list[str]) -> bool:
+    as_set = {"\\{\\}", ""} >= {brackets, wanted} and "\\ldots" not in "".join(values)
+    if {brackets, wanted} == {"", "()"}:  # x = 1, y = 2 for (1,2)
+        named, also_named = _by_name(elements), _by_name(values)
+        elements, values = named or elements, also_named or values
+        as_set, brackets = False, wanted if named or also_named else brackets
+    if len(elements) != len(values) or not (as_set or brackets == wanted):
+        return False
+    left = list(values)
+    for element in elements:
+        for value in left if as_set else left[:1]:
+            if _same_element(element, value):
+                left.remove(value)
+                break
+        else:
+            return False
+    return True
+
+
+def _by_name(elements: list[str]) -> list[str] | None:
+    """The values of elements that name them, as y = 2, x = 1, in order of the names, or None."""
+    pairs = [_split(element, "=") for element in elements]
+    names = {name for name, *_ in pairs if _SYMBOL.fullmatch(name)}
+    if len(names) < len(elements) or any(len(pair) != 2 for pair in pairs):
         return None
-    elements = _split(text)
-    several = len(elements) > 1 or "\\pm" in text
-    return ("", elements) if several and not _GROUPED.fullmatch(text) else None
+    return [value for _, value in sorted(pairs)]
 
 
-def _encloses(text: str, opening: str, closing: str) -> bool:
-    """Whether the first bracket of a text is closed by its last one."""
-    if not opening or opening[-1] not in _OPENING or closing[-1:] not in _CLOSING or opening == "{":
+def _same_element(element: str, value: str) -> bool:
+    return _same(bare(element), bare(value))
+
+
+# Values
+
+
+def _same_value(inside: str, gold: str) -> bool:
+    found, expected = _parse(inside), _parse(gold)
+    if found is None or expected is None:
         return False
-    depth = 0
-    for place, character in enumerate(text):
-        depth += (character in _OPENING) - (character in _CLOSING)
-        if depth == 0 and place >= len(opening) - 1:
-            return place == len(text) - 1
-    return False
+    return math_verify.verify(
+        expected, found, float_rounding=40, numeric_precision=50, allow_set_relation_comp=True,
+        timeout_seconds=None,
+    )  # fmt: skip
 
 
-def _split(text: str) -> list[str]:
-    """At commas and semicolons outside of all brackets."""
-    depth, parts = 0, [""]
-    for character in text:
-        depth += (character in _OPENING) - (character in _CLOSING)
-        if character in ",;" and depth == 0 and not parts[-1].endswith("\\"):
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
-
-
-# Scalars
-
-
-def _same_scalar(inside: str, gold: str, marked: bool) -> bool:
-    if _is_evasive(inside, gold):
-        return False
-    inside = formula(inside) if marked else inside
-    is_prose = _PROSE.search(inside) or _MARK.search(inside)
-    wrap = str if is_prose and not marked else "\\boxed{{{}}}".format
-    sides = _sides(inside)
-    if len(sides) > 1 and "=" not in gold and not _SEVERAL.search(gold):
-        return _all_sides_equal([wrap(side) for side in sides], gold)
-    return _equivalent(wrap(inside), formula(gold))
-
-
-def _is_evasive(text: str, gold: str) -> bool:
-    """Whether a text denies or doubts what it says, or names two values where one is asked for."""
-    doubts, allowed = (
-        {word.lower() for word in UNCOMMITTED.findall(STYLED.sub(r" \1 ", side))}
-        for side in (text, gold)
-    )
-    shouts = _FACTORIAL_TWICE.search(text) or (
-        _PROSE.search(text) and _PROSE_FACTORIAL.search(text)
-    )
-    if doubts - allowed or shouts or "\\ldots" in text:
-        return True
-    text, one_value = _IN_INDEX.sub("", text), not _SEVERAL.search(gold)
-    return one_value and bool(_RELATION.search(text) or _TWO_NUMBERS.search(text))
-
-
-def _sides(text: str) -> list[str]:
-    r"""Of an equation. An = in braces is none: \sum_{k=1}^{100} k."""
-    depth, sides = 0, [""]
-    for character in text.replace("$", " "):
-        depth += (character == "{") - (character == "}")
-        if character == "=" and depth == 0:
-            sides.append("")
-        else:
-            sides[-1] += character
-    return sides
-
-
-def _all_sides_equal(sides: list[str], gold: str) -> bool:
-    """Whether the last side of an equation is the gold answer, the others that or a name."""
-    *others, last = sides
-    return same_expression(last, gold) and all(
-        _is_name(bare(side)) or same_expression(side, gold) for side in others
-    )
-
-
-def _is_name(side: str) -> bool:
-    """Whether it can stand for the answer: x, m + n, f(2), a_{10}; not 20, 2x, -x, x^2."""
-    return not _NO_NAME.search(_SUBSCRIPT_OR_ARGUMENT.sub("", side))
-
-
-def _equivalent(text: str, gold: str) -> bool:
-    """What math-verify says of the last expression in a text, unless exact arithmetic denies it."""
+@functools.lru_cache(maxsize=256)
+def _parse(text: str) -> Any:
+    """What math-verify's parser reads, i being the imaginary unit. None if it cannot."""
+    for pattern, plain in _LATEX:
+        text = re.sub(pattern, plain, text)
+    if _NOT_READ.search(text):
+        return None
+    degree = r"\\cdot\\frac{\\pi}{180}" if _TRIGONOMETRIC.search(text) else ""
     try:
-        expected, found = (
-            math_verify.parse(
-                _exact_powers(side), fallback_mode="no_fallback", parsing_timeout=None
-            )
-            for side in (f"\\boxed{{{gold}}}", text)
-        )
-        return bool(math_verify.verify(expected, found, timeout_seconds=None)) and not _differ(
-            expected, found
-        )
+        value = latex2sympy(_IN_DEGREES.sub(degree, text), is_real=True, normalization_config=None)
+        return value.subs({s: sympy.I for s in value.free_symbols if s.name == "i"})
     except Exception:  # sympy raises whatever an odd text leads it to
-        return False
-
-
-def _exact_powers(text: str) -> str:
-    """3^{0.5} as 3^{\\frac{5}{10}}, a root; sympy would compute the former."""
-    return _DECIMAL_POWER.sub(
-        lambda power: rf"^{{{power[1]}\frac{{{power[2]}{power[3]}}}{{{10 ** len(power[3])}}}}}",
-        text,
-    )
-
-
-def _differ(expected: list[Any], found: list[Any]) -> bool:
-    """Whether two parsed answers are numbers of different values."""
-    one, other = _exact(expected), _exact(found)
-    if one is None or other is None:
-        return False
-    if isinstance(one, sympy.Rational) and isinstance(other, sympy.Rational):
-        return bool(one != other)
-    larger = max(abs(sympy.N(one, DIGITS)), abs(sympy.N(other, DIGITS)))
-    return bool(abs(sympy.N(one - other, DIGITS)) > TOLERANCE * larger)
-
-
-def _exact(parsed: list[Any]) -> Any:
-    """The number that was parsed, its decimals as fractions; None for anything else."""
-    value = next((each for each in parsed if isinstance(each, sympy.Expr)), None)
-    if value is None or value.free_symbols or not value.is_number:
         return None
-    return sympy.nsimplify(value.doit(), rational=True)

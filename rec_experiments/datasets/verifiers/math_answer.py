@@ -23,6 +23,7 @@ from rec_experiments.types import VerifierResult
 
 __all__ = ["final_answer", "same_expression", "same_number", "verify", "well_formed"]
 
+LONGEST = 1000  # characters of a final answer; a longer text is none
 _TAG = re.compile(r"</?(?:think|answer)>")
 _FORMAT = ["<think>", "</think>", "<answer>", "</answer>"]
 
@@ -45,7 +46,8 @@ def verify(
     `format_bonus` if the response is well-formed, minus it if not. With 0 the reward is binary, as
     in the text of arXiv 2509.24203; its runs used 0.1.
     """
-    accuracy = float(same(final_answer(response), answer))
+    final = final_answer(response)
+    accuracy = float(len(final) <= LONGEST and same(final, answer))
     bonus = format_bonus if well_formed(response) else -format_bonus
     return VerifierResult(reward=accuracy + bonus, accuracy=accuracy)
 

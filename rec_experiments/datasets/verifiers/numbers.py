@@ -1,16 +1,16 @@
 """Plain numbers as people write them, with the words, units and currencies around them."""
 
+import math
 import re
 import unicodedata
 from fractions import Fraction
 
 from rec_experiments.datasets.verifiers.spelling import prose, unstyled
 
-LONGEST = 1000  # characters of a final answer; a longer text is none
-
 _NUMBER = re.compile(
     r"(?P<sign>[-+])?"
-    r"(?P<digits>\d+/\d+|(?:\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?!\d)|\d+)(?:\.\d*)?|\.\d+)"
+    r"(?:(?:(?P<whole>\d+) +)?(?P<over>\d+)/(?P<under>\d+)"
+    r"|(?P<digits>(?:\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?!\d)|\d+)(?:\.\d*)?|\.\d+))"
     r"(?P<power>[eE][-+]?\d{1,4}(?!\d))?"
     r"(?:\s*(?P<suffix>[kKMB]|bn)(?![^\W_])"
     r"|[\s-]*(?P<word>hundred|thousand|million|billion|trillion)s?\b)?",
@@ -19,6 +19,7 @@ _SUFFIXES = {"k": 3, "K": 3, "M": 6, "B": 9, "bn": 9}
 _WORDS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 # (2,125) is a pair; \(2,125\) is a number as a formula
 _TUPLE = re.compile(r"(?:(?<!\\)[(\[]|[{⟨])\s*-?\d+(?:,\s*-?\d+)+\s*\\?[)\]}⟩]")
+_INDEXED_NAME = re.compile(r"^\s*[a-zA-Z](?:_(?:\w|\{\w+\})|\(\w+\))\s*=")  # f(5) =
 _BEFORE = re.compile(r"(?:[^\W\d_]|[\s.,:;=+'’\"“”()|-])*")
 _AFTER = re.compile(r"(?:[^\W\d_]|[\s.,:;'’\"“”()/%°¢-])*")
 _NOT_BEFORE = re.compile(
@@ -37,7 +38,7 @@ _NOT_AFTER = re.compile(
 )
 # Words of a text that denies or doubts what it says, or names a number in letters.
 UNCOMMITTED = re.compile(
-    r"\b(?:not|no|nor|never|neither|none|cannot|\w+n['’]t|false|wrong|incorrect|unknown|undefined"
+    r"(?<!\\)\b(?:not|no|nor|never|neither|none|cannot|\w+n['’]t|false|wrong|incorrect|unknown|undefined"
     r"|impossible|except|without|unless|if|or|either|between|versus|vs|but|instead|rather|maybe"
     r"|perhaps|probably|possibly|likely|unlikely|might|could be|may be|think|guess|believe|suppose"
     r"|assume|assuming|unsure|uncertain|wait|hmm|approximately|approx|roughly|nearly|almost"
@@ -56,14 +57,12 @@ def readings(text: str) -> set[Fraction]:
     "18 million" has two, 18000000 and 18, because the question may be how many million. "18k" is
     18000 only. A fraction in lowest terms, 1/2, is a number; 36/2 is a division, (2,125) a pair.
     """
-    if len(text) > LONGEST:
-        return set()
-    text = unstyled(text)  # \text{2,125} is a number
+    text = _INDEXED_NAME.sub("", unstyled(text))  # \text{2,125} is a number
     if _TUPLE.search(text):
         return set()
     text = prose(text)
     number = _NUMBER.search(text)
-    if number is None or not _is_alone(text[: number.start()], text[number.end() :]):
+    if number is None or not is_alone(text[: number.start()], text[number.end() :]):
         return set()
     value = _value(number)
     if value is None:
@@ -73,7 +72,7 @@ def readings(text: str) -> set[Fraction]:
     return {value, value * 10 ** _WORDS[number["word"]]} if number["word"] else {value}
 
 
-def _is_alone(before: str, after: str) -> bool:
+def is_alone(before: str, after: str) -> bool:
     """Whether the texts before and after a number leave it as the only one, unchanged."""
     around = f"{before} {after}"
     return (
@@ -89,11 +88,10 @@ def _is_alone(before: str, after: str) -> bool:
 
 def _value(number: re.Match[str]) -> Fraction | None:
     """The value of a match of _NUMBER; None for a fraction that is not in lowest terms."""
-    digits = (number["sign"] or "") + re.sub("[, ]", "", number["digits"])
-    over, _, under = digits.partition("/")
-    if not under:
-        return Fraction(digits + (number["power"] or ""))
-    if int(under) < 2 or number["power"]:
+    sign = -1 if number["sign"] == "-" else 1
+    if number["digits"]:
+        return sign * Fraction(re.sub("[, ]", "", number["digits"]) + (number["power"] or ""))
+    whole, over, under = (int(number[part] or 0) for part in ("whole", "over", "under"))
+    if under < 2 or math.gcd(over, under) > 1 or number["power"] or (whole and over > under):
         return None
-    value = Fraction(int(over), int(under))
-    return value if value.denominator == int(under) else None
+    return sign * (whole + Fraction(over, under))

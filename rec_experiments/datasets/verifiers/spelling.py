@@ -1,41 +1,57 @@
 r"""One spelling for answers: Unicode, LaTeX and Markdown variants of one meaning are unified."""
 
 import re
+import unicodedata
 from fractions import Fraction
+from typing import Any
 
 from rec_experiments.datasets.verifiers.marks import last_boxed
 
-_SPELLINGS = {
-    "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\\$": "$", "\\%": "%", "{,}": ",",
-    "\\varnothing": "\\emptyset", "\u2205": "\\emptyset", "\\left": "", "\\right": "",
-    "\\limits": "", "\\displaystyle": "", "\u2044": "/",
-    **{f"\\{big}{side}": "" for big in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r")},
-    "\\dots": "\\ldots", "\\cdots": "\\ldots", "\u2026": "\\ldots", "\\langle": "\u27e8",
-    "\\rangle": "\u27e9", "\\lbrace": "\\{", "\\rbrace": "\\}", "\\{\\}": "\\emptyset",
-    "\\{ \\}": "\\emptyset",
-    "\u00b7": "\\cdot ", "\u221e": "\\infty ", "\u00b1": "\\pm ",
-    "\u00b0": "^\\circ ",
-    "\u2264": "\\le ", "\u2265": "\\ge ", "\u2260": "\\ne ",
-    "\u00bd": "\\frac{1}{2}", "\u00bc": "\\frac{1}{4}", "\u00be": "\\frac{3}{4}",
-    "\u2153": "\\frac{1}{3}", "\u2154": "\\frac{2}{3}",
-}  # fmt: skip
-_SPELLING = re.compile(
-    "|".join(
-        re.escape(old) + ("(?![a-zA-Z])" if old[-1].isalpha() else "")
-        for old in sorted(_SPELLINGS, key=len, reverse=True)
-    )
-)
+# Single characters, then LaTeX in this order.
+_CHARACTERS = str.maketrans({
+    **dict.fromkeys("\u2212\u2011\u2013\ufe63", "-"), **dict.fromkeys("°º", "^\\circ "),
+    "\u2044": "/", "·": "\\cdot ", "∞": "\\infty ", "±": "\\pm ", "∅": "\\emptyset", "…": "\\ldots",
+    "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ",
+    **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},  # full width
+})  # fmt: skip
 _SMALL = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ₀₁₂₃₄₅₆₇₈₉₋ₙ", "0123456789-n" * 2)
-_POWER = re.compile(r"(?<=[\da-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+")
-_INDEX = re.compile(r"(?<=[\da-zA-Z)}])[₀₁₂₃₄₅₆₇₈₉₋ₙ]+")
-_ROOT = re.compile(r"([√∛])\s*(?:(\d+|\w)|\(([^()]*)\))?")  # √15, √x, √(x+1)
-_IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\s*\^(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})")
-_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
-_REPEATING = re.compile(r"(?<!\d)(\d*)\.(\d*)\\overline\s*\{(\d+)\}")  # 0.1\overline{6}
-_STYLE = (
-    r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|operatorname)\s*\{([^{}]*)\}"
+_LATEX: list[tuple[re.Pattern[str], Any]] = [
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (
+            r"\\(?:left|right|limits|(?:display|text)style|[bB]igg?[lr]?|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])",
+            "",
+        ),
+        (r"\\(?:[dtc]|nice)frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\frac\s*(\w)", r"\\frac{\1}"),
+        (r"\\frac\s*(\{[^{}]*\})\s*(\w)", r"\\frac\1{\2}"),
+        (r"\\sqrt\s*(\[\w+\])?\s*(\w)", r"\\sqrt\1{\2}"),
+        (r"(\w+)\s*\\choose\s*(\w+)", r"\\binom{\1}{\2}"),
+        (r"\\([lg]e)(?:q|qslant)(?![a-zA-Z])", r"\\\1 "),
+        (r"\\degree(?![a-zA-Z])", r"^\\circ "),
+        (r"\\(?:\$|pounds(?![a-zA-Z]))", "$"),
+        (r"\\%", "%"),
+        (r"\{,\}", ","),
+        (r"\\varnothing(?![a-zA-Z])|\\\{\s?\\\}", r"\\emptyset"),
+        (r"\\c?dots(?![a-zA-Z])", r"\\ldots"),
+        (r"√\s*(\d+|\w|\([^()]*\))", r"\\sqrt{\1}"),
+        (r"∛\s*(\d+|\w|\([^()]*\))", r"\\sqrt[3]{\1}"),
+        (
+            r"[\u00bc-\u00be\u2150-\u215e]",
+            lambda half: _fraction(Fraction(unicodedata.numeric(half[0])).limit_denominator(10)),
+        ),
+        (
+            r"(?<!\d)(\d*)\.(\d*)\\overline\s*\{(\d+)\}",
+            lambda decimal: _repeating(*decimal.groups()),
+        ),
+        (r"(?<=[\da-zA-Z)}])[⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ]+", lambda power: f"^{{{power[0].translate(_SMALL)}}}"),
+        (r"(?<=[\da-zA-Z)}])[₀₁₂₃₄₅₆₇₈₉₋ₙ]+", lambda index: f"_{{{index[0].translate(_SMALL)}}}"),
+    )
+]
+STYLED = re.compile(
+    r"\\(?:text(?:bf|it|rm|tt|sf|color\s*\{\w+\})?|math(?:rm|bf|it|sf|tt)|boldsymbol|bm|mbox"
+    r"|underline|operatorname)\s*\{([^{}]*)\}"
 )
-STYLED = re.compile(_STYLE)
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _WRAPPINGS = [_BOLD, STYLED, re.compile(r"\(([^(),;]*)\)"), re.compile(r"\{([^{}]*)\}")]
 _DOLLARS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.DOTALL)
@@ -44,7 +60,7 @@ _FULL_STOP = re.compile(r"(?<=[\w)}\]!%$])\s*\.\s*$")
 _TO_PROSE = [
     (re.compile(pattern), plain)
     for pattern, plain in (
-        (r"\\[dt]?frac\s*(?:\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d))", r" \1\3/\2\4 "),
+        (r"\\frac\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}", r" \1/\2 "),
         (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})(?![a-zA-Z])", "°"),
         (r"\\!", ""),
         (r"\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|[\u00a0\u2009\u202f]", " "),
@@ -60,7 +76,7 @@ _TO_PROSE = [
 def bare(text: str) -> str:
     r"""An answer without \boxed{}, a style or brackets around it: \textbf{(073)} is 073."""
     boxed = last_boxed(text)
-    text = _unified(text if boxed is None else boxed).strip()
+    text = _unified(text if boxed is None else boxed).strip(" \t\n\r\u200b\u2060\ufeff")
     for wrapping in _WRAPPINGS:
         match = wrapping.fullmatch(text)
         text = match[1].strip() if match else text
@@ -91,24 +107,18 @@ def unstyled(text: str) -> str:
 
 
 def _unified(text: str) -> str:
-    text = _SPELLING.sub(lambda found: _SPELLINGS[found[0]], text)
-    text = _REPEATING.sub(_fraction, text)
-    text = _ROOT.sub(_root, text)
-    if _TRIGONOMETRIC.search(text):
-        text = _IN_DEGREES.sub(r"{\\frac{\1\\pi}{180}}", text)
-    text = _INDEX.sub(lambda index: f"_{{{index[0].translate(_SMALL)}}}", text)
-    return _POWER.sub(lambda power: f"^{{{power[0].translate(_SMALL)}}}", text)
+    text = text.translate(_CHARACTERS)
+    for pattern, plain in _LATEX:
+        text = pattern.sub(plain, text)
+    return text
 
 
-def _fraction(repeating: re.Match[str]) -> str:
-    """The value of a repeating decimal, as LaTeX."""
-    whole, fixed, period = repeating.groups()
-    once = int(f"0{whole}{fixed}")
-    value = Fraction(int(f"{once}{period}") - once, 10 ** len(fixed) * (10 ** len(period) - 1))
+def _fraction(value: Fraction) -> str:
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
-def _root(found: re.Match[str]) -> str:
-    degree = "" if found[1] == "√" else "[3]"
-    inside = found[2] or found[3]
-    return rf"\sqrt{degree}{{{inside}}}" if inside else rf"\sqrt{degree} "
+def _repeating(whole: str, fixed: str, period: str) -> str:
+    r"""The value of 0.1\overline{6}."""
+    once = int(f"0{whole}{fixed}")
+    nines = 10 ** len(fixed) * (10 ** len(period) - 1)
+    return _fraction(Fraction(int(f"{once}{period}") - once, nines))

@@ -1,10 +1,10 @@
 """Strict verifier for function calls written as JSON: all calls right and nothing else, or 0.
 
-Calls in the reasoning do not count: the answer is what follows the last `</think>`. It holds the
+Calls in the reasoning do not count: the answer is what follows `</think>`. It holds the
 calls as one JSON list and nothing around it, or in one or several blocks <tool_call>…</tool_call>,
 each with one or more JSON objects or one JSON list. A call is {"name": …, "arguments": {…}};
 "parameters" may replace "arguments". Text around the blocks is free. A string of an argument may
-hold these tags, and those of reasoning in a block.
+hold these tags, and those of reasoning behind the first block.
 
 Two calls are equal if their JSON values are: the order of an object's keys does not matter, the
 order of a list does, and so does every type ("1", 1, true and null differ). JSON has one kind of
@@ -14,7 +14,6 @@ Scored 0: malformed JSON, a repeated key in an object, NaN and infinities, argum
 object, other keys in a call, other text inside a block, a missing tag.
 """
 
-import contextlib
 import json
 import re
 from collections import Counter
@@ -38,7 +37,7 @@ def verify(response: str, answer: str) -> VerifierResult:
 
 def calls(response: str) -> list[str]:
     """The calls of a response, each as canonical JSON. Raises ValueError if it breaks a rule."""
-    answer = after_reasoning(response, _well_formed(response))
+    answer = after_reasoning(response, quoting=OPEN)
     if answer is None:
         raise ValueError("the reasoning does not end")
     found: list[str] = []
@@ -54,17 +53,6 @@ def calls(response: str) -> list[str]:
     if not answer.lstrip().startswith("["):
         raise ValueError("neither a JSON list nor a <tool_call> block")
     return _calls_of(_json(answer))
-
-
-def _well_formed(response: str) -> list[tuple[int, int]]:
-    """Where the well-formed blocks of a response start and end."""
-    found, place = [], 0
-    while (start := response.find(OPEN, place)) >= 0:
-        place = start + len(OPEN)
-        with contextlib.suppress(ValueError, RecursionError):
-            _, place = _block(response, place)
-            found.append((start, place))
-    return found
 
 
 def _block(text: str, place: int) -> tuple[list[Any], int]:

@@ -107,14 +107,6 @@ def test_inline_keeps_order_and_survives_exceptions() -> None:
     assert inline_verifier(scripted)(items) == [RIGHT, CRASHED, WRONG, RIGHT]
 
 
-def test_isolated_agrees_with_inline() -> None:
-    items = [(str(number % 7), "3") for number in range(200)]
-    with closing(VerifierPool(scripted, workers=2, timeout=60)) as isolated:
-        assert isolated(items) == inline_verifier(scripted)(items)
-        assert isolated([]) == []
-        assert isolated([GOOD]) == [RIGHT]
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
     ("act", "result"),
@@ -132,6 +124,7 @@ def test_one_bad_item_costs_no_other(act: str, result: VerifierResult, workers: 
     with closing(VerifierPool(scripted, workers=workers, timeout=0.5)) as isolated:
         assert isolated(items) == [RIGHT, result, *[RIGHT, WRONG] * 20, result, RIGHT]
         assert isolated([BAD, GOOD]) == [WRONG, RIGHT]
+        assert isolated([]) == []
 
 
 def test_an_item_whose_worker_was_killed_is_tried_again(tmp_path: Path) -> None:
@@ -196,12 +189,13 @@ def test_a_thread_may_start_the_workers_and_end() -> None:
         assert isolated([GOOD, BAD]) == [RIGHT, WRONG]
 
 
-def test_close_is_no_end() -> None:
+def test_close_stops_the_workers_and_is_no_end(tmp_path: Path) -> None:
     isolated = VerifierPool(scripted, workers=1, timeout=60)
-    isolated.close()
-    for _ in range(2):
-        assert isolated([GOOD]) == [RIGHT]
+    for name in ("first", "second"):
+        isolated([(f"note {tmp_path / name}", "")])
         isolated.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / name).read_text()), 0)
 
 
 class Unloadable:
