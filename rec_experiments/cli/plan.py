@@ -1,11 +1,10 @@
 """Estimates what a run needs before it starts: memory of each phase on each GPU and on the host,
-operations, and the time of a gradient step. The exit code is 2 if the run does not fit, and the
-error names a layout that does. Nothing is downloaded, and no GPU is needed.
+operations, and the time of a gradient step, on GPUs of the assumed kind. The exit code is 2 if the
+run does not fit. Nothing is downloaded, and no GPU is needed.
 
-The phases: start loads the models, and hold keeps them until the first step; sample draws
-responses (draw, on a GPU that does nothing else), and push gives the sampler new weights; train is
-the passes of a gradient step, and step the optimizer's; save and resume write and read a
-checkpoint."""
+The phases: start loads the models; sample draws responses (draw, on a GPU that does nothing else)
+and gives the sampler new weights; train is the passes of a gradient step, and step the optimizer's;
+save and resume write and read a checkpoint."""
 
 import math
 from collections.abc import Iterable
@@ -43,15 +42,16 @@ def main(
     from rec_experiments.runs.api import Experiment
 
     given = assumptions()
-    gpu = chosen("--gpu=", gpu, given["gpus"])
+    if gpu not in given["gpus"]:
+        raise UserError(f"--gpu={gpu}: must be one of {', '.join(given['gpus'])}")
     assume = dict(word.split("=", 1) for word in words if word.split("=")[0] in given["values"])
     of_run = [word for word in words if word.split("=")[0] not in given["values"]]
     values = assumed(of_run) | {key: number(key, text) for key, text in assume.items()}
-    overrides = [layout(override, budget.layouts()) for override in of_run]
-    found = budget.plan(Experiment.compose(*overrides).settings, gpu, values)
-    print(*report.report(found, gpu, values), sep="\n")
+    found = budget.plan(Experiment.compose(*of_run).settings, gpu, values)
+    print(*report.report(found, gpu, values), sep="
+")
     if not found.fits:
-        raise UserError(report.refusal(found, budget.what_fits(overrides, gpu, values, found)))
+        raise UserError(report.refusal(found, gpu))
 
 
 def assumed(overrides: Iterable[str]) -> dict[str, float]:
@@ -60,22 +60,6 @@ def assumed(overrides: Iterable[str]) -> dict[str, float]:
     chosen = dict(override.partition("=")[::2] for override in overrides).get("setting")
     usual = given["values"]["response_tokens"]
     return given["values"] | {"response_tokens": given["response_tokens"].get(chosen, usual)}
-
-
-def layout(override: str, layouts: list[str]) -> str:
-    """The override; a number of GPUs, as gpus=8, becomes the layout of as many with 80 GB."""
-    key, _, value = override.partition("=")
-    value = named if (named := f"{value}x80gb") in layouts else value
-    return f"gpus={chosen('gpus=', value, layouts)}" if key == "gpus" else override
-
-
-def chosen(key: str, text: str, allowed: Iterable[str]) -> str:
-    """The allowed name, or the only one that begins with this text. Raises UserError otherwise."""
-    names = [*allowed]
-    found = [name for name in names if name == text] or [n for n in names if n.startswith(text)]
-    if len(found) != 1:
-        raise UserError(f"{key}{text}: unknown; allowed: {', '.join(names)}")
-    return found[0]
 
 
 def number(key: str, text: str) -> float:

@@ -1,6 +1,5 @@
 """Whether a run fits: memory of each phase on each kind of device and on the host."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,17 @@ from rec_experiments.plan.memory import (
     moment_bytes,
     training_memory,
 )
-from rec_experiments.plan.passes import rows_of_pass, rows_of_update
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, check_cache, sampler_memory
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.runs.api import Experiment as Composed
 from rec_experiments.runs.parts import frozen_roles
 from rec_experiments.sweeps import gpus_of
 
 SHAPES = Path(__file__).with_name("shapes.yaml")
 HOST = "host"
 TRAINS, DRAWS = "trains", "draws"  # kinds of device
-AWAKE = ("start", "sample", "push")  # phases in which the sampler has its memory
+AWAKE = ("start", "sample")  # phases in which the sampler has its memory
 
 
 def shape_of(experiment: Experiment) -> dict[str, Any]:
@@ -79,24 +76,6 @@ def check_context(experiment: Experiment, config: PretrainedConfig) -> None:
         )
 
 
-def check_pass(
-    experiment: Experiment, config: PretrainedConfig, prompt_tokens: int, card: float
-) -> None:
-    """Raise UserError for a micro-batch whose hidden states alone, one of each response token and
-    layer, exceed a device of `card` bytes: measuring it would take long."""
-    rows, _ = rows_of_pass(experiment, prompt_tokens)
-    length = experiment.dataset.max_response_tokens
-    a_token = config.num_hidden_layers * config.hidden_size
-    a_token *= ITEMSIZE[experiment.model.compute_dtype]
-    needed = rows * length * a_token
-    if needed > card:
-        raise UserError(
-            f"micro_batch_tokens={experiment.micro_batch_tokens or 'null'}: a micro-batch of "
-            f"{rows} responses of {length} tokens keeps at least {needed / GB:.3g} GB of hidden "
-            f"states, and a GPU has {card / GB:.0f} GB; must be below {card // a_token:.0f}"
-        )
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """memory: bytes by place (a device that trains, one that draws, or the host as a whole) and
@@ -136,7 +115,6 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     config = configuration(shape)
     check_context(experiment, config)
     card = assumptions()["gpus"][gpu]
-    check_pass(experiment, config, int(values["prompt_tokens"]), card["memory"])
     weights, changed = model_bytes(experiment, shape)
     training = training_memory(experiment, shape, int(values["prompt_tokens"]))
     sampler = sampler_memory(experiment, weights, card["memory"], values)
@@ -177,7 +155,7 @@ def places(
     lost = 1 + values["fragmentation"]
     device = {phase: use.device * lost + process + nccl for phase, use in training.items()}
     host = {phase: use.host for phase, use in training.items()}
-    device["push"], host["push"] = device["sample"] + largest, host["sample"]
+    device["sample"] += largest  # while the sampler is given new weights
     host["save"] += largest
     found = {}
     if beside:
@@ -191,7 +169,7 @@ def places(
                 host[phase] += sampler.weights
         device["start"] += max(0.0, sampler.asked - sampler.drawing)
     processes = ranks * (2 if beside else 1) * values["process_gb"] * GB
-    order = ("start", "hold", "sample", "push", "train", "step", "save", "resume")
+    order = ("start", "sample", "train", "step", "save", "resume")
     found[TRAINS] = {phase: device[phase] for phase in order}
     found[HOST] = {phase: ranks * host[phase] + processes for phase in order}
     return found
@@ -200,26 +178,3 @@ def places(
 def layouts() -> list[str]:
     """The choices of config group gpus, such as 8x80gb."""
     return sorted(file.stem for file in (schema.CONF / "gpus").glob("*.yaml"))
-
-
-def alternatives(experiment: Experiment, gpus: int) -> Iterator[str]:
-    """Overrides that take less memory, the smallest change first. gpus: how many are used now."""
-    longest = experiment.dataset.max_prompt_tokens + experiment.dataset.max_response_tokens
-    budget = rows_of_update(experiment) * longest  # a larger one changes nothing
-    budget = min(budget, experiment.micro_batch_tokens or budget)
-    while budget // 2 >= longest:
-        budget //= 2
-        yield f"micro_batch_tokens={budget}"
-    yield from (f"gpus={name}" for name in layouts() if int(name.partition("x")[0]) > gpus)
-
-
-def what_fits(
-    overrides: list[str], gpu: str, values: dict[str, float], refused: Plan
-) -> str | None:
-    """The first alternative that fits."""
-    for extra in alternatives(refused.experiment, refused.gpus):
-        key = extra.partition("=")[0]
-        kept = [override for override in overrides if override.partition("=")[0] != key]
-        if plan(Composed.compose(*kept, extra).settings, gpu, values).fits:
-            return extra
-    return None

@@ -166,7 +166,6 @@ def training_memory(
     saving = state if experiment.async_checkpoints else 0
     found = {
         "start": Use(whole if ranks > 1 else whole + copy, waiting + max(weights, slots)),
-        "hold": Use(part * (1 + frozen) + held_here + copy, host),
         "sample": Use(resident + adds.get(False, 0) * bool(copy), host + saving),
         "train": Use(resident + step_part + brought + adds[True], host + saving),
         "step": Use(

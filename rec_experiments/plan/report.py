@@ -1,6 +1,6 @@
 """A plan as text."""
 
-from rec_experiments.plan.budget import DRAWS, HOST, TRAINS, Plan
+from rec_experiments.plan.budget import DRAWS, HOST, TRAINS, Plan, layouts
 from rec_experiments.plan.sampler import GB
 
 HEADINGS = {TRAINS: "each training GPU", DRAWS: "each sampling GPU", HOST: "the host"}
@@ -11,8 +11,8 @@ def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
     experiment, cost = found.experiment, found.cost
     lines = [
         f"{experiment.model.describe()}: {found.parameters / 1e9:.2f} G parameters",
-        f"{found.gpus} x {gpu}: {experiment.ranks} train; rollouts "
-        f"{experiment.pipeline.describe()}",
+        f"{found.gpus} x {gpu}, assumed (gpu=NAME chooses another): {experiment.ranks} train; "
+        f"rollouts {experiment.pipeline.describe()}",
         "",
     ]
     for place, phases in found.memory.items():
@@ -37,12 +37,12 @@ def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
     return lines
 
 
-def refusal(found: Plan, alternative: str | None) -> str:
-    """Why the plan does not fit, and what would."""
+def refusal(found: Plan, gpu: str) -> str:
+    """Why the plan does not fit, and what takes less."""
     place, phase, share = found.worst()
     limit = found.limits[place] / GB
-    advice = f"{alternative} would fit" if alternative else "no layout of conf/gpus fits either"
     return (
-        f"{phase}: needs {share * limit:.1f} GB on {HEADINGS[place]}, where {limit:.1f} GB may be "
-        f"used; {advice}"
+        f"{phase}: needs {share * limit:.1f} GB on {HEADINGS[place]}, where {limit:.1f} GB of "
+        f"{gpu} may be used; lower micro_batch_tokens, or choose a larger layout: "
+        f"{', '.join(f'gpus={name}' for name in layouts())}"
     )

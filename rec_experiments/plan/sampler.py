@@ -7,6 +7,7 @@ from transformers import PretrainedConfig
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.errors import UserError
+from rec_experiments.policy.models import Adapted
 from rec_experiments.samplers.decoding import CACHE_AT_ONCE
 from rec_experiments.samplers.vllm import Vllm
 
@@ -39,7 +40,9 @@ def sampler_memory(
     own: str = getattr(source, "dtype", "float32")
     engine = values["engine_gb"] * GB
     if not isinstance(sampler, Vllm):
-        return SamplerMemory(weight_bytes, CACHE_AT_ONCE, engine, None)
+        merges = isinstance(source, Adapted)  # into a copy of float32
+        held = weight_bytes * (4 / ITEMSIZE[own] if merges else 1)
+        return SamplerMemory(held, CACHE_AT_ONCE, engine, None)
     share = ITEMSIZE[sampler.dtype or own] / ITEMSIZE[own] / sampler.tensor_parallel_size
     weights = weight_bytes * share
     asked = sampler.gpu_memory_utilization * card

@@ -1,9 +1,8 @@
 """Text to tokens and back for one model: chat template, end tokens, turns."""
 
-import os
 import re
 from datetime import date
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,7 +60,7 @@ class ChatTemplate:
                 "max_position_embeddings, the longest context; add it to a local copy"
             )
         self.context = context
-        # Templates of reasoning models open the reasoning themselves, each with its own tag. The tag
+        # Templates of reasoning models open the reasoning themselves, each with its own tag. It
         # belongs to the response, so decoding adds it, always as <think>.
         self.opening, self.closing = self._reasoning()
 
@@ -74,8 +73,10 @@ class ChatTemplate:
             past = self._render((question, {"role": "assistant", "content": TURN}), prompts=False)
         except UserError:  # a template without turns of the model
             past = ""
-        header = os.path.commonprefix([prompt, past.partition(TURN)[0]])  # opens any turn
-        opened = _OPENED.search(prompt, len(header))
+        # What both texts begin with ends with the header of any turn of the model.
+        pairs = zip(prompt, past.partition(TURN)[0], strict=False)
+        header = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        opened = _OPENED.search(prompt, header)
         if opened is None:
             return "", ""
         tag, rest = opened.groups()

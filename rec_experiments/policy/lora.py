@@ -1,8 +1,8 @@
 """LoRA (arXiv 2106.09685): a model's weights stay as they are, and a low-rank matrix that is added
 to each chosen one is trained: W + α/r · B A, with B = 0 at the start.
 
-Training sees the adapters beside the weights (peft). Everything that draws responses gets merged
-weights, so no sampler knows of adapters.
+Training sees the adapters beside the weights (peft). Everything that draws responses gets weights
+merged in float32, so no sampler knows of adapters. vLLM rounds them to its own dtype.
 """
 
 import copy
@@ -73,6 +73,13 @@ def loaded(
     return model
 
 
+def precise(model: PreTrainedModel) -> PreTrainedModel:
+    """A model to merge adapters into, of float32 at least: bfloat16 rounds most of a small change
+    away (after ten small steps the merged change had a cosine of .29 with the trained one)."""
+    dtype = torch.promote_types(model.dtype, torch.float32)
+    return model if model.dtype == dtype else copy.deepcopy(model).to(dtype)
+
+
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that training changes: all, or those of the adapters."""
     return {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -107,9 +114,9 @@ class Base:
 
 
 class WholeWeights(Mapping[str, Tensor]):
-    """The weights of a policy version, each gathered from the ranks and merged with its adapter
-    when it is read, so that no more than one is held. Every rank must read the same ones in the
-    same order.
+    """The weights of a policy version, each gathered from the ranks and merged with its adapter, in
+    the adapter's precision, when it is read, so that no more than one is held. Every rank must read
+    the same ones in the same order.
 
     weights: as `state_of` gives them. base: of the same model.
     """
@@ -127,7 +134,7 @@ class WholeWeights(Mapping[str, Tensor]):
         if kind != "weight" or up not in self._weights:
             return weight
         change = whole(self._weights[up]) @ whole(self._weights[down]) * self._base.scaling
-        return (weight.to(change) + change).to(weight)
+        return weight.to(change) + change
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

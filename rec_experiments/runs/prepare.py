@@ -21,7 +21,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.head import REFERENCE
-from rec_experiments.policy.lora import adapted
+from rec_experiments.policy.lora import adapted, precise
 from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
@@ -247,13 +247,18 @@ def load_worker(experiment: Experiment) -> LocalWorker:
 def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTemplate) -> LocalWorker:
     """With the experiment's sampler, verifier and environment."""
     dataset = experiment.dataset
+    merging = precise(model) if isinstance(experiment.model, Adapted) else model
     sampler = experiment.sampler.build(
-        model, chat.eos_ids, chat.pad_id, dataset.max_prompt_tokens, dataset.max_response_tokens
+        model if isinstance(experiment.sampler, Vllm) else merging,
+        chat.eos_ids,
+        chat.pad_id,
+        dataset.max_prompt_tokens,
+        dataset.max_response_tokens,
     )
     recomputer = None
     if "sampler" in experiment.algorithm().needs.logps:
         recomputer = LogprobRecomputer(
-            model, forward_pass(experiment, chat.pad_id), pass_limits(experiment)
+            merging, forward_pass(experiment, chat.pad_id), pass_limits(experiment)
         )
     return LocalWorker(
         sampler,

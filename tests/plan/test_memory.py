@@ -90,7 +90,7 @@ def test_adapters_alone_have_gradients_and_moments(copies_alone):
     found = counted("adapter=lora", "model.lora.rank=2", "kl_every=1")
     widths = [(64, 64), (64, 32), (64, 32), (64, 64), *[(64, 96)] * 3]
     adapters = 4 * 4 * 2 * sum(map(sum, widths))  # bytes, of four layers
-    assert found["hold"].device == WEIGHTS + adapters
+    assert found["start"].device == WEIGHTS + adapters
     assert found["sample"].device == WEIGHTS + 3 * adapters
     assert found["train"].device == WEIGHTS + 4 * adapters
     assert found["sample"].host == adapters  # those that sample; the reference is not copied

@@ -23,6 +23,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.logprobs import ForwardPass
 
+pytestmark = pytest.mark.long
 LENGTHS = [[(3, 4), (1, 7), (9, 2)], [(5, 5), (2, 3)], [(8, 6), (8, 6), (4, 1), (1, 2)]]
 CHECKPOINTING = ("model.gradient_checkpointing=true",)
 LAYOUTS = [{}, {"packed": True}, {"shared": True}]
@@ -40,7 +41,7 @@ def loss_and_gradient(policy, rows, layout):
     return loss.detach(), torch.cat([p.grad.flatten() for p in policy.parameters()])
 
 
-@pytest.mark.parametrize("checkpointing", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("checkpointing", [False, True])
 def test_loss_and_gradient(checkpointing):
     """float64, but for norms, which the model computes in float32."""
     plain = model(CONFIGS["qwen2"]).train()

@@ -3,10 +3,10 @@
 1. Scores and gradients equal those of all logits at once, for any chunk, with and without a bias,
    with tied and untied weights.
 2. No tensor has the size of all logits, forward or backward.
-3. Padding changes nothing.
-4. Families whose head is more than a linear layer keep the library's logits.
-5. Under autocast the products are bfloat16, log-softmax and gradients float32.
-6. Sharded weights give the same scores.
+3. Families whose head is more than a linear layer keep the library's logits.
+4. Under autocast the products are bfloat16, log-softmax and gradients float32; the gradients of
+   chunks are summed in float32.
+5. Sharded weights give the same scores.
 """
 
 import copy
@@ -55,10 +55,7 @@ SHAPE = {
 }
 FAMILIES = {
     "qwen2 tied": lambda: transformers.Qwen2Config(**SHAPE, tie_word_embeddings=True),
-    "qwen2": lambda: transformers.Qwen2Config(**SHAPE, tie_word_embeddings=False),
-    "qwen3": lambda: transformers.Qwen3Config(**SHAPE, head_dim=8, tie_word_embeddings=True),
     "llama": lambda: transformers.LlamaConfig(**SHAPE, tie_word_embeddings=False),
-    "mistral": lambda: transformers.MistralConfig(**SHAPE, tie_word_embeddings=False),
 }
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
@@ -139,7 +136,7 @@ def loss_of(scores, differentiable, weights):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     tokens=st.integers(1, 9),
     chunk=st.integers(1, 10),
@@ -240,19 +237,21 @@ def test_kept_logits(kept, made, monkeypatch):
     assert all(map(torch.equal, before, after))
 
 
-def test_frozen_head():
-    """Low-rank adapters leave the head as it is: other gradients do not depend on that."""
-    hidden_ND, weight_VD = leaves_of((12, 5), (VOCABULARY, 5))
-    target_N = torch.arange(12)
-    grads = []
-    for weight in (weight_VD, weight_VD.detach()):
-        found = token_scores(Head(hidden_ND, weight, None), {}, target_N, 0.7)
-        (grad_ND,) = torch.autograd.grad(found.logp_N.sum(), [hidden_ND])
-        grads.append(grad_ND)
-    torch.testing.assert_close(*grads, rtol=0, atol=0)
+def test_gradients_of_chunks_are_summed_in_float32():
+    """The sum of a thousand small gradients, each with the rounding of bfloat16."""
+    hidden_ND, weight_VD = (x.detach().bfloat16() for x in leaves_of((1000, 5), (VOCABULARY, 5)))
+    target_N = torch.arange(1000) % VOCABULARY
+    found = []
+    for dtype, chunk in ((torch.float32, 1000), (torch.bfloat16, 1)):
+        leaves = hidden_ND.to(dtype), weight_VD.to(dtype).requires_grad_()
+        with mock.patch.object(head, "LOGITS_AT_ONCE", chunk * VOCABULARY):
+            score = token_scores(Head(*leaves, None), {}, target_N, 0.7)
+        score.logp_N.sum().backward()
+        found.append(leaves[1].grad.double())
+    assert (found[0] - found[1]).norm() < 0.005 * found[0].norm()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["qwen2 tied", "llama"])
 def test_chunked_model(family):
     """Scores and the gradient of every parameter, also of tied embeddings."""
     dtype, chunk = torch.float64, 5
@@ -315,17 +314,6 @@ def test_largest_tensor():
     assert largest["chunked"] <= limit
 
 
-@pytest.mark.parametrize("chunk", [None, 3])
-def test_padding(chunk):
-    model, reference = build(FAMILIES["llama"]()), build(FAMILIES["llama"](), seed=1)
-    one, one_gradients = scored(model, reference, rows(pad_id=0), chunk)
-    two, two_gradients = scored(model, reference, rows(pad_id=77), chunk)
-    for x, y in zip(one, two, strict=True):
-        assert torch.equal(x, y)
-    for name, gradient in one_gradients.items():
-        assert torch.equal(gradient, two_gradients[name]), name
-
-
 def test_soft_cap():
     config = transformers.Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0)
     model = build(config)
@@ -356,12 +344,11 @@ def test_plain_heads():
     assert not has_plain_head(model)
 
 
-@pytest.mark.parametrize("chunk", [None, 4])
-def test_autocast(chunk):
+def test_autocast():
     model, reference = build(FAMILIES["qwen2 tied"]()), build(FAMILIES["qwen2 tied"](), seed=1)
     precise, gradients = scored(model, reference, rows())
     with torch.autocast("cpu", torch.bfloat16):
-        low, low_gradients = scored(model, reference, rows(), chunk)
+        low, low_gradients = scored(model, reference, rows(), tokens=4)
     for one, two in zip(low, precise, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one, two, rtol=0.05, atol=0.1)
@@ -381,10 +368,9 @@ def one_rank(tmp_path):
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("family", ["qwen2 tied", "llama"])
-def test_sharded_model(one_rank, family):
+def test_sharded_model(one_rank):
     """The weights of a sharded model are whole only inside its own forward pass."""
-    model, reference = (build(FAMILIES[family](), seed, torch.float64) for seed in (0, 1))
+    model, reference = (build(FAMILIES["qwen2 tied"](), seed, torch.float64) for seed in (0, 1))
     expected, expected_gradients = scored(model, reference, rows(), tokens=4)
     for sharded in (model, reference):
         for layer in sharded.model.layers:

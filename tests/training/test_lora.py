@@ -29,9 +29,10 @@ import rec_experiments
 from rec_experiments.distributed import ALONE
 from rec_experiments.errors import UserError
 from rec_experiments.policy import lora
+from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Lora
 from rec_experiments.runs import evaluation, export, saved
-from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.prepare import make_worker, prepare
 from rec_experiments.runs.run import run as train
 
 TARGETS = ["q_proj", "v_proj", "o_proj", "down_proj"]
@@ -114,9 +115,32 @@ def test_merged_weights_are_those_of_peft(folder, dtype):
     for name, weight in expected.state_dict().items():
         if ".lora_" not in name:
             ours = merged[name.replace(".base_layer.", ".")]
-            assert ours.dtype == dtype
+            assert ours.dtype == torch.float32
             rounding = torch.finfo(dtype).eps
             torch.testing.assert_close(ours, weight, rtol=2 * rounding, atol=rounding / 10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_draws_has_the_change_of_a_small_step(overrides, folder, dtype):
+    """In bfloat16 alone, its cosine with the trained change would be about .3."""
+    chosen = experiment(*overrides, f"model.dtype={dtype}", "correction=truncated")
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    policy = lora.adapted(plain, PLAN)
+    torch.manual_seed(1)
+    for name, weight in lora.trained(policy).items():
+        if ".lora_B." in name:
+            weight.data.normal_(std=1e-5)
+    worker = make_worker(chosen, plain, ChatTemplate(chosen.model.tokenizer(), plain))
+    merged = lora.WholeWeights(lora.state_of(policy), lora.Base.of(policy))
+    state = policy.state_dict()
+    name = "model.layers.0.self_attn.q_proj"
+    up, down = (state[f"{name}.lora_{x}.default.weight"] for x in "BA")
+    change = (up.double() @ down.double()).flatten()
+    for drawing in (worker.sampler, worker.recomputer):
+        drawing.load(merged)
+        weight = drawing.model.state_dict()[f"{name}.weight"].double()
+        found = (weight - plain.state_dict()[f"{name}.weight"].double()).flatten()
+        assert torch.nn.functional.cosine_similarity(found, change, 0) > 0.99
 
 
 def test_a_run_trains_the_adapters_alone(done, folder):
