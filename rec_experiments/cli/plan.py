@@ -33,9 +33,9 @@ def main(
             + " ".join(f"{key}={value:g}" for key, value in assumptions()["values"].items())
         ),
     ],
-    gpu: Annotated[
-        str, Parameter(help=f"one of {', '.join(assumptions()['gpus'])}, or how it begins")
-    ] = next(iter(assumptions()["gpus"])),
+    gpu: Annotated[str, Parameter(help=f"one of {', '.join(assumptions()['gpus'])}")] = next(
+        iter(assumptions()["gpus"])
+    ),
 ) -> None:
     """Raises UserError for an unknown GPU and for a run that does not fit."""
     from rec_experiments.plan import budget, report  # imports torch
@@ -48,8 +48,7 @@ def main(
     of_run = [word for word in words if word.split("=")[0] not in given["values"]]
     values = assumed(of_run) | {key: number(key, text) for key, text in assume.items()}
     found = budget.plan(Experiment.compose(*of_run).settings, gpu, values)
-    print(*report.report(found, gpu, values), sep="
-")
+    print(*report.report(found, gpu, values), sep="\n")
     if not found.fits:
         raise UserError(report.refusal(found, gpu))
 

@@ -11,7 +11,7 @@ def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
     experiment, cost = found.experiment, found.cost
     lines = [
         f"{experiment.model.describe()}: {found.parameters / 1e9:.2f} G parameters",
-        f"{found.gpus} x {gpu}, assumed (gpu=NAME chooses another): {experiment.ranks} train; "
+        f"{found.gpus} x {gpu}, assumed (--gpu NAME chooses another): {experiment.ranks} train; "
         f"rollouts {experiment.pipeline.describe()}",
         "",
     ]
