@@ -113,18 +113,3 @@ def test_a_correction_takes_time_where_batches_are_drawn():
     assert corrected.seconds["train"] == plain.seconds["train"]
     more = corrected.seconds["draw"] - plain.seconds["draw"]
     assert more == pytest.approx(plain.seconds["train"] / 3)
-
-
-def test_lengths_are_those_that_the_data_set_allows():
-    short = ("dataset.max_prompt_tokens=20", "dataset.max_response_tokens=30")
-    found = cost(*short, "batch_size=2", "group_size=4")
-    assert found.tokens == 2 * 4 * 50
-
-
-def test_a_shared_prompt_is_computed_once():
-    lengths = {"prompt_tokens": 60, "response_tokens": 4, "padding": 0}
-    plain, shared = (
-        cost(*ROWS, f"model.shared_prompts={choice}", **lengths).trained
-        for choice in ("false", "true")
-    )
-    assert shared < plain / 2

@@ -69,23 +69,6 @@ def test_what_is_offered_for_24_gigabytes_leaves_two(words):
     assert not found.fits
 
 
-@pytest.mark.parametrize("setting", [pytest.param("guru", marks=pytest.mark.long), "math"])
-def test_adapters_of_seven_billion_parameters_do_not_fit_24_gigabytes(setting):
-    """The weights that train and those that draw are there together."""
-    own = (f"setting=paper/{setting}", "gpus=1x24gb", "adapter=lora", "model.dtype=bfloat16")
-    found = budget.plan(experiment(*own), "rtx-4090", VALUES)
-    assert found.worst()[1] in ("start", "sample")
-    assert found.worst()[2] > 1.5
-
-
-def test_a_correction_on_one_gpu_does_not_fit():
-    """Without it 69 of 75 GB are used; its copy of the model takes 13."""
-    found = budget.plan(
-        experiment("setting=paper/toolace", "correction=truncated"), "h100-80", VALUES
-    )
-    assert not found.fits
-
-
 def test_a_configuration_with_names_of_its_own(tmp_path):
     """GPT-2's n_layer, and a number of layers that is its class's default."""
     GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=512).save_pretrained(tmp_path / "gpt2")
@@ -100,14 +83,6 @@ def test_a_configuration_with_names_of_its_own(tmp_path):
     Gemma3Config().save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"model\.path=.*gemma3 has no num_hidden_layers"):
         budget.shape_of(experiment("model=pretrained", f"model.path={tmp_path}"))
-
-
-def test_the_hub_is_asked_once(monkeypatch):
-    asked = []
-    monkeypatch.setattr(budget.files, "hub_silence", lambda: asked.append(1))
-    monkeypatch.setattr(budget.AutoConfig, "from_pretrained", lambda path: GPT2Config())
-    budget.shape_of(experiment("model=pretrained", "model.path=some/model"))
-    assert asked == [1]
 
 
 def test_a_sampler_that_sleeps_leaves_the_device():
@@ -147,22 +122,6 @@ def test_the_hours_of_a_sweep_are_those_of_the_plan(monkeypatch):
         setting = f"setting=paper/{name}"
         found = budget.plan(experiment(setting), "h100-80", command.assumed([setting]))
         assert found.hours <= said <= 1.25 * found.hours, name
-
-
-def test_what_the_engine_asks_for_must_be_free_at_the_start(monkeypatch):
-    use = dict.fromkeys(("start", "sample", "train", "step", "save", "resume"))
-    monkeypatch.setattr(
-        budget, "training_memory", lambda *_: dict.fromkeys(use, memory.Use(0.0, 0.0))
-    )
-    low, high = (
-        budget.plan(
-            experiment("setting=paper/gsm8k", f"sampler.gpu_memory_utilization={share}"),
-            "h100-80", VALUES,
-        ).memory[budget.TRAINS]
-        for share in (0.3, 0.9)
-    )  # fmt: skip
-    assert high["start"] - low["start"] == pytest.approx(0.6 * 80e9)
-    assert high["train"] == low["train"]
 
 
 @pytest.mark.parametrize(

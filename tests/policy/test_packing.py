@@ -6,8 +6,6 @@
 3. Heads that are not plain take the padded way.
 """
 
-import json
-
 import pytest
 import torch
 from conftest import Row, sequences_of
@@ -15,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
-from rec_experiments.policy.batching import Limits, TokenSequence, micro_batches
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.token_batch import collate, packed
 
@@ -120,23 +117,3 @@ def test_other_heads_are_padded():
         forward(packed=is_packed)(policy, sequences_of(rows)).logp_BT for is_packed in (False, True)
     )
     assert torch.equal(one, other)
-
-
-def test_padding_of_gsm8k(data_folder):
-    """Questions and solutions of GSM8K, four bytes a token, in an order as they are drawn."""
-    lines = (data_folder / "gsm8k" / "train.jsonl").read_text().splitlines()[:768]
-    texts = [json.loads(line) for line in lines]
-    rows = [
-        TokenSequence(60 + len(t["question"]) // 4, 1 + len(t["answer"]) // 4, n, [n])
-        for n, t in enumerate(texts)
-    ]
-    rows.sort(key=lambda s: -s.length)  # as training sorts them
-    tokens = sum(s.length for s in rows)
-    computed = {}
-    for is_packed in (False, True):
-        limits = Limits(sequences=None, tokens=16_384, packed=is_packed)
-        parts = list(micro_batches(rows, limits))
-        computed[is_packed] = sum(limits.computed(part) for part in parts)
-        assert all(limits.computed(part) <= 16_384 for part in parts)
-    assert computed[True] == tokens
-    assert 1.1 < computed[False] / tokens < 2

@@ -16,7 +16,6 @@ import pytest
 import torch
 import transformers
 from conftest import accumulate_gradient, experiment
-from huggingface_hub.errors import GatedRepoError
 from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -165,16 +164,6 @@ def test_end_tokens_of_llama(folders):
         assert response.tokens == [70, stop]
 
 
-def test_end_tokens_without_generation_config(folders, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(folders["llama"])
-    made = AutoTokenizer.from_pretrained(folders["llama"])
-    stops = model.generation_config.eos_token_id
-    model.save_pretrained(tmp_path)
-    made.save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").unlink()
-    assert codec_of(tmp_path).eos_ids == sorted(stops)
-
-
 def test_round_trip_of_text(folders):
     chat = codec_of(folders["qwen2"])
     expected = (
@@ -260,15 +249,6 @@ def test_template_refuses_the_prompt(folders):
         chat.encode(QUESTION)
 
 
-def test_no_longest_context(folders):
-    from transformers import PretrainedConfig
-
-    model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
-    model.config = PretrainedConfig()  # as of models without position embeddings
-    with pytest.raises(UserError, match=r"config\.json has no max_position_embeddings"):
-        ChatTemplate(made, model)
-
-
 def test_no_end_token(folders):
     model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
     model.generation_config.eos_token_id = made.eos_token = None
@@ -315,13 +295,6 @@ def test_unreachable_model(monkeypatch):
     hub(monkeypatch, None, "We couldn't connect to the hub.\nCheck your internet connection")
     with pytest.raises(UserError, match=r"^[^\n]*couldn't connect[^\n]*hf download Qwen/Q --local"):
         pretrained("Qwen/Q").model()
-
-
-def test_gated_model(monkeypatch):
-    gated = GatedRepoError("403", response=SimpleNamespace(headers={}, request=None))
-    hub(monkeypatch, gated, "You are trying to access a gated repo.\nMake sure to have access")
-    with pytest.raises(UserError, match=r"is a gated model; accept \S+ terms at .*HF_"):
-        pretrained("meta-llama/L").model()
 
 
 def test_missing_attention(folders):

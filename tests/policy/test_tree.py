@@ -12,7 +12,7 @@ import copy
 import pytest
 import torch
 import transformers
-from conftest import SMALL, Row, run, sequences_of, timeless
+from conftest import Row, sequences_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_shared_prompts import LARGER, assert_close, loss_and_gradient, rows_and_names, saved
@@ -116,18 +116,6 @@ def test_run(tmp_path, monkeypatch):
     with_tree, _ = rows_and_names(ALONE, tmp_path / "tree", ())
     monkeypatch.setenv("REC_FAST_PATH", "0")
     assert_close(with_tree, rows_and_names(ALONE, tmp_path / "padded", ())[0])
-
-
-def test_miniature_without_the_fast_path(tmp_path, monkeypatch):
-    def rows(name):
-        return [timeless(row) for row in run(tmp_path / name, *SMALL).metrics()]
-
-    fast = rows("fast")
-    monkeypatch.setenv("REC_FAST_PATH", "0")
-    plain = rows("plain")
-    assert fast != plain
-    for one, other in zip(fast, plain, strict=True):
-        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
 
 
 @given(rows=ROWS)
@@ -248,22 +236,3 @@ def test_layer_keeps_no_graph():
     assert len(tensors) > 10
     graphs = [each for each in tensors if each.grad_fn is not None]
     assert not graphs
-
-
-def test_second_backward_pass():
-    out = FORWARD(build(CONFIGS["qwen2"]), sequences_of([([5], [6, 7])])).logp_BT.sum()
-    out.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="can be differentiated only once"):
-        out.backward()
-
-
-def test_other_families():
-    for config in (
-        transformers.MistralConfig(**STYLE, num_key_value_heads=4),
-        transformers.Qwen3Config(**STYLE, num_key_value_heads=4),
-        transformers.LlamaConfig(**STYLE, hidden_act="gelu"),
-        transformers.Qwen2Config(
-            **STYLE, use_sliding_window=True, sliding_window=4, max_window_layers=1
-        ),
-    ):
-        assert not supports(build(config))

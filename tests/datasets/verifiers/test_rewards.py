@@ -10,14 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import experiment
 from scripted import RIGHT, WRONG, scripted
 
@@ -178,15 +176,6 @@ def test_hostile_answers_score_0_and_the_others_what_they_earn() -> None:
     assert results[3::4] == [WRONG] * len(HOSTILE)
     assert [v.accuracy for v in results[1::4] + results[2::4]] == [0.0] * (2 * len(HOSTILE))
     assert results[5] == TIMED_OUT  # $9^{9^{9^{9^{9}}}}$: the deadline was needed at all
-
-
-def test_a_thread_may_start_the_workers_and_end() -> None:
-    torch.randn(256, 256).mm(torch.randn(256, 256))  # starts torch's own threads
-    with closing(VerifierPool(scripted, workers=1, timeout=60)) as isolated:
-        thread = threading.Thread(target=isolated, args=([GOOD],))
-        thread.start()
-        thread.join()
-        assert isolated([GOOD, BAD]) == [RIGHT, WRONG]
 
 
 def test_close_stops_the_workers_and_is_no_end(tmp_path: Path) -> None:
