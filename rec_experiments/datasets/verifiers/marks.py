@@ -68,9 +68,8 @@ def final_answer(response: str) -> str:
         if not (_HEADING.fullmatch(line) and any(map(str.isdigit, rest))):
             return _SENTENCE_END.split(line, maxsplit=1)[0]
         text = rest
-    elif tagged:
-        return text
-    return _last_clause(_ANSWER.split(text)[-1])
+    text = _ANSWER.split(text)[-1]
+    return text if tagged and not hashes else _last_clause(text)
 
 
 def last_boxed(text: str) -> str | None:

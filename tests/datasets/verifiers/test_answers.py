@@ -42,7 +42,7 @@ def cases(name: str) -> list:
 
 
 def tagged(response: str) -> str:
-    return response if "<answer>" in response else f"<answer>{response}</answer>"
+    return response if "<answer>" in response.lower() else f"<answer>{response}</answer>"
 
 
 @pytest.mark.parametrize(("gold", "response"), cases("number_right"))
