@@ -159,9 +159,10 @@ def test_end_tokens_of_llama(folders):
     assert chat.pad_id in chat.eos_ids
     sampler = NativeSampler(pretrained(folders["llama"]).model(), chat.eos_ids, chat.pad_id, 4, 8)
     for stop in chat.eos_ids:
-        (response,) = sampler._responses(torch.tensor([[70, stop, 71, 72]]), torch.zeros(1, 4))
-        assert response.finished
-        assert response.tokens == [70, stop]
+        drawn = sampler._responses(torch.tensor([[70, stop, 71, 72]]), torch.zeros(1, 4))
+        assert drawn.finished_B.tolist() == [True]
+        assert drawn.length_B.tolist() == [2]
+        assert drawn.token_BT[0, :2].tolist() == [70, stop]
 
 
 def test_round_trip_of_text(folders):
