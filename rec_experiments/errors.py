@@ -5,7 +5,7 @@ import errno
 import importlib.util
 import signal
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 USER_ERROR = 2  # exit code for bad input
 # Signals that stop a run like Ctrl-C: from a scheduler, a closed terminal, a user.
@@ -74,10 +74,9 @@ def mistake(error: Exception) -> UserError | None:
 
 def _missing(error: BaseException | None) -> str:
     """The missing module, which only the cause of an error may name. "" for one of ours."""
-    while error is not None:
-        if isinstance(error, ModuleNotFoundError) and error.name:
-            return "" if error.name.startswith(OURS) else error.name.partition(".")[0]
-        error = error.__cause__ or error.__context__
+    for part in causes(error):
+        if isinstance(part, ModuleNotFoundError) and part.name:
+            return "" if part.name.startswith(OURS) else part.name.partition(".")[0]
     return ""
 
 
@@ -98,6 +97,14 @@ def _steers(character: str) -> bool:
 def interrupted(error: BaseException | None) -> bool:
     """Whether Ctrl-C led to this error: OmegaConf raises its own if one reaches it while it
     composes."""
-    while error and not isinstance(error, KeyboardInterrupt):
+    return any(isinstance(part, KeyboardInterrupt) for part in causes(error))
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, the one that it follows from, and so on, each once: Hydra raises errors that
+    follow from each other in a circle."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
         error = error.__cause__ or error.__context__
-    return error is not None
