@@ -5,7 +5,7 @@ python benchmarks/many_runs.py [--runs N] [--seeds N]
 The runs are made up, with folders of the size and shape of real ones: every figure's runs at the
 miniature, for as many seeds as it takes. Prints the processor seconds (user and system, of all
 processes) and wall-clock seconds of each command, and the ratio of the former to a process that
-only reads the same rows by `json`. The commands reuse the compositions in the cache folder.
+only reads the same rows by `json`.
 """
 
 import argparse

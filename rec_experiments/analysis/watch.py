@@ -3,6 +3,7 @@
 States are those of `sweeps.state.survey`. Text from run folders cannot control the terminal.
 """
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -77,14 +78,17 @@ def lines(jobs: Sequence[Job]) -> list[Line]:
     """The runs with their states, those under way first. Calls SLURM's squeue once, if unfinished
     jobs were submitted; raises UserError if that fails."""
     states = survey(jobs)
-    names = run_labels([(job.config, job.overrides) for job in jobs])
+    begun = [job for job in jobs if job.config]
+    labels = run_labels([(job.config, job.overrides) for job in begun])
+    names = dict(zip((job.path for job in begun), labels, strict=True))
     found = []
-    for job, name in zip(jobs, names, strict=True):
+    for job in jobs:
         state, rows = states[job.path], content(job.path).rows
         alarms = active_alarms(rows, package_alarms()) if state.name == "running" else []
         found.append(
             Line(
-                name=name, path=job.path, state=state, steps=int(job.config["steps"]), rows=rows,
+                name=names.get(job.path) or f"{job.label} · {shlex.join(job.overrides)}",
+                path=job.path, state=state, steps=int(job.config.get("steps", 0)), rows=rows,
                 alarms=alarms,
             )
         )  # fmt: skip
@@ -131,7 +135,7 @@ def count(found: Sequence[Line]) -> str:
 def _note(line: Line) -> str:
     """The folder, and the reason for the state."""
     by = f"by {line.state.release}" if line.state.release else ""
-    return "  ".join(filter(None, [line.path.name, line.state.note or by]))
+    return "  ".join(filter(None, [line.path.name if line.steps else "", line.state.note or by]))
 
 
 def _numbers(line: Line) -> list[str]:
@@ -145,7 +149,7 @@ def _numbers(line: Line) -> list[str]:
     spent = float(seconds(recent).sum())
     left = (line.state.ends - datetime.now().astimezone()).total_seconds() if line.state.ends else 0
     return [
-        f"{line.state.step}/{line.steps}",
+        f"{line.state.step}/{line.steps or '?'}",
         f"{curve(accuracy)} {number(accuracy[-1])}" if len(accuracy) else "",
         number(round(float(stale.mean()), 1)) if len(stale) else "",
         f"{number(100 * float(clipped.mean()))} %" if len(clipped) else "",

@@ -15,16 +15,9 @@ from rec_experiments.cli import train
 from rec_experiments.cli.help import table
 from rec_experiments.cli.parser import Overrides
 from rec_experiments.errors import UserError
-from rec_experiments.sweeps.jobs import (
-    Job,
-    distinct,
-    gpus_of,
-    jobs,
-    load_figure,
-    names,
-    outline,
-    summary,
-)
+from rec_experiments.sweeps.figures import load_figure, names
+from rec_experiments.sweeps.jobs import Job, gpus_of, outline, summary
+from rec_experiments.sweeps.manifest import launched
 from rec_experiments.sweeps.state import ACTIVE
 from rec_experiments.sweeps.submission import RECORD, read
 
@@ -92,8 +85,7 @@ def resubmit(name: str, overrides: list[str]) -> None:
 
 
 def jobs_of(name: str, overrides: list[str]) -> list[Job]:
-    """One job for each run folder."""
+    """One job for each run folder of a sweep, a multirun or a submission."""
     if Path(name, RECORD).exists():
         return read(Path(name)).jobs
-    figure = load_figure(name, overrides)
-    return list(distinct(jobs(figure, overrides)).values())
+    return launched(name, overrides)

@@ -12,12 +12,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from rec_experiments.config import schema
 from rec_experiments.config.identity import NOT_IDENTITY
 from rec_experiments.config.labels import methods, without_shared
 from rec_experiments.errors import UserError
 from rec_experiments.files import write_atomic
-from rec_experiments.sweeps.jobs import Job
+from rec_experiments.runs.run_folder import read_config
+from rec_experiments.sweeps.figures import load_figure, names, points
+from rec_experiments.sweeps.jobs import Job, output_of
 from rec_experiments.tracking.trackers import schedule_name
 
 FOLDER = "manifests"
@@ -70,7 +76,7 @@ def write_manifests(name: str, jobs: Sequence[Job]) -> list[Path]:
     arms, _ = without_shared(methods([(job.config, job.overrides) for job in jobs]))
     new: dict[Path, list[Line]] = defaultdict(list)
     for job, method in zip(jobs, arms, strict=True):
-        output = Path(job.config["output_dir"]).expanduser()
+        output = output_of(job)
         inside = job.path.is_relative_to(output)
         new[output / FOLDER / f"{name}.csv"].append(
             Line(
@@ -113,3 +119,44 @@ def read_manifest(file: Path) -> list[Line]:
             f"{file}: cannot be read ({error}); remove it, and start the sweep again: finished "
             "runs are kept"
         ) from None
+
+
+def output_folder(overrides: Iterable[str] = ()) -> Path:
+    """Where a sweep with these overrides puts its runs."""
+    chosen = [line.partition("=")[2] for line in overrides if line.startswith("output_dir=")]
+    config = yaml.safe_load((schema.CONF / "config.yaml").read_text(encoding="utf-8"))
+    return Path(chosen[-1] if chosen else config["output_dir"]).expanduser()
+
+
+def launched(name: str, overrides: Sequence[str]) -> list[Job]:
+    """The jobs of a sweep or a multirun, one for each run folder, as far as its manifest and the
+    folders know them: a run that has not begun has an empty configuration, and a job that was never
+    launched a folder that does not exist. Raises UserError if there is no such sweep or multirun.
+    """
+    output = output_folder(overrides)
+    lines = read_manifest(output / FOLDER / f"{name}.csv")
+    if name not in names() and lines:
+        found = [(each.arm, each.column, shlex.split(each.overrides), each.run) for each in lines]
+    else:
+        figure = load_figure(name, overrides)
+        runs = {line.key: line.run for line in lines}
+        found = [
+            (
+                point.label, figure.heading(point), point.overrides,
+                runs.get((point.label, job_key(point.overrides)), ""),
+            )
+            for point in points(figure, overrides)
+        ]  # fmt: skip
+    jobs = [
+        Job(arm, column, words, _config(output / run), output / (run or f"not launched {number}"))
+        for number, (arm, column, words, run) in enumerate(found)
+    ]
+    return list({job.path: job for job in reversed(jobs)}.values())[::-1]
+
+
+def _config(run: Path) -> dict[str, Any]:
+    """The configuration of a run, {} before it began or if it is damaged."""
+    try:
+        return read_config(run)
+    except UserError:
+        return {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps.jobs import Job, finished
+from rec_experiments.sweeps.jobs import Job, finished, output_of
 from rec_experiments.sweeps.submission import RECORD, Submission, newest
 
 ACTIVE = ("queued", "running")
@@ -23,7 +23,8 @@ ENDING = re.compile(
     r"CANCELLED AT [^*\n]*\w|.*oom.kill.*|the run (was killed|ended) .*|srun: error: .*", re.I
 )
 
-STUCK = "and has no new checkpoint since"  # the launcher writes it for a job that it gives up
+STUCK = "and has no new checkpoint since"  # the supervisor writes it for a job that it gives up
+REQUEUE_FAILED = "CalledProcessError: Command '['scontrol', 'requeue'"
 
 Place = tuple[Submission, int]  # the submission of a job, and its number there
 Queue = dict[tuple[str, int], tuple[str, str]]  # submission and number: SLURM's state and reason
@@ -49,7 +50,7 @@ def survey(jobs: Iterable[Job]) -> dict[Path, State]:
     Raises UserError if squeue fails.
     """
     jobs = list(jobs)
-    records = newest(jobs)
+    records = newest(map(output_of, jobs))
     asked = any(job.path.absolute() in records and not finished(job) for job in jobs)
     queue = read_queue() if asked else {}  # before the folders are read: a job may end in between
     return {job.path: _state(job, records.get(job.path.absolute()), queue) for job in jobs}
@@ -74,7 +75,7 @@ def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
         return State("queued", step, in_queue[1])
     if in_queue or folder.is_held():
         return State("running", step, ends=_ends(job, status, step))
-    stuck = STUCK in _log(record)
+    stuck = any(sign in _log(record) for sign in (STUCK, REQUEUE_FAILED))
     failed = claim == "failed" and not _is_older(job.path, record)
     if not stuck and (claim in ("done", "interrupted") or failed):
         name = "outdated" if claim == "done" else claim
@@ -116,7 +117,7 @@ def _ends(job: Job, status: dict[str, Any], step: int) -> datetime | None:
         took = (last - datetime.fromisoformat(status["since"])).total_seconds()
     except (KeyError, TypeError, ValueError):  # missing or edited by hand
         return None
-    return last + timedelta(seconds=took / steps * (job.config["steps"] - step))
+    return last + timedelta(seconds=took / steps * (job.config.get("steps", step) - step))
 
 
 def _is_older(path: Path, record: Place | None) -> bool:
@@ -138,6 +139,8 @@ def _log(record: Place | None) -> str:
 
 def _last_words(path: Path, log: str) -> str:
     """Why a job ended whose run recorded no reason."""
+    if REQUEUE_FAILED in log:
+        return "scontrol requeue failed, so the job is not queued again"
     ending = ENDING.search(log)
     return _mistake(path) or (ending[0] if ending else "ended without a result")
 

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from rec_experiments.config import plugins, schema
 from rec_experiments.errors import UserError, first_line, printable
 from rec_experiments.files import PRIVATE, write_atomic
 from rec_experiments.runs import checkout, provenance
-from rec_experiments.sweeps.jobs import Job
+from rec_experiments.sweeps.jobs import Job, output_of
 
 FOLDER, RECORD, CODE = "submissions", "jobs.json", "code"
 
@@ -47,14 +47,9 @@ class Submission:
         return self.folder.name
 
 
-def root_of(job: Job) -> Path:
-    """Where the submissions of a job's sweep are recorded."""
-    return Path(job.config["output_dir"]).expanduser().absolute() / FOLDER
-
-
 def prepare(title: str, jobs: list[Job]) -> Submission:
     """Write the record and copy the code. Submits nothing."""
-    root = root_of(jobs[0])
+    root = output_of(jobs[0]).absolute() / FOLDER
     stamp = f"{title}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     submission = Submission(
         folder=root / stamp,
@@ -86,15 +81,14 @@ def read(folder: Path) -> Submission:
         ) from None
 
 
-def newest(jobs: Iterable[Job]) -> dict[Path, tuple[Submission, int]]:
-    """The last submission of each run folder, and the job's number there. Looks in the output
-    folders of `jobs`; prints the records that cannot be read and leaves them out."""
-    roots = set(map(root_of, jobs))
-    records = [record for root in roots for record in root.glob(f"*/{RECORD}")]
+def newest(outputs: Iterable[Path]) -> dict[Path, tuple[Submission, int]]:
+    """The last submission of each run folder, and the job's number there. Looks in these output
+    folders; prints the records that cannot be read and leaves them out."""
+    records = [record for output in set(outputs) for record in output.glob(f"{FOLDER}/*/{RECORD}")]
     return {
         job.path: (submission, number)
         for record in sorted(records, key=lambda file: file.stat().st_mtime)
-        for submission in _readable(record.parent)
+        for submission in _readable(record.parent.absolute())
         for number, job in enumerate(submission.jobs)
     }
 
@@ -130,12 +124,10 @@ def copy_code(root: Path) -> Path:
 
     shutil.copytree(schema.PACKAGE, ours, ignore=left_out)
     shutil.copytree(schema.CONF, ours / "conf", ignore=left_out, dirs_exist_ok=True)
-    plugin = "hydra_plugins.rec_arm_sweeper"
-    spec = find_spec(plugin)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    found = spec.submodule_search_locations[0]
-    shutil.copytree(found, copy.joinpath(*plugin.split(".")), ignore=left_out)
+    plugin = import_module("hydra_plugins.rec_arm_sweeper").__file__
+    assert plugin is not None
+    (copy / "hydra_plugins").mkdir()
+    shutil.copy2(plugin, copy / "hydra_plugins")
     plugins.copy(copy, left_out)
     write_atomic(copy / provenance.SOURCE, json.dumps(provenance.source()).encode(), PRIVATE)
     digest = hashlib.sha256()

@@ -25,9 +25,10 @@ import torch
 import yaml
 from cluster import Cluster, missing
 from conftest import SMALL
-from hydra_plugins.rec_arm_sweeper._job import MAX_IN_VAIN
+from submitit.helpers import DelayedSubmission
 
 from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.sweeps.supervisor import MAX_IN_VAIN
 
 if "SLURM_TESTS" not in os.environ:
     pytest.skip("run by make test-slurm", allow_module_level=True)
@@ -252,11 +253,14 @@ def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
     (failing.path / "samples.jsonl").unlink(missing_ok=True)
     (failing.path / "samples.jsonl").mkdir()  # cannot be read
     until(lambda: user.states([fails]) == ["PENDING"])
+    [submission] = {name for name in os.listdir(user.folder / "runs/submissions") if name != "code"}
+    # As if it had been noticed so often.
+    [pickled] = (user.folder / "runs/submissions" / submission).glob(f"{hangs}_submitted.pkl")
+    delayed = DelayedSubmission.load(pickled)
+    delayed.function.saved = ("none",) * MAX_IN_VAIN
+    delayed.dump(pickled)
     release(cluster, (fails, hangs, *(job for job, _, _ in others)))
     until(lambda: user.states([hangs]) == ["RUNNING"])
-    [submission] = {name for name in os.listdir(user.folder / "runs/submissions") if name != "code"}
-    record = user.folder / "runs/submissions" / submission / f"requeued_{hangs.partition('_')[2]}"
-    record.write_text("\n".join(["none"] * MAX_IN_VAIN))  # as if it had been noticed so often
     cluster.run("scontrol", "update", f"jobid={hangs}", "timelimit=1")
 
     report = user.sweeps("wait", "fig3", *arguments, code=1)

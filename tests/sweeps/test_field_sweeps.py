@@ -22,7 +22,7 @@ from rec_experiments.types import class_name
 def expanded(name, scale, *overrides):
     overrides = [f"scale={scale}", *overrides]
     figure = sweeps.load_figure(name, overrides)
-    return figure, sweeps.expand(figure, overrides)
+    return figure, sweeps.points(figure, overrides)
 
 
 def choice(group, name):

@@ -15,12 +15,14 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 from conftest import SMALL, resolve
-from hydra_plugins.rec_arm_sweeper.slurm import outside_of_jobs
 from kill_and_resume import differences
 from omegaconf import OmegaConf
+from submitit.helpers import DelayedSubmission
 
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
@@ -29,6 +31,8 @@ from rec_experiments.errors import UserError
 from rec_experiments.runs import provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps import submission
+from rec_experiments.sweeps.slurm import NO_LIMIT, SlurmLauncher, outside_of_jobs
+from rec_experiments.sweeps.supervisor import GIVES_UP, IGNORE_USR2, MAX_IN_VAIN, Supervisor
 
 
 @pytest.fixture
@@ -56,7 +60,11 @@ def squeue(tmp_path, monkeypatch):
 
 
 def state_of(job):
-    return sweeps.survey([job])[job.path]
+    return surveyed([job])[job.path]
+
+
+def surveyed(jobs):
+    return sweeps.survey(jobs)
 
 
 def start(job, state="running", **details):
@@ -88,6 +96,7 @@ def test_a_running_job_has_an_expected_end(jobs, squeue):
     sent = sweeps.prepare("fig3", jobs)
     squeue(f"{sent.name}|0|RUNNING|None")
     folder = start(jobs[0], from_step=20)
+    (folder.path / "config.yaml").write_text(yaml.safe_dump(jobs[0].config))
     status = folder.status()
     began = time.time() - 60  # 20 steps in a minute, 110 to go
     local = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(began))
@@ -165,11 +174,11 @@ def test_a_damaged_run_is_one_state_among_others(jobs, squeue, name):
     folder.path.mkdir(parents=True)
     folder.set_status("done")
     (folder.path / name).write_text("{oops")
-    state = sweeps.survey(jobs)[jobs[0].path]
+    state = surveyed(jobs)[jobs[0].path]
     assert state.name == "unreadable"
     assert f"{name} cannot be read" in state.note
     assert not sweeps.finished(jobs[0]) or name == "provenance.json"
-    assert sweeps.survey(jobs)[jobs[1].path].name == "missing"
+    assert surveyed(jobs)[jobs[1].path].name == "missing"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +187,7 @@ def test_a_damaged_run_is_one_state_among_others(jobs, squeue, name):
 def test_a_damaged_record_is_left_out_and_named(jobs, squeue, capsys, text):
     sent = sweeps.prepare("fig3", jobs)
     (sent.folder / submission.RECORD).write_text(text)
-    assert {state.name for state in sweeps.survey(jobs).values()} == {"missing"}
+    assert {state.name for state in surveyed(jobs).values()} == {"missing"}
     said = capsys.readouterr().err
     assert said.startswith(f"left out: submission {sent.folder}: jobs.json cannot be read (")
     with pytest.raises(UserError, match=r"jobs\.json cannot be read"):
@@ -189,16 +198,18 @@ def test_a_scheduler_that_does_not_answer_is_no_verdict(jobs, squeue, monkeypatc
     sweeps.prepare("fig3", jobs)
     squeue("x", code=1)
     with pytest.raises(UserError, match="squeue: refused"):
-        sweeps.survey(jobs)
+        surveyed(jobs)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UserError, match="squeue: not found here"):
-        sweeps.survey(jobs)
+        surveyed(jobs)
 
 
 def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     squeue()
     arguments = ["fig3", "sync=offline", "seed=0,1", "hydra.sweeper.only=[GRPO]"]
     start(jobs[0], "done")
+    (jobs[0].path / "config.yaml").write_text(yaml.safe_dump(jobs[0].config))
+    sweeps.write_manifests("fig3", jobs)
     with pytest.raises(SystemExit) as ended:
         run_command("sweeps", *["status", *arguments])
     assert ended.value.code == 0
@@ -249,7 +260,7 @@ def test_a_submission_is_read_as_it_was_written(jobs):
     assert [job.path for job in again.jobs] == [job.path.absolute() for job in jobs]
     later = sweeps.prepare("fig3", jobs[1:])
     os.utime(sent.folder / submission.RECORD, (0, 0))
-    newest = submission.newest(jobs)
+    newest = submission.newest([Path("runs")])
     assert newest[jobs[0].path.absolute()][0].name == sent.name
     assert newest[jobs[1].path.absolute()] == (later, 0)
 
@@ -274,7 +285,7 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert str(first / "rec_experiments/conf") in said
     assert f"'copy': '{first}'" in said
     assert (first / "rec_experiments/conf/sweep/fig3.yaml").is_file()
-    assert (first / "hydra_plugins/rec_arm_sweeper/_job.py").is_file()
+    assert (first / "hydra_plugins/rec_arm_sweeper.py").is_file()
 
 
 def test_what_git_ignores_is_not_copied(tmp_path, monkeypatch):
@@ -293,8 +304,6 @@ def test_what_git_ignores_is_not_copied(tmp_path, monkeypatch):
 
 
 def test_the_command_of_several_ranks_is_that_of_torchrun(jobs):
-    from hydra_plugins.rec_arm_sweeper.slurm import SlurmLauncher
-
     launcher = SlurmLauncher(
         site={}, setup=[], options={}, container="apptainer exec image.sif", signal_delay_s=60
     )
@@ -339,11 +348,6 @@ def test_sigterm_saves_the_state_and_the_same_command_resumes(tmp_path):
     assert differences(stopped, whole) == []
 
 
-SUPERVISE = """
-import sys
-from hydra_plugins.rec_arm_sweeper._job import supervise
-supervise([sys.executable, "-c", sys.argv[1]], sys.argv[2], float(sys.argv[3]), sys.argv[4])
-"""
 STOPS = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -356,31 +360,32 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 time.sleep(100)
 """
-SLOW = "print('ready', flush=True); import time; time.sleep(100)"  # SIGTERM kills it
 
 
 @pytest.fixture
 def supervised(tmp_path, monkeypatch):
-    """Start a script under the supervisor; returns the process once the script is ready."""
+    """Start a script as submitit does in a job of SLURM; returns its process once it is ready."""
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_JOB_ID", "6")
+    log, pickled = tmp_path / "log.txt", tmp_path / "6_submitted.pkl"
+    slurm = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "6", "SLURM_PROCID": "0"}
     started = []
 
     def start(script, notice=60):
+        if not pickled.exists():
+            job = DelayedSubmission(Supervisor(notice), [sys.executable, "-c", script], str(log))
+            job.set_timeout(60, NO_LIMIT)
+            job.dump(pickled)
+        log.unlink(missing_ok=True)
         process = subprocess.Popen(
-            [
-                sys.executable, "-c", SUPERVISE, script, str(tmp_path / "log.txt"), str(notice),
-                str(tmp_path / "went_back_0"),
-            ],
-            start_new_session=True, stdout=subprocess.PIPE, text=True,
+            [*IGNORE_USR2, sys.executable, "-m", "submitit.core._submit", str(tmp_path)],
+            env={**os.environ, **slurm}, start_new_session=True, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         started.append(process)
-        while "ready" not in (
-            (tmp_path / "log.txt").read_text() if (tmp_path / "log.txt").exists() else ""
-        ):
-            assert process.poll() is None
+        while not log.exists() or "ready" not in log.read_text():
+            assert process.poll() is None, process.stdout.read()
             time.sleep(0.05)
         return process
 
@@ -395,71 +400,44 @@ def requeued(tmp_path):
     return file.read_text().splitlines() if file.exists() else []
 
 
-@pytest.mark.parametrize("script", [STOPS, SLOW])
-def test_a_preempted_job_goes_back_into_the_queue(supervised, tmp_path, script):
-    process = supervised(script)
-    os.killpg(process.pid, signal.SIGUSR2)  # as SLURM: to every process of the job
+def noticed(process):
+    """What the job says after SLURM's notice to every one of its processes, sent twice."""
     os.killpg(process.pid, signal.SIGUSR2)
-    assert process.wait(20) == 143
-    assert requeued(tmp_path) == ["requeue 6"]
-
-
-def test_a_run_that_outlasts_the_notice_is_killed_and_queued_again(supervised, tmp_path):
-    """As one in the midst of a long step or save, where SLURM would count a time-out."""
-    process = supervised(BUSY, notice=2)
     os.killpg(process.pid, signal.SIGUSR2)
-    assert process.wait(20) == 137
-    assert requeued(tmp_path) == ["requeue 6"]
+    return process.communicate(timeout=30)[0]
 
 
-def again(supervised, tmp_path):
-    """Run the job until a notice ends it. Returns its exit code and its output."""
-    (tmp_path / "log.txt").unlink(missing_ok=True)
-    process = supervised(STOPS, 2)
-    os.killpg(process.pid, signal.SIGUSR2)
-    return process.wait(20), process.stdout.read()
-
-
-def test_a_job_without_a_new_checkpoint_is_given_up(supervised, tmp_path):
-    from hydra_plugins.rec_arm_sweeper._job import GIVES_UP, MAX_IN_VAIN
-
-    assert again(supervised, tmp_path)[0] == 143
+def test_a_preempted_job_is_queued_again_until_it_makes_no_progress(supervised, tmp_path):
+    """The first time a run that is in the midst of a long step, which is killed."""
+    assert "the run was killed by SIGKILL" in noticed(supervised(BUSY, notice=2))
+    (tmp_path / "6_submitted.pkl").unlink()
     (tmp_path / "checkpoints" / "step_00000004").mkdir(parents=True)
-    for _ in range(MAX_IN_VAIN):  # the first time it is a new one
-        assert again(supervised, tmp_path)[0] == 143
+    for _ in range(MAX_IN_VAIN):
+        assert "the run ended with exit code 143" in noticed(supervised(STOPS))
     assert requeued(tmp_path) == ["requeue 6"] * (1 + MAX_IN_VAIN)
-    ended, said = again(supervised, tmp_path)
-    assert ended == 143
-    assert said.endswith(f"{GIVES_UP}\n")
-    assert len(said.splitlines()) == 1
-    assert requeued(tmp_path) == ["requeue 6"] * (1 + MAX_IN_VAIN)
+    process = supervised(STOPS)
+    assert GIVES_UP in noticed(process)
+    assert process.returncode == 1
+    assert len(requeued(tmp_path)) == 1 + MAX_IN_VAIN
 
 
-@pytest.mark.parametrize("claim", ["running", "interrupted"])
-def test_a_job_that_does_not_come_back_is_failed(jobs, squeue, claim):
-    from hydra_plugins.rec_arm_sweeper._job import GIVES_UP
-
+def test_a_requeue_that_fails_is_an_error(supervised, tmp_path, jobs, squeue):
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nexit 1\n")
+    process = supervised(STOPS)
+    said = noticed(process)
+    assert process.returncode == 1
     sent = sweeps.prepare("fig3", jobs)
     squeue()
-    start(jobs[0], claim, reason="SIGTERM after step 40")
-    line = f"the run ended with exit code 143, {GIVES_UP}"
-    log = f"Starting with JobEnvironment\n{line}\nsubmitit: error\n"
-    (sent.folder / "7_0_0_log.out").write_text(log)
-    assert state_of(jobs[0]) == sweeps.State("failed", 40, line)
-
-
-def test_a_job_of_an_array_requeues_itself_alone(supervised, tmp_path, monkeypatch):
-    """The id 6 would be the whole array's."""
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "6")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    process = supervised(STOPS)
-    os.killpg(process.pid, signal.SIGUSR2)
-    process.wait(20)
-    assert requeued(tmp_path) == ["requeue 6_3"]
+    start(jobs[0], "interrupted", reason="SIGTERM after step 40")
+    (sent.folder / "7_0_0_log.out").write_text(said)
+    assert state_of(jobs[0]) == sweeps.State(
+        "failed", 40, "scontrol requeue failed, so the job is not queued again"
+    )
 
 
 def test_a_failed_or_finished_run_is_not_requeued(supervised, tmp_path):
     assert supervised("print('ready', flush=True); raise SystemExit(2)").wait(20) == 2
+    (tmp_path / "6_submitted.pkl").unlink()
     assert supervised("print('ready', flush=True)").wait(20) == 0
     assert requeued(tmp_path) == []
 
@@ -470,6 +448,17 @@ def test_a_terminated_job_waits_for_the_schedulers_decision(supervised, tmp_path
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)
     assert requeued(tmp_path) == []
+
+
+@pytest.mark.parametrize("claim", ["running", "interrupted"])
+def test_a_job_that_does_not_come_back_is_failed(jobs, squeue, claim):
+    sent = sweeps.prepare("fig3", jobs)
+    squeue()
+    start(jobs[0], claim, reason="SIGTERM after step 40")
+    line = f"the run ended with exit code 143, {GIVES_UP}"
+    log = f"Starting with JobEnvironment\n{line}\nerror\n"
+    (sent.folder / "7_0_0_log.out").write_text(log)
+    assert state_of(jobs[0]) == sweeps.State("failed", 40, line)
 
 
 SLURM = {"gpus_per_node": 1, "cpus_per_task": 8, "mem": "128GB", "signal_delay_s": 600}
@@ -532,10 +521,8 @@ def test_a_path_that_slurm_would_rewrite_is_refused(jobs, monkeypatch):
 
 
 def slurm_launcher(**resources):
-    from hydra_plugins.rec_arm_sweeper.slurm import SlurmLauncher
-
     launcher = SlurmLauncher(site={}, setup=[], container=None, options={}, **resources)
-    launcher.choice = "test"
+    launcher.name = "test"
     return launcher
 
 

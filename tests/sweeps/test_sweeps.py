@@ -13,7 +13,6 @@
 
 import functools
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -23,19 +22,14 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-import cloudpickle
 import pytest
-from conftest import SMALL, resolve, run, timeless
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra_plugins.rec_arm_sweeper import local
+from conftest import SMALL, run, timeless
 
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
-from rec_experiments.config import schema
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps.jobs import expand
+from rec_experiments.sweeps import local
 from rec_experiments.types import class_name
 
 ROOT = Path(__file__).parents[2]
@@ -220,28 +214,6 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
     assert len({job.path for job in jobs}) == len(jobs)
 
 
-@pytest.mark.parametrize(
-    ("name", "scale", "titled"),
-    [
-        *((name, "mini", "in miniature") for name in FIGURES),
-        ("fig3", "mini_chain", "in miniature"),
-        ("fig3", "small", "at small scale"),
-        ("fig3", "lm", "with a language model"),
-        ("fig3", "paper", ""),
-    ],
-)
-def test_panels_titles_and_captions(name, scale, titled):
-    figure = sweeps.load_figure(name, [f"scale={scale}"])
-    assert [panel.metric for panel in figure.panels] == PANELS[name]
-    assert all(p.log == (p.metric in ("train/kl", "train/clip_fraction")) for p in figure.panels)
-    number = name.removeprefix("fig")
-    assert figure.title.startswith(" ".join(filter(None, [f"Figure {number}", titled])) + ": ")
-    assert ("chain arithmetic" in figure.title) == (scale == "mini_chain")
-    assert ("reduction" in figure.title) == (scale in ("mini", "small"))
-    assert figure.scale == scale
-    assert ("stand in for" in figure.caption) == scale.startswith(("mini", "lm"))
-
-
 def test_figures_share_runs():
     few = ["seed=0", "sync=interval20"]
     paths = {
@@ -253,20 +225,6 @@ def test_figures_share_runs():
     assert len(paths["fig10"] & paths["fig3"]) == 1  # REC (0.6, 2.0)
 
 
-def test_runs_that_differ_in_their_seed_alone_are_composed_once():
-    asked = []
-
-    def compose(lines):
-        asked.append(lines)
-        return sweeps.checked(hydra_compose("config", lines))
-
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        found = sweeps.compose_jobs(sweeps.expand(sweep(["A"]), ["seed=5,6,7"]), compose)
-    assert [job.config["seed"] for job in found] == [5, 5, 6, 6, 7, 7]
-    assert [job.config["sync"]["interval"] for job in found] == [None, 1] * 3
-    assert asked == [["sync=offline", "algo=grpo"], ["sync=offset10", "algo=grpo"]]
-
-
 def sweep(only=("*",)):
     return sweeps.Sweep(
         arms={"A": ["algo=grpo"], "B (0.6, 2.0)": ["algo=reinforce", "clip=one_side"]},
@@ -276,7 +234,7 @@ def sweep(only=("*",)):
 
 
 def lines(overrides, only=("*",)):
-    return [" ".join(point.overrides) for point in sweeps.expand(sweep(only), overrides)]
+    return [" ".join(point.overrides) for point in sweeps.points(sweep(only), overrides)]
 
 
 def test_seeds_are_outermost_and_arms_innermost():
@@ -314,7 +272,7 @@ def test_the_command_line_wins(overrides, expected):
 def test_a_swept_key_is_part_of_the_column(name):
     """Runs that share a curve's mean differ in nothing but their seed."""
     figure = sweeps.load_figure(name)
-    points = expand(figure, ["optimizer.weight_decay=0,0.1", "seed=0,1"])
+    points = sweeps.points(figure, ["optimizer.weight_decay=0,0.1", "seed=0,1"])
     cells = [(p.label, figure.heading(p), p.lines["seed"]) for p in points]
     assert len(set(cells)) == len({frozenset(p.overrides) for p in points})
     assert all(
@@ -326,7 +284,7 @@ def test_a_swept_key_is_part_of_the_column(name):
 
 def test_a_swept_key_that_a_map_shows_is_no_column():
     figure = sweeps.load_figure("stability")
-    points = expand(figure, ["optimizer.learning_rate=1e-5,2e-5", "sync=offline"])
+    points = sweeps.points(figure, ["optimizer.learning_rate=1e-5,2e-5", "sync=offline"])
     assert {figure.heading(point) for point in points} == {"offline"}
 
 
@@ -546,22 +504,6 @@ def test_sigterm_to_a_sweep_stops_its_jobs(multirun, tmp_path):
     assert_gone(tmp_path)
 
 
-def test_a_job_fails_in_one_line_if_the_code_has_changed(tmp_path):
-    """And its state says so. Another process is the body's own."""
-    job = sweeps.Job(
-        "", "", ["seed=0"], {**resolve(), "output_dir": str(tmp_path)}, tmp_path / "run"
-    )
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    payload = cloudpickle.dumps((print, job, str(tmp_path), "other code"))
-    body = multiprocessing.get_context("fork").Process(target=local._body, args=(sender, payload))
-    body.start()
-    reason = receiver.recv()
-    body.join()
-    assert reason == "the code has changed since the sweep began; the same command continues it"
-    assert (job.path / "log.txt").read_text() == f"error: {reason}\n"
-    assert sweeps.survey([job])[job.path] == sweeps.State("failed", 0, reason)
-
-
 def test_preloaded_modules_exist():
     """Python ignores a module that cannot be preloaded; every job would import it again."""
     for name in local.PRELOAD:
@@ -576,6 +518,7 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
     assert "4 runs, 0 already finished" in done.stdout
     assert "2 done, 2 failed" in done.stdout
     assert done.stderr.count("KeyError: 'boom'") >= 2
+    assert len(sweeps.read_manifest(tmp_path / "runs/manifests/fig3.csv")) == 4
     lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
     if launcher == "local":
         assert re.search("^all: .*offline", done.stdout, re.MULTILINE)  # what they share, once

@@ -1,4 +1,4 @@
-"""A launcher that submits the jobs of a sweep to SLURM as one array and returns."""
+"""The jobs of a sweep as one SLURM array."""
 
 import contextlib
 import io
@@ -7,18 +7,17 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from hydra.core.utils import JobReturn
-from hydra.errors import HydraException
-from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
-from hydra_plugins.rec_arm_sweeper._job import IGNORE_USR2, supervise
-from omegaconf import DictConfig
+import submitit
 
-if TYPE_CHECKING:
-    from rec_experiments import sweeps
+from rec_experiments.errors import UserError, first_line
+from rec_experiments.sweeps.jobs import Job, gpus_of, output_of
+from rec_experiments.sweeps.submission import Submission, prepare
+from rec_experiments.sweeps.supervisor import IGNORE_USR2, Supervisor
+
+NO_LIMIT = 1_000_000  # of submitit's count of time limits: the supervisor looks at checkpoints
 
 
 @contextlib.contextmanager
@@ -35,11 +34,11 @@ def outside_of_jobs() -> Iterator[None]:
         os.environ.update(inherited)
 
 
-class SlurmLauncher(Launcher):
-    """Submits one array for a whole sweep. conf/hydra/launcher/slurm.yaml explains the values.
+class SlurmLauncher:
+    """Submits one array for a whole sweep, and does not wait for it.
 
-    site: values that the others refer to. resources: keywords of submitit's
-    SlurmExecutor.update_parameters.
+    conf/hydra/launcher/slurm.yaml explains the values. name: of the choice there. site: values that
+    the others refer to. resources: keywords of submitit's SlurmExecutor.update_parameters.
     """
 
     def __init__(
@@ -48,37 +47,25 @@ class SlurmLauncher(Launcher):
         setup: list[str],
         container: str | None,
         options: dict[str, Any],
+        name: str = "slurm",
         **resources: Any,
     ):
-        self.lines, self.options = setup, options
+        self.lines, self.options, self.name = setup, options, name
         self.container = shlex.split(container or "")
         self.resources = {key: value for key, value in resources.items() if value is not None}
 
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self.choice = str(config.hydra.runtime.choices["hydra/launcher"])
-
-    def launch(
-        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-    ) -> Sequence[JobReturn]:
-        raise HydraException(f"hydra/launcher={self.choice}: needs hydra/sweeper=arms")
-
-    def submit(self, title: str, jobs: list["sweeps.Job"]) -> "sweeps.Submission":
+    def submit(self, title: str, jobs: list[Job]) -> Submission:
         """Submit the jobs with one call of sbatch. Raises UserError if SLURM rejects them."""
-        import submitit
-
-        from rec_experiments import sweeps
-        from rec_experiments.errors import UserError, first_line
-
         if shutil.which("sbatch") is None or shutil.which("srun") is None:
-            raise UserError(f"hydra/launcher={self.choice}: sbatch not found; use a login node")
-        resources = self._for_gpus(max(sweeps.gpus_of(job.config) for job in jobs))
-        if "%" in str(output := sweeps.root_of(jobs[0]).parent):
+            raise UserError(f"hydra/launcher={self.name}: sbatch not found; use a login node")
+        resources = self._for_gpus(max(gpus_of(job.config) for job in jobs))
+        if "%" in str(output := output_of(jobs[0]).absolute()):
             raise UserError(f"output_dir={output}: SLURM replaces % in names of its log files")
-        submission = sweeps.prepare(title, jobs)
+        submission = prepare(title, jobs)
         python = shlex.join([*IGNORE_USR2, sys.executable])  # until submitit handles it
-        executor = submitit.SlurmExecutor(submission.folder, python=python)
+        executor = submitit.SlurmExecutor(
+            submission.folder, max_num_timeout=NO_LIMIT, python=python
+        )
         try:
             executor.update_parameters(
                 job_name=submission.name,
@@ -90,11 +77,9 @@ class SlurmLauncher(Launcher):
             quiet = contextlib.redirect_stderr(io.StringIO())  # the error repeats it
             with quiet, outside_of_jobs():
                 executor.map_array(
-                    supervise,
+                    Supervisor(self.resources["signal_delay_s"]),
                     [self._command(submission, number) for number in range(len(jobs))],
                     [str(job.path / "log.txt") for job in submission.jobs],
-                    [self.resources["signal_delay_s"]] * len(jobs),
-                    [str(submission.folder / f"requeued_{n}") for n in range(len(jobs))],
                 )
         except (ValueError, submitit.core.utils.FailedJobError) as error:
             shutil.rmtree(submission.folder)
@@ -105,14 +90,12 @@ class SlurmLauncher(Launcher):
                     "(MaxArraySize of `scontrol show config`): submit some at a time, with "
                     "seed=0,1 or hydra.sweeper.only=[…]"
                 )
-            raise UserError(f"hydra/launcher={self.choice}: {reason}") from error
+            raise UserError(f"hydra/launcher={self.name}: {reason}") from error
         return submission
 
     def _for_gpus(self, needed: int) -> dict[str, Any]:
         """The resources for a run on `needed` GPUs: those of one GPU times `needed`, or a whole
         node. Raises UserError if the launcher has too few GPUs."""
-        from rec_experiments.errors import UserError
-
         kind, _, number = str(self.resources.get("gpus_per_node", 0)).rpartition(":")
         given = int(number) if number.isdecimal() else needed  # sbatch reports a bad number
         if given == 1 and needed > 1:
@@ -124,12 +107,12 @@ class SlurmLauncher(Launcher):
             return {**self.resources, **asks}
         if given < needed:
             raise UserError(
-                f"hydra/launcher={self.choice}: gives a job {given} GPUs, but a run needs "
+                f"hydra/launcher={self.name}: gives a job {given} GPUs, but a run needs "
                 f"{needed}; use hydra/launcher=slurm, or another gpus=…"
             )
         return self.resources
 
-    def _environment(self, submission: "sweeps.Submission") -> list[str]:
+    def _environment(self, submission: Submission) -> list[str]:
         """Lines of the job's script: Python imports the copied code."""
         return [
             f"export PYTHONPATH={shlex.quote(str(submission.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
@@ -137,7 +120,7 @@ class SlurmLauncher(Launcher):
             f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={self.resources['signal_delay_s']}",
         ]
 
-    def _command(self, submission: "sweeps.Submission", number: int) -> list[str]:
+    def _command(self, submission: Submission, number: int) -> list[str]:
         """The command of a job: under torchrun for several ranks."""
         ranks = submission.jobs[number].config.get("ranks", 1)
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]

@@ -1,0 +1,329 @@
+"""The sweeps of figures: arms × grid, and what a figure shows of its runs (sweeps/NAME.yaml).
+
+Nothing here is composed by Hydra: the points of a figure are lines of overrides.
+"""
+
+import fnmatch
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rec_experiments.config import schema
+from rec_experiments.config.composition import explain
+from rec_experiments.errors import UserError, first_line, meant
+from rec_experiments.tracking import metrics
+
+SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
+# What a figure may show of its runs.
+PICTURES = ("curves", "map", "stability")
+STATISTICS = ("lowest", "highest", "median", "mean")  # of a run's evaluations, for a table
+
+
+class SetByArm(UserError):
+    """The command line sets a key that an arm sets, whose label would be untrue."""
+
+
+@dataclass(kw_only=True, frozen=True, slots=True)
+class Sweep:
+    """Arms × grid (conf/hydra/sweeper/arms.yaml).
+
+    arms: legend label to overrides. grid: key to its values. only: patterns of the labels to run,
+    with * for any text.
+
+    Raises UserError for a value of the wrong shape and for a pattern that matches no arm.
+    """
+
+    arms: dict[str, list[str]]
+    grid: dict[str, list[Any]]
+    only: list[str]
+
+    def __post_init__(self) -> None:
+        _check("arms", self.arms, dict, "a mapping from labels to lists of overrides")
+        _check("grid", self.grid, dict, "a mapping from keys to lists of values")
+        _check("only", self.only, list, "a list of labels")
+        for name in ("arms", "grid"):
+            for key, values in getattr(self, name).items():
+                _check(f"{name}.{key}", values, list, "a list")
+        if self.arms and not self.only:
+            raise UserError("hydra.sweeper.only=[]: selects no arm; allowed: one label or more")
+        for pattern in self.only:
+            _check("only", pattern, str, "a list of labels")
+            if self.arms and not fnmatch.filter(self.arms, pattern):
+                raise UserError(
+                    f"hydra.sweeper.only={pattern}: matches no arm; allowed, with * for any text: "
+                    + "; ".join(self.arms)
+                )
+
+    def chosen(self) -> dict[str, list[str]]:
+        """The arms that `only` selects."""
+        return {
+            label: overrides
+            for label, overrides in self.arms.items()
+            if any(fnmatch.fnmatchcase(label, pattern) for pattern in self.only)
+        }
+
+
+def _check(key: str, value: Any, kind: type, words: str) -> None:
+    """Raise UserError for a value of another type."""
+    if not isinstance(value, kind):
+        raise UserError(f"hydra.sweeper.{key}={value}: must be {words}")
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """metric: a key of metrics.jsonl. label: of the y axis. log: whether that is logarithmic."""
+
+    metric: str
+    label: str
+    log: bool
+
+
+@dataclass(kw_only=True, frozen=True, slots=True)
+class Figure(Sweep):
+    """A figure that is drawn from runs (sweeps/NAME.yaml).
+
+    columns: the grid's key whose values are the columns. headings: those values to column titles.
+    panels: the rows. picture: one of PICTURES. map: what a map has as panels, across and down: the
+    word arm or column, or keys of a run's configuration; and the arm that the others are
+    compared with.
+    statistics: those of STATISTICS to tabulate, or []. hours: estimated duration of one run.
+    """
+
+    name: str
+    title: str
+    caption: str
+    scale: str
+    columns: str
+    headings: dict[str, str]
+    panels: list[Panel]
+    picture: str
+    map: dict[str, Any]
+    statistics: list[str]
+    hours: float
+
+    def heading(self, point: "Point") -> str:
+        """The title of a point's column, with the other keys that the command line sweeps."""
+        value = point.lines[self.columns].partition("=")[2]
+        lines = [point.lines[key].partition("=") for key in self.divided_by(point)]
+        named = [f"{key.rpartition('.')[2]} = {chosen}" for key, _, chosen in lines]
+        return ", ".join([self.headings.get(value, value), *named])
+
+    def divided_by(self, point: "Point") -> list[str]:
+        """The swept keys whose values are not shown side by side, as columns or in a map."""
+        places = [self.columns, *(self.map.get(name, []) for name in ("panels", "across", "down"))]
+        shown = {key for each in places for key in ([each] if isinstance(each, str) else each)}
+        return [key for key in point.swept if key not in shown]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One cell of arms × grid. label: the arm's, or "". lines: key to its override. swept: the keys
+    other than the seed to which the command line gives several values."""
+
+    label: str
+    lines: dict[str, str]
+    swept: tuple[str, ...] = ()
+
+    @property
+    def overrides(self) -> list[str]:
+        return list(self.lines.values())
+
+
+def names() -> list[str]:
+    """All figures with a sweep: the paper's in its order, then those of other packages."""
+    found = ((folder / "sweep").glob("*.yaml") for folder in schema.conf_folders())
+    return [file.stem for files in found for file in sorted(files, key=_length_first)]
+
+
+def _length_first(file: Path) -> tuple[int, str]:
+    return len(file.stem), file.stem
+
+
+def load_figure(name: str, overrides: Iterable[str] = ()) -> Figure:
+    """The figure of sweeps/NAME.yaml, changed by the command line (scale=…, hydra.sweeper.…).
+
+    Raises UserError for an unknown figure or a wrong override.
+    """
+    if name not in names():
+        raise UserError(f"sweep={name}: no such figure; allowed: {', '.join(names())}")
+    changes = [each for each in parse(overrides) if _shapes_sweep(each)]
+    scales = [str(each.value()) for each in changes if each.get_key_element() == "scale"]
+    figure = _read("figure.yaml")
+    usual = next(entry["/scale"] for entry in figure["defaults"] if "/scale" in entry)
+    root = OmegaConf.merge(
+        {"hydra": {"sweeper": _read("hydra/sweeper/arms.yaml")}},
+        {"hydra": {"sweeper": _read(f"scale/{(scales or [usual])[-1]}.yaml")}},
+        {"hydra": figure["hydra"]},
+        *({"hydra": {"sweeper": layer}} for layer in _layers(name)),
+    )
+    OmegaConf.set_struct(root, True)
+    for change in changes:
+        if change.key_or_group.startswith("hydra.sweeper."):
+            try:
+                OmegaConf.update(
+                    root, change.key_or_group, change.value(), merge=True, force_add=change.is_add()
+                )
+            except OmegaConfBaseException as error:
+                raise UserError(f"{change.input_line}: {first_line(error)}") from error
+    node: Any = OmegaConf.to_container(root, resolve=True)
+    return figure_of(name, node["hydra"]["sweeper"])
+
+
+def _layers(name: str) -> list[dict[str, Any]]:
+    """The files of a sweep: those that it is based on, and its own."""
+    content = _read(f"sweep/{name}.yaml")
+    based = [entry for entry in content["defaults"] if entry[0] not in "/_"]
+    return [*(layer for each in based for layer in _layers(each)), content]
+
+
+def _read(file: str) -> dict[str, Any]:
+    """A file of conf, ours or an outside package's. Raises UserError if there is none."""
+    places = [folder / file for folder in schema.conf_folders()]
+    if found := next(filter(Path.is_file, places), None):
+        return yaml.safe_load(found.read_text(encoding="utf-8"))
+    group, _, choice = file.removesuffix(".yaml").rpartition("/")
+    choices = [path.stem for place in places for path in place.parent.glob("*.yaml")]
+    raise UserError(f"{group}={choice}: no such choice; {meant(choice, sorted(choices))}")
+
+
+def points(figure: Sweep, overrides: Iterable[str]) -> list[Point]:
+    """Arms × grid as overrides: the first axis is the outermost loop, the arms the innermost.
+
+    An override with several values, as in seed=0,1, is an axis; any override replaces the axis of
+    its key. Raises SetByArm for an override of a key that an arm sets.
+    """
+    parsed = [override for override in parse(overrides) if not _shapes_sweep(override)]
+    typed = {override.get_key_element(): _lines(override) for override in parsed}
+    grid = {
+        key: [f"{key}={'null' if value is None else value}" for value in values]
+        for key, values in figure.grid.items()
+    }
+    axes = {**grid, **typed}
+    arms = {
+        label: {o.get_key_element(): str(o.input_line) for o in parse(lines)}
+        for label, lines in (figure.chosen() or {"": []}).items()
+    }
+    for override in parsed:
+        for label, arm in arms.items():
+            if override.key_or_group in arm:
+                raise SetByArm(
+                    f"{override.input_line}: the arm {label} sets {override.key_or_group}; "
+                    "choose arms with hydra.sweeper.only=[LABEL,…]"
+                )
+    swept = tuple(key for key, lines in typed.items() if len(lines) > 1 and key != "seed")
+    points = []
+    for lines in itertools.product(*axes.values()):
+        cell = dict(zip(axes, lines, strict=True))
+        points += [Point(label, {**cell, **arm}, swept) for label, arm in arms.items()]
+    return points
+
+
+def swept(figure: Figure, overrides: Iterable[str]) -> list[str]:
+    """The keys that the command line gives several values, besides the seed and those that the
+    figure shows side by side."""
+    return figure.divided_by(points(figure, overrides)[0])
+
+
+def single_value(line: str) -> dict[str, Any]:
+    """The key and the value of an override; {} if it chooses from a group."""
+    override = parse([line])[0]
+    value = override.value()
+    is_choice = "." not in override.key_or_group and isinstance(value, str)
+    return {} if is_choice else {override.get_key_element(): value}
+
+
+def sweep_of(node: dict[str, Any]) -> Sweep:
+    """The sweep of the composed node hydra.sweeper."""
+    node = _at_scale(node)
+    return Sweep(**{each.name: node[each.name] for each in fields(Sweep)})
+
+
+def figure_of(name: str, node: dict[str, Any]) -> Figure:
+    """The figure of the composed node hydra.sweeper."""
+    node = _at_scale(node)
+    _check("statistics", node["statistics"], list, "a list of names")
+    for key, values, allowed in (
+        ("panels", node["panels"], node["axes"]),
+        ("picture", [node["picture"]], PICTURES),
+        ("statistics", node["statistics"], STATISTICS),
+    ):
+        for value in values:
+            if value not in allowed:
+                raise UserError(
+                    f"hydra.sweeper.{key}={value}: no such choice; allowed: {', '.join(allowed)}"
+                )
+    return Figure(
+        **{each.name: node[each.name] for each in fields(Sweep)},
+        name=name,
+        title=_title(node),
+        caption=f"{node['caption']} {node['data'][node['setting']]}",
+        scale=node["scale"],
+        columns=node["columns"],
+        headings=node["headings"],
+        panels=[
+            Panel(metric, **{"label": metrics.label(metric), **node["axes"][metric]})
+            for metric in node["panels"]
+        ],
+        picture=node["picture"],
+        map=node["map"],
+        statistics=node["statistics"],
+        hours=node["hours"][node["setting"]],
+    )
+
+
+def _title(node: dict[str, Any]) -> str:
+    """The figure, its scale and, if the file names a topic, the data."""
+    figure = " ".join(filter(None, [node["title"], node["titled"]]))
+    if "topic" not in node:
+        return figure
+    return f"{figure}: {node['topic']} on {node['names'].get(node['setting'], node['setting'])}"
+
+
+def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
+    """The node with the values of its scale merged in.
+
+    Raises UserError for a scale without arms if other scales have some.
+    """
+    if isinstance(node["only"], str):  # one label, without brackets
+        node = {**node, "only": [node["only"]]}
+    at, scale = node.get("at", {}), node.get("scale")
+    merged = OmegaConf.to_container(OmegaConf.merge(node, at.get(scale, {})))
+    with_arms = [name for name, special in at.items() if special.get("arms")]
+    if with_arms and not merged["arms"]:  # type: ignore[index, call-overload]
+        raise UserError(
+            f"scale={scale}: this sweep has no arms there; allowed: {', '.join(with_arms)}"
+        )
+    return merged  # type: ignore[return-value]
+
+
+def parse(overrides: Iterable[str]) -> list[Override]:
+    """The overrides, parsed. Raises UserError for one that cannot be read."""
+    hydra = GlobalHydra.instance()
+    loader = hydra.config_loader() if hydra.is_initialized() else None  # resolves glob(…)
+    try:
+        return OverridesParser.create(config_loader=loader).parse_overrides([*overrides])
+    except HydraException as error:
+        raise UserError(explain(error)) from error
+
+
+def _shapes_sweep(override: Override) -> bool:
+    return override.is_hydra_override() or override.get_key_element() in SWEEP_KEYS
+
+
+def _lines(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    if not override.is_discrete_sweep():
+        raise UserError(f"{override.input_line}: cannot be swept; list the values, as in a=1,2")
+    key = override.get_key_element()
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]

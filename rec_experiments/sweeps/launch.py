@@ -1,0 +1,156 @@
+"""Launches a sweep: what `-m` does."""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
+from rec_experiments.config.labels import tracked_name
+from rec_experiments.errors import ELSEWHERE, UserError, printable
+from rec_experiments.runs import checkout
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.sweeps.figures import Figure, figure_of, points, sweep_of
+from rec_experiments.sweeps.jobs import (
+    Job,
+    by_choices,
+    checked,
+    compose_jobs,
+    distinct,
+    finished,
+)
+from rec_experiments.sweeps.local import Task, failure
+from rec_experiments.sweeps.manifest import multirun_name, write_manifests
+from rec_experiments.sweeps.slurm import SlurmLauncher
+from rec_experiments.sweeps.state import ACTIVE, State, survey
+from rec_experiments.tracking.trackers import track_finished
+from rec_experiments.types import class_name
+
+PROGRAM = "python -m rec_experiments"
+
+
+def launch(
+    config: DictConfig,
+    node: dict[str, Any],
+    compose: Callable[[list[str]], DictConfig],
+    task: Task,
+    overrides: list[str],
+) -> None:
+    """Run arms × grid: each distinct run once, and only those not done, running or queued.
+
+    config: Hydra's of the sweep. node: its hydra.sweeper. compose: returns the configuration of a
+    job. Every job is composed and checked before the first one starts. A failed job does not stop
+    the others; the failed ones are listed at the end, and the exit code is 1. Jobs for SLURM are
+    only submitted. Raises UserError for a job that is not possible.
+    """
+    name = config.hydra.runtime.choices.get("sweep")
+    sweep = figure_of(name, node) if name else sweep_of(node)
+    fast = by_choices(compose)
+    jobs = compose_jobs(
+        points(sweep, overrides),
+        lambda lines: checked(fast(lines)),
+        sweep.heading if isinstance(sweep, Figure) else lambda point: "",
+    )
+    launcher = _launcher(config)
+    runs = distinct(jobs)
+    states = survey(runs.values())
+    name = name or multirun_name(overrides)
+    manifests = write_manifests(name, jobs)
+    print(_found(states.values()), flush=True)
+    track([job for path, job in runs.items() if states[path].name == "done"])
+    inactive = ("done", *ACTIVE)
+    waiting = [job for path, job in runs.items() if states[path].name not in inactive]
+    if waiting and checkout.is_dirty():
+        print("the checkout has uncommitted changes; provenance.json records the diff")
+    if waiting and isinstance(launcher, SlurmLauncher):
+        submission = launcher.submit(name, waiting)
+        print(
+            f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}",
+            f"  state   {PROGRAM} sweeps status {shlex.quote(str(submission.folder))}",
+            f"  logs    log.txt in each run folder; SLURM's own in {submission.folder}",
+            f"  cancel  scancel --name={submission.name}",
+            sep="\n",
+        )
+    elif waiting:
+        reasons = (
+            [failure(task, job) for job in waiting]  # in this process
+            if isinstance(launcher, BasicLauncher)
+            else launcher.run(task, waiting)
+        )
+        _report(waiting, reasons)
+    left_out = ("-m", "--multirun", f"sweep={name}")
+    selected = [word for word in sys.argv[1:] if word not in left_out]
+    if isinstance(sweep, Figure):
+        picture = [name, *selected]
+    else:
+        outputs = [line for line in selected if line.startswith("output_dir=")]
+        picture = [name, *outputs]
+    print("manifest ", *manifests)
+    print("picture  ", f"{PROGRAM} figures {shlex.join(picture)}: figures/{name}.png")
+
+
+def _launcher(config: DictConfig) -> Any:
+    """The launcher of hydra/launcher. Raises UserError for a wrong value."""
+    try:
+        launcher = instantiate(config.hydra.launcher)
+    except InstantiationException as error:
+        raise UserError(str(error.__cause__ or error)) from error
+    if isinstance(launcher, SlurmLauncher):
+        launcher.name = str(config.hydra.runtime.choices["hydra/launcher"])
+    return launcher
+
+
+def _report(waiting: Sequence[Job], reasons: Sequence[str | None]) -> None:
+    """Say how the jobs ended. Exits with 1 if one failed."""
+    ended = zip(waiting, reasons, strict=True)
+    unfinished = [(job.path, reason) for job, reason in ended if not finished(job)]
+    failed = [
+        f"{path}: {reason or 'ended without an error, but its run is not done'}"
+        for path, reason in unfinished
+        if not (reason and reason.endswith(ELSEWHERE))
+    ]
+    elsewhere = len(unfinished) - len(failed)
+    print(
+        f"{len(waiting) - len(unfinished)} done, {len(failed)} failed"
+        + (f", {elsewhere} running in another process" if elsewhere else ""),
+        flush=True,
+    )
+    if failed:
+        print("failed:", *map(printable, failed), sep="\n  ", file=sys.stderr)
+        sys.exit(1)
+
+
+def _found(states: Iterable[State]) -> str:
+    """One line on the runs that exist already."""
+    found = list(states)
+    names = [state.name for state in found]
+    others = sum(bool(state.release) for state in found)
+    active = sum(name in ACTIVE for name in names)
+    return (
+        f"{len(found)} runs, {names.count('done')} already finished"
+        + (f" ({others} by another release; remake=true repeats them)" if others else "")
+        + (f", {active} queued or running" if active else "")
+    )
+
+
+def track(done: Sequence[Job]) -> None:
+    """Send finished runs to the chosen tracker, unless it has them.
+
+    Raises UserError for a run that cannot be read or a tracker that is missing.
+    """
+    sent = []
+    for job in done:
+        if class_name(job.config["tracking"]) != "NoTracking":
+            tracking = schema.build(schema.restore(job.config, job.overrides), Experiment).tracking
+            folder = RunFolder(job.path)
+            name = tracked_name(job.config, folder.command(), job.path)
+            sent.append(track_finished(tracking, name, job.path, folder.metrics(), job.config))
+    if number := sum(map(bool, sent)):
+        print(f"tracked {number} runs that were already finished")
+        print(*dict.fromkeys(line for lines in sent for line in lines), sep="\n", flush=True)

@@ -1,0 +1,198 @@
+"""The jobs of a sweep as processes of this machine."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from statistics import fmean
+from typing import Any
+
+from rec_experiments.config import schema
+from rec_experiments.config.composition import explain
+from rec_experiments.config.labels import run_labels, without_shared
+from rec_experiments.errors import (
+    ELSEWHERE,
+    GOES_ON,
+    INTERRUPTED,
+    STOPPING,
+    UserError,
+    printable,
+)
+from rec_experiments.runs import display, provenance
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.signals import on_stop
+from rec_experiments.sweeps.jobs import Job
+
+Task = Callable[[Any], Any]  # runs a composed configuration
+
+# What jobs need, imported once.
+PRELOAD = (
+    "rec_experiments.runs.run",
+    "rec_experiments.samplers.shared",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+)
+
+
+@dataclass
+class LocalLauncher:
+    """Runs up to `jobs` jobs at once, each in a process that writes log.txt.
+
+    Jobs are forked from this process, which has imported what they need: an import takes 9 s of
+    processor time, and an install or an edit while the sweep runs does not reach them. Only the
+    processes that a job starts itself (pipeline=overlap, verifiers) import what is there by then.
+
+    The jobs share what they draw from the initial weights, in a folder that is removed at the end.
+    """
+
+    jobs: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.jobs, int) or self.jobs < 1:
+            raise UserError(f"hydra.launcher.jobs={self.jobs}: must be an integer, at least 1")
+
+    def run(self, task: Task, jobs: list[Job]) -> list[str | None]:
+        """Run all jobs. Returns for each why it failed, or None.
+
+        If an exception or a signal ends it early, the running jobs save their states and stop
+        before it returns.
+        """
+        names, shared = without_shared(run_labels([(job.config, job.overrides) for job in jobs]))
+        if shared:
+            print(f"all: {shared}", flush=True)
+        for module in PRELOAD:
+            import_module(module)
+        provenance.source()  # of the code that is loaded now
+        times: list[float] = []  # of finished runs, in seconds
+        waiting = deque(enumerate(jobs))
+        running: dict[Any, tuple[int, ForkProcess, float]] = {}
+        reasons: dict[int, str | None] = {}
+        folder = tempfile.TemporaryDirectory(prefix="rec_draws_", ignore_cleanup_errors=True)
+        with on_stop(_exit), folder as draws:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self.jobs:
+                        index, job = waiting.popleft()
+                        connection, process = _start(task, job, draws)
+                        running[connection] = (index, process, time.monotonic())
+                    for ready in wait(list(running)):
+                        index, process, started = running.pop(ready)
+                        reasons[index] = reason = _result(ready, process)
+                        if reason is None:
+                            times.append(time.monotonic() - started)
+                        left = len(jobs) - len(reasons)
+                        ended = _ended(jobs[index], reason)
+                        if times and left:
+                            seconds = fmean(times) * left / min(self.jobs, left)
+                            ended += f", {display.duration(seconds)} left"
+                        print(
+                            _line(f"[{len(reasons)}/{len(jobs)}] ", names[index], ended), flush=True
+                        )
+            finally:
+                for _, process, _ in running.values():
+                    process.terminate()
+                for _, process, _ in running.values():
+                    process.join()
+        return [reasons[index] for index in range(len(jobs))]
+
+
+def failure(task: Task, job: Job) -> str | None:
+    """Run a job in this process. Returns why it failed, in one line, or None."""
+    # Provenance records the command that repeats this run alone.
+    sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
+    try:
+        task(schema.restore(job.config, job.overrides))
+    except SystemExit as error:  # a user's mistake, already reported
+        if error.code in INTERRUPTED:
+            raise
+        return explain(error.__context__ or error)
+    except Exception as error:
+        traceback.print_exc()
+        print(f"error: {_last_line(error)}", file=sys.stderr)  # the last line of the log
+        return _last_line(error)
+    return None
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of an error's traceback."""
+    return traceback.format_exception_only(error)[-1].strip()
+
+
+def _ended(job: Job, reason: str | None) -> str:
+    """How a job ended: its last accuracy, or that it failed."""
+    if reason:
+        return "runs in another process" if reason.endswith(ELSEWHERE) else "failed"
+    try:
+        rows = RunFolder(job.path).metrics()
+    except UserError:  # somebody changed the folder
+        rows = []
+    evaluated = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
+    return f"accuracy {evaluated[-1]:.3f}" if evaluated else "done"
+
+
+def _line(head: str, name: str, ended: str) -> str:
+    """One line, as wide as a terminal at most."""
+    room = shutil.get_terminal_size().columns - len(f"{head}: {ended}")
+    name = printable(name)
+    shown = display.shortened(name, max(room, 12)) if sys.stdout.isatty() else name
+    return f"{head}{shown}: {ended}"
+
+
+def _exit(number: int) -> None:
+    """Leave the process as Ctrl-C does."""
+    print(GOES_ON, file=sys.stderr)
+    sys.exit(128 + number)
+
+
+def _start(task: Task, job: Job, draws: str) -> tuple[Connection, ForkProcess]:
+    """Start a job in a forked process, which sends why it failed, or None."""
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_body, args=(sender, task, job, draws))
+    process.start()
+    sender.close()
+    return receiver, process
+
+
+def _body(sender: Connection, task: Task, job: Job, draws: str) -> None:
+    """The body of a job's process."""
+    from rec_experiments.samplers import shared
+
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    os.environ[shared.FOLDER] = draws
+    try:
+        job.path.mkdir(parents=True, exist_ok=True)
+        with open(job.path / "log.txt", "ab") as log:
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+        reason = failure(task, job)
+    except OSError as error:
+        reason = f"{error.filename}: cannot be written ({error.strerror})"
+    with contextlib.suppress(BrokenPipeError):  # the sweep has ended
+        sender.send(reason)
+
+
+def _result(receiver: Any, process: ForkProcess) -> str | None:
+    """Wait for the end of a job. Returns why it failed, or None."""
+    try:
+        reason = receiver.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    process.join()
+    receiver.close()
+    return reason
