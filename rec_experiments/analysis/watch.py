@@ -3,7 +3,6 @@
 States are those of `sweeps.state.survey`. Text from run folders cannot control the terminal.
 """
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,7 @@ from rec_experiments.analysis.alarms import ActiveAlarm, active_alarms, package_
 from rec_experiments.analysis.regime import number
 from rec_experiments.analysis.results.content import content, leave_out
 from rec_experiments.analysis.results.measures import seconds
-from rec_experiments.config.labels import run_labels, without_shared
+from rec_experiments.config.labels import JOINT, run_labels, without_shared
 from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.display import duration, sparkline
 from rec_experiments.runs.run_folder import RunFolder, read_config
@@ -78,21 +77,30 @@ def lines(jobs: Sequence[Job]) -> list[Line]:
     """The runs with their states, those under way first. Calls SLURM's squeue once, if unfinished
     jobs were submitted; raises UserError if that fails."""
     states = survey(jobs)
-    begun = [job for job in jobs if job.config]
-    labels = run_labels([(job.config, job.overrides) for job in begun])
-    names = dict(zip((job.path for job in begun), labels, strict=True))
+    names = _names(jobs)
     found = []
     for job in jobs:
         state, rows = states[job.path], content(job.path).rows
         alarms = active_alarms(rows, package_alarms()) if state.name == "running" else []
         found.append(
             Line(
-                name=names.get(job.path) or f"{job.label} · {shlex.join(job.overrides)}",
-                path=job.path, state=state, steps=int(job.config.get("steps", 0)), rows=rows,
-                alarms=alarms,
+                name=names[job.path], path=job.path, state=state,
+                steps=int(job.config.get("steps", 0)), rows=rows, alarms=alarms,
             )
         )  # fmt: skip
     return sorted(found, key=lambda line: (ORDER.index(line.state.name), line.name))
+
+
+def _names(jobs: Sequence[Job]) -> dict[Path, str]:
+    """The labels of runs: arm, column and seed in a sweep, and otherwise what tells them apart."""
+    others = [job for job in jobs if not job.label]
+    labels = run_labels([(job.config, job.overrides) for job in others])
+    found = dict(zip((job.path for job in others), labels, strict=True))
+    for job in jobs:
+        if job.label:
+            seeds = [word for word in job.overrides if word.startswith("seed=")] or ["seed=0"]
+            found[job.path] = JOINT.join([job.label, job.heading, seeds[-1].replace("=", " ")])
+    return found
 
 
 def screen(found: Sequence[Line], waiting: bool = False) -> RenderableType:
@@ -135,7 +143,9 @@ def count(found: Sequence[Line]) -> str:
 def _note(line: Line) -> str:
     """The folder, and the reason for the state."""
     by = f"by {line.state.release}" if line.state.release else ""
-    return "  ".join(filter(None, [line.path.name if line.steps else "", line.state.note or by]))
+    return "  ".join(
+        filter(None, [line.path.name if line.path.is_dir() else "", line.state.note or by])
+    )
 
 
 def _numbers(line: Line) -> list[str]:
