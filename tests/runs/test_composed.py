@@ -29,7 +29,7 @@ def test_runs_and_their_numbers(tmp_path):
     frame = load_runs(tmp_path, keys=["optimizer.learning_rate"])
     about = ["figure", "arm", "column", "seed", "run", "state", "release", "path"]
     assert list(frame.columns[:10]) == [*about, "optimizer.learning_rate", "step"]
-    assert set(frame["column"]) == {"interval 2"}
+    assert set(frame["column"]) == {"interval 20"}
     assert len(frame) == 2 * 4  # steps 0 to 3
     assert set(frame["state"]) == {"done"}
     assert set(frame["seed"]) == {0, 1}
