@@ -11,6 +11,7 @@ from rec_experiments import distributed
 from rec_experiments.cli.command import hydra_main, one_line_errors
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
+from rec_experiments.runs.finished import report_finished
 
 
 def main() -> None:
@@ -35,6 +36,8 @@ def start(config: DictConfig) -> None:
     experiment = schema.build(config, Experiment)
     distributed.check_ranks(experiment.ranks, distributed.current(), sys.argv[1:])
     distributed.join()  # after the check: ranks that do not exist are waited for
+    if report_finished(experiment, distributed.current()):
+        return
     from rec_experiments.runs.run import run  # imports torch and transformers, which takes seconds
 
     run(experiment, distributed.current())

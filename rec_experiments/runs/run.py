@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.config.identity import RELEASE, on_policy_path, run_path
+from rec_experiments.config.identity import RELEASE, run_path
 from rec_experiments.config.labels import run_label, tracked_name
 from rec_experiments.determinism import explained
 from rec_experiments.distributed import ALONE, World, digest_of
@@ -19,6 +17,7 @@ from rec_experiments.errors import RESUMES, Diverged, UserError, first_line
 from rec_experiments.policy import lora
 from rec_experiments.runs import provenance
 from rec_experiments.runs.display import Reporter, Screen, draw_curves, introduce, say, summarise
+from rec_experiments.runs.finished import on_policy_rows, report_finished
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
@@ -26,7 +25,6 @@ from rec_experiments.tracking.trackers import (
     NoTracking,
     finish_tracking,
     group_name,
-    track_finished,
 )
 from rec_experiments.training.trainer import Trainer
 
@@ -45,9 +43,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
     config = experiment.config()
     path = run_path(config)
     folder = RunFolder(path, world)
-    folder.check(config)
-    if folder.is_finished(experiment.remake):
-        report_finished(experiment, folder, console)
+    if report_finished(experiment, world):
         return path
     replaced = folder.other_releases() if experiment.remake else ""
     with Reporter(console, experiment.steps) as reporter, contextlib.ExitStack() as stack:
@@ -91,19 +87,6 @@ def base_of(trainer: Trainer) -> str | None:
     return digest_of(base.weights) if base else None
 
 
-def report_finished(experiment: Experiment, folder: RunFolder, console: Console) -> None:
-    """Summarise a finished run, and send it to the tracker if that does not have it yet."""
-    path, rows, config = folder.path, folder.metrics(), experiment.config()
-    release = folder.other_releases()
-    hint = f" (by {release}; remake=true repeats it)" if release else ""
-    say(console, f"already finished: {path}{hint}")
-    summarise(console, rows, path, on_policy_rows(config, path))
-    if folder.world.leads:
-        name = tracked_name(config, folder.command(), path)
-        for line in track_finished(experiment.tracking, name, path, rows, config):
-            say(console, line)
-
-
 def start_messages(
     experiment: Experiment, folder: RunFolder, trainer: Trainer, replaced: str
 ) -> Iterator[str]:
@@ -116,18 +99,6 @@ def start_messages(
     elif others := folder.other_releases():
         yield f"begun by {others}, continued by release {RELEASE}"
     yield from provenance.remarks(folder.provenance())
-
-
-def on_policy_rows(config: dict[str, Any], path: Path) -> list[dict[str, Any]] | None:
-    """Rows of the on-policy run with otherwise the same configuration in the same output folder;
-    None if there is no such finished run, or if its files are damaged."""
-    twin = on_policy_path(config, path.parent)
-    if twin is None:
-        return None
-    try:
-        return RunFolder(twin).metrics() if RunFolder(twin).is_finished(remake=False) else None
-    except UserError:
-        return None
 
 
 def draw(config: dict[str, Any], folder: RunFolder, note: Callable[[str], None]) -> Path | None:

@@ -10,7 +10,6 @@ from rec_experiments.sweeps.figures import figure_of as figure_of
 from rec_experiments.sweeps.figures import load_figure as load_figure
 from rec_experiments.sweeps.figures import names as names
 from rec_experiments.sweeps.figures import points as points
-from rec_experiments.sweeps.figures import single_value as single_value
 from rec_experiments.sweeps.figures import sweep_of as sweep_of
 from rec_experiments.sweeps.figures import swept as swept
 from rec_experiments.sweeps.jobs import Job as Job

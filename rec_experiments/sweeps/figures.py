@@ -234,14 +234,6 @@ def swept(figure: Figure, overrides: Iterable[str]) -> list[str]:
     return figure.divided_by(points(figure, overrides)[0])
 
 
-def single_value(line: str) -> dict[str, Any]:
-    """The key and the value of an override; {} if it chooses from a group."""
-    override = parse([line])[0]
-    value = override.value()
-    is_choice = "." not in override.key_or_group and isinstance(value, str)
-    return {} if is_choice else {override.get_key_element(): value}
-
-
 def sweep_of(node: dict[str, Any]) -> Sweep:
     """The sweep of the composed node hydra.sweeper."""
     node = _at_scale(node)

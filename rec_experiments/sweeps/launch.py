@@ -26,7 +26,7 @@ from rec_experiments.sweeps.jobs import (
     finished,
 )
 from rec_experiments.sweeps.local import Task, failure
-from rec_experiments.sweeps.manifest import multirun_name, write_manifests
+from rec_experiments.sweeps.manifest import multirun_name, output_folder, write_manifests
 from rec_experiments.sweeps.slurm import SlurmLauncher
 from rec_experiments.sweeps.state import ACTIVE, State, survey
 from rec_experiments.tracking.trackers import track_finished
@@ -84,15 +84,14 @@ def launch(
             else launcher.run(task, waiting)
         )
         _report(waiting, reasons)
-    left_out = ("-m", "--multirun", f"sweep={name}")
-    selected = [word for word in sys.argv[1:] if word not in left_out]
     if isinstance(sweep, Figure):
-        picture = [name, *selected]
+        left_out = ("-m", "--multirun", f"sweep={name}")
+        picture = [name, *(word for word in sys.argv[1:] if word not in left_out)]
     else:
-        outputs = [line for line in selected if line.startswith("output_dir=")]
-        picture = [name, *outputs]
+        outputs = ",".join(str(file.parents[1]) for file in manifests)
+        picture = [name, *(["--runs", outputs] if outputs != str(output_folder()) else [])]
     print("manifest ", *manifests)
-    print("picture  ", f"{PROGRAM} figures {shlex.join(picture)}: figures/{name}.png")
+    print(f"picture   figures/{name}.png, drawn by {PROGRAM} figures {shlex.join(picture)}")
 
 
 def _launcher(config: DictConfig) -> Any:

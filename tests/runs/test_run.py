@@ -22,7 +22,8 @@ from rec_experiments.cli.command import one_line_errors
 from rec_experiments.config.identity import run_path
 from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.runs import run as running
-from rec_experiments.runs.run import on_policy_rows, recording_early_end
+from rec_experiments.runs.finished import on_policy_rows
+from rec_experiments.runs.run import recording_early_end
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.signals import on_stop
 

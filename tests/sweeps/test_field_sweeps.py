@@ -52,13 +52,6 @@ def test_presets_share_their_grid_with_the_stability_map(scale):
     assert (coarse.picture, coarse.map) == (fine.picture, fine.map)
 
 
-def test_a_subset_is_chosen_on_the_command_line():
-    only = "hydra.sweeper.only=[GRPO,'REC-OneSide-NoIS (0.6, 2.0)']"
-    _, points = expanded("presets", "mini_chain", "sync=offset5,interval20", "seed=0,1,2", only)
-    assert len(points) == 2 * 2 * 4 * 3
-    assert {point.lines["setting"] for point in points} == {"setting=mini_chain/gsm8k"}
-
-
 # Paper 2 -----------------------------------------------------------------------------------------
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SMALL, resolve
+from conftest import SMALL
 from kill_and_resume import differences
-from omegaconf import OmegaConf
 from submitit.helpers import DelayedSubmission
 
 from rec_experiments import sweeps
@@ -31,7 +30,7 @@ from rec_experiments.errors import UserError
 from rec_experiments.runs import provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps import submission
-from rec_experiments.sweeps.slurm import NO_LIMIT, SlurmLauncher, outside_of_jobs
+from rec_experiments.sweeps.slurm import NO_LIMIT, SlurmLauncher
 from rec_experiments.sweeps.supervisor import GIVES_UP, IGNORE_USR2, MAX_IN_VAIN, Supervisor
 
 
@@ -84,12 +83,6 @@ def test_jobs_in_the_queue_are_queued_or_running(jobs, squeue):
     assert state_of(jobs[1]).name == "running"
     start(jobs[0], "failed", reason="of an earlier life")
     assert state_of(jobs[0]) == sweeps.State("queued", 40, "Resources")
-
-
-def test_one_job_alone_has_no_number(jobs, squeue):
-    sent = sweeps.prepare("fig3", jobs[:1])
-    squeue(f"{sent.name}|N/A|COMPLETING|None")
-    assert state_of(jobs[0]).name == "running"
 
 
 def test_a_running_job_has_an_expected_end(jobs, squeue):
@@ -234,22 +227,6 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
 
 
 # Submissions -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["algo=rec_ring"],
-        ["setting=paper/gsm8k"],
-        ["setting=paper/guru", "tracking=wandb", "sync.phase=framework"],
-    ],
-    ids=" ".join,
-)
-def test_a_resolved_configuration_can_be_run(overrides):
-    resolved = json.loads(json.dumps(resolve(*overrides)))
-    config = schema.restore(resolved)
-    assert OmegaConf.to_container(config, resolve=True) == resolved
-    sweeps.checked(config)
 
 
 def test_a_submission_is_read_as_it_was_written(jobs):
@@ -524,12 +501,3 @@ def slurm_launcher(**resources):
     launcher = SlurmLauncher(site={}, setup=[], container=None, options={}, **resources)
     launcher.name = "test"
     return launcher
-
-
-def test_submission_hides_the_variables_of_the_job_it_comes_from(monkeypatch):
-    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    with outside_of_jobs():
-        assert "SLURM_MEM_PER_CPU" not in os.environ
-        assert os.environ["SLURM_CONF"] == "/etc/slurm.conf"
-    assert os.environ["SLURM_MEM_PER_CPU"] == "100"

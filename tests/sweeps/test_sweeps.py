@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps import local
 from rec_experiments.types import class_name
 
 ROOT = Path(__file__).parents[2]
@@ -282,24 +280,6 @@ def test_a_swept_key_is_part_of_the_column(name):
     )
 
 
-def test_a_swept_key_that_a_map_shows_is_no_column():
-    figure = sweeps.load_figure("stability")
-    points = sweeps.points(figure, ["optimizer.learning_rate=1e-5,2e-5", "sync=offline"])
-    assert {figure.heading(point) for point in points} == {"offline"}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ([], []),
-        (["seed=0,1", "sync=offline,on_policy"], []),  # the columns
-        (["optimizer.learning_rate=1e-5,2e-5", "steps=3"], ["optimizer.learning_rate"]),
-    ],
-)
-def test_keys_that_divide_the_columns(overrides, expected):
-    assert sweeps.swept(sweeps.load_figure("fig3"), overrides) == expected
-
-
 def test_arms_are_chosen_by_label():
     assert len(lines([], only=["B*"])) == 4
     assert len(lines([], only=["A", "B (0.6, 2.0)"])) == 8
@@ -478,20 +458,6 @@ def test_a_tracker_that_is_chosen_later_is_told_of_finished_runs(multirun, tmp_p
     assert "tracked 1" not in multirun("seed=0", "tracking=tensorboard").stdout
 
 
-@pytest.mark.long
-def test_an_interrupted_sweep_says_so_in_one_line_and_keeps_what_is_done(multirun, tmp_path):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
-    stopped = multirun(
-        "seed=0,6",
-        "hydra.launcher.jobs=1",
-        until=lambda: any(tmp_path.glob("runs/*_seed6_*/log.txt")),
-    )
-    assert stopped.returncode == 128 + signal.SIGINT
-    assert stopped.stderr == "interrupted; finished runs are kept, the same command continues\n"
-    assert_gone(tmp_path)
-    assert "1 runs, 1 already finished" in multirun("seed=0").stdout
-
-
 def test_sigterm_to_a_sweep_stops_its_jobs(multirun, tmp_path):
     """The stub's job of seed 6 sleeps for ten minutes, and prints a line at SIGTERM."""
     stopped = multirun(
@@ -504,13 +470,7 @@ def test_sigterm_to_a_sweep_stops_its_jobs(multirun, tmp_path):
     assert_gone(tmp_path)
 
 
-def test_preloaded_modules_exist():
-    """Python ignores a module that cannot be preloaded; every job would import it again."""
-    for name in local.PRELOAD:
-        import_module(name)
-
-
-@pytest.mark.parametrize("launcher", [pytest.param("basic", marks=pytest.mark.long), "local"])
+@pytest.mark.parametrize("launcher", ["local"])
 def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
     arguments = ["sweep=fig3", "sync=offline", "seed=0,1", "hydra.sweeper.only=[GRPO,*0.6*]"]
     done = multirun(f"hydra/launcher={launcher}", f"hydra.sweep.dir={tmp_path}", *arguments)
@@ -534,29 +494,11 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
     }
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_line_of_a_sweep_fits_the_terminal(monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    name = "REC-OneSide-NoIS · clip.high=2.0 · clip.low=0.6 · lr=3e-05 · interval 20 · seed 10"
-    arguments = ("[12/45] ", name, "accuracy 0.482, 12 min left")
-    whole = f"[12/45] {name}: accuracy 0.482, 12 min left"
-    assert local._line(*arguments) == whole  # no terminal
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    line = local._line(*arguments)
-    assert len(line) == min(width, len(whole))
-    assert line.startswith("[12/45] RE")
-    assert line.endswith(": accuracy 0.482, 12 min left")
-    assert (line == whole) == (width == 200)
-
-
 @pytest.mark.parametrize("multirun", [TELLING], indirect=True)
-@pytest.mark.parametrize(
-    "pipeline", ["sequential", pytest.param("overlap", marks=pytest.mark.long)]
-)
-def test_jobs_that_share_draws_are_the_runs_that_they_are_alone(multirun, tmp_path, pipeline):
+def test_jobs_that_share_draws_are_the_runs_that_they_are_alone(multirun, tmp_path):
     """The second one reads all that the first has drawn from the initial weights: it writes no file
     of its own, and replaces none. Under interval 2 a third batch is drawn from other weights."""
-    common = [*SMALL, "sync.interval=2", f"pipeline={pipeline}"]
+    common = [*SMALL, "sync.interval=2"]
     arms = ["grpo", "reinforce"]
     done = multirun(*common, f"algo={','.join(arms)}", "hydra.launcher.jobs=1")
     assert done.returncode == 0, done.stderr
@@ -582,14 +524,6 @@ def test_a_mistake_is_told_before_anything_starts(multirun, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("jobs", ["0", "two"])
-def test_the_local_launcher_needs_a_process(multirun, jobs):
-    done = multirun("seed=0", f"hydra.launcher.jobs={jobs}")
-    assert done.returncode == 2
-    wrong = f"hydra.launcher.jobs={jobs}"
-    assert done.stderr.strip() == f"error: {wrong}: must be an integer, at least 1"
-
-
 def test_list_prints_each_run_once_and_its_resources(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
     run_command("sweeps", *["list", "fig5", "sync=offline,on_policy", "seed=0"])
@@ -597,15 +531,3 @@ def test_list_prints_each_run_once_and_its_resources(capsys, monkeypatch, tmp_pa
     assert len(out.splitlines()) == 8
     assert out.splitlines()[0] == "seed=0 setting=mini/gsm8k sync=offline algo=reinforce"
     assert "8 runs, no GPU" in err
-
-
-def test_gpu_hours_add_up():
-    """A job asks for the GPUs that its run is laid out for."""
-    for words, gpus in (((), 8), (("gpus=1x80gb",), 1), (("gpus=2x80gb",), 2)):
-        overrides = ["scale=paper", *words]
-        figure = sweeps.load_figure("fig6", overrides)
-        runs = sweeps.jobs(figure, overrides)
-        assert {sweeps.gpus_of(job.config) for job in runs} == {gpus}
-        assert sweeps.summary(figure, len(runs), gpus).endswith(
-            f"{3 * gpus} GPUs to run all at once, {3 * gpus * figure.hours:g} GPU-hours"
-        )
