@@ -178,9 +178,6 @@ DATA = {
     "missing file": ({"train.jsonl": GOOD}, ["dataset.path=data", "test.jsonl"]),
     "malformed line": ({"train.jsonl": GOOD + "\n{oops", "test.jsonl": GOOD}, ["line 2"]),
     "missing field": ({"train.jsonl": '{"question": "?"}', "test.jsonl": GOOD}, ["answer"]),
-    "field of another type": (
-        {"train.jsonl": '{"question": 3, "answer": "#### 1"}', "test.jsonl": GOOD}, ["question"],
-    ),
     "no answer in the solution": (
         {"train.jsonl": '{"question": "?", "answer": "who knows"}', "test.jsonl": GOOD}, ["####"],
     ),
