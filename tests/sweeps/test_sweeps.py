@@ -19,15 +19,19 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import SMALL, run, timeless
+from omegaconf import OmegaConf
 
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
+from rec_experiments.config.composition import compose, composing
 from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.sweeps import by_choices
 from rec_experiments.types import class_name
 
 ROOT = Path(__file__).parents[2]
@@ -121,18 +125,6 @@ FIGURES = {
         "AsymRE (-0.1)": (ASYMRE, 1),
     }),
 }  # fmt: skip
-PANELS = {
-    "fig3": ["eval/accuracy", "train/reward"],
-    "fig4": ["train/reward", "train/clip_fraction"],
-    "fig5": ["eval/accuracy", "train/reward"],
-    "fig6": ["train/reward", "train/kl"],
-    "fig7": [
-        "train/reward", "train/kl", "train/entropy", "train/response_length", "eval/accuracy",
-    ],
-    "fig9": ["eval/accuracy", "train/reward", "train/kl", "train/clip_fraction"],
-    "fig10": ["eval/accuracy", "train/reward"],
-    "fig11": ["eval/accuracy", "train/reward"],
-}  # fmt: skip
 
 
 @functools.cache
@@ -210,6 +202,42 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
         assert {j.config["optimizer"]["learning_rate"] for j in jobs} == {base}
         assert [job.label for job in jobs[: len(arms)]] == list(arms)
     assert len({job.path for job in jobs}) == len(jobs)
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], ["scale=lm", "hydra.sweeper.only=[GRPO,*OneSide*]"]], ids=str
+)
+def test_a_sweep_is_read_as_hydra_composes_it(overrides):
+    chosen = ["fig3"] if overrides else sweeps.names()
+    with composing():
+        for name in chosen:
+            words = [f"sweep={name}", *overrides]
+            node = compose("config", words, return_hydra_config=True).hydra.sweeper
+            plain = OmegaConf.to_container(node, resolve=True)
+            assert sweeps.load_figure(name, overrides) == sweeps.figure_of(name, plain), name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["optimizer.learning_rate=1e-4", "seed=3"],
+        ["clip.low=null", "clip.high=2.0", "dataset.modulus=9"],
+        ["run_dir='a b'", "output_dir=${hydra:runtime.cwd}"],
+        ["model.warm_start={steps: 3}"],
+        ["++steps=7"],
+        ["stepz=3"],
+    ],
+)
+def test_values_are_set_as_hydra_sets_them(values):
+    lines = ["algo=rec_oneside_nois", "sync=offline", *values]
+    answers = []
+    for composed in (compose, lambda name, words: by_choices(partial(compose, name))(words)):
+        try:
+            with composing():
+                answers.append(OmegaConf.to_container(composed("config", lines)))
+        except UserError as error:
+            answers.append(str(error))
+    assert answers[0] == answers[1]
 
 
 def test_figures_share_runs():
