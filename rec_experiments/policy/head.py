@@ -8,10 +8,11 @@ unless there are few.
 
 import functools
 from collections.abc import Mapping, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -31,22 +32,58 @@ class Head(NamedTuple):
     weight_VD: Tensor
     bias_V: Tensor | None
 
-    def precise(self) -> "Head":
-        """With the weights that are trained in float32 at least: the gradients of all chunks are
-        summed in the dtype of the weights."""
-
-        def cast(x: Tensor | None) -> Tensor | None:
-            trained = x is not None and x.requires_grad and torch.is_grad_enabled()
-            return x.to(torch.promote_types(x.dtype, torch.float32)) if trained else x
-
-        return Head(self.hidden_ND, cast(self.weight_VD), cast(self.bias_V))
+    def low(self) -> "Head":
+        """Cast to the dtype that autocast gives a linear layer, if it is on."""
+        device = self.hidden_ND.device.type
+        on = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if on else None
+        return Head(*(None if x is None else x.to(dtype=dtype) for x in self))
 
     def logp(self, temperature: float) -> Tensor:
         """`tempered_logp` of every token."""
-        dtype = self.hidden_ND.dtype  # that of the products, where autocast does not choose one
-        bias_V = None if self.bias_V is None else self.bias_V.to(dtype)
-        logits_NV = functional.linear(self.hidden_ND, self.weight_VD.to(dtype), bias_V)
-        return tempered_logp(logits_NV, temperature)
+        return tempered_logp(functional.linear(*self), temperature)
+
+
+class _Sum:
+    """The gradient of a weight, summed over chunks in float32 at least; one buffer for all."""
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks, self.left = chunks, chunks
+        self.total: Tensor | None = None
+
+    def add(self, part: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """The sum with the last part, None before."""
+        if self.total is None:
+            self.total = part.to(torch.promote_types(dtype, torch.float32))
+        else:
+            self.total += part
+        self.left -= 1
+        if self.left:
+            return None
+        total, self.total, self.left = self.total, None, self.chunks
+        return total.to(dtype)
+
+
+class _Linear(torch.autograd.Function):
+    """hidden · lowᵀ of one chunk, where `low` is a copy of the weight in the dtype of products."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_CD: Tensor, weight_VD: Tensor, low_VD: Tensor, total: _Sum
+    ) -> Tensor:
+        ctx.save_for_backward(hidden_CD, low_VD)
+        ctx.total, ctx.dtype = total, weight_VD.dtype
+        return functional.linear(hidden_CD, low_VD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_CV: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_CD, low_VD = ctx.saved_tensors
+        # A frozen head, as beside adapters, needs no gradient, which is as large as its weights.
+        weight_grad_VD = None
+        if ctx.needs_input_grad[1]:
+            weight_grad_VD = ctx.total.add(grad_CV.mT @ hidden_CD, ctx.dtype)
+        return grad_CV @ low_VD, weight_grad_VD, None, None
 
 
 class TokenScores(NamedTuple):
@@ -104,16 +141,22 @@ def token_scores(
     tokens, vocabulary = len(target_N), len(head.weight_VD)
     size = max(1, LOGITS_AT_ONCE // vocabulary)
     chunks = [slice(start, start + size) for start in range(0, tokens, size)]
-    precise = head.precise()
+    total, low = _Sum(len(chunks)), head._replace(weight_VD=head.weight_VD.detach()).low()
+    low_others = {name: other.low() for name, other in others.items()}  # once for all chunks
 
     def scores_of(hidden_CD: Tensor, chunk: slice) -> list[Tensor]:
-        ours = precise._replace(hidden_ND=hidden_CD)
+        logits_CV = _Linear.apply(hidden_CD, head.weight_VD, low.weight_VD, total)
+        if low.bias_V is not None:
+            logits_CV = logits_CV + low.bias_V
+        logp_CV = tempered_logp(logits_CV, temperature)
+        del logits_CV
         theirs = {
-            name: other._replace(hidden_ND=other.hidden_ND[chunk]) for name, other in others.items()
+            name: other._replace(hidden_ND=other.hidden_ND[chunk])
+            for name, other in low_others.items()
         }
-        return _scores_of(ours, theirs, target_N[chunk], temperature, kl, differentiable)
+        return _scores_of(logp_CV, theirs, target_N[chunk], temperature, kl, differentiable)
 
-    pieces = zip(head.hidden_ND.split(size), chunks, strict=True)
+    pieces = zip(low.hidden_ND.split(size), chunks, strict=True)
     if tokens * vocabulary <= min(LOGITS_KEPT, LOGITS_AT_ONCE):  # one chunk
         found = [scores_of(*piece) for piece in pieces]
     else:
@@ -125,7 +168,7 @@ def token_scores(
 
 
 def _scores_of(
-    head: Head,
+    logp_CV: Tensor,
     others: Mapping[str, Head],
     target_C: Tensor,
     temperature: float,
@@ -134,10 +177,9 @@ def _scores_of(
 ) -> list[Tensor]:
     """Scores of one chunk: log-probability, entropy, KL if requested, log-probability under others.
 
-    What has no gradient comes last: a checkpoint recomputes nothing after the last operation that
-    has one.
+    logp_CV: of the policy. What has no gradient comes last: a checkpoint recomputes nothing after
+    the last operation that has one.
     """
-    logp_CV = head.logp(temperature)
     logp_C = at_target(logp_CV, target_C)
     reference_CV, other_logp = None, {}
     with torch.no_grad():

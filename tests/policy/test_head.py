@@ -231,7 +231,7 @@ def test_kept_logits(kept, made, monkeypatch):
     monkeypatch.setattr(head, "LOGITS_KEPT", 0)
     before = gradients()
     monkeypatch.setattr(head, "LOGITS_KEPT", kept)
-    with mock.patch.object(Head, "logp", autospec=True, side_effect=Head.logp) as logp:
+    with mock.patch.object(head, "tempered_logp", side_effect=tempered_logp) as logp:
         after = gradients()
     assert logp.call_count == made
     assert all(map(torch.equal, before, after))
@@ -273,7 +273,7 @@ def test_model_is_unchanged():
     model = build(FAMILIES["llama"]())
     names, before = list(model.state_dict()), model(torch.tensor([[1, 2, 3]])).logits
     scored(model, model, rows(), tokens=2)
-    with mock.patch.object(Head, "logp", side_effect=RuntimeError("no luck")):
+    with mock.patch.object(head, "tempered_logp", side_effect=RuntimeError("no luck")):
         chunk, cut = chunks_of(2)
         with chunk, cut, pytest.raises(RuntimeError, match="no luck"):
             measured(model, None, rows(), 1.0)

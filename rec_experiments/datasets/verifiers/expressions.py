@@ -170,10 +170,10 @@ def _same_in_base(inside: str, gold: str) -> bool | None:
     )
     if not expected or not (expected[2] or (found and found[2])):
         return None
-    base = _BASES.get(expected[2], expected[2]) or "10"
-    return (
-        bool(found) and found[1] == expected[1] and _BASES.get(found[2], found[2]) in (None, base)
-    )
+    if not found:
+        return False
+    said, base = (_BASES.get(number[2], number[2]) for number in (found, expected))
+    return found[1] == expected[1] and said in (None, base or "10")
 
 
 def _same_ratio(inside: str, gold: str) -> bool | None:
@@ -216,9 +216,9 @@ def _same_structure(inside: str, gold: str) -> bool:
         region, wanted = _region(inside), _region(gold)
         if region and wanted:
             return region[1] == wanted[1] and len(region[0] | wanted[0]) < 2
-    if found or expected:
-        return bool(found and expected) and _same_parts(*found, *expected)
-    return _same_value(inside, gold)
+    if found and expected:
+        return _same_parts(*found, *expected)
+    return not (found or expected) and _same_value(inside, gold)
 
 
 def _depth(character: str) -> int:
