@@ -129,7 +129,7 @@ def test_arguments_that_are_refused(word, told):
         (["algorithms", "grpoo"], "grpoo: no such preset; did you mean grpo? --help lists all"),
         (["export", "a", "b", "c"], "c: is not expected; see "),
         (["plan", "padding=1"], "padding=1: must be a number of at least 0, and below 1"),
-        (["plan", "gpus=7"], "gpus=7: unknown; allowed: "),
+        (["plan", "gpus=7"], "gpus=7: no such choice; allowed: "),
         (["sweeps", "list", "fig3", "sync=3"], "sync=3: no such choice; allowed: "),
         (["sweeps", "lst", "fig3"], 'Invalid value "lst" for ACTION'),
         (["sweeps", "status"], "sweeps status: needs the name of a sweep"),

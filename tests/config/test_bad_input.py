@@ -138,7 +138,6 @@ RANGES = (
     ("reference=swapped", "kl_every=0", "reference.swap_every=20"),  # which nobody reads
     ("pipeline=overlap", "pipeline.device=cpu", "must be a text like"),
     ("tracking=wandb", "tracking.mode=loud", "one of online, offline"),
-    ("tracking=trackio", f"tracking.project={201 * 'p'}", "1 to 200 bytes"),
 )
 
 
