@@ -158,7 +158,10 @@ def paper_row(config, setting):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "fig3" else pytest.param(name, marks=pytest.mark.long) for name in FIGURES],
+)
 def test_paper_scale_is_the_papers_tables(name):
     setting, schedules, arms = FIGURES[name]
     steps = 160 if name == "fig10" else setting[6]
@@ -205,7 +208,12 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
 
 
 @pytest.mark.parametrize(
-    "overrides", [[], ["scale=lm", "hydra.sweeper.only=[GRPO,*OneSide*]"]], ids=str
+    "overrides",
+    [
+        pytest.param([], marks=pytest.mark.long),
+        ["scale=lm", "hydra.sweeper.only=[GRPO,*OneSide*]"],
+    ],
+    ids=str,
 )
 def test_a_sweep_is_read_as_hydra_composes_it(overrides):
     chosen = ["fig3"] if overrides else sweeps.names()
