@@ -37,7 +37,8 @@ class Head(NamedTuple):
         device = self.hidden_ND.device.type
         on = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if on else None
-        return Head(*(None if x is None else x.to(dtype=dtype) for x in self))
+        bias_V = None if self.bias_V is None else self.bias_V.to(dtype=dtype)
+        return Head(self.hidden_ND.to(dtype=dtype), self.weight_VD.to(dtype=dtype), bias_V)
 
     def logp(self, temperature: float) -> Tensor:
         """`tempered_logp` of every token."""
