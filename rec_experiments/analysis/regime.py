@@ -188,6 +188,11 @@ def tables(runs: pandas.DataFrame) -> dict[str, Blocks]:
     }
 
 
+def records(block: pandas.DataFrame) -> list[dict[str, Any]]:
+    """The lines of a table as plain values. A published value has a line for each arm."""
+    return block.rename_axis(block.index.name or "arm").reset_index().to_dict("records")
+
+
 def _tables(steps: pandas.DataFrame, overrides: dict[str, str]) -> Iterator[Block]:
     """Tables with a number; columns without one are left out."""
     arms = steps["arm"].unique()

@@ -114,7 +114,7 @@ def make(
             **drawing.statistics,
             "claims": [tables.plain(each) for each in found],
             "regime": {
-                column: {title: block.to_dict("index") for title, block in blocks.items()}
+                column: {title: regime.records(block) for title, block in blocks.items()}
                 for column, blocks in measured.items()
             },
         },

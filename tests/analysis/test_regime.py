@@ -206,6 +206,17 @@ def test_published_values_stand_beside_the_arms_they_are_for(compared):
     assert not {"paper, REINFORCE", "M2PO's GRPO at lag 256"} & {*beside.index}
 
 
+def test_a_published_value_has_a_line_for_each_arm():
+    twice = pandas.Index(["paper", "paper"], name="published")
+    lines = pandas.DataFrame({"arm": ["GRPO", "NoIS"], "here": ["1", "2"]}, index=twice)
+    assert regime.records(lines) == [
+        {"published": "paper", "arm": "GRPO", "here": "1"},
+        {"published": "paper", "arm": "NoIS", "here": "2"},
+    ]
+    [line] = regime.records(pandas.DataFrame({"all": ["1"]}, index=["GRPO"]))
+    assert line == {"arm": "GRPO", "all": "1"}
+
+
 def test_the_command_prints(compared, capsys):
     """Metrics that a run has not measured have no table."""
     run_command("regime", *map(str, compared))
