@@ -217,9 +217,9 @@ def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
 
     report = user.sweeps("wait", "fig3", *arguments, code=1)
     assert "13 done" in report
-    assert line_of(report, hit["killed"]).startswith("failed")
+    assert "  failed  " in line_of(report, hit["killed"])
     assert "the run was killed by SIGKILL" in line_of(report, hit["killed"])
-    assert line_of(report, hit["cancelled"]).startswith("interrupted")
+    assert "  interrupted  " in line_of(report, hit["cancelled"])
 
     assert "submitted 2 jobs" in user.sweeps("resubmit", "fig3", *arguments, *SLURM)
     assert "15 runs: 15 done" in user.sweeps("wait", "fig3", *arguments)
@@ -264,13 +264,10 @@ def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
     cluster.run("scontrol", "update", f"jobid={hangs}", "timelimit=1")
 
     report = user.sweeps("wait", "fig3", *arguments, code=1)
-    assert "5 runs: 3 done, 2 failed" in report
+    assert "5 runs: 2 failed, 3 done" in report
     assert "Is a directory" in line_of(report, failing.path.name)
     assert "no new checkpoint since it was last requeued" in line_of(report, hanging.path.name)
-    assert (
-        user.sweeps("status", "fig3", *arguments, code=1).splitlines()[-6:]
-        == report.splitlines()[-6:]
-    )
+    assert report.endswith(user.sweeps("status", "fig3", *arguments, code=1))
 
     (failing.path / "samples.jsonl").rmdir()
     stuck.unlink()
@@ -301,7 +298,7 @@ def test_two_hundred_jobs_take_one_call(user, cluster, tmp_path):
     report = user.sweeps("status", "fig3", *arguments)
     assert called() == ["squeue"]
     assert report.splitlines()[0] == "200 runs: 200 queued"
-    assert report.count("JobHeldUser") == 200
+    assert "JobHeldUser" in report.splitlines()[-1]
     again = user.submit("sweep=fig3", *arguments)
     assert "200 runs, 0 already finished, 200 queued or running" in again
     assert called() == ["squeue"]
