@@ -154,7 +154,7 @@ format: $(STAMP) ## rewrite the code in the project's style
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## measure the native sampler against transformers' generate
-	$(BIN)/python benchmarks/sampler.py
+	$(BIN)/python tests/benchmarks/sampler.py
 
 $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 	$(call install,$(PEERS_VENV),constraints.txt,--constraint constraints-peers.txt --editable '.[dev]' trl)
@@ -167,14 +167,14 @@ test-peers: $(PEERS_STAMP) ## compare the losses with those of TRL and verl, and
 
 bench-peers: $(PEERS_STAMP) ## measure speed and memory against TRL, a plain loop and, after make test-vllm, vLLM; an hour
 	$(PEERS_VENV)/bin/python -m rec_experiments get smollm2
-	$(PEERS_VENV)/bin/python benchmarks/peers.py --out docs/peers.json $(ARGS)
+	$(PEERS_VENV)/bin/python tests/benchmarks/peers.py --out docs/peers.json $(ARGS)
 
 bench-memory: $(STAMP) ## compare the plan's memory with that of real steps, and measure a checkpoint's
-	$(BIN)/python benchmarks/plan_reality.py $(ARGS)
-	$(BIN)/python benchmarks/state_memory.py
+	$(BIN)/python tests/benchmarks/plan_reality.py $(ARGS)
+	$(BIN)/python tests/benchmarks/state_memory.py
 
 bench-report: $(STAMP) ## time claims and report over 1,000 made-up runs
-	$(BIN)/python benchmarks/many_runs.py $(ARGS)
+	$(BIN)/python tests/benchmarks/many_runs.py $(ARGS)
 
 $(GPU_STAMP): pyproject.toml constraints-gpu.txt
 	$(call install,$(GPU_VENV),constraints-gpu.txt,--editable '.[vllm,dev]')
@@ -183,7 +183,7 @@ $(GPU_STAMP): pyproject.toml constraints-gpu.txt
 install-gpu: $(GPU_STAMP) ## create .venv-gpu with vLLM and a torch for CUDA 13, for NVIDIA drivers of version 580 or newer
 
 gpu-day: $(GPU_STAMP) ## on a machine with GPUs: run every path that a CPU cannot test
-	$(GPU_VENV)/bin/python benchmarks/gpu_day.py $(ARGS)
+	$(GPU_VENV)/bin/python tests/benchmarks/gpu_day.py $(ARGS)
 
 kill-test: $(STAMP) ## kill one run 20 times, resume it each time, compare with an uninterrupted one
 	$(BIN)/python tests/kill_and_resume.py 20
@@ -195,7 +195,7 @@ golden: $(STAMP) ## rewrite the configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
 
 pages: $(STAMP) ## write the generated pages of docs/
-	$(BIN)/python -m rec_experiments.tracking.metrics > docs/metrics.md
+	$(BIN)/python -m rec_experiments.runs.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
 	$(BIN)/python docs/published.py $(ARCHIVES)
 	$(BIN)/python -m rec_experiments claims --runs $(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) --out docs/claims.md

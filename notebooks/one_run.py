@@ -18,12 +18,13 @@ import yaml
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from rec_experiments import rng
+from rec_experiments.common import rng
+from rec_experiments.common.batch import SampleKey
+from rec_experiments.common.problems import Problem
 from rec_experiments.datasets.reduction import Reduction
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Tiny, WarmStart
 from rec_experiments.policy.warm_start import load_warm_start
-from rec_experiments.types import Problem, SampleKey
 
 
 @dataclass

@@ -26,15 +26,16 @@ from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
-from rec_experiments import files, sweeps
+from rec_experiments import sweeps
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.cli import train
+from rec_experiments.common import files
+from rec_experiments.common.batch import Responses, Rollouts, Sequences, StepIndex
+from rec_experiments.common.determinism import CUBLAS, FLASH_ATTENTION, secure
+from rec_experiments.common.distributed import ALONE, World
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.determinism import CUBLAS, FLASH_ATTENTION, secure
-from rec_experiments.distributed import ALONE, World
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Responses, Rollouts, Sequences, StepIndex
 
 if TYPE_CHECKING:
     from rec_experiments.training.metrics import TokenLog

@@ -12,6 +12,7 @@ from rec_experiments.algo.batch_clips import Balanced, SecondMoment
 from rec_experiments.algo.clips import NoClip, OneSide
 from rec_experiments.algo.corrections import NoCorrection
 from rec_experiments.algo.data_weighting import Uniform
+from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.ratios import ProximalRatio, SequenceRatio, TokenRatio
 from rec_experiments.algo.regularizers import NoRegularizer
 from rec_experiments.algo.surrogate import Algorithm
@@ -23,7 +24,7 @@ from rec_experiments.algo.weights import (
     NoWeight,
     TaperedWeight,
 )
-from rec_experiments.types import LossInput, Needs, Piece
+from rec_experiments.common.pieces import Needs, Piece
 
 
 class Spread(Piece):

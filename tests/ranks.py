@@ -8,7 +8,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 
-from rec_experiments import distributed
+from rec_experiments.common import distributed
 from rec_experiments.config import schema
 
 RANKS = 2

@@ -1,7 +1,7 @@
 """Checks the shapes of tensors at every call during the tests.
 
 The suffix of a tensor's name declares its shape: `logp_BT` has two dimensions (the letters are
-listed in `rec_experiments.types`). Within one call each letter has one value, in all arguments and
+listed in `common/batch.py`). Within one call each letter has one value, in all arguments and
 in the fields of dataclasses and named tuples; 1 is a dimension of size 1. Names without a suffix
 and local variables are not checked.
 
@@ -26,7 +26,7 @@ from torch import Tensor, autograd
 from rec_experiments import algo
 
 MODULES = (
-    "rec_experiments.types",
+    "rec_experiments.common.batch",
     *(f"rec_experiments.algo.{module.name}" for module in pkgutil.iter_modules(algo.__path__)),
     "rec_experiments.policy.head",
     "rec_experiments.policy.logprobs",

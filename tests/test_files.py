@@ -2,7 +2,7 @@
 
 import pwd
 
-from rec_experiments import files
+from rec_experiments.common import files
 
 
 def test_a_digest_tells_damage(tmp_path):

@@ -13,14 +13,15 @@ import torch
 from shapes import ShapeError, checked, suffix, watch_methods
 
 import rec_experiments
-from rec_experiments import types
 from rec_experiments.algo.aggregation import SequenceMean
 from rec_experiments.algo.clips import OneSide
 from rec_experiments.algo.groups import group_sum
+from rec_experiments.algo.inputs import Advantages, LossInput, Totals
 from rec_experiments.algo.surrogate import tokens
+from rec_experiments.common import batch
+from rec_experiments.common.batch import StepIndex
 from rec_experiments.policy.head import Head
 from rec_experiments.policy.logprobs import Logprobs
-from rec_experiments.types import Advantages, LossInput, StepIndex, Totals
 
 B, T = 3, 5
 
@@ -146,7 +147,7 @@ def letters_of(source: str) -> set[str]:
 
 
 def test_the_table_has_exactly_the_letters_in_use():
-    table = re.findall(r"^    ([A-Z])  \S", types.__doc__, re.MULTILINE)
+    table = re.findall(r"^    ([A-Z])  \S", batch.__doc__, re.MULTILINE)
     assert len(table) == len(set(table))
     package = Path(rec_experiments.__file__).parent
     used = set().union(*(letters_of(file.read_text()) for file in package.rglob("*.py")))

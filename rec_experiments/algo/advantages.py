@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
-from rec_experiments.errors import UserError
-from rec_experiments.types import Needs, Piece, Tensor
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import Needs, Piece
 
 
 @runtime_checkable

@@ -2,7 +2,9 @@
 
 from typing import Protocol, runtime_checkable
 
-from rec_experiments.types import Advantages, Piece, Tensor
+from rec_experiments.algo.inputs import Advantages
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Piece
 
 
 @runtime_checkable

@@ -14,7 +14,9 @@ from rec_experiments.algo.clips import (
     log_floor,
     outward,
 )
-from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Needs, Piece, Share
 
 DIGITS = 9  # of a bound that repeated steps have moved; the rest is rounding
 

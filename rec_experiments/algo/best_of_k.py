@@ -6,8 +6,10 @@ from typing import ClassVar
 from pydantic import PositiveFloat, PositiveInt
 
 from rec_experiments.algo.advantages import sum_of_later
+from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, Tensor
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Needs, Piece
 
 
 class OffPolicyBest(Piece):

@@ -10,7 +10,9 @@ from typing import Annotated, ClassVar, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeFloat
 
-from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Needs, Piece, Share
 
 
 @runtime_checkable

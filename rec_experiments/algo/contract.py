@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rec_experiments.algo.advantages import with_lengths
 from rec_experiments.algo.data_weighting import DropNegatives
-from rec_experiments.errors import UserError
-from rec_experiments.types import LossInput, Outcomes, Piece, StepIndex, Tensor, Undeclared
+from rec_experiments.algo.inputs import LossInput, Outcomes, Undeclared
+from rec_experiments.common.batch import StepIndex, Tensor
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import Piece
 
 if TYPE_CHECKING:
     from rec_experiments.algo.surrogate import Algorithm

@@ -12,8 +12,10 @@ from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
 from pydantic import Field
 
 from rec_experiments.algo.clips import binary_kl, interval, written
+from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, Tensor
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Needs, Piece
 
 DIVERGENCES = ("k3", "binary_kl")  # 0 at κ = 1
 

@@ -9,9 +9,11 @@ from typing import ClassVar
 
 from pydantic import NonNegativeFloat
 
-from rec_experiments import rng
 from rec_experiments.algo.clips import OneSide
-from rec_experiments.types import LossInput, Needs, Piece, Share, Tensor
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Needs, Piece, Share
 
 COVARIANCE = "[cov = (A − mean A)·(log π_θ − mean log π_θ), means over all tokens]"
 

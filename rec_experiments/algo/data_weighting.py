@@ -8,7 +8,8 @@ from pydantic import Field
 
 from rec_experiments.algo.advantages import Advantage
 from rec_experiments.algo.groups import center, group_size, group_sum
-from rec_experiments.types import Piece, Tensor
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Piece
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,7 +2,7 @@
 
 import math
 
-from rec_experiments.types import Tensor
+from rec_experiments.common.batch import Tensor
 
 FLOAT32_EPSILON = 2.0**-23  # the distance from 1 to the next number
 

@@ -2,7 +2,9 @@
 
 from typing import ClassVar, Protocol, runtime_checkable
 
-from rec_experiments.types import LossInput, Needs, Piece, Tensor
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Needs, Piece
 
 
 @runtime_checkable

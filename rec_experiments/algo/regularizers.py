@@ -6,8 +6,10 @@ from typing import ClassVar, Protocol, runtime_checkable
 from pydantic import NonNegativeFloat
 
 from rec_experiments.algo.groups import group_size, group_sum
+from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
-from rec_experiments.types import LossInput, Needs, Piece, Tensor
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Needs, Piece
 
 
 @runtime_checkable

@@ -6,7 +6,9 @@ from typing import Annotated
 from pydantic import Field, NonNegativeFloat
 
 from rec_experiments.algo.clips import OUTWARD, OneSide, outward, total_variation, written
-from rec_experiments.types import LossInput, Piece, Share, Tensor
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Piece, Share
 
 
 class NegativesNearBehavior(OneSide):

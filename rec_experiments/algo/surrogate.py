@@ -13,20 +13,13 @@ from rec_experiments.algo.clips import Clip
 from rec_experiments.algo.corrections import Correction
 from rec_experiments.algo.data_weighting import DataWeighting
 from rec_experiments.algo.groups import group_sum
+from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput, Outcomes, Totals
 from rec_experiments.algo.ratios import Ratio
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer
 from rec_experiments.algo.truncation import Truncation
 from rec_experiments.algo.weights import Weight
-from rec_experiments.types import (
-    Advantages,
-    LossInput,
-    LossOutput,
-    Needs,
-    Outcomes,
-    StepIndex,
-    Tensor,
-    Totals,
-)
+from rec_experiments.common.batch import StepIndex, Tensor
+from rec_experiments.common.pieces import Needs
 
 if TYPE_CHECKING:
     import numpy as np

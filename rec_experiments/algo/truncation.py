@@ -4,7 +4,8 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import NonNegativeFloat
 
-from rec_experiments.types import Piece, Tensor
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Piece
 
 
 @runtime_checkable

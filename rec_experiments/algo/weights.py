@@ -8,7 +8,9 @@ from typing import Annotated, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from rec_experiments.types import LossInput, Piece, Tensor
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Piece
 
 # No step survives a weight of exp(20), and products with it stay finite in float32.
 MAX_LOG_WEIGHT = 20.0

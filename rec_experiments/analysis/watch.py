@@ -21,8 +21,8 @@ from rec_experiments.analysis.alarms import ActiveAlarm, active_alarms, package_
 from rec_experiments.analysis.regime import number
 from rec_experiments.analysis.results.content import content, leave_out
 from rec_experiments.analysis.results.measures import seconds
+from rec_experiments.common.errors import UserError, printable
 from rec_experiments.config.labels import JOINT, run_labels, without_shared
-from rec_experiments.errors import UserError, printable
 from rec_experiments.runs.display import duration, sparkline
 from rec_experiments.runs.run_folder import RunFolder, read_config
 from rec_experiments.sweeps.jobs import Job

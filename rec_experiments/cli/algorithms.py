@@ -11,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from rec_experiments.cli import help
 from rec_experiments.cli.parser import file_ending, option
+from rec_experiments.common.errors import UserError, meant
+from rec_experiments.common.files import write_out
+from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, compose, composing
 from rec_experiments.config.experiment import Pieces
-from rec_experiments.errors import UserError, meant
-from rec_experiments.files import write_out
-from rec_experiments.types import TARGET, class_name
 
 BASE = "reinforce"  # the preset that others are compared with
 GROUPS = tuple(field.name for field in fields(Pieces) if field.name != "algo")

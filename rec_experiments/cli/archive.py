@@ -7,8 +7,8 @@ from typing import Annotated
 from rec_experiments.analysis.results import archive
 from rec_experiments.analysis.results.figure import default_folder
 from rec_experiments.cli.parser import Runs, file_ending, option
-from rec_experiments.errors import UserError
-from rec_experiments.files import ARCHIVE, write_out
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import ARCHIVE, write_out
 
 
 def main(

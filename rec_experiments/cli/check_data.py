@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rec_experiments.cli.parser import PROGRAM, overrides
+from rec_experiments.common.problems import Dataset, Problem
 from rec_experiments.datasets.verifiers.verifier_pool import BatchVerifier, report_crashes
-from rec_experiments.types import Dataset, Problem
 
 FAILURES_SHOWN = 5
 

@@ -22,8 +22,8 @@ from rec_experiments.cli.parser import (
     names_among,
     option,
 )
-from rec_experiments.errors import UserError
-from rec_experiments.files import write_out
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import write_out
 
 WRITERS = {
     ".json": lambda verdicts: to_json([tables.plain(verdict) for verdict in verdicts]),

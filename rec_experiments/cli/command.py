@@ -15,12 +15,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rec_experiments import distributed
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.cli.parser import PROGRAM
-from rec_experiments.config import schema
-from rec_experiments.config.composition import explain
-from rec_experiments.errors import (
+from rec_experiments.common import distributed
+from rec_experiments.common.errors import (
     DISK_FULL,
     GOES_ON,
     RESUMES,
@@ -31,6 +29,8 @@ from rec_experiments.errors import (
     mistake,
     printable,
 )
+from rec_experiments.config import schema
+from rec_experiments.config.composition import explain
 
 # Hydra's options (hydra.cc, "Command line flags"). It answers an unknown one with a page of usage.
 OPTIONS = (

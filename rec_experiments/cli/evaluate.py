@@ -9,8 +9,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rec_experiments.cli.parser import names_and_overrides, number_between, option
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
-from rec_experiments.errors import UserError
 
 
 def main(

@@ -26,8 +26,8 @@ from rec_experiments.cli.parser import (
     option,
     path,
 )
-from rec_experiments.errors import UserError, meant
-from rec_experiments.files import writing
+from rec_experiments.common.errors import UserError, meant
+from rec_experiments.common.files import writing
 from rec_experiments.sweeps import SetByArm
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rec_experiments.cli.parser import PROGRAM, WIDTH
+from rec_experiments.common.errors import UserError, meant
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group
-from rec_experiments.errors import UserError, meant
 
 KEYS = "keys"  # the keys of a run itself, which belong to no group
 FIRST = """\

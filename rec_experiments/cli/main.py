@@ -11,7 +11,7 @@ import signal
 import sys
 from importlib import import_module
 
-from rec_experiments.errors import USER_ERROR, UserError, mistake
+from rec_experiments.common.errors import USER_ERROR, UserError, mistake
 
 HELP = ("-h", "--help")
 ENVIRONMENT = "or use that of make install: source .venv/bin/activate"
@@ -90,11 +90,11 @@ def dispatch(words: list[str]) -> None:
 
 def _meant(word: str) -> str:
     """What a word that is no command may stand for."""
-    from rec_experiments import sweeps
     from rec_experiments.config.composition import choices_by_group
+    from rec_experiments.sweeps import names
 
     known = {preset: f"algo={preset}" for preset in choices_by_group()["algo"]}
-    known |= {sweep: f"-m sweep={sweep} or figures {sweep}" for sweep in sweeps.names()}
+    known |= {sweep: f"-m sweep={sweep} or figures {sweep}" for sweep in names()}
     known |= {command: command for command in COMMANDS}
     if close := difflib.get_close_matches(word, known, n=1):
         return f"did you mean {known[close[0]]}? --help lists the commands"

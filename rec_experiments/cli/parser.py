@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Parameter, Token, UnusedCliTokensError
 from rich.console import Console
 
-from rec_experiments.errors import UserError
-from rec_experiments.files import ARCHIVE
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import ARCHIVE
 
 PROGRAM = "python -m rec_experiments"
 WIDTH = 100  # columns of a help page

@@ -13,7 +13,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rec_experiments.cli.parser import overrides
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.plan import ASSUMPTIONS, assumptions
 
 # Amounts that are set aside, which may be 0.

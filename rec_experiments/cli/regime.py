@@ -12,7 +12,7 @@ from rec_experiments.analysis import regime
 from rec_experiments.analysis.results import table
 from rec_experiments.analysis.results.figure import figure_runs, output_folder
 from rec_experiments.cli.parser import Runs, names_and_overrides, path
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 
 def main(

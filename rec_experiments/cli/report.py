@@ -7,7 +7,6 @@ from typing import Annotated
 
 from rich.console import Console
 
-from rec_experiments import sweeps
 from rec_experiments.analysis import claims
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
@@ -22,8 +21,9 @@ from rec_experiments.cli.parser import (
     option,
     run_folders,
 )
-from rec_experiments.errors import UserError
-from rec_experiments.files import write_atomic, writing
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import write_atomic, writing
+from rec_experiments.sweeps import load_figure, names
 
 OUT = "report.html"
 
@@ -65,9 +65,9 @@ def main(
         if given:
             raise UserError(f"{key}: not allowed with --wandb, which reads runs from W&B")
     for name in figures or ():
-        if name not in sweeps.names():
-            raise UserError(f"--figures {name}: has no runs; allowed: {', '.join(sweeps.names())}")
-    usual = [name for name in sweeps.names() if sweeps.load_figure(name).picture == "curves"]
+        if name not in names():
+            raise UserError(f"--figures {name}: has no runs; allowed: {', '.join(names())}")
+    usual = [name for name in names() if load_figure(name).picture == "curves"]
     sections = wandb_report.sections(figures or usual, [*overrides])
     entity, project = wandb
     print(wandb_report.save(wandb_report.build(entity, project, sections)))
@@ -85,10 +85,10 @@ def write_page(
             )
     with Console(stderr=True).status("reading runs"):
         begun, found = table.runs(places), table.find(places)
-        names = figures or [name for name in sweeps.names() if name in {*begun["figure"]}]
-        pictures = page.draw(names, found, overrides)
-        swept = [name for name in names if name not in COMPUTED]
-        scale = sweeps.load_figure(swept[0], overrides).scale if swept else ""
+        chosen = figures or [name for name in names() if name in {*begun["figure"]}]
+        pictures = page.draw(chosen, found, overrides)
+        swept = [name for name in chosen if name not in COMPUTED]
+        scale = load_figure(swept[0], overrides).scale if swept else ""
         verdicts = claims.about(swept, scale, found, overrides) if swept else []
     if begun.empty and not pictures:
         makes = f"-m sweep={swept[0]}" if swept else "-m sweep=FIGURE"
@@ -101,5 +101,5 @@ def write_page(
         write_atomic(out, html)
     drawn = ", ".join(picture["name"] for picture in pictures) or "no figure"
     print(f"{out}: {drawn}; runs: {len(lines)}; {len(html) / 1e6:.1f} MB")
-    if without := set(names) - {picture["name"] for picture in pictures}:
+    if without := set(chosen) - {picture["name"] for picture in pictures}:
         print(f"  no run yet: {', '.join(sorted(without))}")

@@ -14,9 +14,10 @@ from rec_experiments.analysis import watch
 from rec_experiments.cli import train
 from rec_experiments.cli.help import table
 from rec_experiments.cli.parser import Overrides
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
+from rec_experiments.config.labels import gpus_of
 from rec_experiments.sweeps.figures import load_figure, names
-from rec_experiments.sweeps.jobs import Job, gpus_of, outline, summary
+from rec_experiments.sweeps.jobs import Job, outline, summary
 from rec_experiments.sweeps.manifest import launched
 from rec_experiments.sweeps.state import ACTIVE
 from rec_experiments.sweeps.submission import RECORD, read

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from rec_experiments import distributed
 from rec_experiments.cli.command import hydra_main, one_line_errors
+from rec_experiments.common import distributed
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.runs.finished import report_finished

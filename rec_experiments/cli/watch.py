@@ -15,7 +15,7 @@ from rec_experiments.analysis import watch
 from rec_experiments.analysis.results.figure import default_folder
 from rec_experiments.cli.parser import Runs, names_and_overrides, number_between, option, path
 from rec_experiments.cli.sweeps import jobs_of
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.sweeps.jobs import Job
 
 EVERY = 2.0  # seconds between two refreshes

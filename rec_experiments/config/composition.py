@@ -21,9 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
+from rec_experiments.common.errors import UserError, first_line, meant
 from rec_experiments.config import schema
 from rec_experiments.config.identity import flat
-from rec_experiments.errors import UserError, first_line, meant
 
 # Common names of keys that are called differently here.
 COMMON_NAMES = {

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from rec_experiments.algo import contract
 from rec_experiments.algo.advantages import Advantage, MaxAtK
 from rec_experiments.algo.aggregation import Aggregation
 from rec_experiments.algo.clips import Clip
@@ -15,6 +16,9 @@ from rec_experiments.algo.regularizers import Regularizer
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.truncation import Truncation
 from rec_experiments.algo.weights import Weight
+from rec_experiments.common.pieces import TARGET, Piece, Seed, Settings
+from rec_experiments.common.problems import Dataset, MultiTurnDataset
+from rec_experiments.common.protocols import Tracking
 from rec_experiments.policy.protocol import ModelChoice
 from rec_experiments.rollout.protocol import Pipeline
 from rec_experiments.rollout.replay import ReplayBuffer
@@ -22,12 +26,10 @@ from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.protocol import SamplerChoice
-from rec_experiments.tracking.protocol import Tracking
 from rec_experiments.training.optimizers import AdamW8bit
 from rec_experiments.training.policies import Proximal, Reference
 from rec_experiments.training.protocol import Optimizer
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import TARGET, Dataset, MultiTurnDataset, Piece, Seed, Settings
 
 MOST_THREADS = 1024  # with a million, torch crashes
 MOST_WORKERS = 1024  # processes; more than any machine has cores
@@ -62,6 +64,13 @@ class Pieces(Settings):
 
     def algorithm(self) -> Algorithm:
         return Algorithm(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Algorithm)})
+
+    def checked_algorithm(self) -> Algorithm:
+        """The algorithm, after its pieces were tried on a made-up batch. Raises UserError for a
+        piece that does not keep its protocol."""
+        algorithm = self.algorithm()
+        contract.check(algorithm)
+        return algorithm
 
 
 class Experiment(Pieces):

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.rollout.schedule import Schedule
-from rec_experiments.types import TARGET, class_name
 
 RELEASE = 13  # raised whenever the numbers of runs change
 

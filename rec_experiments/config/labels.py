@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.config.identity import NOT_IDENTITY, flat, identity
-from rec_experiments.tracking.trackers import schedule_name
-from rec_experiments.types import TARGET
 
 Config = dict[str, Any]
 Named = tuple[Config, Sequence[str]]  # a run's resolved configuration, and the words of its command
@@ -116,3 +115,23 @@ def _distinguishing_keys(configs: list[Config]) -> list[str]:
     while kinds(chosen) < len(configs):
         chosen.append(max(candidates, key=lambda key: kinds([*chosen, key])))
     return chosen
+
+
+def schedule_name(sync: dict[str, Any]) -> str:
+    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10, in flight."""
+    interval, offset = sync["interval"], sync["offset"]
+    if interval is None:
+        return "offline"
+    parts = [f"interval {interval}"] if interval > 1 else []
+    parts += [f"offset {offset}"] if offset else []
+    if "versions" in sync:
+        parts.append(f"in flight, {sync['versions']} versions of {sync['tokens']} tokens")
+    return ", ".join(parts) or "on-policy"
+
+
+def gpus_of(config: dict[str, Any]) -> int:
+    """The GPUs that a run needs on one machine: one for each rank, or two if rollouts overlap
+    with training. 0 if it uses whatever device there is."""
+    if config["device"] != "cuda":
+        return 0
+    return config["ranks"] * (2 if class_name(config["pipeline"]) == "Overlap" else 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 OURS = "rec_experiments"
 GROUP = "rec_experiments"  # of entry points

@@ -23,9 +23,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from pydantic import ValidationError
 
+from rec_experiments.common.errors import UserError, first_line, meant
+from rec_experiments.common.pieces import TARGET, Piece, Settings
 from rec_experiments.config import plugins
-from rec_experiments.errors import UserError, first_line, meant
-from rec_experiments.types import TARGET, Piece, Settings
 
 PACKAGE, CONF, conf_folders = plugins.PACKAGE, plugins.CONF, plugins.conf_folders
 T = TypeVar("T", bound=Settings)
@@ -90,7 +90,9 @@ def class_of(dotted: str, key: str) -> type[Piece]:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(f"{key}={dotted}: cannot be imported ({reason})") from error
     if not (isinstance(found, type) and issubclass(found, Piece)):
-        raise UserError(f"{key}={dotted}: must be a class derived from rec_experiments.types.Piece")
+        raise UserError(
+            f"{key}={dotted}: must be a class derived from rec_experiments.common.pieces.Piece"
+        )
     return found
 
 

@@ -9,18 +9,18 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from rec_experiments import rng
-from rec_experiments.algo import contract
 from rec_experiments.algo.advantages import AsGiven, with_lengths
+from rec_experiments.algo.inputs import LossInput, Outcomes
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.algo.truncation import PenaliseTruncated
+from rec_experiments.common import rng
+from rec_experiments.common.batch import StepIndex
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 from rec_experiments.config.composition import compose, composing
 from rec_experiments.config.experiment import Pieces
-from rec_experiments.errors import UserError
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
-from rec_experiments.types import LossInput, Outcomes, StepIndex
 
 OF_A_RUN = ("updates", "buffer", "reward", "reference")
 
@@ -43,9 +43,7 @@ def algorithm(preset: str, *overrides: str) -> "StandaloneAlgorithm":
 def of_configuration(config: DictConfig) -> "StandaloneAlgorithm":
     """The loss of a composed configuration. Raises UserError as `algorithm` does."""
     pieces = schema.build(config, Pieces)
-    parts = pieces.algorithm()
-    contract.check(parts)
-    return StandaloneAlgorithm(parts, pieces.proximal)
+    return StandaloneAlgorithm(pieces.checked_algorithm(), pieces.proximal)
 
 
 class Result(NamedTuple):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt
 
-from rec_experiments import rng
-from rec_experiments.errors import UserError
-from rec_experiments.types import Piece, Problem, Share, VerifierResult
+from rec_experiments.common import rng
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import Piece, Share
+from rec_experiments.common.problems import Problem, VerifierResult
 
 if TYPE_CHECKING:
     import numpy as np

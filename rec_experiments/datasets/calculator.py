@@ -8,8 +8,8 @@ scored.
 import re
 from dataclasses import replace
 
+from rec_experiments.common.problems import Problem
 from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author, operations
-from rec_experiments.types import Problem
 
 QUERY = re.compile(r"\?([0-9])([+*])([0-9])")
 

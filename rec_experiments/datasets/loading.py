@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rec_experiments import files
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Settings
+from rec_experiments.common import files
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.pieces import Settings
 
 Row = Mapping[str, Any]
 Located = tuple[str, Row]  # where a row comes from, and the row

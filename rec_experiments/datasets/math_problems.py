@@ -9,11 +9,11 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat
 
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.loading import Located, Source, text_of
 from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt
 from rec_experiments.datasets.verifiers.marks import last_boxed
-from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult
 
 # How a field contains the gold answer: alone, within the last \boxed{} of a text, or as a number
 # after the last ####.

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.loading import Located, text_of
 from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt, solutions
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Problem, VerifierResult
 
 
 class TextSource(ProblemSource):

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.pieces import Settings
+from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.text import TextDataset, prompt, solutions
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Problem, Settings, VerifierResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ import re
 from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
+from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author
-from rec_experiments.types import Problem, VerifierResult
 
 if TYPE_CHECKING:
     import numpy as np

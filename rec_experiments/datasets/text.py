@@ -5,10 +5,11 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from rec_experiments import rng
+from rec_experiments.common import rng
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import Piece
+from rec_experiments.common.problems import Message, Problem
 from rec_experiments.datasets.loading import Located, Source
-from rec_experiments.errors import UserError
-from rec_experiments.types import Message, Piece, Problem
 
 
 class TextDataset(Piece):

@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.loading import Located, Row, Source, text_of
 from rec_experiments.datasets.text import TextDataset, prompt
 from rec_experiments.datasets.verifiers import tool_call
-from rec_experiments.errors import UserError
-from rec_experiments.types import Problem, VerifierResult
 
 INSTRUCTION = ("instruction", "input", "output")
 LONGEST = 10_000  # characters of a reply; Python's parser can exhaust the memory on long texts

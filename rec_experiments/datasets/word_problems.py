@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt
 
-from rec_experiments import rng
+from rec_experiments.common import rng
+from rec_experiments.common.pieces import Piece
+from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.arithmetic import EVALUATION_SHARE
 from rec_experiments.datasets.text import solutions
-from rec_experiments.types import Piece, Problem, VerifierResult
 
 if TYPE_CHECKING:
     import numpy as np

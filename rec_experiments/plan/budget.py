@@ -7,10 +7,11 @@ from typing import Any
 import yaml
 from transformers import AutoConfig, PretrainedConfig
 
-from rec_experiments import files
+from rec_experiments.common import files
+from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.config.labels import gpus_of
 from rec_experiments.plan import assumptions
 from rec_experiments.plan.cost import Cost, step_cost
 from rec_experiments.plan.memory import (
@@ -25,7 +26,6 @@ from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import frozen_roles
-from rec_experiments.sweeps import gpus_of
 
 SHAPES = Path(__file__).with_name("shapes.yaml")
 HOST = "host"

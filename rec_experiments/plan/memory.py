@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from rec_experiments import distributed
+from rec_experiments.common import distributed
+from rec_experiments.common.distributed import World
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.distributed import World
 from rec_experiments.plan.passes import largest_pass, recomputes
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass

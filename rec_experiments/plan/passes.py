@@ -3,8 +3,8 @@
 import sys
 from typing import Any
 
+from rec_experiments.common.batch import Sequences
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.types import Sequences
 
 
 def recomputes(experiment: Experiment) -> bool:

@@ -5,8 +5,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
+from rec_experiments.common.errors import UserError
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.errors import UserError
 from rec_experiments.policy.models import Adapted
 from rec_experiments.samplers.decoding import CACHE_AT_ONCE
 from rec_experiments.samplers.vllm import Vllm

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rec_experiments.distributed import World
-from rec_experiments.types import Sequences
+from rec_experiments.common.batch import Sequences
+from rec_experiments.common.distributed import World
 
 T = TypeVar("T")
 

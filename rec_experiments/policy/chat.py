@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jinja2 import TemplateError
 
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.types import Message
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.problems import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

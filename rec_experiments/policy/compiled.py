@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from rec_experiments.distributed import decoder_layers
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.common.distributed import decoder_layers
+from rec_experiments.common.errors import UserError, first_line
 
 
 def compile_layers(model: nn.Module) -> None:

@@ -16,7 +16,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rec_experiments.distributed import whole
+from rec_experiments.common.batch import Sequences
+from rec_experiments.common.distributed import whole
 from rec_experiments.policy import tree
 from rec_experiments.policy.head import (
     LOGITS_AT_ONCE,
@@ -35,7 +36,6 @@ from rec_experiments.policy.token_batch import (
     packed,
     shared,
 )
-from rec_experiments.types import Sequences
 
 # Families whose logits are `lm_head` of the hidden states.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rec_experiments.distributed import whole
-from rec_experiments.errors import UserError, check_installed, first_line
+from rec_experiments.common.distributed import whole
+from rec_experiments.common.errors import UserError, check_installed, first_line
 from rec_experiments.policy.models import Lora
 
 NAME = "default"  # peft's name for a model's only adapter

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from rec_experiments import files
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.common import files
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.pieces import Piece, Seed, Settings
 from rec_experiments.policy import smollm2
-from rec_experiments.types import Piece, Seed, Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

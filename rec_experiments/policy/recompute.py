@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rec_experiments.common.batch import Rollouts
 from rec_experiments.policy.batching import (
     Limits,
     distinct,
@@ -17,7 +18,6 @@ from rec_experiments.policy.batching import (
     rows_and_places,
 )
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.types import Rollouts
 
 
 class LogprobRecomputer:

@@ -15,8 +15,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from rec_experiments import files
-from rec_experiments.errors import UserError
+from rec_experiments.common import files
+from rec_experiments.common.errors import UserError
 
 NAME = "smollm2-135m-instruct"
 WEIGHTS = "model.safetensors"  # in the converted folder

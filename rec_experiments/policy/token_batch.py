@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rec_experiments.types import Sequences
+from rec_experiments.common.batch import Sequences
 
 AnyBatch = TypeVar("AnyBatch", bound=NamedTuple)
 

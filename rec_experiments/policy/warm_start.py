@@ -14,20 +14,14 @@ import torch
 import transformers
 from torch import nn
 
-from rec_experiments.distributed import digest_of
-from rec_experiments.errors import UserError
-from rec_experiments.files import cache_folder, lock, read_whole, write_with_digest
+from rec_experiments.common.batch import Sequences, padded
+from rec_experiments.common.distributed import digest_of
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import cache_folder, lock, read_whole, write_with_digest
+from rec_experiments.common.problems import Dataset, DemonstratedDataset, MultiTurnDataset, Problem
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.policy.models import FineTuned, Tiny, WarmStart
-from rec_experiments.types import (
-    Dataset,
-    DemonstratedDataset,
-    MultiTurnDataset,
-    Problem,
-    Sequences,
-    padded,
-)
 
 VERSION = 2  # part of the cache key: raise it when the warm start itself changes
 

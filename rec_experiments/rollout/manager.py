@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-from rec_experiments import rng
-from rec_experiments.distributed import ALONE, World, copied_to_host
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Rollouts, SampleKey
+from rec_experiments.common.distributed import ALONE, World, copied_to_host
+from rec_experiments.common.problems import Problem
 from rec_experiments.policy.lora import Base
 from rec_experiments.rollout.order import problems_of
 from rec_experiments.rollout.replay import ReplayBuffer
@@ -24,7 +26,6 @@ from rec_experiments.rollout.worker import (
     Weights,
     ready,
 )
-from rec_experiments.types import Problem, Rollouts, SampleKey
 
 
 @dataclass(kw_only=True)

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from rec_experiments import rng
+from rec_experiments.common import rng
 
 
 def problems_of(batch: int, size: int, total: int, seed: int, shuffle: bool) -> list[int]:

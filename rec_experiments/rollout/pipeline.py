@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from rec_experiments.errors import UserError
-from rec_experiments.types import Piece
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import Piece
 
 if TYPE_CHECKING:
     import torch

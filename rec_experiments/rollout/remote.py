@@ -32,9 +32,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rec_experiments.common.batch import Rollouts
+from rec_experiments.common.distributed import memory_of
+from rec_experiments.common.errors import STOPPING, UserError
 from rec_experiments.datasets.verifiers.verifier_pool import die_with_parent
-from rec_experiments.distributed import memory_of
-from rec_experiments.errors import STOPPING, UserError
 from rec_experiments.rollout.worker import (
     LocalWorker,
     PendingRollouts,
@@ -42,7 +43,6 @@ from rec_experiments.rollout.worker import (
     Snapshot,
     Weights,
 )
-from rec_experiments.types import Rollouts
 
 Build = Callable[[], LocalWorker]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from rec_experiments import rng
-from rec_experiments.types import Piece
+from rec_experiments.common import rng
+from rec_experiments.common.pieces import Piece
 
 
 class Portion(NamedTuple):

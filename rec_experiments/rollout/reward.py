@@ -4,8 +4,9 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import PositiveInt
 
-from rec_experiments import rng
-from rec_experiments.types import Piece, Responses, SampleKey, Share, Tensor
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Responses, SampleKey, Tensor
+from rec_experiments.common.pieces import Piece, Share
 
 
 @runtime_checkable

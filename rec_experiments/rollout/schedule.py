@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from rec_experiments.types import Piece, Rollouts, Tensor
+from rec_experiments.common.batch import Rollouts, Tensor
+from rec_experiments.common.pieces import Piece
 
 # How interval and offset combine when interval > 1 and offset > 0; elsewhere they agree. paper:
 # staleness (l mod m) + n. framework: ((l - n) mod m) + n, as the paper's code behaves.

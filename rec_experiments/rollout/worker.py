@@ -9,26 +9,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rec_experiments.common.batch import Responses, Rollouts, SampleKey
+from rec_experiments.common.distributed import copied_to_host
+from rec_experiments.common.problems import Dataset, MultiTurnDataset, Problem
+from rec_experiments.common.protocols import InFlightSampler, Sampler
 from rec_experiments.datasets.verifiers.verifier_pool import (
     BatchVerifier,
     VerifierPool,
     report_crashes,
 )
-from rec_experiments.distributed import copied_to_host
 from rec_experiments.policy import lora
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.rollout.reward import RewardAdjustment
-from rec_experiments.types import (
-    Dataset,
-    InFlightSampler,
-    MultiTurnDataset,
-    Problem,
-    Responses,
-    Rollouts,
-    SampleKey,
-    Sampler,
-)
 
 Weights = dict[str, Tensor]
 PendingRollouts = Callable[[], Rollouts]  # waits for the rollouts and returns them

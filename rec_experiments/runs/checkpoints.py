@@ -23,10 +23,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rec_experiments.common.distributed import World, copied_to_host
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.files import atomic, remove, sync_folder
 from rec_experiments.config.identity import refuse_other
-from rec_experiments.distributed import World, copied_to_host
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import atomic, remove, sync_folder
 from rec_experiments.training.protocol import State, foreign
 
 KEPT = 2

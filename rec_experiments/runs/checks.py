@@ -8,15 +8,14 @@ from collections.abc import Callable
 import torch
 from transformers import PretrainedConfig
 
-from rec_experiments.algo import contract
+from rec_experiments.common.distributed import World, check_ranks
+from rec_experiments.common.errors import UserError, check_installed, first_line
+from rec_experiments.common.problems import Dataset, MultiTurnDataset, Problem
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.text import TextDataset
-from rec_experiments.distributed import World, check_ranks
-from rec_experiments.errors import UserError, check_installed, first_line
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Adapted
 from rec_experiments.training.optimizers import AdamW8bit
-from rec_experiments.types import Dataset, MultiTurnDataset, Problem
 
 TOKEN_BYTES = 40  # of a sampled token and its log-probability in a batch
 # Rotary embeddings that, beyond the original context, depend on the longest sequence of a batch.
@@ -27,7 +26,7 @@ DRIVERS = {"12": "525", "13": "580"}  # of NVIDIA, the oldest for each major ver
 def check_before_loading(experiment: Experiment, world: World) -> World:
     """The world with its device. Raises UserError for what this machine or installation lacks, and
     for a loss whose pieces do not fit."""
-    contract.check(experiment.algorithm())
+    experiment.checked_algorithm()
     check_ranks(experiment.ranks, world, sys.argv[1:])
     world = dataclasses.replace(world, device=pick_device(experiment.device, world))
     experiment.sampler.check()

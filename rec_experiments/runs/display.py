@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rec_experiments.common.errors import printable
+from rec_experiments.common.files import write_atomic
 from rec_experiments.config.experiment import Experiment, Pieces
-from rec_experiments.errors import printable
-from rec_experiments.files import write_atomic
-from rec_experiments.tracking.metrics import label
+from rec_experiments.runs.metrics import label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

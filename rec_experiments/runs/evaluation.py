@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from rec_experiments.common.batch import Rollouts
+from rec_experiments.common.determinism import secure
+from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.errors import UserError
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.determinism import secure
-from rec_experiments.distributed import ALONE
-from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.runs.api import Experiment as Composed
 from rec_experiments.runs.checks import check_context, pick_device, short_enough
@@ -28,7 +29,6 @@ from rec_experiments.runs.saved import experiment_of, model_of
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.evaluator import Evaluator
 from rec_experiments.training.metrics import response_metrics
-from rec_experiments.types import Rollouts
 
 LEVEL = 0.95
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import remove, sync_folder, writing
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.files import remove, sync_folder, writing
 from rec_experiments.policy.models import Adapted
 from rec_experiments.runs.saved import experiment_of, model_of
 

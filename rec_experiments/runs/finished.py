@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from rec_experiments.common.distributed import ALONE, World
+from rec_experiments.common.errors import UserError
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import on_policy_path, run_path
 from rec_experiments.config.labels import tracked_name
-from rec_experiments.distributed import ALONE, World
-from rec_experiments.errors import UserError
 from rec_experiments.runs.display import Screen, say, summarise
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.tracking.trackers import track_finished
+from rec_experiments.runs.trackers import track_finished
 
 
 def report_finished(experiment: Experiment, world: World = ALONE) -> bool:

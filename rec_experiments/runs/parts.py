@@ -2,8 +2,9 @@
 
 import torch
 
+from rec_experiments.common.distributed import World
+from rec_experiments.common.problems import Problem
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.distributed import World
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.head import REFERENCE
@@ -11,7 +12,6 @@ from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.worker import RolloutWorker
 from rec_experiments.training.evaluator import Evaluator
-from rec_experiments.types import Problem
 
 
 def compute_dtype(experiment: Experiment) -> torch.dtype:

@@ -8,16 +8,22 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from rec_experiments import distributed
+from rec_experiments.common import distributed
+from rec_experiments.common.determinism import secure
+from rec_experiments.common.distributed import ALONE, World
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import (
+    Dataset,
+    MultiTurnDataset,
+    Problem,
+    SlowlyVerifiedDataset,
+)
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.verifiers.verifier_pool import (
     BatchVerifier,
     VerifierPool,
     inline_verifier,
 )
-from rec_experiments.determinism import secure
-from rec_experiments.distributed import ALONE, World
-from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.head import REFERENCE
@@ -48,7 +54,6 @@ from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.gradient import GradientPass
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.trainer import Trainer
-from rec_experiments.types import Dataset, MultiTurnDataset, Problem, SlowlyVerifiedDataset
 
 
 def prepare(

@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rec_experiments.common.problems import Problem
 from rec_experiments.config import plugins
 from rec_experiments.config.identity import RELEASE
 from rec_experiments.runs import checkout
-from rec_experiments.types import Problem
 
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",

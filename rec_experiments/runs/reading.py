@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from rec_experiments import files
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.files import Row
+from rec_experiments.common import files
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.files import Row
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is faster, if installed
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rec_experiments.common.determinism import explained
+from rec_experiments.common.distributed import ALONE, World, digest_of
+from rec_experiments.common.errors import RESUMES, Diverged, UserError, first_line
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import RELEASE, run_path
 from rec_experiments.config.labels import run_label, tracked_name
-from rec_experiments.determinism import explained
-from rec_experiments.distributed import ALONE, World, digest_of
-from rec_experiments.errors import RESUMES, Diverged, UserError, first_line
 from rec_experiments.policy import lora
 from rec_experiments.runs import provenance
 from rec_experiments.runs.display import Reporter, Screen, draw_curves, introduce, say, summarise
@@ -21,7 +21,7 @@ from rec_experiments.runs.finished import on_policy_rows, report_finished
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
-from rec_experiments.tracking.trackers import (
+from rec_experiments.runs.trackers import (
     NoTracking,
     finish_tracking,
     group_name,

@@ -28,14 +28,14 @@ from typing import IO, Any
 
 import yaml
 
+from rec_experiments.common.distributed import ALONE, World
+from rec_experiments.common.errors import ELSEWHERE, UserError
+from rec_experiments.common.files import PARTIAL, PRIVATE, lock, remove, sync_folder, write_atomic
 from rec_experiments.config.identity import identity, refuse_other
-from rec_experiments.distributed import ALONE, World
-from rec_experiments.errors import ELSEWHERE, UserError
-from rec_experiments.files import PARTIAL, PRIVATE, lock, remove, sync_folder, write_atomic
 from rec_experiments.runs import provenance
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.reading import last_row, read_object, read_rows, unreadable
-from rec_experiments.tracking.trackers import RECORD
+from rec_experiments.runs.trackers import RECORD
 from rec_experiments.training.protocol import State
 
 LOCK_PATIENCE = 2.0  # seconds; a reader or an ending process may hold the lock briefly

@@ -8,11 +8,12 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rec_experiments.common.distributed import ALONE, digest_of
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.pieces import TARGET
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.distributed import ALONE, digest_of
-from rec_experiments.errors import UserError, first_line
 from rec_experiments.policy import lora
 from rec_experiments.policy.models import Adapted, Pretrained
 from rec_experiments.runs import provenance
@@ -20,7 +21,6 @@ from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.reading import read_object
 from rec_experiments.runs.run_folder import CONFIG, PROVENANCE, STATES, read_config
 from rec_experiments.training.protocol import State
-from rec_experiments.types import TARGET
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from rec_experiments.errors import STOPPING
+from rec_experiments.common.errors import STOPPING
 
 
 @contextlib.contextmanager

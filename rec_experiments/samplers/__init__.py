@@ -1,1 +1,1 @@
-"""Samplers: implementations of `rec_experiments.types.Sampler`."""
+"""Samplers: implementations of `rec_experiments.common.protocols.Sampler`."""

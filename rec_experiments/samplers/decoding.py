@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
+from rec_experiments.common.batch import Responses, SampleKey
+from rec_experiments.common.rng import uniforms
 from rec_experiments.policy import tree
-from rec_experiments.rng import uniforms
 from rec_experiments.samplers.prefixes import Memory, Prefixes
-from rec_experiments.types import Responses, SampleKey
 
 # The unit of exp(logit - max) is 2^-44: finer than float32, and the integer sum over up to 2^18
 # entries stays below 2^63.
@@ -54,7 +54,7 @@ def _sequences(
 
 
 class NativeSampler:
-    """Implements `rec_experiments.types.InFlightSampler`. It takes over `model`: pass a copy.
+    """Implements `protocols.InFlightSampler`. It takes over `model`: pass a copy.
 
     eos_ids: each of them ends a response. pad_id: pads short prompts; any token or None will do.
     max_rows: the most responses decoded at once, None for CACHE_AT_ONCE. perturb: changes the

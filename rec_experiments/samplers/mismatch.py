@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.rng import LOGITS, MISMATCH, generator
+from rec_experiments.common.rng import LOGITS, MISMATCH, generator
 
 LARGEST = {"int8": 127.0, "fp8": 448.0}  # of the format's values; fp8 is E4M3
 

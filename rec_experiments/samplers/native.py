@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from rec_experiments.types import Piece
+from rec_experiments.common.pieces import Piece
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

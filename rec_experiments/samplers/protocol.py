@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from rec_experiments.types import Sampler
+from rec_experiments.common.protocols import Sampler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

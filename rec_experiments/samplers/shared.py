@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rec_experiments.distributed import digest_of
-from rec_experiments.files import read_whole, write_with_digest
+from rec_experiments.common.batch import Responses, SampleKey
+from rec_experiments.common.distributed import digest_of
+from rec_experiments.common.files import read_whole, write_with_digest
+from rec_experiments.common.protocols import Sampler
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.samplers.native import Native
-from rec_experiments.types import Responses, SampleKey, Sampler
 
 # The environment variable that names the folder. A launcher sets it for its jobs; a single run
 # shares nothing.
@@ -41,7 +42,7 @@ def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
 
 
 class SharedDraws:
-    """Implements `rec_experiments.types.Sampler`: it samples only what is not in the folder.
+    """Implements `protocols.Sampler`: it samples only what is not in the folder.
 
     A damaged file counts as absent, and a folder that is not writable is ignored. Jobs that need
     the same responses at the same time all sample them: waiting would take as long.

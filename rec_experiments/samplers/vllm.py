@@ -28,10 +28,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from rec_experiments import distributed
-from rec_experiments.errors import UserError
-from rec_experiments.files import cache_folder, write_atomic
-from rec_experiments.rng import integer
+from rec_experiments.common import distributed
+from rec_experiments.common.batch import Responses, SampleKey
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import cache_folder, write_atomic
+from rec_experiments.common.pieces import Piece
+from rec_experiments.common.rng import integer
 from rec_experiments.samplers.weight_push import (
     PUSHED_AT_ONCE,
     check_devices,
@@ -39,7 +41,6 @@ from rec_experiments.samplers.weight_push import (
     dtype_name,
     update_info,
 )
-from rec_experiments.types import Piece, Responses, SampleKey
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +112,7 @@ class Vllm(Piece):
 
 
 class VllmSampler:
-    """Implements `rec_experiments.types.Sampler`. Call `load` before the first `sample`.
+    """Implements `rec_experiments.common.protocols.Sampler`. Call `load` before the first `sample`.
 
     eos_ids: each of them ends a response. A response ends after max_response_tokens, or when it and
     its prompt together reach max_prompt_tokens + max_response_tokens.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 if TYPE_CHECKING:
     import torch

@@ -18,7 +18,6 @@ from rec_experiments.sweeps.jobs import checked as checked
 from rec_experiments.sweeps.jobs import compose_jobs as compose_jobs
 from rec_experiments.sweeps.jobs import distinct as distinct
 from rec_experiments.sweeps.jobs import finished as finished
-from rec_experiments.sweeps.jobs import gpus_of as gpus_of
 from rec_experiments.sweeps.jobs import jobs as jobs
 from rec_experiments.sweeps.jobs import outline as outline
 from rec_experiments.sweeps.jobs import summary as summary

@@ -18,10 +18,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rec_experiments.common.errors import UserError, first_line, meant
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
-from rec_experiments.errors import UserError, first_line, meant
-from rec_experiments.tracking import metrics
+from rec_experiments.runs import metrics
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 # What a figure may show of its runs.

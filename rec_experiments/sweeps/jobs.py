@@ -11,14 +11,13 @@ from hydra.core.override_parser.types import OverrideType
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, compose, composing
 from rec_experiments.config.experiment import Experiment, check_seed
 from rec_experiments.config.identity import identity, run_path
-from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.figures import Figure, Point, parse, points
-from rec_experiments.types import class_name
 
 Values = dict[str, Any]  # a composed configuration, resolved
 
@@ -161,14 +160,6 @@ def finished(job: Job) -> bool:
         return RunFolder(job.path).is_finished(bool(job.config.get("remake")))
     except UserError:
         return False
-
-
-def gpus_of(config: dict[str, Any]) -> int:
-    """The GPUs that a run needs on one machine: one for each rank, or two if rollouts overlap
-    with training. 0 if it uses whatever device there is."""
-    if config["device"] != "cuda":
-        return 0
-    return config["ranks"] * (2 if class_name(config["pipeline"]) == "Overlap" else 1)
 
 
 def summary(figure: Figure, number: int, gpus: int) -> str:

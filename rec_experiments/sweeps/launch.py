@@ -10,12 +10,14 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from rec_experiments.common.errors import ELSEWHERE, UserError, printable
+from rec_experiments.common.pieces import class_name
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.labels import tracked_name
-from rec_experiments.errors import ELSEWHERE, UserError, printable
 from rec_experiments.runs import checkout
 from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.trackers import track_finished
 from rec_experiments.sweeps.figures import Figure, figure_of, points, sweep_of
 from rec_experiments.sweeps.jobs import (
     Job,
@@ -29,8 +31,6 @@ from rec_experiments.sweeps.local import Task, failure
 from rec_experiments.sweeps.manifest import multirun_name, output_folder, write_manifests
 from rec_experiments.sweeps.slurm import SlurmLauncher
 from rec_experiments.sweeps.state import ACTIVE, State, survey
-from rec_experiments.tracking.trackers import track_finished
-from rec_experiments.types import class_name
 
 PROGRAM = "python -m rec_experiments"
 

@@ -18,10 +18,7 @@ from multiprocessing.context import ForkProcess
 from statistics import fmean
 from typing import Any
 
-from rec_experiments.config import schema
-from rec_experiments.config.composition import explain
-from rec_experiments.config.labels import run_labels, without_shared
-from rec_experiments.errors import (
+from rec_experiments.common.errors import (
     ELSEWHERE,
     GOES_ON,
     INTERRUPTED,
@@ -29,6 +26,9 @@ from rec_experiments.errors import (
     UserError,
     printable,
 )
+from rec_experiments.config import schema
+from rec_experiments.config.composition import explain
+from rec_experiments.config.labels import run_labels, without_shared
 from rec_experiments.runs import display, provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.signals import on_stop

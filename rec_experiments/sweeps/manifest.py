@@ -16,15 +16,14 @@ from typing import Any
 
 import yaml
 
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import write_atomic
 from rec_experiments.config import schema
 from rec_experiments.config.identity import NOT_IDENTITY
-from rec_experiments.config.labels import methods, without_shared
-from rec_experiments.errors import UserError
-from rec_experiments.files import write_atomic
+from rec_experiments.config.labels import methods, schedule_name, without_shared
 from rec_experiments.runs.run_folder import read_config
 from rec_experiments.sweeps.figures import load_figure, names, points
 from rec_experiments.sweeps.jobs import Job, output_of
-from rec_experiments.tracking.trackers import schedule_name
 
 FOLDER = "manifests"
 

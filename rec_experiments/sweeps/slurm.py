@@ -12,8 +12,9 @@ from typing import Any
 
 import submitit
 
-from rec_experiments.errors import UserError, first_line
-from rec_experiments.sweeps.jobs import Job, gpus_of, output_of
+from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.config.labels import gpus_of
+from rec_experiments.sweeps.jobs import Job, output_of
 from rec_experiments.sweeps.submission import Submission, prepare
 from rec_experiments.sweeps.supervisor import IGNORE_USR2, Supervisor
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps.jobs import Job, finished, output_of
 from rec_experiments.sweeps.submission import RECORD, Submission, newest

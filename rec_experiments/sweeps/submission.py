@@ -21,9 +21,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rec_experiments.common.errors import UserError, first_line, printable
+from rec_experiments.common.files import PRIVATE, write_atomic
 from rec_experiments.config import plugins, schema
-from rec_experiments.errors import UserError, first_line, printable
-from rec_experiments.files import PRIVATE, write_atomic
 from rec_experiments.runs import checkout, provenance
 from rec_experiments.sweeps.jobs import Job, output_of
 

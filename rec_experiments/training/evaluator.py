@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from rec_experiments import rng
-from rec_experiments.distributed import World
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Rollouts, SampleKey
+from rec_experiments.common.distributed import World
+from rec_experiments.common.problems import Problem
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.training.protocol import Row
-from rec_experiments.types import Problem, Rollouts, SampleKey
 
 SAMPLES_SHOWN = 4  # responses of each evaluation in samples.jsonl
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments import rng
+from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput, Outcomes
 from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.distributed import ALONE, World
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Rollouts, Sequences, StepIndex
+from rec_experiments.common.distributed import ALONE, World
 from rec_experiments.policy.batching import (
     Limits,
     Pass,
@@ -24,15 +26,6 @@ from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
-from rec_experiments.types import (
-    Advantages,
-    LossInput,
-    LossOutput,
-    Outcomes,
-    Rollouts,
-    Sequences,
-    StepIndex,
-)
 
 
 @dataclass(frozen=True, slots=True)

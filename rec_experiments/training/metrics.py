@@ -6,13 +6,8 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from rec_experiments.types import (
-    Advantages,
-    LossInput,
-    LossOutput,
-    Rollouts,
-    StepIndex,
-)
+from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput
+from rec_experiments.common.batch import Rollouts, StepIndex
 
 PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
-from rec_experiments.distributed import whole
+from rec_experiments.common.distributed import whole
+from rec_experiments.common.pieces import Piece
 from rec_experiments.training.protocol import State
-from rec_experiments.types import Piece
 
 if TYPE_CHECKING:
     import torch

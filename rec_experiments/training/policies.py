@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.pieces import Piece
 from rec_experiments.training.protocol import State
-from rec_experiments.types import LossInput, Piece
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 if TYPE_CHECKING:
     import torch

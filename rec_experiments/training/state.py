@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rec_experiments.distributed import World, copied_to_host, split_like
-from rec_experiments.errors import first_line
+from rec_experiments.common.batch import Rollouts
+from rec_experiments.common.distributed import World, copied_to_host, split_like
+from rec_experiments.common.errors import first_line
 from rec_experiments.policy.lora import Base, state_of
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.optimizers import restore
 from rec_experiments.training.policies import Policies
 from rec_experiments.training.protocol import State, foreign
-from rec_experiments.types import Rollouts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedModel
 
-from rec_experiments import rng
-from rec_experiments.distributed import World
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Rollouts, StepIndex
+from rec_experiments.common.distributed import World
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.evaluator import Evaluator
 from rec_experiments.training.gradient import GradientPass, MiniBatch
@@ -24,7 +25,6 @@ from rec_experiments.training.protocol import Optimizer, Row, RunStore
 from rec_experiments.training.state import TrainingState, fitting
 from rec_experiments.training.updates import Updates
 from rec_experiments.training.weights import copied, on_device, relative_distance
-from rec_experiments.types import Rollouts, StepIndex
 
 
 @dataclass(kw_only=True)

@@ -2,8 +2,9 @@
 
 from pydantic import PositiveInt
 
-from rec_experiments import rng
-from rec_experiments.types import Piece, StepIndex
+from rec_experiments.common import rng
+from rec_experiments.common.batch import StepIndex
+from rec_experiments.common.pieces import Piece
 
 
 class Updates(Piece):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rec_experiments.distributed import World, copied_to_host, memory_of
+from rec_experiments.common.distributed import World, copied_to_host, memory_of
 from rec_experiments.policy.lora import trained
 
 Weights = dict[str, Tensor]

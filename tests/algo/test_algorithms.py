@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import rec_experiments
-from rec_experiments import rng
-from rec_experiments.errors import UserError
-from rec_experiments.types import Advantages, LossInput, Outcomes, StepIndex
+from rec_experiments.algo.inputs import Advantages, LossInput, Outcomes
+from rec_experiments.common import rng
+from rec_experiments.common.batch import StepIndex
+from rec_experiments.common.errors import UserError
 
 algorithm_of = functools.cache(rec_experiments.algorithm)
 PRESETS = [

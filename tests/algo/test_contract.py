@@ -15,11 +15,11 @@ from test_field import composed, drawn, worth
 from rec_experiments.algo import contract
 from rec_experiments.algo.aggregation import TokenMean
 from rec_experiments.algo.clips import OneSide
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import Needs, Piece
 from rec_experiments.config import composition as configuration
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, composing
-from rec_experiments.errors import UserError
-from rec_experiments.types import Needs, Piece
 
 SLOTS = [field.name for field in dataclasses.fields(compose())]
 CHOICES = [f"{slot}/{name}" for slot in SLOTS for name in choices_by_group()[slot]]

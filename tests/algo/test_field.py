@@ -23,13 +23,13 @@ import variant_references as variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments import rng
 from rec_experiments.algo import clips, corrections, regularizers
 from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.surrogate import tokens
+from rec_experiments.common import rng
+from rec_experiments.common.errors import UserError
 from rec_experiments.config.schema import CONF
 from rec_experiments.config.standalone import StandaloneAlgorithm, of_configuration
-from rec_experiments.errors import UserError
 from rec_experiments.training.policies import Interpolated
 
 

@@ -19,9 +19,9 @@ import rec_experiments
 from rec_experiments.algo.advantages import GroupStandard
 from rec_experiments.algo.data_weighting import keep_balanced
 from rec_experiments.algo.groups import center
+from rec_experiments.common.batch import Responses, SampleKey
 from rec_experiments.rollout.reward import FlipNoise, OverlongPenalty
 from rec_experiments.training.metrics import quantiles
-from rec_experiments.types import Responses, SampleKey
 
 algorithm_of = functools.cache(rec_experiments.algorithm)
 FORMAT_REWARDS = [1.1, 0.9, 0.1, -0.1]  # accuracy and format bonus, as the paper's runs had them

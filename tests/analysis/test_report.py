@@ -20,7 +20,7 @@ from conftest import resolve
 from rec_experiments import sweeps
 from rec_experiments.analysis.report import wandb_report
 from rec_experiments.cli.main import run_command
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 HOSTILE = '"></td><script>alert(1)</script><img src=http://x.test/y onerror=alert(1)>'
 MANIFEST = ("figure", "arm", "column", "seed", "run", "overrides")

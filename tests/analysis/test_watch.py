@@ -19,7 +19,7 @@ from rich.console import Console
 
 from rec_experiments.analysis import watch
 from rec_experiments.cli.main import run_command
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 CALM = {"train/ess": 0.9, "train/grad_norm": 0.3, "train/kl": 0.01}
 BAD = {"train/ess": 0.02, "train/grad_norm": 0.3, "train/kl": 0.4}

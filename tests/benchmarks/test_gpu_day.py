@@ -11,11 +11,11 @@ import pytest
 import torch
 from conftest import run
 
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.runs import prepare
 from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.types import VerifierResult
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import gpu_day
 

@@ -31,9 +31,9 @@ from rec_experiments.cli.parser import (
     number_between,
     option,
 )
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group
-from rec_experiments.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 import rec_experiments
 from rec_experiments.cli import export_loss
 from rec_experiments.cli.main import main
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 composed = functools.cache(rec_experiments.algorithm)
 

@@ -16,9 +16,9 @@ from omegaconf import OmegaConf
 
 from rec_experiments.cli import train
 from rec_experiments.cli.main import run_command
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.errors import UserError
 from rec_experiments.runs.run import run
 from rec_experiments.runs.saved import experiment_of
 
@@ -49,8 +49,11 @@ CASES = (
     ("seed=${nowhere}", "nowhere"),
     # classes
     ("clip=timeit.nothing", "clip=timeit.nothing: cannot be imported (AttributeError"),
-    ("clip=timeit.Timer", "clip=timeit.Timer: must be a class derived from rec_experiments.types"),
-    ("clip=rec_experiments.tracking.trackers.NoTracking", "clip=NoTracking: must be a Clip"),
+    (
+        "clip=timeit.Timer",
+        "clip=timeit.Timer: must be a class derived from rec_experiments.common.pieces.Piece",
+    ),
+    ("clip=rec_experiments.runs.trackers.NoTracking", "clip=NoTracking: must be a Clip"),
     (
         "clip=rec_experiments.algo.ratios.TokenRatio",
         "TokenRatio: cannot be called like a piece",

@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 import rec_experiments
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 
 @hydra.main(version_base="1.2", config_path="conf", config_name="mine")

@@ -18,15 +18,15 @@ from conftest import SMALL, composed, experiment, resolve
 from omegaconf import OmegaConf
 from update_golden import CONFIGS, GOLDEN
 
-from rec_experiments import sweeps
 from rec_experiments.algo import clips, weights
+from rec_experiments.common.pieces import TARGET
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, compose, composing
 from rec_experiments.config.experiment import Experiment, Pieces, plain
 from rec_experiments.config.identity import run_path
+from rec_experiments.config.labels import gpus_of
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import TARGET
 
 PRESETS = sorted(path.stem for path in (schema.CONF / "algo").glob("*.yaml"))
 TRAINED = ("grpo", "opmd", "rec_ring_is", "red_drop")  # the others are long
@@ -47,7 +47,7 @@ def test_resolved_configuration_is_the_one_on_file(name):
 
 def test_a_paper_setting_has_the_gpus_that_its_model_fits_on():
     for setting, gpus in {"gsm8k": 1, "toolace": 1, "guru": 8, "math": 8}.items():
-        assert sweeps.gpus_of(resolve(f"setting=paper/{setting}")) == gpus
+        assert gpus_of(resolve(f"setting=paper/{setting}")) == gpus
 
 
 @pytest.mark.parametrize(

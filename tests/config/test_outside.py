@@ -20,8 +20,8 @@ import yaml
 from conftest import SMALL, command, experiment, resolve
 
 import rec_experiments
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import plugins, schema
-from rec_experiments.errors import UserError
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.saved import experiment_of
 
@@ -137,7 +137,7 @@ def test_the_wheel_has_all_that_a_run_needs(tmp_path):
 
 PIECE = """
 from pydantic import PositiveFloat
-from rec_experiments.types import Piece
+from rec_experiments.common.pieces import Piece
 
 class Mine(Piece):
     '''Twice nothing.'''

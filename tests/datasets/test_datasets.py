@@ -17,12 +17,12 @@ from conftest import experiment
 from pyarrow import parquet
 
 from rec_experiments.cli.check_data import report
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import Problem
 from rec_experiments.datasets.loading import text_of
 from rec_experiments.datasets.math_problems import MathProblems, gold_answer
 from rec_experiments.datasets.tool_calls import ToolCalls, python_calls, tool_list
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
-from rec_experiments.errors import UserError
-from rec_experiments.types import Problem
 
 
 def dataset(name: str, **changes: Any) -> Any:

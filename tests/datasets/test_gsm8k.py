@@ -13,11 +13,11 @@ import pytest
 from conftest import experiment
 
 from rec_experiments.cli.check_data import check_gold
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import Problem
 from rec_experiments.datasets.math_problems import MathProblems
 from rec_experiments.datasets.verifiers.math_answer import well_formed
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
-from rec_experiments.errors import UserError
-from rec_experiments.types import Problem
 
 ROWS = [
     {

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from rec_experiments.files import HUB_PATIENCE
+from rec_experiments.common.files import HUB_PATIENCE
 
 ASKS = """
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.datasets.loading import Source
 

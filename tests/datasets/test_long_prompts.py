@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import experiment
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import Problem
 from rec_experiments.runs.checks import short_enough
-from rec_experiments.types import Problem
 
 PROBLEMS = [
     Problem(messages=({"role": "user", "content": "x" * n},), answer="", solution="")

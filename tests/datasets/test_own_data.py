@@ -17,13 +17,13 @@ import yaml
 from conftest import command, experiment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import cache_folder
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.datasets.own_data import function, result
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier, report_crashes
-from rec_experiments.errors import UserError
-from rec_experiments.files import cache_folder
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs.prepare import prepare, verifier_for
-from rec_experiments.types import VerifierResult
 
 ROOT = Path(__file__).parents[2]
 JUDGE = """

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 from conftest import SMALL, experiment, run
 
+from rec_experiments.common.errors import UserError, mistake
+from rec_experiments.common.problems import DemonstratedDataset
 from rec_experiments.datasets import reasoning_gym as ours
-from rec_experiments.errors import UserError, mistake
-from rec_experiments.types import DemonstratedDataset
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("dataset=reasoning_gym_stages", "dataset.train_problems=31", "dataset.eval_problems=10")

@@ -8,7 +8,7 @@ from conftest import experiment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments import rng
+from rec_experiments.common import rng
 from rec_experiments.datasets.arithmetic import OPERATORS, Author
 from rec_experiments.datasets.reduction import Reduction, Shortcuts, is_reduction, read
 

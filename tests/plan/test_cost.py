@@ -14,11 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
+from rec_experiments.common.batch import Sequences
 from rec_experiments.plan import assumptions, memory
 from rec_experiments.plan.cost import extra_passes, step_cost
 from rec_experiments.plan.sampler import SamplerMemory
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.types import Sequences
 
 VALUES = assumptions()["values"]
 GPU = {"operations": 1e15, "bandwidth": 1e12, "memory": 80e9}

@@ -19,8 +19,8 @@ from transformers import Gemma3Config, GPT2Config, LlamaConfig
 
 from rec_experiments.cli import plan as command
 from rec_experiments.cli.main import run_command
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
-from rec_experiments.errors import UserError
 from rec_experiments.plan import assumptions, budget, memory
 from rec_experiments.plan.sampler import SamplerMemory
 

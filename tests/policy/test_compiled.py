@@ -18,8 +18,8 @@ from test_shared_prompts import LARGER, assert_close, rows_and_names, saved
 from torch._dynamo.utils import counters
 from transformers import Qwen2Config
 
-from rec_experiments.distributed import ALONE
-from rec_experiments.errors import UserError
+from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.logprobs import ForwardPass
 

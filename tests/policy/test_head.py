@@ -25,6 +25,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from rec_experiments.common.batch import Sequences
 from rec_experiments.policy import head
 from rec_experiments.policy import logprobs as scores
 from rec_experiments.policy.head import (
@@ -37,7 +38,6 @@ from rec_experiments.policy.head import (
     token_scores,
 )
 from rec_experiments.policy.logprobs import collate, compute_logprobs, has_plain_head
-from rec_experiments.types import Sequences
 
 VOCABULARY = 97
 SHAPE = {

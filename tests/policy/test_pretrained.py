@@ -19,16 +19,16 @@ from conftest import accumulate_gradient, experiment
 from hydra.core.global_hydra import GlobalHydra
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rec_experiments import rng
 from rec_experiments.cli import train
+from rec_experiments.common import rng
+from rec_experiments.common.batch import SampleKey
+from rec_experiments.common.errors import UserError
 from rec_experiments.datasets.verifiers.marks import final_answer
-from rec_experiments.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.types import SampleKey
 
 SHAPE = {
     "hidden_size": 32,

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from test_packing import CONFIGS, STYLE, forward, loss_and_gradient, model
 from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen2Config
 
-from rec_experiments.distributed import ALONE
-from rec_experiments.errors import UserError
+from rec_experiments.common.batch import Sequences
+from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.policy.token_batch import shared
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Sequences
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 

@@ -6,8 +6,8 @@ import zipfile
 import pytest
 from conftest import experiment
 
-from rec_experiments import files
-from rec_experiments.errors import UserError
+from rec_experiments.common import files
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy import smollm2
 
 WANTED = ["model=smollm2", "dataset=word_problems"]

@@ -19,7 +19,7 @@ from test_shared_prompts import LARGER, assert_close, loss_and_gradient, rows_an
 from torch.nn.utils import parametrizations, prune
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
-from rec_experiments.distributed import ALONE
+from rec_experiments.common.distributed import ALONE
 from rec_experiments.policy import logprobs, tree
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.tree import TreeBatch, attention, forward, supports

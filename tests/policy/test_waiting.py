@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.distributed import copied_to_host
+from rec_experiments.common.batch import Sequences
+from rec_experiments.common.distributed import copied_to_host
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.training.weights import copied, on_device
-from rec_experiments.types import Sequences
 
 
 def model(tied=True):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rec_experiments import Experiment
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.warm_start import kept, load_warm_start
 

@@ -14,15 +14,17 @@ import pytest
 import torch
 from conftest import SMALL, assert_equal, by_row, experiment, resolve
 
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.batch import Responses, Rollouts, StepIndex
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import on_policy_path, run_path
-from rec_experiments.errors import UserError
+from rec_experiments.config.labels import schedule_name
 from rec_experiments.rollout.schedule import InFlight
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.tracking.trackers import schedule_name
 from rec_experiments.training.gradient import MiniBatch
-from rec_experiments.types import LossInput, Responses, Rollouts, StepIndex, VerifierResult
 
 FLIGHT = (
     *SMALL,

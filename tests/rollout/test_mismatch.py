@@ -17,13 +17,13 @@ from conftest import SMALL, accumulate_gradient, by_row, experiment
 import rec_experiments
 from rec_experiments.algo.corrections import MismatchCorrection
 from rec_experiments.algo.surrogate import tokens
+from rec_experiments.common.batch import Sequences
 from rec_experiments.policy import recompute
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.types import Sequences
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
 

@@ -29,7 +29,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import rec_experiments
-from rec_experiments import rng
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Responses, Rollouts, SampleKey
+from rec_experiments.common.problems import MultiTurnDataset, Problem, VerifierResult
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import PLAIN_TEMPLATE, WarmStart, byte_tokenizer
@@ -37,14 +39,6 @@ from rec_experiments.policy.warm_start import trajectory, warm_start
 from rec_experiments.rollout.reward import AsVerified
 from rec_experiments.rollout.worker import LocalWorker, RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.types import (
-    MultiTurnDataset,
-    Problem,
-    Responses,
-    Rollouts,
-    SampleKey,
-    VerifierResult,
-)
 
 PAD, EOS = 0, 1
 

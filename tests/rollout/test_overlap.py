@@ -24,7 +24,9 @@ from conftest import SMALL, assert_equal, timeless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.batch import Responses, Rollouts
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.rollout import pipeline, remote
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.remote import RemoteWorker, SharedWeights, WorkerLost
@@ -32,7 +34,6 @@ from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.rollout.schedule import InFlight, Schedule
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.types import Problem, Responses, Rollouts, VerifierResult
 
 # Tiny batches, but enough steps for every schedule to turn over; AsymRE moves at every step.
 # A batch has room for 4 x (16 + 32) tokens of 1 KiB, so that up to 4 are drawn together.

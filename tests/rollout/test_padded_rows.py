@@ -13,7 +13,8 @@ from conftest import assert_equal, by_row, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.types import Responses, Rollouts, VerifierResult
+from rec_experiments.common.batch import Responses, Rollouts
+from rec_experiments.common.problems import VerifierResult
 
 LOGPS = st.floats(-50, 0, width=32)
 

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_overlap import _quick_start, assert_same_run  # noqa: F401
 
-from rec_experiments import rng
+from rec_experiments.common import rng
+from rec_experiments.common.batch import SampleKey
 from rec_experiments.rollout.replay import Replay
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.types import SampleKey
 
 
 @given(

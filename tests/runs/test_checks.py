@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import experiment
 
+from rec_experiments.common.distributed import ALONE, current, join
+from rec_experiments.common.errors import UserError
 from rec_experiments.datasets.reduction import Reduction
-from rec_experiments.distributed import ALONE, current, join
-from rec_experiments.errors import UserError
 from rec_experiments.runs.checks import check_rope, pick_device
 from rec_experiments.runs.prepare import prepare
 

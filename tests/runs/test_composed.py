@@ -10,7 +10,7 @@ from conftest import SMALL, resolve
 
 import rec_experiments
 from rec_experiments import Experiment, load_runs
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.runs.saved import experiment_of
 
 

@@ -20,7 +20,7 @@ from rec_experiments.runs.display import (
     shortened,
     summarise,
 )
-from rec_experiments.tracking.metrics import label
+from rec_experiments.runs.metrics import label
 
 STEPS = 100
 

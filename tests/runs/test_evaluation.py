@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.runs.evaluation import Scores, difference, pass_at_powers
 
 

@@ -19,8 +19,8 @@ from conftest import SMALL, experiment, refused, resolve, run
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from rec_experiments.cli.main import run_command
-from rec_experiments.distributed import ALONE
-from rec_experiments.errors import UserError
+from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs import evaluation, export, saved
 from rec_experiments.runs.checkpoints import Checkpoints

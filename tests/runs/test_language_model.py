@@ -12,9 +12,9 @@ from conftest import assert_equal, experiment, resolve, run, timeless
 from language_models import smollm2_folder, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rec_experiments import distributed
-from rec_experiments.distributed import whole as whole_tensor
-from rec_experiments.errors import UserError
+from rec_experiments.common import distributed
+from rec_experiments.common.distributed import whole as whole_tensor
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.runs import evaluation, export

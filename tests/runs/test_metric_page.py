@@ -6,11 +6,11 @@ import pytest
 import yaml
 from conftest import SMALL, run
 
-from rec_experiments.tracking import metrics
+from rec_experiments.runs import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
-HINT = "describe new metrics in rec_experiments/tracking/metrics.yaml"
+HINT = "describe new metrics in rec_experiments/runs/metrics.yaml"
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
 OF_SEVERAL_UPDATES = {"time/proximal"}
 IN_FLIGHT = {
@@ -28,7 +28,7 @@ def test_every_entry_is_whole():
 
 def test_the_page_is_the_catalogue():
     assert (DOCS / "metrics.md").read_text() == metrics.page(), (
-        "python -m rec_experiments.tracking.metrics > docs/metrics.md writes it anew"
+        "python -m rec_experiments.runs.metrics > docs/metrics.md writes it anew"
     )
 
 

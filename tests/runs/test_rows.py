@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder
 

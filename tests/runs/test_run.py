@@ -19,8 +19,8 @@ from conftest import SMALL, experiment, resolve
 from conftest import run as train_until
 
 from rec_experiments.cli.command import one_line_errors
+from rec_experiments.common.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.config.identity import run_path
-from rec_experiments.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.runs import run as running
 from rec_experiments.runs.finished import on_policy_rows
 from rec_experiments.runs.run import recording_early_end

@@ -19,8 +19,8 @@ import torch
 import yaml
 from conftest import SMALL, refused, resolve, run
 
-from rec_experiments.distributed import ALONE
-from rec_experiments.errors import UserError
+from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.errors import UserError
 from rec_experiments.runs import checkpoints
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.run_folder import RunFolder

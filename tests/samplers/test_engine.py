@@ -14,7 +14,7 @@ import pytest
 from conftest import experiment
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 
 class Engine:

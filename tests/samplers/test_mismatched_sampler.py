@@ -14,10 +14,10 @@ import torch
 import transformers
 from conftest import said, sample
 
-from rec_experiments.rng import TRAIN
+from rec_experiments.common.batch import SampleKey
+from rec_experiments.common.rng import TRAIN
 from rec_experiments.samplers.mismatch import logit_noise, noisy, quantized
 from rec_experiments.samplers.native import Mismatched, Native, NoisyLogits
-from rec_experiments.types import SampleKey
 
 EOS, LIMIT = [1, 2], 10
 PROMPTS = [[3, 4, 5], [6, 7, 8, 9, 10]]

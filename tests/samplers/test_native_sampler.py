@@ -23,11 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from rec_experiments.rng import TRAIN, uniforms
+from rec_experiments.common.batch import SampleKey
+from rec_experiments.common.rng import TRAIN, uniforms
 from rec_experiments.samplers import decoding
 from rec_experiments.samplers.decoding import NativeSampler, choose
 from rec_experiments.samplers.native import Native
-from rec_experiments.types import SampleKey
 
 VOCABULARY, LIMIT = 61, 14
 EOS = [1, 2]

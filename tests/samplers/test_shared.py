@@ -16,15 +16,15 @@ import torch
 import transformers
 from conftest import SMALL, experiment, said, sample
 
-from rec_experiments import files
-from rec_experiments.rng import TRAIN
+from rec_experiments.common import files
+from rec_experiments.common.batch import Responses, SampleKey
+from rec_experiments.common.rng import TRAIN
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import make_worker, prepare
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.shared import SharedDraws
-from rec_experiments.types import Responses, SampleKey
 
 EOS, PAD, LIMIT, ROWS = [1, 2], 0, 14, 5
 PROMPTS = [list(range(3, 3 + n)) for n in (3, 7, 5)]

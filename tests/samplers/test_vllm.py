@@ -29,10 +29,11 @@ import torch
 from conftest import SMALL, command, experiment, run, sample
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.batch import Responses, Rollouts, SampleKey
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.rng import TRAIN
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import collate, compute_logprobs
-from rec_experiments.rng import TRAIN
 from rec_experiments.runs.evaluation import evaluate
 from rec_experiments.runs.export import export
 from rec_experiments.runs.prepare import prepare
@@ -40,7 +41,6 @@ from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm, VllmSampler
 from rec_experiments.samplers.weight_push import update_info
 from rec_experiments.training.metrics import response_metrics
-from rec_experiments.types import Responses, Rollouts, SampleKey
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")
 
@@ -182,7 +182,9 @@ def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
     inspect.signature(LLM.update_weights).bind(None, {"update_info": {}})
     inspect.signature(LLM.init_weight_transfer_engine).bind(None, {"init_info": {}})
     assert WeightTransferConfig(backend="ipc").backend == "ipc"
-    assert "VLLM_USE_V2_MODEL_RUNNER" in envs.environment_variables  # of benchmarks/gpu_day.py
+    assert (
+        "VLLM_USE_V2_MODEL_RUNNER" in envs.environment_variables
+    )  # of tests/benchmarks/gpu_day.py
     assert not ipc_engine.IPCWeightTransferInitInfo(packed=False).packed
     part = [("a", torch.ones(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
     told = update_info(part, [[w, w] for _, w in part], ["GPU-0", "GPU-1"], lambda w: (None, (w,)))

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.samplers.weight_push import check_devices, chunks, update_info
 
 

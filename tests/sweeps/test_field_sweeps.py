@@ -14,9 +14,9 @@ from fabricated import STABLE, rows_of, write_run
 
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
+from rec_experiments.common.pieces import class_name
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.types import class_name
 
 
 def expanded(name, scale, *overrides):

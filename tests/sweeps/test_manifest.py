@@ -6,8 +6,8 @@ import pytest
 from conftest import resolve
 
 from rec_experiments import sweeps
+from rec_experiments.common.errors import UserError
 from rec_experiments.config.identity import run_path
-from rec_experiments.errors import UserError
 
 
 def jobs_of(folder, *some, label="", heading=""):

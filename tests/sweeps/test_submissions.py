@@ -25,8 +25,8 @@ from submitit.helpers import DelayedSubmission
 
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
-from rec_experiments.errors import UserError
 from rec_experiments.runs import provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps import submission

@@ -28,11 +28,11 @@ from omegaconf import OmegaConf
 
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.pieces import class_name
 from rec_experiments.config.composition import compose, composing
-from rec_experiments.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps import by_choices
-from rec_experiments.types import class_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -371,7 +371,7 @@ from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.shared import FOLDER
 from rec_experiments.config.identity import run_path
 from rec_experiments.sweeps import checked
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 def stop(number, frame):
     print("told to stop by SIGTERM", flush=True)

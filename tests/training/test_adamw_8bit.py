@@ -12,7 +12,7 @@ import torch
 from conftest import SMALL, assert_same_result, experiment, run
 from torch.utils._pytree import tree_leaves
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.plan.memory import moment_bytes
 from rec_experiments.runs.prepare import prepare
 

@@ -19,7 +19,7 @@ import time
 import pytest
 from conftest import SMALL, assert_equal, assert_same_result, experiment, resolve, run
 
-from rec_experiments.distributed import ALONE
+from rec_experiments.common.distributed import ALONE
 from rec_experiments.runs import checkpoints
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare

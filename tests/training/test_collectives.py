@@ -16,10 +16,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rec_experiments
-from rec_experiments import distributed
-from rec_experiments.distributed import ALONE, World, whole
+from rec_experiments.common import distributed
+from rec_experiments.common.batch import Responses, Rollouts
+from rec_experiments.common.distributed import ALONE, World, whole
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.policy import logprobs
-from rec_experiments.types import Responses, Rollouts, VerifierResult
 
 
 def rollouts_of(lengths: list[int]) -> Rollouts:

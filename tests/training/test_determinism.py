@@ -12,12 +12,12 @@ import pytest
 import torch
 from conftest import SMALL, experiment
 
-from rec_experiments.determinism import (
+from rec_experiments.common.determinism import (
     CUBLAS,
     FLASH_ATTENTION,
     secure,
 )
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.rollout.remote import RemoteWorker
 from rec_experiments.runs.prepare import load_worker, prepare
 from rec_experiments.runs.run import run as run_to_the_end

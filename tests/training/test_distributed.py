@@ -31,8 +31,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rec_experiments
-from rec_experiments import distributed
-from rec_experiments.distributed import World, whole
+from rec_experiments.common import distributed
+from rec_experiments.common.distributed import World, whole
 from rec_experiments.policy.logprobs import collate, compute_logprobs
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare

@@ -26,8 +26,8 @@ from test_distributed import assert_same, run_on
 from transformers import AutoModelForCausalLM
 
 import rec_experiments
-from rec_experiments.distributed import ALONE
-from rec_experiments.errors import UserError
+from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.errors import UserError
 from rec_experiments.policy import lora
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Lora

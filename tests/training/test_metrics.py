@@ -17,20 +17,13 @@ from conftest import SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.distributed import ALONE
+from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput, Totals
+from rec_experiments.common.batch import Responses, Rollouts, StepIndex
+from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.training.metrics import TokenLog, group_metrics
 from rec_experiments.training.trainer import Trainer
 from rec_experiments.training.weights import copied, relative_distance
-from rec_experiments.types import (
-    Advantages,
-    LossInput,
-    LossOutput,
-    Responses,
-    Rollouts,
-    StepIndex,
-    Totals,
-    VerifierResult,
-)
 
 B, T = 8, 5
 INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=0)

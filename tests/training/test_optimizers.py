@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import experiment
 
-from rec_experiments.distributed import World
+from rec_experiments.common.distributed import World
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.training.optimizers import restore
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ranks import Ranks
 from test_distributed import MOVING, SHAPES, run_on
 
-from rec_experiments.distributed import ALONE, World, whole
+from rec_experiments.common.distributed import ALONE, World, whole
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 

@@ -23,8 +23,10 @@ from hypothesis import strategies as st
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 import rec_experiments
+from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.regularizers import ExactKl
-from rec_experiments.distributed import ALONE, whole
+from rec_experiments.common.batch import Sequences, StepIndex
+from rec_experiments.common.distributed import ALONE, whole
 from rec_experiments.policy import head, logprobs
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
@@ -36,7 +38,6 @@ from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import BatchStart, Interpolated, MovingAverage
 from rec_experiments.training.trainer import Trainer
 from rec_experiments.training.updates import Updates
-from rec_experiments.types import LossInput, Sequences, StepIndex
 
 METHODS = sorted(pieces.METHODS)
 INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=3)

@@ -2,7 +2,9 @@
 
 from pydantic import PositiveFloat
 
-from rec_experiments.types import LossInput, Piece, Tensor
+from rec_experiments.algo.inputs import LossInput
+from rec_experiments.common.batch import Tensor
+from rec_experiments.common.pieces import Piece
 
 
 class MyWeight(Piece):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import rec_experiments
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 
 def gradient(algorithm, ratios):

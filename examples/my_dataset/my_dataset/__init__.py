@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from rec_experiments.types import Piece, Problem, VerifierResult
+from rec_experiments.common.pieces import Piece
+from rec_experiments.common.problems import Problem, VerifierResult
 
 
 class MyDataset(Piece):

@@ -3,7 +3,7 @@
 import pytest
 
 import rec_experiments
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 
 @pytest.fixture

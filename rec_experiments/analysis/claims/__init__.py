@@ -23,7 +23,7 @@ from rec_experiments.analysis.results.figure import (
     claim_seeds,
     figure_runs,
 )
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 from rec_experiments.sweeps import SetByArm
 
 __all__ = ["CLAIMS", "RATE", "about", "commands", "figures", "judged", "settings"]

@@ -18,7 +18,7 @@ from rec_experiments.analysis.results import cells, edge_table, stability
 from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.seeds import interval_of_mean
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 Cell = tuple[Any, Any]  # values of the rows' and the columns' key
 Values = dict[Cell, float]

@@ -25,7 +25,7 @@ from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.formatting import to_json
 from rec_experiments.analysis.results.seeds import CONFIDENCE, band
 from rec_experiments.analysis.results.summary import summary, summary_text
-from rec_experiments.files import write_atomic
+from rec_experiments.common.files import write_atomic
 from rec_experiments.sweeps import Panel
 
 Legend = list[tuple[Any, str]]  # handle, label

@@ -24,8 +24,8 @@ from rec_experiments.analysis.results.measures import final, seconds, value
 from rec_experiments.analysis.results.seeds import curve
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.analysis.results.table import table
+from rec_experiments.runs.metrics import title
 from rec_experiments.sweeps import SetByArm
-from rec_experiments.tracking.metrics import title
 
 DPI = 130  # sharp on a phone, small in the page
 MEASURED = (ACCURACY, "train/reward", "train/kl")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rec_experiments import sweeps
-from rec_experiments.errors import UserError
-from rec_experiments.tracking.trackers import FOLDER
+from rec_experiments.common.errors import UserError
+from rec_experiments.runs.trackers import FOLDER
 
 COLUMNS, PANEL_HEIGHT = 24, 8  # units of W&B's grid
 PANELS_A_ROW = 2

@@ -10,7 +10,7 @@ from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.measures import final, initial, lowest, second_half
 from rec_experiments.analysis.results.seeds import curve
 from rec_experiments.analysis.results.settings import oldest_age, settings
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 METRIC = "eval/accuracy"
 DRIFT = "train/log_ratio_second_moment"

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas
 
-from rec_experiments.errors import UserError, first_line, printable
-from rec_experiments.files import ARCHIVE
+from rec_experiments.common.errors import UserError, first_line, printable
+from rec_experiments.common.files import ARCHIVE
 from rec_experiments.runs import provenance
 from rec_experiments.runs.reading import Stamp, read_rows, stamp, unreadable
 from rec_experiments.runs.run_folder import RunFolder

@@ -18,9 +18,9 @@ from rec_experiments import sweeps
 from rec_experiments.analysis.results.content import leave_out
 from rec_experiments.analysis.results.settings import experiment, seed, settings
 from rec_experiments.analysis.results.table import STATE, table, with_content
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
-from rec_experiments.errors import UserError
-from rec_experiments.tracking import metrics
+from rec_experiments.runs import metrics
 
 SHOWN = ("eval/accuracy", "train/reward")  # panels of a multirun
 

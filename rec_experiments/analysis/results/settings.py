@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
+from rec_experiments.common.pieces import TARGET
 from rec_experiments.config import schema
 from rec_experiments.config.identity import NOT_IDENTITY, flat
 from rec_experiments.rollout.schedule import ages_of
-from rec_experiments.types import TARGET
 
 Settings = dict[str, Any]  # by dotted key; also `algo`, the name of the preset
 GLOBAL = ("setting", "algo", "gpus")  # groups whose files set values of the whole experiment

@@ -48,12 +48,11 @@ from rec_experiments.analysis.results.content import (
     leave_out,
 )
 from rec_experiments.analysis.results.settings import experiment, seed, settings, words_of
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import ARCHIVE
 from rec_experiments.config.identity import flat
-from rec_experiments.config.labels import methods
-from rec_experiments.errors import UserError
-from rec_experiments.files import ARCHIVE
+from rec_experiments.config.labels import methods, schedule_name
 from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
-from rec_experiments.tracking.trackers import schedule_name
 
 LABELS = ["figure", "arm", "column", "seed"]
 FOUND = [*LABELS, "run", "path", "overrides", "experiment"]

@@ -13,9 +13,9 @@ from cyclopts import Parameter
 from rec_experiments.algo.truncation import TrainTruncated
 from rec_experiments.cli.algorithms import BASE, changes
 from rec_experiments.cli.parser import PROGRAM, file_ending, option, overrides
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import write_out
 from rec_experiments.config.composition import compose, composing
-from rec_experiments.errors import UserError
-from rec_experiments.files import write_out
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,7 +81,9 @@ def text(preset: str, overrides: list[str], trainer: str, module: str) -> str:
         said = f"A loss cannot carry the rest of the preset: {', '.join(left_out)}."
         about += ["", *textwrap.wrap(said, 98)]
     words = " ".join([preset, f"--trainer {trainer}", *overrides])
-    return Template((Path(__file__).parent / f"{trainer}.py").read_text("utf-8")).substitute(
+    return Template(
+        (Path(__file__).parent / f"{trainer}.py.template").read_text("utf-8")
+    ).substitute(
         TITLE=_in_docstring(f"{config.algo.name} ({config.algo.source})"),
         COMMAND=_in_docstring(f"{PROGRAM} export-loss {words}"),
         ABOUT=_in_docstring("\n".join(about)),

@@ -15,11 +15,11 @@ Units are not checked: "18", "$18" and "18%" are all 18.
 import re
 from collections.abc import Callable
 
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.datasets.verifiers.expressions import same_expression
 from rec_experiments.datasets.verifiers.marks import final_answer
 from rec_experiments.datasets.verifiers.numbers import readings
 from rec_experiments.datasets.verifiers.spelling import bare
-from rec_experiments.types import VerifierResult
 
 __all__ = ["final_answer", "same_expression", "same_number", "verify", "well_formed"]
 

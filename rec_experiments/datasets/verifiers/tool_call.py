@@ -19,8 +19,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.datasets.verifiers.marks import after_reasoning
-from rec_experiments.types import VerifierResult
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ARGUMENTS = ("arguments", "parameters")

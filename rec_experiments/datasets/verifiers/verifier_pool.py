@@ -23,8 +23,8 @@ from typing import ClassVar
 
 from pebble import ProcessPool
 
-from rec_experiments.errors import UserError, first_line, printable
-from rec_experiments.types import VerifierResult
+from rec_experiments.common.errors import UserError, first_line, printable
+from rec_experiments.common.problems import VerifierResult
 
 Item = tuple[str, str]  # response text, answer
 Verify = Callable[[str, str], VerifierResult]

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rec_experiments.common.batch import Sequences
 from rec_experiments.policy.token_batch import places
-from rec_experiments.types import Sequences
 
 
 class TreeBatch(NamedTuple):

@@ -19,6 +19,7 @@ from rec_experiments.algo.aggregation import TokenMean
 from rec_experiments.algo.clips import Clip, OneSide
 from rec_experiments.algo.corrections import NoCorrection
 from rec_experiments.algo.data_weighting import Uniform
+from rec_experiments.algo.inputs import LossInput, Outcomes
 from rec_experiments.algo.ratios import TokenRatio
 from rec_experiments.algo.regularizers import NoRegularizer, Regularizer, SequenceSquare
 from rec_experiments.algo.surrogate import Algorithm
@@ -27,7 +28,7 @@ from rec_experiments.algo.weights import NoWeight
 from rec_experiments.analysis.figures import bandit
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS
 from rec_experiments.analysis.figures.computed import section3
-from rec_experiments.types import LossInput, Outcomes, StepIndex
+from rec_experiments.common.batch import StepIndex
 
 SAMPLES = np.repeat([0, 1, 2], [3, 6, 1])  # ten samples distributed exactly as π_b
 logits = st.lists(st.floats(-3, 3), min_size=3, max_size=3).map(np.array)

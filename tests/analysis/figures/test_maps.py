@@ -7,7 +7,7 @@ import pytest
 from fabricated import figure_of
 
 from rec_experiments.analysis.figures import maps
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 RATES = [1e-5, 2e-5, 4e-5, 8e-5]
 

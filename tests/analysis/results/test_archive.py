@@ -11,8 +11,8 @@ from rec_experiments.analysis.results.archive import archived
 from rec_experiments.analysis.results.figure import figure_runs
 from rec_experiments.analysis.results.table import find, runs, table
 from rec_experiments.cli.main import call_command
-from rec_experiments.errors import UserError
-from rec_experiments.files import ARCHIVE
+from rec_experiments.common.errors import UserError
+from rec_experiments.common.files import ARCHIVE
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from fabricated import rows_of, write_run
 from rec_experiments.analysis.results.figure import NoRuns, figure_runs
 from rec_experiments.analysis.results.settings import NO_SETTING, experiment, oldest_age, settings
 from rec_experiments.analysis.results.table import find, runs, table
+from rec_experiments.common.errors import UserError
 from rec_experiments.config.identity import flat
-from rec_experiments.errors import UserError
 from rec_experiments.sweeps import load_figure, points
 from rec_experiments.sweeps.manifest import COLUMNS
 

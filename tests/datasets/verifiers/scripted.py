@@ -5,8 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.datasets.verifiers import verifier_pool
-from rec_experiments.types import VerifierResult
 
 RIGHT = VerifierResult(reward=1.0, accuracy=1.0)
 WRONG = VerifierResult(reward=0.0, accuracy=0.0)

@@ -19,6 +19,7 @@ import pytest
 from conftest import experiment
 from scripted import RIGHT, WRONG, scripted
 
+from rec_experiments.common.problems import VerifierResult
 from rec_experiments.datasets.verifiers import math_answer, verifier_pool
 from rec_experiments.datasets.verifiers.verifier_pool import (
     CRASHED,
@@ -26,7 +27,6 @@ from rec_experiments.datasets.verifiers.verifier_pool import (
     VerifierPool,
     inline_verifier,
 )
-from rec_experiments.types import VerifierResult
 
 
 def score(response: str, answer: str) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 # cuBLAS is deterministic only with a workspace of fixed size, which torch requires. A user's own
 # choice is kept: :16:8 is deterministic too, and smaller.

@@ -1,11 +1,11 @@
 """Memory of the host while a state of 2 GB is saved, in turn with training and beside it, and while
 it is read again.
 
-Run `python benchmarks/state_memory.py [--gigabytes N] [--folder FOLDER]`. Each in a process of its
-own, with a state like that of a run: weights and two moments. Printed is the most anonymous memory
-(not that of files, which the system takes back when it needs it) over the size of the state, and
-the time. Resuming copies the state into a model that is there, which is once the state. One that is
-saved beside training is copied first; `stands` is for how long training stands still.
+Run `python tests/benchmarks/state_memory.py [--gigabytes N] [--folder FOLDER]`. Each in a process
+of its own, with a state like that of a run: weights and two moments. Printed is the most anonymous
+memory (not that of files, which the system takes back when it needs it) over the size of the state,
+and the time. Resuming copies the state into a model that is there, which is once the state. One
+that is saved beside training is copied first; `stands` is for how long training stands still.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from rec_experiments.distributed import ALONE
+from rec_experiments.common.distributed import ALONE
 from rec_experiments.runs.checkpoints import Checkpoints
 
 TENSOR = 1 << 24  # elements of one, 64 MiB

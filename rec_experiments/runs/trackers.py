@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from rec_experiments.errors import UserError, check_installed, first_line
-from rec_experiments.files import Row, read_rows, write_atomic
-from rec_experiments.tracking.protocol import Tracker, Tracking
-from rec_experiments.types import Piece, class_name
+from rec_experiments.common.errors import UserError, check_installed, first_line
+from rec_experiments.common.files import Row, read_rows, write_atomic
+from rec_experiments.common.pieces import Piece, class_name
+from rec_experiments.common.protocols import Tracker, Tracking
+from rec_experiments.config.labels import schedule_name
 
 Mode = Literal["online", "offline", "disabled"]
 LONGEST_NAME = 128  # characters of a run's name in W&B
@@ -267,18 +268,6 @@ def quiet() -> Iterator[None]:
     """Hide what trackio prints; the run itself says where the dashboard is."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
-
-
-def schedule_name(sync: dict[str, Any]) -> str:
-    """The schedule of a resolved `sync`, as in: offline, interval 20, offset 10, in flight."""
-    interval, offset = sync["interval"], sync["offset"]
-    if interval is None:
-        return "offline"
-    parts = [f"interval {interval}"] if interval > 1 else []
-    parts += [f"offset {offset}"] if offset else []
-    if "versions" in sync:
-        parts.append(f"in flight, {sync['versions']} versions of {sync['tokens']} tokens")
-    return ", ".join(parts) or "on-policy"
 
 
 def tags(config: dict[str, Any], more: list[str]) -> list[str]:

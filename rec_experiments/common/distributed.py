@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
-from rec_experiments.errors import UserError
+from rec_experiments.common.errors import UserError
 
 if TYPE_CHECKING:
     import torch

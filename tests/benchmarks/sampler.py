@@ -1,10 +1,10 @@
 """Native sampler against `transformers` `generate`: response tokens per second on a tiny model.
 
-Run `python benchmarks/sampler.py`. Both draw 8 responses for each of 32 left-padded prompts at
-temperature 1, in turns (A B A B), so that a busy machine slows both. "forced" gives every response
-24 tokens and "natural" lets an end token stop it (at an untrained model's rate, 1 in 24 tokens):
-nearly all draws differ from the first token on. "miniature" is the default run's warm-started
-model on its own prompts, whose draws say the same for long.
+Run `python tests/benchmarks/sampler.py`. Both draw 8 responses for each of 32 left-padded prompts
+at temperature 1, in turns (A B A B), so that a busy machine slows both. "forced" gives every
+response 24 tokens and "natural" lets an end token stop it (at an untrained model's rate, 1 in 24
+tokens): nearly all draws differ from the first token on. "miniature" is the default run's
+warm-started model on its own prompts, whose draws say the same for long.
 """
 
 import argparse
@@ -18,12 +18,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, set_seed
 
+from rec_experiments.common.batch import SampleKey
+from rec_experiments.common.rng import TRAIN
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.rng import TRAIN
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.decoding import NativeSampler
-from rec_experiments.types import SampleKey
 
 VOCABULARY, PAD = 260, 258
 PROMPTS, DRAWS, LIMIT = 32, 8, 24

@@ -1,8 +1,8 @@
 """Overlapped against sequential rollouts: wall time of the same training under schedule (20, 0).
 
-Run `python benchmarks/overlap.py` on at least two free cores. Both pipelines train the same steps
-in turns (A B A B), on a batch for which drawing and training take about the same time. Start-up and
-evaluation are left out: the clock runs from the first batch to the last gradient step.
+Run `python tests/benchmarks/overlap.py` on at least two free cores. Both pipelines train the same
+steps in turns (A B A B), on a batch for which drawing and training take about the same time.
+Start-up and evaluation are left out: the clock runs from the first batch to the last gradient step.
 
 What can be gained: batch 20k can only be drawn once version 20k is there, so nothing overlaps the
 drawing of one batch in each interval. With R seconds to draw a batch and T to train on it, 20

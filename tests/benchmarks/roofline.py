@@ -1,7 +1,7 @@
 """What a step of the miniature must do, what this machine can do, and where the rest goes.
 
-Run `python benchmarks/roofline.py` on one quiet core. Three limits of each stage, each counted from
-a real step and divided by what was measured on this machine at the same shapes:
+Run `python tests/benchmarks/roofline.py` on one quiet core. Three limits of each stage, each
+counted from a real step and divided by what was measured on this machine at the same shapes:
 
 operations   multiplications and additions of all matrix products and attentions
 bytes        that all calls of torch read and write
@@ -27,13 +27,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from rec_experiments.common.batch import Rollouts
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.gradient import GradientPass
-from rec_experiments.types import Rollouts
 
 ALONE = (
     "kl_every=0", "eval_every=1000000", "checkpoint_every=1000000", "eval_problems=1",

@@ -1,6 +1,6 @@
 """What `claims` and `report` cost over many runs.
 
-python benchmarks/many_runs.py [--runs N] [--seeds N]
+python tests/benchmarks/many_runs.py [--runs N] [--seeds N]
 
 The runs are made up, with folders of the size and shape of real ones: every figure's runs at the
 miniature, for as many seeds as it takes. Prints the processor seconds (user and system, of all

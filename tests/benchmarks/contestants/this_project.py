@@ -11,14 +11,16 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from work import NEVER_CLIPPED, Pace, Work, keep_first_gradient
 
-from rec_experiments import rng
+from rec_experiments.common import rng
+from rec_experiments.common.batch import Responses, SampleKey
+from rec_experiments.common.problems import VerifierResult
+from rec_experiments.common.protocols import Sampler
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.trainer import Trainer
-from rec_experiments.types import Responses, SampleKey, Sampler, VerifierResult
 
 # Training alone: others do not evaluate, measure KL or write states either.
 ALONE = (

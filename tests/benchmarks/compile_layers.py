@@ -1,9 +1,9 @@
 """Gradient passes with compiled layers beside passes without, on a CPU.
 
-Run `python benchmarks/compile_layers.py [--model 20M]`. A model of random weights, of the shapes of
-plan_reality.py, takes the same pass forward and backward in turn, compiled and not, on one thread.
-Printed are the processor seconds of compiling, which a process spends once, and of a pass, with
-their ratio in each round; and whether loss and gradient agree.
+Run `python tests/benchmarks/compile_layers.py [--model 20M]`. A model of random weights, of the
+shapes of plan_reality.py, takes the same pass forward and backward in turn, compiled and not, on
+one thread. Printed are the processor seconds of compiling, which a process spends once, and of a
+pass, with their ratio in each round; and whether loss and gradient agree.
 """
 
 import argparse
@@ -16,10 +16,10 @@ import torch
 from plan_reality import SHAPES
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rec_experiments.common.batch import Sequences
 from rec_experiments.plan.memory import configuration
 from rec_experiments.policy.compiled import compile_layers
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.types import Sequences
 
 PROMPT, RESPONSE = 64, 64  # tokens of the longest row; the others are shorter
 

@@ -15,8 +15,8 @@ import wandb
 from conftest import resolve
 from matplotlib.figure import Figure
 
-from rec_experiments.errors import UserError
-from rec_experiments.tracking.trackers import (
+from rec_experiments.common.errors import UserError
+from rec_experiments.runs.trackers import (
     RECORD,
     NoTracking,
     TensorBoard,
@@ -224,7 +224,7 @@ def test_trackio_gets_the_rows_that_it_lost_and_the_picture_at_the_end(folder, t
 
 
 def test_steps_that_trackio_has_not_stored_are_an_error(folder, trackio, config, monkeypatch):
-    monkeypatch.setattr("rec_experiments.tracking.trackers._TrackioRun.stored", lambda self: -1)
+    monkeypatch.setattr("rec_experiments.runs.trackers._TrackioRun.stored", lambda self: -1)
     tracker = Trackio(project="unstored", tags=[]).start("ring", "g", str(folder), config)
     tracker.log(ROWS[0])
     with pytest.raises(UserError, match=r"unstored: trackio has not stored all"):

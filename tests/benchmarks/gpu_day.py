@@ -1,7 +1,7 @@
 """Every path that no CPU can prove, in one command for the day that a GPU is there.
 
-Run `python benchmarks/gpu_day.py` (`--list` names the checks, `--only NAME …` runs some). Each
-check is a run of its own on a model of random weights that is made here, of the shape of
+Run `python tests/benchmarks/gpu_day.py` (`--list` names the checks, `--only NAME …` runs some).
+Each check is a run of its own on a model of random weights that is made here, of the shape of
 Qwen2.5-0.5B; those that need more GPUs than there are say so. Half of all random responses earn the
 reward, so every step has a gradient, and a check fails unless in every step
 

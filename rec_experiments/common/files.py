@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from rec_experiments.errors import UserError, first_line
+from rec_experiments.common.errors import UserError, first_line
 
 Row = dict[str, Any]  # one line of a JSON Lines file; it has a `step`
 

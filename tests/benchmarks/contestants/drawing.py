@@ -14,9 +14,9 @@ def native(work: Work) -> Draw:
     """This project's sampler."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rec_experiments.rng import TRAIN
+    from rec_experiments.common.batch import SampleKey
+    from rec_experiments.common.rng import TRAIN
     from rec_experiments.samplers.decoding import NativeSampler
-    from rec_experiments.types import SampleKey
 
     tokenizer = AutoTokenizer.from_pretrained(work.model)
     model = AutoModelForCausalLM.from_pretrained(work.model)

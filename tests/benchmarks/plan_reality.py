@@ -1,10 +1,10 @@
 """The plan's peak of memory against the measured one, on a CPU.
 
-Run `python benchmarks/plan_reality.py [--large]`. For models of random weights, with and without
-packing, activation checkpointing and a reference, a fresh process takes gradient steps. Printed are
-the peak that the plan predicts and the growth of the process's resident memory, which also holds
-what Python and torch allocate besides. MALLOC_MMAP_THRESHOLD_ makes glibc return freed memory, as
-the plan assumes.
+Run `python tests/benchmarks/plan_reality.py [--large]`. For models of random weights, with and
+without packing, activation checkpointing and a reference, a fresh process takes gradient steps.
+Printed are the peak that the plan predicts and the growth of the process's resident memory, which
+also holds what Python and torch allocate besides. MALLOC_MMAP_THRESHOLD_ makes glibc return freed
+memory, as the plan assumes.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from rec_experiments.distributed import copied_to_host
+from rec_experiments.common.distributed import copied_to_host
 from rec_experiments.plan import memory, passes
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.runs.api import Experiment

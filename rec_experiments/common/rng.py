@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rec_experiments.types import SampleKey
+from rec_experiments.common.batch import SampleKey
 
 if TYPE_CHECKING:
     import numpy as np

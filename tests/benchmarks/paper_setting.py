@@ -1,9 +1,9 @@
 """Speed and memory at the size of the paper's GSM8K runs: Qwen2.5-1.5B with random weights.
 
-Run `python benchmarks/paper_setting.py` on a GPU; `--small` tries the script on any machine. Draws
-96 x 8 responses of a fixed length and takes one gradient step on them, both twice, the second time
-measured. Prints tokens per second, model FLOP utilisation and peak memory, with date and device.
-Nothing is downloaded.
+Run `python tests/benchmarks/paper_setting.py` on a GPU; `--small` tries the script on any machine.
+Draws 96 x 8 responses of a fixed length and takes one gradient step on them, both twice, the second
+time measured. Prints tokens per second, model FLOP utilisation and peak memory, with date and
+device. Nothing is downloaded.
 """
 
 import argparse
@@ -20,13 +20,15 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 import rec_experiments
 from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.common.batch import Rollouts, SampleKey, StepIndex
+from rec_experiments.common.problems import VerifierResult
+from rec_experiments.common.protocols import Sampler
+from rec_experiments.common.rng import TRAIN
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.rng import TRAIN
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.gradient import GradientPass, MiniBatch
-from rec_experiments.types import Rollouts, SampleKey, Sampler, StepIndex, VerifierResult
 
 # Dense bfloat16 FLOP/s as their maker states them, by a part of the device's name.
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}

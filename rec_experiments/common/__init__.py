@@ -1,0 +1,1 @@
+"""What all packages share: batches, pieces, interfaces, random numbers, files, ranks, errors."""

@@ -1,1 +1,0 @@
-"""Trackers that receive the metrics of a run beside metrics.jsonl."""
