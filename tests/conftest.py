@@ -19,14 +19,12 @@ from unittest import mock
 import pytest
 import shapes
 import torch
-from hydra import compose, initialize_config_dir
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
-from rec_experiments import sweeps
 from rec_experiments.algo.surrogate import Algorithm
 from rec_experiments.cli import train
 from rec_experiments.common import files
@@ -34,6 +32,7 @@ from rec_experiments.common.batch import Responses, Rollouts, Sequences, StepInd
 from rec_experiments.common.determinism import CUBLAS, FLASH_ATTENTION, secure
 from rec_experiments.common.distributed import ALONE, World
 from rec_experiments.config import schema
+from rec_experiments.config.composition import composing
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.runs.run_folder import RunFolder
 
@@ -94,16 +93,9 @@ def turn_off() -> None:
 
 
 @functools.cache
-def chosen(*choices: str, name: str = "config") -> DictConfig:
-    """By Hydra, which takes tenths of seconds. name: of the file in conf."""
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
-        return compose(name, list(choices))
-
-
-@functools.cache
 def composed(*overrides: str, name: str = "config") -> DictConfig:
-    """The choices by Hydra, the values of keys set in what it composes, as sweeps do."""
-    return sweeps.by_choices(lambda choices: chosen(*choices, name=name))([*overrides])
+    with composing() as compose:
+        return compose(name, overrides)
 
 
 def resolve(*overrides: str) -> dict:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import chosen
+from conftest import composed
 
 import rec_experiments
 from rec_experiments.cli.main import COMMANDS, call_command
@@ -91,7 +91,7 @@ def test_every_picture_is_shown():
 
 @pytest.mark.parametrize("overrides", training_runs(), ids=" ".join)
 def test_a_documented_run_composes(overrides):
-    schema.build(chosen(*overrides), Experiment)
+    schema.build(composed(*overrides), Experiment)
 
 
 @pytest.mark.parametrize("words", other_commands(), ids=" ".join)

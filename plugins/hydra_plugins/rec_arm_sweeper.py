@@ -4,10 +4,7 @@ from typing import Any
 
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
-
-# Hydra's overrides that describe the sweep, not a job.
-OF_THE_SWEEP = ("hydra.sweeper.", "hydra/sweeper=", "hydra.mode=")
+from omegaconf import DictConfig
 
 
 class ArmSweeper(Sweeper):
@@ -19,18 +16,9 @@ class ArmSweeper(Sweeper):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        overrides = config.hydra.overrides  # a job is composed without those of the sweep
-        overrides.hydra = [line for line in overrides.hydra if not line.startswith(OF_THE_SWEEP)]
-        self.loader, self.config, self.task = hydra_context.config_loader, config, task_function
+        self.config, self.task = config, task_function
 
     def sweep(self, arguments: list[str]) -> None:
         from rec_experiments.sweeps.launch import launch  # Hydra imports every plug-in
 
-        launch(self.config, self.node, self.compose, self.task, arguments)
-
-    def compose(self, overrides: list[str]) -> DictConfig:
-        """The configuration of a job."""
-        config = self.loader.load_sweep_config(self.config, overrides)
-        with open_dict(config):
-            del config["hydra"]
-        return config
+        launch(self.config, self.node, self.task, arguments)

@@ -15,7 +15,7 @@ from rec_experiments.common.errors import UserError, meant
 from rec_experiments.common.files import write_out
 from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, compose, composing
+from rec_experiments.config.composition import choices_by_group, composing
 from rec_experiments.config.experiment import Pieces
 
 BASE = "reinforce"  # the preset that others are compared with
@@ -35,7 +35,7 @@ def main(
         if name not in allowed:
             raise UserError(f"{name}: no such preset; {meant(name, allowed)}")
     chosen = names or allowed
-    with composing():
+    with composing() as compose:
         found = {name: compose("algorithm", [f"algo={name}"]) for name in (BASE, *chosen)}
     sections = [section(name, found[name], found[BASE]) for name in chosen]
     if out:

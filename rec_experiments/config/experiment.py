@@ -171,14 +171,6 @@ class Experiment(Pieces):
         return plain(self)
 
 
-def check_seed(seed: int) -> None:
-    """Raise ValueError unless it is at least 0 and below 2^63."""
-    if seed < 0:
-        raise ValueError(f"seed={seed}: must be at least 0")
-    if seed >= 1 << 63:
-        raise ValueError(f"seed={seed}: must be below 2^63")
-
-
 def plain(value: Any) -> Any:
     """A tree of settings as plain values, each piece with the dotted name of its class."""
     if isinstance(value, Settings):

@@ -17,7 +17,7 @@ from rec_experiments.common import rng
 from rec_experiments.common.batch import StepIndex
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
-from rec_experiments.config.composition import compose, composing
+from rec_experiments.config.composition import composing
 from rec_experiments.config.experiment import Pieces
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
@@ -35,7 +35,7 @@ def algorithm(preset: str, *overrides: str) -> "StandaloneAlgorithm":
         group = override.lstrip("+~").partition("=")[0].partition(".")[0]
         if group in OF_A_RUN:
             raise UserError(f"{override}: configures a run; this is only a loss")
-    with composing():
+    with composing() as compose:
         config = compose("algorithm", [f"algo={preset}", *overrides])
     return of_configuration(config)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rec_experiments.config import experiment as typed
 from rec_experiments.config import schema
-from rec_experiments.config.composition import compose, composing
+from rec_experiments.config.composition import composing
 from rec_experiments.config.identity import run_path
 
 
@@ -27,7 +27,7 @@ class Experiment:
     @classmethod
     def compose(cls, *overrides: str) -> Experiment:
         """Raises UserError for an unknown choice, a misspelt key or a value out of range."""
-        with composing():
+        with composing() as compose:
             config = compose("config", list(overrides))
             return cls(schema.build(config, typed.Experiment), overrides)
 

@@ -13,7 +13,6 @@ from rec_experiments.sweeps.figures import points as points
 from rec_experiments.sweeps.figures import sweep_of as sweep_of
 from rec_experiments.sweeps.figures import swept as swept
 from rec_experiments.sweeps.jobs import Job as Job
-from rec_experiments.sweeps.jobs import by_choices as by_choices
 from rec_experiments.sweeps.jobs import checked as checked
 from rec_experiments.sweeps.jobs import compose_jobs as compose_jobs
 from rec_experiments.sweeps.jobs import distinct as distinct

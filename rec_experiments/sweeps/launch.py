@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
@@ -21,8 +21,6 @@ from rec_experiments.runs.trackers import track_finished
 from rec_experiments.sweeps.figures import Figure, figure_of, points, sweep_of
 from rec_experiments.sweeps.jobs import (
     Job,
-    by_choices,
-    checked,
     compose_jobs,
     distinct,
     finished,
@@ -38,23 +36,20 @@ PROGRAM = "python -m rec_experiments"
 def launch(
     config: DictConfig,
     node: dict[str, Any],
-    compose: Callable[[list[str]], DictConfig],
     task: Task,
     overrides: list[str],
 ) -> None:
     """Run arms × grid: each distinct run once, and only those not done, running or queued.
 
-    config: Hydra's of the sweep. node: its hydra.sweeper. compose: returns the configuration of a
-    job. Every job is composed and checked before the first one starts. A failed job does not stop
-    the others; the failed ones are listed at the end, and the exit code is 1. Jobs for SLURM are
-    only submitted. Raises UserError for a job that is not possible.
+    config: Hydra's of the sweep. node: its hydra.sweeper. Every job is composed and checked before
+    the first one starts. A failed job does not stop the others; the failed ones are listed at the
+    end, and the exit code is 1. Jobs for SLURM are only submitted. Raises UserError for a job that
+    is not possible.
     """
     name = config.hydra.runtime.choices.get("sweep")
     sweep = figure_of(name, node) if name else sweep_of(node)
-    fast = by_choices(compose)
     jobs = compose_jobs(
         points(sweep, overrides),
-        lambda lines: checked(fast(lines)),
         sweep.heading if isinstance(sweep, Figure) else lambda point: "",
     )
     launcher = _launcher(config)

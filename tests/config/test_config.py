@@ -21,7 +21,7 @@ from update_golden import CONFIGS, GOLDEN
 from rec_experiments.algo import clips, weights
 from rec_experiments.common.pieces import TARGET
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, compose, composing
+from rec_experiments.config.composition import choices_by_group, composing
 from rec_experiments.config.experiment import Experiment, Pieces, plain
 from rec_experiments.config.identity import run_path
 from rec_experiments.config.labels import gpus_of
@@ -77,7 +77,7 @@ def trained(exp: Experiment, path: Path) -> list[dict]:
 
 def test_presets_compose_with_other_clips():
     """Even with those that share no field with their own."""
-    with composing():
+    with composing() as compose:
         for preset in PRESETS[::5]:
             pieces = schema.build(
                 compose("algorithm", [f"algo={preset}", "clip=binary_kl"]), Pieces

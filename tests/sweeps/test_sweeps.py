@@ -19,9 +19,9 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
+import hydra
 import pytest
 from conftest import SMALL, run, timeless
 from omegaconf import OmegaConf
@@ -30,9 +30,8 @@ from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import class_name
-from rec_experiments.config.composition import compose, composing
+from rec_experiments.config.composition import composing
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps import by_choices
 
 ROOT = Path(__file__).parents[2]
 
@@ -220,7 +219,7 @@ def test_a_sweep_is_read_as_hydra_composes_it(overrides):
     with composing():
         for name in chosen:
             words = [f"sweep={name}", *overrides]
-            node = compose("config", words, return_hydra_config=True).hydra.sweeper
+            node = hydra.compose("config", words, return_hydra_config=True).hydra.sweeper
             plain = OmegaConf.to_container(node, resolve=True)
             assert sweeps.load_figure(name, overrides) == sweeps.figure_of(name, plain), name
 
@@ -239,10 +238,11 @@ def test_a_sweep_is_read_as_hydra_composes_it(overrides):
 def test_values_are_set_as_hydra_sets_them(values):
     lines = ["algo=rec_oneside_nois", "sync=offline", *values]
     answers = []
-    for composed in (compose, lambda name, words: by_choices(partial(compose, name))(words)):
+    for by_hydra in (True, False):
         try:
-            with composing():
-                answers.append(OmegaConf.to_container(composed("config", lines)))
+            with composing() as compose:
+                composed = (hydra.compose if by_hydra else compose)("config", lines)
+                answers.append(OmegaConf.to_container(composed))
         except UserError as error:
             answers.append(str(error))
     assert answers[0] == answers[1]

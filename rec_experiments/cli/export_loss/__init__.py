@@ -15,7 +15,7 @@ from rec_experiments.cli.algorithms import BASE, changes
 from rec_experiments.cli.parser import PROGRAM, file_ending, option, overrides
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.files import write_out
-from rec_experiments.config.composition import compose, composing
+from rec_experiments.config.composition import composing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def text(preset: str, overrides: list[str], trainer: str, module: str) -> str:
 
     loss, peer = algorithm(preset, *overrides), PEERS[trainer]
     mean_over = carried(preset, loss, peer)
-    with composing():
+    with composing() as compose:
         config = compose("algorithm", [f"algo={preset}", *overrides])
         base = compose("algorithm", [f"algo={BASE}"])
     about = [f"    {line}" for line in loss.describe().splitlines()]
