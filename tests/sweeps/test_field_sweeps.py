@@ -9,7 +9,7 @@ import json
 
 import pytest
 import yaml
-from conftest import resolve
+from conftest import experiment, resolve
 from fabricated import STABLE, rows_of, write_run
 
 from rec_experiments import sweeps
@@ -50,6 +50,17 @@ def test_presets_share_their_grid_with_the_stability_map(scale):
     for key, values in coarse.grid.items():
         assert set(values) <= set(fine.grid[key])
     assert (coarse.picture, coarse.map) == (fine.picture, fine.map)
+
+
+@pytest.mark.parametrize("scale", ["mini", "mini_chain"])
+def test_constant_lags_are_constant_after_their_first_steps(scale):
+    """The settings synchronise every 20 steps, and an offset alone would only shift that sawtooth."""
+    figure, found = expanded("constant_lags", scale, "seed=0")
+    assert {point.label for point in found} == set(figure.arms)
+    point = found[-1]
+    sync = experiment(*point.overrides).sync
+    lag = int(figure.heading(point))
+    assert set(sync.ages(1, 150)[lag:]) == {lag}
 
 
 # Paper 2 -----------------------------------------------------------------------------------------
