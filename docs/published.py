@@ -59,7 +59,9 @@ def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
         ],
     )
     found = {name: values(data, *of) for name, of in MEASURES.items()}
-    sections = [line for each in tables for line in section(each, found[each["measure"]])]
+    sections = [
+        line for each in tables if each["ratios"] for line in section(each, found[each["measure"]])
+    ]
     grid = sweeps.load_figure("stability", []).grid[stability.RATE]
     rates = ",".join(map(str, [*LOWER_RATES, *grid]))
     law = exponents(figure_runs("stability", found_runs, [SEEDS, f"{stability.RATE}={rates}"]))
