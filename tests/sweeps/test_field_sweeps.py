@@ -54,7 +54,7 @@ def test_presets_share_their_grid_with_the_stability_map(scale):
 
 @pytest.mark.parametrize("scale", ["mini", "mini_chain"])
 def test_constant_lags_are_constant_after_their_first_steps(scale):
-    """The settings synchronise every 20 steps, and an offset alone would only shift that sawtooth."""
+    """The settings synchronise every 20 steps; an offset alone would only shift that sawtooth."""
     figure, found = expanded("constant_lags", scale, "seed=0")
     assert {point.label for point in found} == set(figure.arms)
     point = found[-1]
