@@ -198,6 +198,7 @@ pages: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python -m rec_experiments.runs.metrics > docs/metrics.md
 	$(BIN)/python docs/algorithms.py
 	$(BIN)/python docs/published.py $(ARCHIVES)
+	$(BIN)/python docs/forecasts.py
 	$(BIN)/python -m rec_experiments claims --runs $(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) --out docs/claims.md
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs

@@ -4,19 +4,12 @@
 2. Ratios are paired by seed; an order is compared only where the published one is clear.
 """
 
-import importlib.util
-from pathlib import Path
-
+import published
 import pytest
 import yaml
 
 from rec_experiments.config.schema import CONF
 
-SPEC = importlib.util.spec_from_file_location(
-    "page", Path(__file__).parents[2] / "docs/published.py"
-)
-published = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(published)
 TABLES = yaml.safe_load(published.TABLES.read_text())
 RATE = published.RATES[0]
 
