@@ -19,8 +19,6 @@ from unittest import mock
 import pytest
 import shapes
 import torch
-from hydra._internal.hydra import Hydra
-from hydra.core.global_hydra import GlobalHydra
 from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig
 from ranks import ranks  # noqa: F401 (a fixture for all)
@@ -279,8 +277,6 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
 def refused(arguments, monkeypatch, capfd, entry=train.main) -> str:
     """The one line on stderr of a command that must exit with 2."""
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
-    monkeypatch.setattr(Hydra, "get_mode", lambda *a, **k: None)  # else Hydra composes twice
-    GlobalHydra.instance().clear()
     with pytest.raises(SystemExit) as stopped:
         entry()
     out, err = capfd.readouterr()

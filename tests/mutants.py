@@ -32,7 +32,7 @@ import coverage
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / ".mutants"
-COPIED = ("rec_experiments", "tests", "conf", "sweeps", "plugins", "docs", "notebooks", "examples")
+COPIED = ("rec_experiments", "tests", "conf", "sweeps", "docs", "notebooks", "examples")
 HEAVY = (
     "datasets", "hydra", "hypothesis", "matplotlib.pyplot", "pandas", "pytest", "scipy.stats",
     "transformers",
@@ -174,8 +174,8 @@ def _run(tests: list[str], folder: Path) -> None:
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno(), 2)
-    os.environ["PYTHONPATH"] = f"{folder}:{folder / 'plugins'}"
-    sys.path[:0] = [str(folder), str(folder / "plugins")]
+    os.environ["PYTHONPATH"] = str(folder)
+    sys.path[:0] = [str(folder)]
     import pytest
 
     code = 1

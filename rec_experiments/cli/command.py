@@ -1,8 +1,7 @@
-"""How a process reports errors, and how it hands a command line to Hydra."""
+"""How a process reports errors, and what the command line of a run or a sweep starts."""
 
 import contextlib
 import difflib
-import functools
 import os
 import re
 import signal
@@ -30,15 +29,11 @@ from rec_experiments.common.errors import (
     printable,
 )
 from rec_experiments.config import schema
-from rec_experiments.config.composition import explain
+from rec_experiments.config.composition import composing, explain
 
-# Hydra's options (hydra.cc, "Command line flags"). It answers an unknown one with a page of usage.
-OPTIONS = (
-    "--help", "--hydra-help", "--version", "--resolve", "--multirun", "--run", "--cfg", "--package",
-    "--info", "--config-path", "--config-name", "--config-dir", "--shell-completion",
-    "--experimental-rerun",
-)  # fmt: skip
-SHORT_OPTIONS = ("-h", "-m", "-r", "-c", "-p", "-i", "-cp", "-cn", "-cd", "-sc")
+SWEEP = ("-m", "--multirun")
+SHOWING = ("-c", "--cfg", "-p", "--package", "--resolve", "-i", "--info", "--hydra-help")  # Hydra's
+OPTIONS = ("--help", "--version", *(name for name in (*SWEEP, *SHOWING) if name.startswith("--")))
 
 
 @contextlib.contextmanager
@@ -69,52 +64,60 @@ def _exit(code: int, message: str) -> None:
     sys.exit(code)
 
 
-def hydra_main(config_name: str, task: Callable[[DictConfig], None]) -> None:
-    """Run `task` on the configuration that sys.argv composes, or on each job of a sweep."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that Hydra passes errors on
-    start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=config_name)
-    composed = False
-
-    @functools.wraps(task)
-    def reporting(config: DictConfig) -> None:
-        nonlocal composed
-        composed = True
-        with one_line_errors():  # here, because Hydra adds a line to an error that leaves the task
-            task(config)
-
-    # A shell leaves the ~ of KEY=~/NAME as it is, and Hydra cannot read it.
-    home = os.path.expanduser("~")  # "~" itself without a home folder
-    sys.argv[1:] = words = [re.sub(r"=~(?=/|$)", f"={home}", word) for word in sys.argv[1:]]
+def start(words: list[str], task: Callable[[DictConfig], None]) -> None:
+    """Run `task` on the configuration that these words compose, or on each job of a sweep (-m).
+    Hydra answers those that only show a configuration."""
+    home = os.path.expanduser("~")  # a shell leaves KEY=~/NAME as it is; "~" without a home folder
+    words = [re.sub(r"=~(?=/|$)", f"={home}", word) for word in words]
     with one_line_errors():
         check_options(words)
-        check_sweep(words)
-        schema.register()
-        try:
-            start(reporting)()
-        except (TypeError, ValueError) as error:  # Hydra's answer to some overrides, as `sync=3`
-            if composed:
-                raise
-            raise UserError(explain(error, words)) from error
-        except KeyboardInterrupt:
-            if {"-m", "--multirun"}.isdisjoint(words):
-                raise
-            print(GOES_ON, file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
+        options = {word.partition("=")[0] for word in words if word.startswith("-")}
+        if options.intersection(SHOWING):
+            show(words)
+            return
+        check_sweep(words, bool(options))
+        if options:
+            from rec_experiments.sweeps.launch import launch  # imports submitit
+
+            def reporting(config: DictConfig) -> None:
+                with one_line_errors():
+                    task(config)
+
+            try:
+                launch([word for word in words if word not in SWEEP], reporting)
+            except KeyboardInterrupt:
+                print(GOES_ON, file=sys.stderr)
+                sys.exit(128 + signal.SIGINT)
+        else:
+            with composing() as compose:
+                config = compose("config", words)
+            task(config)
 
 
-def check_sweep(words: list[str]) -> None:
+def show(words: list[str]) -> None:
+    """Let Hydra print the configuration that these words compose."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that Hydra passes errors on
+    sys.argv[1:] = [word for word in words if word not in SWEEP]
+    schema.register()
+    start = hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name="config")
+    try:
+        start(lambda config: None)()
+    except (TypeError, ValueError) as error:  # Hydra's answer to some overrides, as `sync=3`
+        raise UserError(explain(error, words)) from error
+
+
+def check_sweep(words: list[str], sweeps: bool) -> None:
     """Raise UserError for a figure that needs no sweep, and for a sweep or several values of a key
     without -m: one word must not start dozens of runs."""
-    single = {"-m", "--multirun", "-c", "--cfg", "-i", "--info"}.isdisjoint(words)
     figure = next((word for word in words if word.startswith("sweep=")), None)
     if figure and (name := figure.removeprefix("sweep=")) in COMPUTED:
         raise UserError(f"{figure}: this figure is computed without runs: {PROGRAM} figures {name}")
-    if figure and single:
+    if figure and not sweeps:
         raise UserError(
             f"{figure}: starts all runs of a figure, so it needs -m; "
             f"{PROGRAM} sweeps list {figure.removeprefix('sweep=')} lists them"
         )
-    for word in words if single else ():
+    for word in () if sweeps else words:
         key, equals, values = word.partition("=")
         if equals and re.fullmatch(r"[^\[\](){}'\"$]+,[^\[\](){}'\"$]+", values):
             raise UserError(
@@ -124,10 +127,10 @@ def check_sweep(words: list[str]) -> None:
 
 
 def check_options(words: list[str]) -> None:
-    """Raise UserError for an option that Hydra does not have."""
+    """Raise UserError for an option that does not exist."""
     for word in words:
         name, equals, value = word.partition("=")
-        if not word.startswith("-") or name in (*OPTIONS, *SHORT_OPTIONS):
+        if not word.startswith("-") or name in (*OPTIONS, *SWEEP, *SHOWING):
             continue
         close = difflib.get_close_matches(name, OPTIONS, n=1)
         meant = f"{name.lstrip('-')}={value}" if equals else "".join(close)

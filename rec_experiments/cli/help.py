@@ -64,7 +64,7 @@ def _about(word: str) -> str:
     """A group with its choices, or the file of one choice."""
     group, _, choice = word.partition("=")
     if word == KEYS:
-        return _text(schema.CONF / "config.yaml").partition("\nhydra:")[0]
+        return _text(schema.CONF / "config.yaml")
     files = {
         file.relative_to(root / group).with_suffix("").as_posix(): file
         for root in schema.conf_folders()

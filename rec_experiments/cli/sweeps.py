@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from rec_experiments.analysis import watch
-from rec_experiments.cli import train
+from rec_experiments.cli import command, train
 from rec_experiments.cli.help import table
 from rec_experiments.cli.parser import Overrides
 from rec_experiments.common.errors import UserError
@@ -81,8 +81,7 @@ def wait(name: str, overrides: list[str]) -> None:
 
 
 def resubmit(name: str, overrides: list[str]) -> None:
-    sys.argv = [sys.argv[0], "--multirun", f"sweep={name}", *overrides]
-    train.main()
+    command.start(["-m", f"sweep={name}", *overrides], train.start)
 
 
 def jobs_of(name: str, overrides: list[str]) -> list[Job]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig
 
-from rec_experiments.cli.command import hydra_main, one_line_errors
+from rec_experiments.cli import command
+from rec_experiments.cli.command import one_line_errors
 from rec_experiments.common import distributed
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
@@ -17,7 +18,7 @@ from rec_experiments.runs.finished import report_finished
 def main() -> None:
     """Run what sys.argv says, alone or as one of the ranks of torchrun."""
     with as_rank():
-        hydra_main("config", start)
+        command.start(sys.argv[1:], start)
 
 
 @contextlib.contextmanager

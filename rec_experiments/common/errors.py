@@ -12,7 +12,6 @@ USER_ERROR = 2  # exit code for bad input
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 INTERRUPTED = tuple(128 + number for number in (signal.SIGINT, *STOPPING))  # exit codes
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last is of a limit (ulimit -f)
-OURS = ("rec_experiments", "hydra_plugins.rec_")  # prefixes of our own modules
 RESUMES = "the same command resumes the run"
 
 # Modules whose package has another name.
@@ -76,7 +75,7 @@ def _missing(error: BaseException | None) -> str:
     """The missing module, which only the cause of an error may name. "" for one of ours."""
     for part in causes(error):
         if isinstance(part, ModuleNotFoundError) and part.name:
-            return "" if part.name.startswith(OURS) else part.name.partition(".")[0]
+            return "" if part.name.startswith("rec_experiments") else part.name.partition(".")[0]
     return ""
 
 

@@ -102,7 +102,7 @@ def _composed_once(config_name: str, *choices: str, state: str) -> bytes:
 
 @functools.lru_cache(1024)
 def _parsed(line: str) -> Override:
-    return OverridesParser.create().parse_override(line)
+    return OverridesParser.create().parse_overrides([line])[0]
 
 
 def _groups() -> tuple[set[str], str]:

@@ -6,11 +6,9 @@ from rec_experiments.sweeps.figures import Panel as Panel
 from rec_experiments.sweeps.figures import Point as Point
 from rec_experiments.sweeps.figures import SetByArm as SetByArm
 from rec_experiments.sweeps.figures import Sweep as Sweep
-from rec_experiments.sweeps.figures import figure_of as figure_of
 from rec_experiments.sweeps.figures import load_figure as load_figure
 from rec_experiments.sweeps.figures import names as names
 from rec_experiments.sweeps.figures import points as points
-from rec_experiments.sweeps.figures import sweep_of as sweep_of
 from rec_experiments.sweeps.figures import swept as swept
 from rec_experiments.sweeps.jobs import Job as Job
 from rec_experiments.sweeps.jobs import checked as checked

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -24,6 +23,7 @@ from rec_experiments.config.composition import explain
 from rec_experiments.runs import metrics
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
+OF_SWEEP = "hydra.sweeper."  # overrides that change the figure
 # What a figure may show of its runs.
 PICTURES = ("curves", "map", "stability")
 STATISTICS = ("lowest", "highest", "median", "mean")  # of a run's evaluations, for a table
@@ -35,7 +35,7 @@ class SetByArm(UserError):
 
 @dataclass(kw_only=True, frozen=True, slots=True)
 class Sweep:
-    """Arms × grid (conf/hydra/sweeper/arms.yaml).
+    """Arms × grid (conf/figure.yaml); without arms and grid the values that a command line lists.
 
     arms: legend label to overrides. grid: key to its values. only: patterns of the labels to run,
     with * for any text.
@@ -157,33 +157,43 @@ def load_figure(name: str, overrides: Iterable[str] = ()) -> Figure:
     if name not in names():
         raise UserError(f"sweep={name}: no such figure; allowed: {', '.join(names())}")
     changes = [each for each in parse(overrides) if _shapes_sweep(each)]
+    common = _read("figure.yaml")
     scales = [str(each.value()) for each in changes if each.get_key_element() == "scale"]
-    figure = _read("figure.yaml")
-    usual = next(entry["/scale"] for entry in figure["defaults"] if "/scale" in entry)
-    root = OmegaConf.merge(
-        {"hydra": {"sweeper": _read("hydra/sweeper/arms.yaml")}},
-        {"hydra": {"sweeper": _read(f"scale/{(scales or [usual])[-1]}.yaml")}},
-        {"hydra": figure["hydra"]},
-        *({"hydra": {"sweeper": layer}} for layer in _layers(name)),
-    )
+    scale = _read(f"scale/{[common.pop('scale'), *scales][-1]}.yaml")
+    root = OmegaConf.merge(scale, common, *_layers(name))
     OmegaConf.set_struct(root, True)
     for change in changes:
-        if change.key_or_group.startswith("hydra.sweeper."):
+        if change.key_or_group.startswith(OF_SWEEP):
+            key = change.key_or_group.removeprefix(OF_SWEEP)
             try:
-                OmegaConf.update(
-                    root, change.key_or_group, change.value(), merge=True, force_add=change.is_add()
-                )
+                OmegaConf.update(root, key, change.value(), force_add=change.is_add())
             except OmegaConfBaseException as error:
                 raise UserError(f"{change.input_line}: {first_line(error)}") from error
     node: Any = OmegaConf.to_container(root, resolve=True)
-    return figure_of(name, node["hydra"]["sweeper"])
+    return _figure(name, _at_scale(node))
+
+
+def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
+    """The node with the values of its scale merged in.
+
+    Raises UserError for a scale without arms if other scales have some.
+    """
+    if isinstance(node["only"], str):  # one label, without brackets
+        node = {**node, "only": [node["only"]]}
+    at, scale = node["at"], node["scale"]
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(node, at.get(scale, {})))
+    with_arms = [name for name, special in at.items() if special.get("arms")]
+    if with_arms and not merged["arms"]:
+        raise UserError(
+            f"scale={scale}: this sweep has no arms there; allowed: {', '.join(with_arms)}"
+        )
+    return merged
 
 
 def _layers(name: str) -> list[dict[str, Any]]:
     """The files of a sweep: those that it is based on, and its own."""
     content = _read(f"sweep/{name}.yaml")
-    based = [entry for entry in content["defaults"] if entry[0] not in "/_"]
-    return [*(layer for each in based for layer in _layers(each)), content]
+    return [*(_layers(content["based_on"]) if "based_on" in content else []), content]
 
 
 def _read(file: str) -> dict[str, Any]:
@@ -234,15 +244,8 @@ def swept(figure: Figure, overrides: Iterable[str]) -> list[str]:
     return figure.divided_by(points(figure, overrides)[0])
 
 
-def sweep_of(node: dict[str, Any]) -> Sweep:
-    """The sweep of the composed node hydra.sweeper."""
-    node = _at_scale(node)
-    return Sweep(**{each.name: node[each.name] for each in fields(Sweep)})
-
-
-def figure_of(name: str, node: dict[str, Any]) -> Figure:
-    """The figure of the composed node hydra.sweeper."""
-    node = _at_scale(node)
+def _figure(name: str, node: dict[str, Any]) -> Figure:
+    """The figure of the merged values of its files."""
     _check("statistics", node["statistics"], list, "a list of names")
     for key, values, allowed in (
         ("panels", node["panels"], node["axes"]),
@@ -281,29 +284,10 @@ def _title(node: dict[str, Any]) -> str:
     return f"{figure}: {node['topic']} on {node['names'].get(node['setting'], node['setting'])}"
 
 
-def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
-    """The node with the values of its scale merged in.
-
-    Raises UserError for a scale without arms if other scales have some.
-    """
-    if isinstance(node["only"], str):  # one label, without brackets
-        node = {**node, "only": [node["only"]]}
-    at, scale = node.get("at", {}), node.get("scale")
-    merged = OmegaConf.to_container(OmegaConf.merge(node, at.get(scale, {})))
-    with_arms = [name for name, special in at.items() if special.get("arms")]
-    if with_arms and not merged["arms"]:  # type: ignore[index, call-overload]
-        raise UserError(
-            f"scale={scale}: this sweep has no arms there; allowed: {', '.join(with_arms)}"
-        )
-    return merged  # type: ignore[return-value]
-
-
 def parse(overrides: Iterable[str]) -> list[Override]:
     """The overrides, parsed. Raises UserError for one that cannot be read."""
-    hydra = GlobalHydra.instance()
-    loader = hydra.config_loader() if hydra.is_initialized() else None  # resolves glob(…)
     try:
-        return OverridesParser.create(config_loader=loader).parse_overrides([*overrides])
+        return OverridesParser.create().parse_overrides([*overrides])
     except HydraException as error:
         raise UserError(explain(error)) from error
 
@@ -315,7 +299,7 @@ def _shapes_sweep(override: Override) -> bool:
 def _lines(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [str(override.input_line)]
-    if not override.is_discrete_sweep():
+    if not override.is_discrete_sweep() or isinstance(override.value(), Glob):
         raise UserError(f"{override.input_line}: cannot be swept; list the values, as in a=1,2")
     key = override.get_key_element()
     return [f"{key}={value}" for value in override.sweep_string_iterator()]

@@ -5,20 +5,21 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import hydra
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 
 from rec_experiments.common.errors import ELSEWHERE, UserError, printable
 from rec_experiments.common.pieces import class_name
 from rec_experiments.config import schema
+from rec_experiments.config.composition import composing
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.labels import tracked_name
 from rec_experiments.runs import checkout
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.trackers import track_finished
-from rec_experiments.sweeps.figures import Figure, figure_of, points, sweep_of
+from rec_experiments.sweeps.figures import OF_SWEEP, Sweep, load_figure, parse, points
 from rec_experiments.sweeps.jobs import (
     Job,
     compose_jobs,
@@ -33,29 +34,28 @@ from rec_experiments.sweeps.state import ACTIVE, State, survey
 PROGRAM = "python -m rec_experiments"
 
 
-def launch(
-    config: DictConfig,
-    node: dict[str, Any],
-    task: Task,
-    overrides: list[str],
-) -> None:
+def launch(words: Sequence[str], task: Task) -> None:
     """Run arms × grid: each distinct run once, and only those not done, running or queued.
 
-    config: Hydra's of the sweep. node: its hydra.sweeper. Every job is composed and checked before
-    the first one starts. A failed job does not stop the others; the failed ones are listed at the
-    end, and the exit code is 1. Jobs for SLURM are only submitted. Raises UserError for a job that
-    is not possible.
+    words: the command line without -m. Every job is composed and checked before the first one
+    starts. A failed job does not stop the others; the failed ones are listed at the end, and the
+    exit code is 1. Jobs for SLURM are only submitted. Raises UserError for a job that is not
+    possible.
     """
-    name = config.hydra.runtime.choices.get("sweep")
-    sweep = figure_of(name, node) if name else sweep_of(node)
-    jobs = compose_jobs(
-        points(sweep, overrides),
-        sweep.heading if isinstance(sweep, Figure) else lambda point: "",
-    )
-    launcher = _launcher(config)
+    figures = [word.removeprefix("sweep=") for word in words if word.startswith("sweep=")]
+    overrides = [word for word in words if not word.startswith("sweep=")]
+    if figures:
+        figure = load_figure(figures[-1], overrides)
+        name, jobs = figure.name, compose_jobs(points(figure, overrides), figure.heading)
+    else:
+        for word in overrides:
+            if word.startswith(("scale=", OF_SWEEP)):
+                raise UserError(f"{word}: belongs to a sweep; name one, as in -m sweep=fig3")
+        multirun = Sweep(arms={}, grid={}, only=["*"])
+        name, jobs = multirun_name(overrides), compose_jobs(points(multirun, overrides))
+    launcher = _launcher(overrides)
     runs = distinct(jobs)
     states = survey(runs.values())
-    name = name or multirun_name(overrides)
     manifests = write_manifests(name, jobs)
     print(_found(states.values()), flush=True)
     track([job for path, job in runs.items() if states[path].name == "done"])
@@ -79,9 +79,8 @@ def launch(
             else launcher.run(task, waiting)
         )
         _report(waiting, reasons)
-    if isinstance(sweep, Figure):
-        left_out = ("-m", "--multirun", f"sweep={name}")
-        picture = [name, *(word for word in sys.argv[1:] if word not in left_out)]
+    if figures:
+        picture = [name, *overrides]
     else:
         outputs = ",".join(str(file.parents[1]) for file in manifests)
         picture = [name, *(["--runs", outputs] if outputs != str(output_folder()) else [])]
@@ -89,14 +88,21 @@ def launch(
     print(f"picture   figures/{name}.png, drawn by {PROGRAM} figures {shlex.join(picture)}")
 
 
-def _launcher(config: DictConfig) -> Any:
+def _launcher(overrides: Sequence[str]) -> Any:
     """The launcher of hydra/launcher. Raises UserError for a wrong value."""
-    try:
-        launcher = instantiate(config.hydra.launcher)
-    except InstantiationException as error:
-        raise UserError(str(error.__cause__ or error)) from error
+    chosen = [
+        str(each.input_line)
+        for each in parse(overrides)
+        if each.is_hydra_override() and not each.key_or_group.startswith(OF_SWEEP)
+    ]
+    with composing():
+        composed = hydra.compose("config", chosen, return_hydra_config=True).hydra
+        try:
+            launcher = instantiate(composed.launcher)
+        except InstantiationException as error:
+            raise UserError(str(error.__cause__ or error)) from error
     if isinstance(launcher, SlurmLauncher):
-        launcher.name = str(config.hydra.runtime.choices["hydra/launcher"])
+        launcher.name = str(composed.runtime.choices["hydra/launcher"])
     return launcher
 
 

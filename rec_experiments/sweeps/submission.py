@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def _readable(folder: Path) -> list[Submission]:
 
 
 def copy_code(root: Path) -> Path:
-    """Copy this package, its configuration, its Hydra plugins and the packages that extend it.
+    """Copy this package, its configuration and the packages that extend it.
 
     Returns the copy, a folder for PYTHONPATH that only its owner can read. Its name is a digest of
     the content, so equal code is stored once. Files that git ignores are left out.
@@ -124,10 +123,6 @@ def copy_code(root: Path) -> Path:
 
     shutil.copytree(schema.PACKAGE, ours, ignore=left_out)
     shutil.copytree(schema.CONF, ours / "conf", ignore=left_out, dirs_exist_ok=True)
-    plugin = import_module("hydra_plugins.rec_arm_sweeper").__file__
-    assert plugin is not None
-    (copy / "hydra_plugins").mkdir()
-    shutil.copy2(plugin, copy / "hydra_plugins")
     plugins.copy(copy, left_out)
     write_atomic(copy / provenance.SOURCE, json.dumps(provenance.source()).encode(), PRIVATE)
     digest = hashlib.sha256()

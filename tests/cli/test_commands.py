@@ -135,7 +135,7 @@ def test_arguments_that_are_refused(word, told):
         (["sweeps", "status"], "sweeps status: needs the name of a sweep"),
         (["setting=nothing"], "setting=nothing: no such choice; allowed: lm/deepscaler, "),
         (["algo=grpo,opmd"], "algo=grpo,opmd: several values make several runs, which needs -m"),
-        (["--zzz"], "--zzz: unknown option; allowed: --help, --hydra-help, --version, "),
+        (["--zzz"], "--zzz: unknown option; allowed: --help, --version, --multirun, "),
         (["--algo=grpo"], "--algo=grpo: unknown option; did you mean algo=grpo? allowed: --help, "),
         (["-m", "sweep=fig3", "--dry-run"], "--dry-run: unknown option; "),
     ],

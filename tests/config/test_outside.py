@@ -26,7 +26,7 @@ from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.saved import experiment_of
 
 ROOT = Path(__file__).parents[2]
-CHECKOUT = [str(ROOT), str(ROOT / "plugins")]
+CHECKOUT = [str(ROOT)]
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 EXAMPLES = ("my_algorithm", "my_dataset")
 
@@ -313,11 +313,3 @@ def test_the_command_line_may_name_it(mine, tmp_path):
     assert experiment_of(run, words).weight.cap == 3
     with pytest.raises(UserError, match=r"weight=mine\.Mine: only the run folder names it"):
         experiment_of(run, words[1:])
-
-
-@pytest.mark.parametrize("file", ["hydra_plugins/spy.py", "hydra_plugins/__init__.py"])
-def test_plugins_in_the_current_folder_are_not_imported(file, tmp_path):
-    (tmp_path / "hydra_plugins").mkdir()
-    (tmp_path / file).write_text("raise SystemExit('imported')")
-    done = command("--cfg", "job", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr

@@ -57,7 +57,7 @@ class User:
 
     def __init__(self, cluster, folder, checkout=ROOT):
         self.cluster, self.folder = cluster, folder
-        paths = [checkout, checkout / "plugins", *os.environ.get("PYTHONPATH", "").split(":")]
+        paths = [checkout, *os.environ.get("PYTHONPATH", "").split(":")]
         self.environment = os.environ | cluster.environment
         self.environment["PYTHONPATH"] = ":".join(map(str, paths))
 
@@ -310,7 +310,7 @@ def test_two_hundred_jobs_take_one_call(user, cluster, tmp_path):
 
 def checkout_of(folder):
     """A checkout of its own, with one commit."""
-    for name in ("rec_experiments", "plugins", "conf", "sweeps"):
+    for name in ("rec_experiments", "conf", "sweeps"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(folder)]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):

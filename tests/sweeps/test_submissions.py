@@ -262,7 +262,6 @@ def test_code_is_copied_once_for_each_content(tmp_path, monkeypatch):
     assert str(first / "rec_experiments/conf") in said
     assert f"'copy': '{first}'" in said
     assert (first / "rec_experiments/conf/sweep/fig3.yaml").is_file()
-    assert (first / "hydra_plugins/rec_arm_sweeper.py").is_file()
 
 
 def test_what_git_ignores_is_not_copied(tmp_path, monkeypatch):

@@ -207,24 +207,6 @@ def test_the_miniature_has_the_same_arms_and_schedules(name):
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        pytest.param([], marks=pytest.mark.long),
-        ["scale=lm", "hydra.sweeper.only=[GRPO,*OneSide*]"],
-    ],
-    ids=str,
-)
-def test_a_sweep_is_read_as_hydra_composes_it(overrides):
-    chosen = ["fig3"] if overrides else sweeps.names()
-    with composing():
-        for name in chosen:
-            words = [f"sweep={name}", *overrides]
-            node = hydra.compose("config", words, return_hydra_config=True).hydra.sweeper
-            plain = OmegaConf.to_container(node, resolve=True)
-            assert sweeps.load_figure(name, overrides) == sweeps.figure_of(name, plain), name
-
-
-@pytest.mark.parametrize(
     "values",
     [
         ["optimizer.learning_rate=1e-4", "seed=3"],
@@ -398,12 +380,12 @@ def task(config):
         RunFolder(path).set_status("done")
 
 if __name__ == "__main__":
-    command.hydra_main("config", task)
+    command.start(sys.argv[1:], task)
 """
 
 # A run in earnest, which says in the end where the shared draws are, and which.
 TELLING = """
-import json, os
+import json, os, sys
 from pathlib import Path
 from rec_experiments.cli import command, train
 from rec_experiments.samplers.shared import FOLDER
@@ -418,7 +400,7 @@ def task(config):
     (path / "told").write_text(json.dumps([os.environ[FOLDER], told]))
 
 if __name__ == "__main__":
-    command.hydra_main("config", task)
+    command.start(sys.argv[1:], task)
 """
 
 
@@ -426,7 +408,7 @@ if __name__ == "__main__":
 def multirun(tmp_path, request):
     script = tmp_path / "stub.py"
     script.write_text(getattr(request, "param", STUB))
-    paths = [str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
 
     def start(*overrides, until=None, stop=None):
         """The sweep's end; where `until` says so, Ctrl-C comes first, to all its processes, or the
