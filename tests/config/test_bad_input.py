@@ -188,7 +188,7 @@ DATA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", [train.main, lambda: run_command("check_data", *sys.argv[1:])])
+@pytest.mark.parametrize("entry", [train.main, lambda: run_command("check", *sys.argv[1:])])
 @pytest.mark.parametrize("name", DATA)
 def test_bad_data_is_one_line(name, entry, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ import datasets
 import pytest
 from conftest import experiment
 
-from rec_experiments.cli.check_data import check_gold
+from rec_experiments.cli.check import check_gold
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.problems import Problem
 from rec_experiments.datasets.math_problems import MathProblems

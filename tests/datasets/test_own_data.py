@@ -6,7 +6,6 @@
 """
 
 import json
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -218,13 +217,15 @@ def test_own_data_and_own_model(place):
     model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **heads, **ends))
     model.save_pretrained("model")
     tokenizer.save_pretrained("model")
-    checked = subprocess.run(
-        [sys.executable, "-m", "rec_experiments", "check_data", *FEW],
-        cwd=place, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert checked.stdout == "16 of 16 gold answers accepted\n", checked.stderr
-    done = command(*FEW, "model=pretrained", "model.path=model", cwd=place)
+    own = (*FEW, "model=pretrained", "model.path=model")
+    checked = command("check", *own, cwd=place)
+    lines = checked.stdout.splitlines()
+    assert checked.returncode == 1, checked.stderr
+    assert lines[0] == "answers     16 of 16 gold answers accepted"
+    assert lines[-1].startswith("try         every response was cut at dataset.max_response_tok")
+    done = command(*own, cwd=place)
     assert done.returncode == 0, done.stderr
+    assert "warning     no gradient in the first batches: every response was cut" in done.stdout
     assert "data        data, judged by my_verifier.judge: 8 training problems" in done.stdout
     [folder] = (place / "runs").iterdir()
     assert json.loads((folder / "status.json").read_text())["state"] == "done"
