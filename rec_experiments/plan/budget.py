@@ -21,6 +21,7 @@ from rec_experiments.plan.memory import (
     moment_bytes,
     training_memory,
 )
+from rec_experiments.plan.passes import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, check_cache, sampler_memory
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained
@@ -124,18 +125,16 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     parameters = weights / ITEMSIZE[source.dtype]
     # The largest weight, and its copy on the way to a sampler.
     largest = config.vocab_size * config.hidden_size * (ITEMSIZE[source.dtype] + 2)
-    # A checkpoint: weights, two moments, the weights that sample (whole on each rank if they sample
-    # beside training), and policies that move.
-    beside, moves = isinstance(experiment.pipeline, Overlap), experiment.reference.swap_every
+    # A checkpoint: weights, two moments, the weights that sample, and policies that move.
+    moves = experiment.reference.swap_every
     moved = [role for role in frozen_roles(experiment) if role != REFERENCE or moves]
-    held = changed if changed < weights else weights * (experiment.ranks if beside else 1)
-    state = changed + moment_bytes(experiment, changed) + held + weights * len(moved)
+    state = 2 * changed + moment_bytes(experiment, changed) + weights * len(moved)
     free = card["memory"] - min(values["margin_gb"] * GB, card["memory"] / 12)
     return Plan(
         experiment=experiment,
         gpus=gpus,
         parameters=parameters,
-        memory=places(experiment, training, sampler, largest, values),
+        memory=places(experiment, training, sampler, weights, largest, values),
         limits={TRAINS: free, DRAWS: free, HOST: values["host_gb_per_gpu"] * GB * gpus},
         cost=step_cost(experiment, config, sampler, card, values, parameters, state),
     )
@@ -145,10 +144,12 @@ def places(
     experiment: Experiment,
     training: dict[str, Use],
     sampler: SamplerMemory,
+    weights: float,
     largest: float,
     values: dict[str, float],
 ) -> dict[str, dict[str, float]]:
-    """Memory by place and phase. largest: bytes of a weight and of its copy for the sampler."""
+    """Memory by place and phase. weights: bytes of the model. largest: bytes of its largest weight
+    and of the copy for the sampler."""
     beside, ranks = isinstance(experiment.pipeline, Overlap), experiment.ranks
     process = values["context_gb"] * GB
     nccl = values["nccl_gb"] * GB if ranks > 1 else 0.0
@@ -159,19 +160,20 @@ def places(
     host["save"] += largest
     found = {}
     if beside:
-        again = training["recompute"].device * lost if "recompute" in training else 0.0
-        found[DRAWS] = {"draw": sampler.drawing + process + again}
+        # Where it recomputes log-probabilities, it has the trainer's model twice as it starts.
+        copies = 2 * weights if recomputes(experiment) else 0.0
+        found[DRAWS] = {"draw": sampler.drawing + process + copies * lost}
     else:
-        stays = sampler.drawing if sampler.asleep is None else sampler.asleep
         for phase in device:
-            device[phase] += sampler.drawing if phase in AWAKE else stays
-            if sampler.asleep is not None and phase not in AWAKE:
+            if phase in AWAKE or sampler.asleep is None:
+                device[phase] += sampler.drawing
+            else:
+                device[phase] += sampler.asleep
                 host[phase] += sampler.weights
         device["start"] += max(0.0, sampler.asked - sampler.drawing)
     processes = ranks * (2 if beside else 1) * values["process_gb"] * GB
-    order = ("start", "sample", "train", "step", "save", "resume")
-    found[TRAINS] = {phase: device[phase] for phase in order}
-    found[HOST] = {phase: ranks * host[phase] + processes for phase in order}
+    found[TRAINS] = device
+    found[HOST] = {phase: ranks * used + processes for phase, used in host.items()}
     return found
 
 

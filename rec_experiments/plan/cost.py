@@ -1,14 +1,17 @@
-"""Operations of a gradient step, and its time under the assumptions."""
+"""Operations of a gradient step, and its time under the assumptions: an order of magnitude.
+
+Left out: prompts that the sampler reads, keys of other sequences in a packed row, and draws of
+several batches in one call.
+"""
 
 import math
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PretrainedConfig
 
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.plan.passes import recomputes, rows_of_update
+from rec_experiments.plan.passes import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, cache_bytes_per_token
 from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Adapted
@@ -20,9 +23,9 @@ FORWARD, BACKWARD = 2, 4  # operations per weight and token; of a frozen weight 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one gradient step. tokens: of the prompts and responses it trains on, without padding.
-    trained: operations of its gradient, without those that checkpointing repeats. seconds: of each
-    part; `step` is the whole step without evaluation and checkpoints. rate: response tokens that an
+    """The cost of one gradient step. tokens: prompt and response tokens, without padding. trained:
+    operations of its gradient, without those that checkpointing repeats. seconds: of each part;
+    `step` is the whole step without evaluation and checkpoints. rate: response tokens that an
     engine draws in a second."""
 
     tokens: float
@@ -45,10 +48,8 @@ def step_cost(
     source: Any = experiment.model
     prompt = min(values["prompt_tokens"], task.max_prompt_tokens)
     response = min(values["response_tokens"], task.max_response_tokens)
-    length = prompt + response
     rows = experiment.batch_size * experiment.group_size / updates.mini_batches
-    groups = experiment.buffer.fresh(experiment.batch_size)
-    drawn = groups * experiment.group_size
+    drawn = experiment.buffer.fresh(experiment.batch_size) * experiment.group_size
     embedding = config.vocab_size * config.hidden_size
     trunk = parameters - embedding * (1 if config.tie_word_embeddings else 2)
 
@@ -57,82 +58,47 @@ def step_cost(
     if not (source.packed or source.shared_prompts):
         computed /= 1 - values["padding"]
     a_key = 2 * FORWARD * config.num_hidden_layers * config.hidden_size  # score and weighted sum
-    forward = computed * (FORWARD * trunk + a_key * keys(experiment, prompt, response))
+    forward = computed * (FORWARD * trunk + a_key * (prompt + response))
     forward += rows * response * FORWARD * embedding
     backward = BACKWARD / 2 if isinstance(source, Adapted) else BACKWARD
     trained = forward * (FORWARD + backward) / FORWARD
     again = forward * (extra_passes(experiment) + source.gradient_checkpointing)
-    speed = ranks * gpu["operations"]  # of all training GPUs
-    train = (trained + again) / (speed * values["train_efficiency"])
+    speed = ranks * gpu["operations"] * values["train_efficiency"]  # of all training GPUs
+    train = (trained + again) / speed
 
-    engines = getattr(experiment.sampler, "tensor_parallel_size", 1)
-    prefill = groups * prompt * FORWARD * trunk / (engines * speed * values["prefill_efficiency"])
     a_token = cache_bytes_per_token(experiment, config)
     most = getattr(experiment.sampler, "max_num_seqs", None) or math.inf
-    # Draws of one version in one call, and responses that an engine decodes at once.
-    calls = getattr(experiment.sampler, "batches_per_call", 1)
-    together = min(calls, batches_between_pushes(experiment))
-    wanted = together * drawn / ranks
-    at_once = max(1.0, min(wanted, sampler.cache / (length * a_token), most))
-    rounds = max(1.0, wanted / at_once)
-    speed_of_reading = gpu["bandwidth"] * values["decode_efficiency"]
+    wanted = drawn / ranks  # responses of an engine, of which it decodes some at once
+    at_once = max(1.0, min(wanted, sampler.cache / ((prompt + response) * a_token), most))
+    reading = gpu["bandwidth"] * values["decode_efficiency"]
     overhead = values["step_overhead_ms"] / 1000
     read = sampler.weights + at_once * (prompt + response / 2) * a_token
-    decode = rounds * response * (read / speed_of_reading + overhead)
+    decode = max(1.0, wanted / at_once) * response * (read / reading + overhead)
     # The longest response goes on when the others have ended.
     longest = min(values["stragglers"] * response, task.max_response_tokens)
-    decode += (longest - response) * (sampler.weights / speed_of_reading + overhead)
-    decode /= together
-    rate = drawn / ranks * response / decode
+    decode += (longest - response) * (sampler.weights / reading + overhead)
+    rate = wanted * response / decode
     if recomputes(experiment):
-        decode += forward * drawn / rows / (speed * values["train_efficiency"])
-    draw = (prefill + decode) / updates.per_batch
+        decode += forward * drawn / rows / speed
+    draw = decode / updates.per_batch
 
+    interval, offset = experiment.sync.interval, experiment.sync.offset
     pushed = ITEMSIZE[getattr(experiment.sampler, "dtype", None) or source.dtype] * parameters
     push = pushed / (values["push_gb_per_second"] * GB)
-    push /= batches_between_pushes(experiment) * updates.per_batch
-    overlaps = isinstance(experiment.pipeline, Overlap) and ahead(experiment)
+    push /= (interval or experiment.steps) * updates.per_batch
+    # Whether a batch may be sampled while another is trained on.
+    overlaps = isinstance(experiment.pipeline, Overlap) and (
+        interval is None or interval + offset > 1
+    )
     step = draw + push + train - (min(draw, train) if overlaps else 0.0)
     save = state / (values["save_gb_per_second"] * GB)
     seconds = {"draw": draw, "push": push, "train": train, "step": step, "save": save}
-    return Cost(tokens=rows * length, trained=trained, rate=rate, seconds=seconds)
-
-
-def keys(experiment: Experiment, prompt: float, response: float) -> float:
-    """How many keys attention multiplies each token with, on average: with a mask all of its row,
-    with flash attention those before it in its own sequence."""
-    source: Any = experiment.model
-    length = prompt + response
-    if source.attention.startswith("flash"):
-        return length / 2
-    row = length
-    if source.packed:
-        rows = min(rows_of_update(experiment), experiment.micro_batch_size or sys.maxsize)
-        row = rows * length
-    elif source.shared_prompts:
-        row = prompt + experiment.group_size * response
-    return max(length, min(row, experiment.micro_batch_tokens or math.inf))
+    return Cost(rows * (prompt + response), trained, rate, seconds)
 
 
 def extra_passes(experiment: Experiment) -> float:
     """Forward passes of each row in a gradient step, without the one that has the gradient."""
-    algorithm, updates = experiment.algorithm(), experiment.updates
-    reference = float(algorithm.needs_reference)
-    if experiment.kl_every and not reference:
-        reference = 1 / experiment.kl_every
-    moved = [role for role in frozen_roles(experiment) if role != REFERENCE]
-    found = reference + len(moved) + algorithm.needs.whole_batch
-    if updates.per_batch > 1 and "proximal" in algorithm.needs.logps:
-        found += experiment.proximal.of_batch / updates.epochs  # once for all updates of a batch
-    return found
-
-
-def batches_between_pushes(experiment: Experiment) -> float:
-    interval = experiment.sync.interval
-    return experiment.steps if interval is None else interval
-
-
-def ahead(experiment: Experiment) -> bool:
-    """Whether the schedule lets a batch be sampled while another is trained on."""
-    interval, offset = experiment.sync.interval, experiment.sync.offset
-    return interval is None or interval + offset > 1
+    algorithm = experiment.algorithm()
+    measured = 1.0 if algorithm.needs_reference else 1 / max(1, experiment.kl_every)
+    passes = [measured if role == REFERENCE else 1.0 for role in frozen_roles(experiment)]
+    return sum(passes) + algorithm.needs.whole_batch
