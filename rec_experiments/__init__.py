@@ -5,16 +5,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rec_experiments.analysis.results.table import load_runs
+    from rec_experiments.auditing import audit
     from rec_experiments.config.identity import RELEASE
     from rec_experiments.config.standalone import algorithm
     from rec_experiments.runs.api import Experiment
 
-__all__ = ["RELEASE", "Experiment", "algorithm", "load_runs"]
+__all__ = ["RELEASE", "Experiment", "algorithm", "audit", "load_runs"]
 
 _PLACES = {
     "RELEASE": "config.identity",
     "Experiment": "runs.api",
     "algorithm": "config.standalone",
+    "audit": "auditing",
     "load_runs": "analysis.results.table",
 }
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "evaluate": "score a run's model, or any other model",
     "archive": "write the evaluations of finished runs into one compressed table",
     "check": "say before training whether a model can learn from its data",
+    "audit": "read a training batch of any trainer, and name what is wrong with it",
     "get": "download a language model from the package index",
 }
 

@@ -1,0 +1,219 @@
+"""The audit names every planted fault, and nothing in clean batches."""
+
+import json
+import math
+
+import made
+import pandas
+import planted
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import rec_experiments
+from rec_experiments.auditing.batch import of, read
+from rec_experiments.auditing.statistics import effective_share, measure
+from rec_experiments.cli.main import call_command
+from rec_experiments.common.errors import UserError
+
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def lab() -> planted.Lab:
+    return planted.miniature()
+
+
+@pytest.fixture(scope="module")
+def folder(lab, tmp_path_factory):
+    place = tmp_path_factory.mktemp("model")
+    lab.model.save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def clean(lab) -> dict:
+    return lab.batch(SEED)
+
+
+NAMES = [*planted.plants(None, 0)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_planted_fault_is_named(name, lab, folder):
+    fault, make, needs_model = planted.plants(lab, SEED)[name]
+    report = rec_experiments.audit(model=folder if needs_model else None, **make())
+    assert fault in [finding.fault for finding in report.findings]
+
+
+def test_a_clean_batch_has_no_finding(lab, folder, clean):
+    assert rec_experiments.audit(**clean, model=folder).findings == []
+    stale = lab.batch(SEED, drawn_by=lab.behind)
+    stale["loss"] = planted.loss(stale)
+    report = rec_experiments.audit(**stale)
+    assert report.findings == []
+    assert report.statistics["loss"]["is"].startswith("−ρA, clip=one_side correction=none")
+    low = {**clean, **dict.fromkeys(("logp", "behavior_logp"), planted.low_head(lab, clean))}
+    low["sampler_logp"] = low["logp"] + 0.01 * torch.randn(low["logp"].shape)
+    low["sampler_logp"].clamp_(max=0)
+    assert rec_experiments.audit(**low, dtype="bfloat16").findings[1:] == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("sync=on_policy",),
+        ("sync.interval=3", "algo=tis", "sampler=noisy", "sampler.noise=1e-6"),
+        ("sync.interval=1", "sync.offset=2"),
+        ("sync=in_flight",),
+    ],
+    ids=" ".join,
+)
+def test_batches_of_this_project_have_no_finding(overrides):
+    small = ("batch_size=8", "steps=6", "eval_problems=8", "kl_every=0")
+    for batch in made.of_run(4, *small, *overrides):
+        assert rec_experiments.audit(**batch).findings == []
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def as_lists(batch: dict) -> list[dict]:
+    """A row for each response, as JSON and parquet have them."""
+    rows = []
+    for b in range(len(batch["tokens"])):
+        length = int(batch["mask"][b].sum())
+        rows.append(
+            {
+                "tokens": batch["tokens"][b, :length].tolist(),
+                "logp": batch["logp"][b, :length].tolist(),
+                "sampler_logp": batch["sampler_logp"][b, :length].tolist(),
+                "prompts": batch["prompts"][b],
+                "rewards": float(batch["rewards"][b]),
+                "groups": f"problem {int(batch['groups'][b])}",
+                "versions": int(batch["versions"][b]),
+                "step": batch["step"],
+                "finished": bool(batch["finished"][b]),
+            }
+        )
+    return rows
+
+
+def test_all_files_say_the_same(clean, tmp_path):
+    rows = as_lists(clean)
+    names = [*rows[0]]
+    tensors = {name: clean[name] for name in (*names, "mask")}
+    torch.save(tensors, tmp_path / "batch.pt")
+    (tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pandas.DataFrame(rows).to_parquet(tmp_path / "batch.parquet")
+    wide = {name: x for name, x in tensors.items() if isinstance(x, torch.Tensor)}
+    save_file({**wide, "step": torch.tensor(clean["step"])}, tmp_path / "batch.safetensors")
+    expected = of(tensors)
+    for ending in ("pt", "jsonl", "parquet", "safetensors"):
+        found = read(tmp_path / f"batch.{ending}")
+        torch.testing.assert_close(found.logps, expected.logps)
+        assert torch.equal(found.mask_BT, expected.mask_BT)
+        assert torch.equal(found.groups_B, expected.groups_B)
+        assert torch.equal(found.versions_BT, expected.versions_BT)
+        assert found.step == 5
+        assert ending == "safetensors" or found.prompts == expected.prompts
+
+
+def test_names_of_other_trainers(clean):
+    theirs = of(
+        {
+            "completion_ids": clean["tokens"],
+            "completion_mask": clean["mask"].long(),
+            "prompt_ids": torch.tensor([[0, 0, *p[-2:]] for p in clean["prompts"]]),
+            "prompt_mask": torch.tensor([[0, 0, 1, 1]] * len(clean["prompts"])),
+            "old_per_token_logps": clean["behavior_logp"],
+            "num_items_in_batch": torch.tensor(9),
+        }
+    )
+    assert theirs.prompts == [p[-2:] for p in clean["prompts"]]
+    assert torch.equal(theirs.logps["behavior"], of(clean).logps["behavior"])
+    assert theirs.unread == ("num_items_in_batch",)
+
+
+def test_what_cannot_be_read_is_one_line(clean, tmp_path):
+    class Harmful:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    torch.save({"logp": Harmful()}, tmp_path / "harmful.pt")
+    (tmp_path / "broken.jsonl").write_text("{")
+    torch.save({**clean, "mask": clean["mask"][1:]}, tmp_path / "short.pt")
+    for name, said in {
+        "harmful.pt": "cannot be read",
+        "broken.jsonl": "cannot be read",
+        "short.pt": "must have one row",
+        "none.pt": "no such file",
+        "batch.csv": "the name must end in",
+    }.items():
+        with pytest.raises(UserError, match=said) as caught:
+            read(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+    for columns, said in [
+        ({"rewards": [1.0]}, "no column has a value for each token"),
+        ({"logp": torch.zeros(2, 3)}, "mask: is missing"),
+        ({"logp": [[-1.0, math.nan]]}, "row 0, token 1 is nan"),
+        ({"logp": [[0.5]]}, "must be a log-probability"),
+        ({"logp": [[-1.0]], "rewards": [0.0, 1.0]}, "rewards: must have 1 rows"),
+        ({"logp": [[-1.0], [-1.0]], "step": [1, 2]}, "step: must be one value"),
+    ]:
+        with pytest.raises(UserError, match=said):
+            of(columns)
+
+
+def test_the_command(clean, tmp_path, capsys):
+    torch.save(clean, tmp_path / "clean.pt")
+    call_command("audit", str(tmp_path / "clean.pt"), f"--html={tmp_path / 'page.html'}")
+    assert "no finding" in capsys.readouterr().out
+    assert "no finding" in (tmp_path / "page.html").read_text()
+    torch.save(planted.shifted(clean), tmp_path / "shifted.pt")
+    with pytest.raises(SystemExit) as ended:
+        call_command("audit", str(tmp_path / "shifted.pt"), "--json")
+    assert ended.value.code == 1
+    [finding] = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["fault"] == "shifted log-probabilities"
+
+
+# Statistics ---------------------------------------------------------------------------------------
+
+
+def test_statistics_in_closed_form():
+    double, half = math.log(2), math.log(0.5)
+    found = measure(
+        of(
+            {
+                "logp": [[-1.0, -1.0], [-2.0]],
+                "behavior_logp": [[-1.0 - double, -1.0 - half], [-2.0]],
+                "sampler_logp": [[-1.0 - double, -1.0 - half], [-2.5]],
+                "versions": [[3, 4], [4]],
+                "step": 5,
+                "advantages": [1.0, -1.0],
+            }
+        )
+    )
+    assert found["age"] == {"min": 1.0, "mean": pytest.approx(4 / 3), "max": 2.0}
+    assert found["ratio"]["mean"] == pytest.approx(3.5 / 3)
+    assert found["ratio"]["median"] == pytest.approx(1)
+    assert found["ratio"]["mean_square"] == pytest.approx(2 * double**2 / 3)
+    assert found["ratio"]["ess_tokens"] == pytest.approx(3.5**2 / 3 / 5.25)
+    assert found["ratio"]["ess_responses"] == pytest.approx(1)
+    assert [part["mean"] for part in found["ratio_by_age"]] == [
+        pytest.approx(0.75), pytest.approx(2),
+    ]  # fmt: skip
+    assert found["mismatch"]["max"] == pytest.approx(0.5)
+    assert found["clipped"]["one_side"] == pytest.approx(1 / 3)  # ρ = 2 where A > 0
+    assert found["clipped"]["two_side"] == pytest.approx(2 / 3)
+    assert found["clipped"]["none"] == 0
+    assert effective_share(torch.zeros(4)) == pytest.approx(1)
+
+
+def test_what_is_missing_is_said():
+    report = rec_experiments.audit(logp=[[-1.0]], behavior_logp=[[-1.0]])
+    assert report.findings == []
+    assert report.untold["end token"] == "tokens"
+    assert report.untold["normalisation"] == "loss"
