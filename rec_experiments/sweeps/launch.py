@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import hydra
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
@@ -26,7 +25,7 @@ from rec_experiments.sweeps.jobs import (
     distinct,
     finished,
 )
-from rec_experiments.sweeps.local import Task, failure
+from rec_experiments.sweeps.local import Task
 from rec_experiments.sweeps.manifest import multirun_name, output_folder, write_manifests
 from rec_experiments.sweeps.slurm import SlurmLauncher
 from rec_experiments.sweeps.state import ACTIVE, State, survey
@@ -73,12 +72,7 @@ def launch(words: Sequence[str], task: Task) -> None:
             sep="\n",
         )
     elif waiting:
-        reasons = (
-            [failure(task, job) for job in waiting]  # in this process
-            if isinstance(launcher, BasicLauncher)
-            else launcher.run(task, waiting)
-        )
-        _report(waiting, reasons)
+        _report(waiting, launcher.run(task, waiting))
     if figures:
         picture = [name, *overrides]
     else:

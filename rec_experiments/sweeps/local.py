@@ -1,6 +1,5 @@
 """The jobs of a sweep as processes of this machine."""
 
-import contextlib
 import os
 import shutil
 import signal
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from statistics import fmean
 from typing import Any
@@ -21,18 +20,17 @@ from typing import Any
 from rec_experiments.common.errors import (
     ELSEWHERE,
     GOES_ON,
-    INTERRUPTED,
     STOPPING,
     UserError,
     printable,
 )
 from rec_experiments.config import schema
-from rec_experiments.config.composition import explain
 from rec_experiments.config.labels import run_labels, without_shared
 from rec_experiments.runs import display, provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.signals import on_stop
 from rec_experiments.sweeps.jobs import Job
+from rec_experiments.sweeps.state import mistake_in_log
 
 Task = Callable[[Any], Any]  # runs a composed configuration
 
@@ -76,7 +74,7 @@ class LocalLauncher:
         provenance.source()  # of the code that is loaded now
         times: list[float] = []  # of finished runs, in seconds
         waiting = deque(enumerate(jobs))
-        running: dict[Any, tuple[int, ForkProcess, float]] = {}
+        running: dict[Any, tuple[int, ForkProcess, float]] = {}  # by sentinel
         reasons: dict[int, str | None] = {}
         folder = tempfile.TemporaryDirectory(prefix="rec_draws_", ignore_cleanup_errors=True)
         with on_stop(_exit), folder as draws:
@@ -84,11 +82,13 @@ class LocalLauncher:
                 while waiting or running:
                     while waiting and len(running) < self.jobs:
                         index, job = waiting.popleft()
-                        connection, process = _start(task, job, draws)
-                        running[connection] = (index, process, time.monotonic())
-                    for ready in wait(list(running)):
-                        index, process, started = running.pop(ready)
-                        reasons[index] = reason = _result(ready, process)
+                        process = get_context("fork").Process(target=_body, args=(task, job, draws))
+                        process.start()
+                        running[process.sentinel] = (index, process, time.monotonic())
+                    for sentinel in wait([*running]):
+                        index, process, started = running.pop(sentinel)
+                        process.join()
+                        reasons[index] = reason = _reason(process.exitcode or 0, jobs[index])
                         if reason is None:
                             times.append(time.monotonic() - started)
                         left = len(jobs) - len(reasons)
@@ -107,26 +107,11 @@ class LocalLauncher:
         return [reasons[index] for index in range(len(jobs))]
 
 
-def failure(task: Task, job: Job) -> str | None:
-    """Run a job in this process. Returns why it failed, in one line, or None."""
-    # Provenance records the command that repeats this run alone.
-    sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
-    try:
-        task(schema.restore(job.config, job.overrides))
-    except SystemExit as error:  # a user's mistake, already reported
-        if error.code in INTERRUPTED:
-            raise
-        return explain(error.__context__ or error)
-    except Exception as error:
-        traceback.print_exc()
-        print(f"error: {_last_line(error)}", file=sys.stderr)  # the last line of the log
-        return _last_line(error)
-    return None
-
-
-def _last_line(error: BaseException) -> str:
-    """The last line of an error's traceback."""
-    return traceback.format_exception_only(error)[-1].strip()
+def _reason(code: int, job: Job) -> str | None:
+    """Why a job with this exit code failed, or None."""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return (mistake_in_log(job.path) or f"exit code {code}") if code else None
 
 
 def _ended(job: Job, reason: str | None) -> str:
@@ -155,44 +140,23 @@ def _exit(number: int) -> None:
     sys.exit(128 + number)
 
 
-def _start(task: Task, job: Job, draws: str) -> tuple[Connection, ForkProcess]:
-    """Start a job in a forked process, which sends why it failed, or None."""
-    context = get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_body, args=(sender, task, job, draws))
-    process.start()
-    sender.close()
-    return receiver, process
-
-
-def _body(sender: Connection, task: Task, job: Job, draws: str) -> None:
-    """The body of a job's process."""
+def _body(task: Task, job: Job, draws: str) -> None:
+    """The body of a job's process. The last line of its log says why it failed."""
     from rec_experiments.samplers import shared
 
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     os.environ[shared.FOLDER] = draws
+    job.path.mkdir(parents=True, exist_ok=True)
+    with open(job.path / "log.txt", "ab") as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    # Provenance records the command that repeats this run alone.
+    sys.orig_argv = [sys.executable, "-m", "rec_experiments", *job.overrides]
     try:
-        job.path.mkdir(parents=True, exist_ok=True)
-        with open(job.path / "log.txt", "ab") as log:
-            os.dup2(log.fileno(), sys.stdout.fileno())
-            os.dup2(log.fileno(), sys.stderr.fileno())
-        reason = failure(task, job)
-    except OSError as error:
-        reason = f"{error.filename}: cannot be written ({error.strerror})"
-    with contextlib.suppress(BrokenPipeError):  # the sweep has ended
-        sender.send(reason)
-
-
-def _result(receiver: Any, process: ForkProcess) -> str | None:
-    """Wait for the end of a job. Returns why it failed, or None."""
-    try:
-        reason = receiver.recv()
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    process.join()
-    receiver.close()
-    return reason
+        task(schema.restore(job.config, job.overrides))
+    except Exception as error:
+        traceback.print_exc()
+        print(f"error: {traceback.format_exception_only(error)[-1].strip()}", file=sys.stderr)
+        sys.exit(1)

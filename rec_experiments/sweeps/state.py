@@ -80,7 +80,7 @@ def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
     if not stuck and (claim in ("done", "interrupted") or failed):
         name = "outdated" if claim == "done" else claim
         return State(name, step, str(status.get("reason") or f"by {folder.other_releases()}"))
-    begun = claim != "missing" or _log(record) or _mistake(job.path)
+    begun = claim != "missing" or _log(record) or mistake_in_log(job.path)
     if begun:  # a killed process leaves the status `running`
         return State("failed", step, _last_words(job.path, _log(record)))
     return State("missing", step)
@@ -142,10 +142,10 @@ def _last_words(path: Path, log: str) -> str:
     if REQUEUE_FAILED in log:
         return "scontrol requeue failed, so the job is not queued again"
     ending = ENDING.search(log)
-    return _mistake(path) or (ending[0] if ending else "ended without a result")
+    return mistake_in_log(path) or (ending[0] if ending else "ended without a result")
 
 
-def _mistake(path: Path) -> str:
+def mistake_in_log(path: Path) -> str:
     """The error in the last line of a job's log, or ""."""
     last = _text(path / "log.txt").rstrip().rpartition("\n")[2]
     return last.removeprefix("error: ") if last.startswith("error: ") else ""
