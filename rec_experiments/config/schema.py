@@ -22,6 +22,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from pydantic import ValidationError
 
+from rec_experiments.common import live
 from rec_experiments.common.errors import UserError, first_line, meant
 from rec_experiments.common.pieces import TARGET, Piece, Settings
 from rec_experiments.config import plugins
@@ -179,7 +180,10 @@ def restore(resolved: dict[str, Any], words: Sequence[str] = ()) -> DictConfig:
 
 
 def _check_trusted(key: str, dotted: Any, roots: list[str], named: list[str]) -> None:
-    """Raise UserError unless this name is on the command line, or below one of the roots."""
+    """Raise UserError unless this name is on the command line, or below one of the roots, or means
+    an object of this process."""
+    if live.is_live(dotted):
+        return
     if dotted not in named and not any(str(dotted).startswith(f"{root}.") for root in roots):
         raise UserError(
             f"{key}={dotted}: only the run folder names it, so it is not imported; repeat "

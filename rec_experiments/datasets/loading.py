@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.common import files
+from rec_experiments.common import files, live
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.pieces import Settings
 
@@ -46,12 +46,16 @@ class Source(Settings):
             )
 
     def read(self, name: str, path: str | None) -> list[Located]:
-        """The rows of the file `path`, of the split's file in the folder `path`, or of the hub.
+        """The rows of the file `path`, of the split's file in the folder `path`, of an object of
+        this process, or of the hub.
 
         Raises UserError if there are none, and as `read_file` does.
         """
         if path is None:
             return self._from_hub(name)
+        if live.is_live(path):
+            rows = live.find(path, "dataset.path")[name]
+            return [(f"row {i} of the {name} rows", row) for i, row in enumerate(rows, start=1)]
         place = Path(path).expanduser()
         if place.is_dir():
             place /= self.file

@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from pydantic import NonNegativeInt
+
+from rec_experiments.common import live
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.loading import Located, text_of
@@ -35,12 +38,14 @@ class TextSource(ProblemSource):
 
 
 class OwnData(SplitDataset):
-    """verifier: dotted name of a function (response, answer) of two texts. It returns a
-    VerifierResult, or a reward; a reward of 1 or more counts as correct."""
+    """verifier: dotted name of a function (response, answer) of two texts, or one of this process.
+    It returns a VerifierResult, or a reward; a reward of 1 or more counts as correct.
+    verifier_workers: 0 judges in the run's own process, without a deadline."""
 
     train: TextSource
     evaluation: TextSource
     verifier: str
+    verifier_workers: NonNegativeInt
     imported: ClassVar[tuple[str, ...]] = ("verifier",)
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
@@ -64,17 +69,23 @@ class OwnData(SplitDataset):
 
 
 def function(name: str) -> Callable[[str, str], Any]:
-    """The function of a dotted name. Raises UserError unless it takes two arguments."""
+    """The function of a dotted name, or one of this process. Raises UserError unless it takes two
+    arguments."""
     module, _, attribute = name.rpartition(".")
     key = f"dataset.verifier={name}"
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        if live.is_live(name):
+            found = live.find(name, "dataset.verifier")
+        else:
+            found = getattr(importlib.import_module(module), attribute)
         inspect.signature(found).bind("response", "answer")
     except (AttributeError, ImportError, TypeError, ValueError) as error:
         raise UserError(
             f"{key}: must be the dotted name of a function (response, answer), as in "
             f"my_module.judge ({first_line(error)})"
         ) from error
+    except UserError:
+        raise
     except (Exception, SystemExit) as error:  # of the user's module
         raise UserError(
             f"{key}: {module} cannot be imported ({type(error).__name__}: {first_line(error)})"

@@ -1,13 +1,14 @@
 """The model choices of a configuration. Transformers is imported only when a model is built."""
 
 import contextlib
+import copy
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from rec_experiments.common import files
+from rec_experiments.common import files, live
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.pieces import Piece, Seed, Settings
 from rec_experiments.policy import smollm2
@@ -90,7 +91,7 @@ class Tiny(Piece):
 
 
 class Pretrained(Piece):
-    """A causal language model of transformers, by hub name or local folder.
+    """A causal language model of transformers, by hub name or local folder, or one of this process.
 
     dtype: of weights, gradients and sampling. compute_dtype: of autocast in the trainer's forward
     and backward pass; float32 keeps that of the weights. attention: an implementation, by its name
@@ -128,18 +129,17 @@ class Pretrained(Piece):
     def tokenizer(self) -> "PreTrainedTokenizerFast":
         from transformers import AutoTokenizer
 
+        if live.is_live(self.path):
+            _, tokenizer = live.find(self.path, "model.path")
+            return tokenizer
         return self._load(AutoTokenizer)
 
     def model(self) -> "PreTrainedModel":
         import torch
-        from transformers import AutoModelForCausalLM
 
+        dtype = getattr(torch, self.dtype)
         try:
-            model = self._load(
-                AutoModelForCausalLM,
-                dtype=getattr(torch, self.dtype),
-                attn_implementation=self.attention,
-            )
+            model = self._copied(dtype) if live.is_live(self.path) else self._loaded(dtype)
         except ImportError as error:  # the package of an attention
             raise UserError(
                 f"model.attention={self.attention}: cannot be used here ({first_line(error)}); "
@@ -148,6 +148,18 @@ class Pretrained(Piece):
         self.check_family(model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
+        return model
+
+    def _loaded(self, dtype: Any) -> "PreTrainedModel":
+        from transformers import AutoModelForCausalLM
+
+        return self._load(AutoModelForCausalLM, dtype=dtype, attn_implementation=self.attention)
+
+    def _copied(self, dtype: Any) -> "PreTrainedModel":
+        """A copy of an object of this process, which itself stays as it is."""
+        original, _ = live.find(self.path, "model.path")
+        model = copy.deepcopy(original).to(device="cpu", dtype=dtype)
+        model.set_attn_implementation(self.attention)
         return model
 
     def check_family(self, model: "PreTrainedModel") -> None:
@@ -169,6 +181,8 @@ class Pretrained(Piece):
         from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
         from transformers.initialization import no_init_weights
 
+        if live.is_live(self.path):
+            return self.model()
         config = self._load(AutoConfig)
         with no_init_weights():
             model = AutoModelForCausalLM.from_config(

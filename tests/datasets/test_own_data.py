@@ -116,7 +116,7 @@ def test_a_hub_name_is_handed_to_the_hub(place, monkeypatch):
         (["dataset.train.question=prompt"], "line 1: field 'prompt' is missing; found question"),
         (["dataset.path=data/train.jsonl"], "must be a folder with train.jsonl and test.jsonl"),
         (["dataset.path=null"], "path=null: must be a local folder or file"),
-        (["dataset.verifier_workers=0"], "verifier_workers=0: must be at least 1"),
+        (["dataset.verifier_workers=-1"], "verifier_workers=-1: must be at least 0"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
