@@ -53,10 +53,7 @@ class Experiment:
         """
         objects: list[str] = []
         if model is not None:
-            objects += [
-                *_unless("model=pretrained", overrides),
-                f"model.path={_kept_model(*model)}",
-            ]
+            objects += [*_unless("model=pretrained", overrides), _kept_model(*model)]
         if rows is not None:
             objects += [*_unless("dataset=own", overrides), _kept_rows(*rows)]
         if verifier is not None:
