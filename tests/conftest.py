@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from omegaconf import DictConfig
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
-from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.loss import Algorithm
 from rec_experiments.cli import train
 from rec_experiments.common import files
 from rec_experiments.common.batch import Responses, Rollouts, Sequences, StepIndex
@@ -268,7 +268,7 @@ def data_folder() -> Path:
 
 def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
     """Numbers of the problems of a draw."""
-    from rec_experiments.rollout.order import problems_of
+    from rec_experiments.rollout.replay import problems_of
 
     size = exp.buffer.fresh(exp.batch_size)
     return problems_of(draw, size, total, exp.seed, exp.shuffle)

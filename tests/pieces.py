@@ -6,22 +6,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rec_experiments.algo.advantages import GroupMean, GroupStandard
-from rec_experiments.algo.aggregation import SequenceTokenMean, TokenMean
+from rec_experiments.algo.advantages import GroupMean, GroupStandard, TrainTruncated, Uniform
 from rec_experiments.algo.batch_clips import Balanced, SecondMoment
-from rec_experiments.algo.clips import NoClip, OneSide
-from rec_experiments.algo.corrections import NoCorrection
-from rec_experiments.algo.data_weighting import Uniform
+from rec_experiments.algo.clips import OneSide
 from rec_experiments.algo.inputs import LossInput
-from rec_experiments.algo.ratios import ProximalRatio, SequenceRatio, TokenRatio
-from rec_experiments.algo.regularizers import NoRegularizer
-from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.algo.truncation import TrainTruncated
+from rec_experiments.algo.loss import (
+    Algorithm,
+    NoClip,
+    NoCorrection,
+    NoRegularizer,
+    NoWeight,
+    ProximalRatio,
+    SequenceRatio,
+    SequenceTokenMean,
+    TokenMean,
+    TokenRatio,
+)
 from rec_experiments.algo.weights import (
     BehaviorWeight,
     CappedWeight,
     ImportanceWeight,
-    NoWeight,
     TaperedWeight,
 )
 from rec_experiments.common.pieces import Needs, Piece

@@ -28,7 +28,6 @@ from rec_experiments import algo
 MODULES = (
     "rec_experiments.common.batch",
     *(f"rec_experiments.algo.{module.name}" for module in pkgutil.iter_modules(algo.__path__)),
-    "rec_experiments.policy.head",
     "rec_experiments.policy.logprobs",
     "rec_experiments.training.metrics",
     "rec_experiments.training.policies",

@@ -13,15 +13,13 @@ import torch
 from shapes import ShapeError, checked, suffix, watch_methods
 
 import rec_experiments
-from rec_experiments.algo.aggregation import SequenceMean
+from rec_experiments.algo.advantages import group_sum
 from rec_experiments.algo.clips import OneSide
-from rec_experiments.algo.groups import group_sum
 from rec_experiments.algo.inputs import Advantages, LossInput, Totals
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.loss import SequenceMean, tokens
 from rec_experiments.common import batch
 from rec_experiments.common.batch import StepIndex
-from rec_experiments.policy.head import Head
-from rec_experiments.policy.logprobs import Logprobs
+from rec_experiments.policy.logprobs import Head, Logprobs
 
 B, T = 3, 5
 
@@ -52,11 +50,11 @@ def narrow() -> Advantages:
     [
         (
             lambda: group_sum(zeros(B, 1), zeros(B)),
-            r"groups\.group_sum: values_B has shape \(3, 1\), not B",
+            r"advantages\.group_sum: values_B has shape \(3, 1\), not B",
         ),
         (
             lambda: group_sum(zeros(B), groups_B=zeros(4)),
-            r"groups\.group_sum: groups_B has shape \(4,\), but B is 3 by values_B",
+            r"advantages\.group_sum: groups_B has shape \(4,\), but B is 3 by values_B",
         ),
         (
             lambda: OneSide(low=0.2, high=0.2)(zeros(B, T - 1), loss_input()),
@@ -126,7 +124,7 @@ def test_a_run_is_not_checked():
     """The package, imported outside the tests, has its functions as they are written."""
     code = (
         "from rec_experiments.training import gradient as g;"
-        "from rec_experiments.algo import data_weighting as d;"
+        "from rec_experiments.algo import advantages as d;"
         "found = [d.group_sum, g.LossInput.__init__, g.Logprobs.rows, g.GradientPass._score];"
         "print([hasattr(f, '__wrapped__') for f in found])"
     )

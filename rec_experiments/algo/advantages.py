@@ -1,15 +1,44 @@
-"""The advantage of each response within its group. Inputs and outputs are float64, B rows."""
+"""From the rewards of a mini-batch to the advantage of each response: how responses that were cut
+count, the advantage within a group, and the weight of each response (Section 4.3).
+
+Rewards and advantages are float64, B rows. Group ids are any integers; the rows of one id answer
+the same prompt.
+"""
+
+from __future__ import annotations
 
 import functools
 import math
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    runtime_checkable,
+)
 
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from rec_experiments.algo.groups import center, group_max, group_mean, group_size, group_sum
 from rec_experiments.common.batch import Tensor
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Needs, Piece
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FLOAT32_EPSILON = 2.0**-23  # the distance from 1 to the next number
+
+
+@runtime_checkable
+class Truncation(Protocol):
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The rewards to learn from, and the rows whose tokens enter the loss."""
+
+    def describe(self) -> str:
+        """What happens to such responses, in words; empty for nothing."""
 
 
 @runtime_checkable
@@ -20,6 +49,106 @@ class Advantage(Protocol):
 
     def describe(self) -> str:
         """The formula as text."""
+
+
+class Weighted(NamedTuple):
+    """advantage_B: float64. live_B: rows in the loss. counted_B: rows whose tokens count in the
+    denominator, which include all live rows."""
+
+    advantage_B: Tensor
+    live_B: Tensor
+    counted_B: Tensor
+
+
+@runtime_checkable
+class DataWeighting(Protocol):
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Weighted:
+        """Weighted advantages. `rng` is the only randomness."""
+
+    def describe(self, advantage: str) -> str:
+        """The formula, given the advantage's."""
+
+
+def _of_all(advantage_B: Tensor) -> Weighted:
+    all_B = advantage_B.new_ones(advantage_B.shape).bool()
+    return Weighted(advantage_B, all_B, all_B)
+
+
+# Sums and means within groups ------------------------------------------------------------------
+
+
+def group_sum(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """For each row the sum of `values_B` over the rows of its group."""
+    ids_G, row_group_B = groups_B.unique(return_inverse=True)
+    totals_G = values_B.new_zeros(len(ids_G))
+    return totals_G.index_add(0, row_group_B, values_B)[row_group_B]
+
+
+def group_size(groups_B: Tensor) -> Tensor:
+    """For each row the number of rows in its group, as float64."""
+    return group_sum(groups_B.new_ones(groups_B.shape).double(), groups_B)
+
+
+def group_mean(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """For each row the mean of `values_B` over its group."""
+    return group_sum(values_B, groups_B) / group_size(groups_B)
+
+
+def group_max(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """For each row the largest of `values_B` within its group."""
+    ids_G, row_group_B = groups_B.unique(return_inverse=True)
+    empty_G = values_B.new_full((len(ids_G),), -math.inf)
+    return empty_G.scatter_reduce(0, row_group_B, values_B, "amax")[row_group_B]
+
+
+def center(values_B: Tensor, groups_B: Tensor) -> Tensor:
+    """values − group mean; exactly 0 for a value that equals the mean.
+
+    Rewards are often computed in float32, so differences below float32's rounding of the largest
+    reward count as 0. Otherwise rounding errors would split equal rewards into positives and
+    negatives, and division by their tiny standard deviation would make them as large as advantages.
+    """
+    difference_B = values_B - group_mean(values_B, groups_B)
+    rounding_B = FLOAT32_EPSILON * group_max(values_B.abs(), groups_B)
+    return difference_B.masked_fill(difference_B.abs() <= rounding_B, 0.0)
+
+
+# Responses that were cut -----------------------------------------------------------------------
+
+
+class TrainTruncated(Piece):
+    """Trains on it like on any other response, with the reward of its text."""
+
+    formula = ""
+
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        return rewards_B, finished_B.new_ones(finished_B.shape)
+
+
+class MaskTruncated(Piece):
+    """Leaves it out of loss and denominators (DAPO, Section 3.4: overlong filtering). Its reward
+    still counts in the baseline of its group."""
+
+    formula = "responses cut at the limit are masked out"
+
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        return rewards_B, finished_B
+
+
+class PenaliseTruncated(Piece):
+    """Subtracts `penalty` from its reward."""
+
+    formula = "responses cut at the limit lose {penalty:g} of their reward"
+
+    penalty: NonNegativeFloat
+
+    def __call__(self, rewards_B: Tensor, finished_B: Tensor) -> tuple[Tensor, Tensor]:
+        return rewards_B - self.penalty * (~finished_B), finished_B.new_ones(finished_B.shape)
+
+
+# Advantages ------------------------------------------------------------------------------------
 
 
 class AsGiven(Piece):
@@ -167,55 +296,118 @@ class OptimalValue(Piece):
         return below_B - self.temperature * mean_B.log()
 
 
-class MaxAtK(Piece):
-    """K r̃_i with r̃_i = 1/C(K, k) Σ_I max_I r over the sets I of k responses that contain i: the
-    group's mean of A_i ∇log π(y_i) is an unbiased gradient of the best of k (Eq. 9 of arXiv
-    2510.23393; Walder and Karkhanis, arXiv 2505.15201). A group of fewer than k is one set.
-
-    without_own: subtract from each term the maximum over I without i. This has expectation 0 and
-    lowers the variance; a group of one then has advantage 0. With k = 1 nothing is subtracted.
-    """
-
-    k: PositiveInt
-    without_own: bool
-
-    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
-        advantage_B = rewards_B.new_zeros(rewards_B.shape)
-        for group in groups_B.unique():
-            rows_K = (groups_B == group).nonzero().flatten()
-            ascending_K = rows_K[rewards_B[rows_K].argsort()]
-            advantage_B[ascending_K] = self._of_group(rewards_B[ascending_K])
-        return advantage_B
-
-    def _of_group(self, ascending_K: Tensor) -> Tensor:
-        """The last response of a set is its maximum; C(n, m) counts the sets with that maximum."""
-        size, k = len(ascending_K), min(self.k, len(ascending_K))
-        own_K = ascending_K.new_tensor([math.comb(i, k - 1) for i in range(size)])
-        if self.k == 1 or not self.without_own:
-            pairs = [math.comb(j - 1, k - 2) if j > 0 and k > 1 else 0 for j in range(size)]
-            found_K = own_K * ascending_K + sum_of_later(own_K.new_tensor(pairs) * ascending_K)
-        else:  # sets in which another response is the best have the same best without i
-            above_K = ascending_K - ascending_K[0]  # exactly 0 where all rewards are equal
-            others_K = own_K.new_tensor([math.comb(j, k - 2) if k > 1 else 0 for j in range(size)])
-            found_K = own_K * above_K - _sum_of_earlier(others_K * above_K)
-        return found_K * size / math.comb(size, k)
-
-    def describe(self) -> str:
-        others = " − best of the others" if self.without_own else ""
-        return f"K·(mean over sets of {self.k} of best{others})"
-
-
-def sum_of_later(values_K: Tensor) -> Tensor:
-    """For each entry the sum of the later ones."""
-    return values_K.sum() - values_K.cumsum(0)
-
-
-def _sum_of_earlier(values_K: Tensor) -> Tensor:
-    return values_K.cumsum(0) - values_K
-
-
 def with_lengths(advantage: Any, lengths_B: Tensor) -> Any:
     """An advantage as a function of rewards and groups alone."""
     if not advantage.needs.lengths:
         return advantage
     return functools.partial(advantage, lengths_B=lengths_B.double())
+
+
+# Weights of responses --------------------------------------------------------------------------
+
+
+class Uniform(Piece):
+    """Every response has the same weight."""
+
+    formula = "{0}"
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Weighted:
+        return _of_all(advantage(rewards_B, groups_B))
+
+
+class DropNegatives(Piece):
+    """RED-Drop (Eq. 10): drop excess negatives at random, then recompute the advantages.
+
+    A response is positive if r ≥ r̄. A group keeps at most as many negatives as positives.
+    count_dropped: whether the tokens of dropped responses stay in the denominator. Eq. 10
+    normalises by the kept subset; the paper's framework counted all.
+    """
+
+    formula = "{0} on the subset with excess negatives dropped"
+
+    count_dropped: bool
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Weighted:
+        kept_B = keep_balanced(rewards_B, groups_B, rng)
+        advantage_B = rewards_B.new_zeros(rewards_B.shape)
+        advantage_B[kept_B] = advantage(rewards_B[kept_B], groups_B[kept_B])
+        if self.count_dropped:
+            return _of_all(advantage_B)
+        return Weighted(advantage_B, kept_B, kept_B)
+
+
+def keep_balanced(rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator) -> Tensor:
+    """Rows that stay when each group keeps at most as many negatives (r < r̄) as positives."""
+    import torch
+
+    negative_B = center(rewards_B, groups_B) < 0
+    allowed_B = group_sum((~negative_B).double(), groups_B)
+    lottery_B = torch.from_numpy(rng.random(len(rewards_B))).to(rewards_B.device)
+    same_group_BB = groups_B[:, None] == groups_B[None, :]
+    drawn_before_BB = same_group_BB & negative_B & (lottery_B[None, :] < lottery_B[:, None])
+    return ~negative_B | (drawn_before_BB.sum(1) < allowed_B)
+
+
+class VariedGroups(Piece):
+    """Masks out groups whose rewards are all equal, including their penalty (arXiv 2505.22257,
+    Eq. 8). DAPO replaces them instead: buffer=refill. count_masked: whether their tokens stay in
+    the denominator, as in Eq. 8, which averages over all prompts."""
+
+    formula = "{0}, groups of equal rewards masked out"
+
+    count_masked: bool
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Weighted:
+        varied_B = group_sum(center(rewards_B, groups_B).abs(), groups_B) > 0
+        counted_B = varied_B.new_ones(varied_B.shape) if self.count_masked else varied_B
+        return Weighted(advantage(rewards_B, groups_B) * varied_B, varied_B, counted_B)
+
+
+class Exponential(Piece):
+    """w_i = exp(A_i / temperature). The temperature may be infinite."""
+
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=True)]
+
+    def weight(self, advantage_B: Tensor) -> Tensor:
+        return (advantage_B / self.temperature).exp()
+
+
+class ExponentialWeight(Exponential):
+    """RED-Weight (Section 4.3): w_i A_i."""
+
+    formula = "exp(A/{temperature:g})·A with A = {0}"
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Weighted:
+        advantage_B = advantage(rewards_B, groups_B)
+        return _of_all(self.weight(advantage_B) * advantage_B)
+
+
+class PairwiseWeight(Exponential):
+    """Pairwise-weighted REINFORCE (Eq. 9): (Σ_j w_ij)(A_i − Σ_j w_ij A_j / Σ_j w_ij).
+
+    With w_ij = w_i w_j / K it is RED-Weight without its imitation term. An infinite temperature
+    gives w_ij = 1/K, which is REINFORCE.
+    """
+
+    formula = "(Σ_j w_j/K)·w·(A − Ā_w) with w = exp(A/{temperature:g}), A = {0}"
+
+    def __call__(
+        self, advantage: Advantage, rewards_B: Tensor, groups_B: Tensor, rng: np.random.Generator
+    ) -> Weighted:
+        advantage_B = advantage(rewards_B, groups_B)
+        return _of_all(pairwise(advantage_B, self.weight(advantage_B), groups_B))
+
+
+def pairwise(values_B: Tensor, weight_B: Tensor, groups_B: Tensor) -> Tensor:
+    """Σ_j w_ij (v_i − v_j) within each group of K rows, for w_ij = w_i w_j / K (Eq. 9)."""
+    total_B = group_sum(weight_B, groups_B)
+    weighted_B = group_sum(weight_B * values_B, groups_B)
+    return weight_B * (total_B * values_B - weighted_B) / group_size(groups_B)

@@ -6,31 +6,13 @@ no gradient, and the loss counts them as kept.
 """
 
 import math
-from typing import Annotated, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat
 
 from rec_experiments.algo.inputs import LossInput
 from rec_experiments.common.batch import Tensor
 from rec_experiments.common.pieces import Needs, Piece, Share
-
-
-@runtime_checkable
-class Clip(Protocol):
-    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        """Boolean B x T: True where the token keeps its gradient. log_ratio_BT: of `ratio`."""
-
-    def describe(self, ratio: str) -> str:
-        """Which tokens are kept, given the name of the ratio."""
-
-
-class NoClip(Piece):
-    """Keeps every token."""
-
-    formula = "none, keeps every token"
-
-    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        return log_ratio_BT.new_ones(log_ratio_BT.shape).bool()
 
 
 class RatioBounds(Piece):

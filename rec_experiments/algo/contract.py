@@ -11,15 +11,14 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rec_experiments.algo.advantages import with_lengths
-from rec_experiments.algo.data_weighting import DropNegatives
+from rec_experiments.algo.advantages import DropNegatives, with_lengths
 from rec_experiments.algo.inputs import LossInput, Outcomes, Undeclared
 from rec_experiments.common.batch import StepIndex, Tensor
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Piece
 
 if TYPE_CHECKING:
-    from rec_experiments.algo.surrogate import Algorithm
+    from rec_experiments.algo.loss import Algorithm
 
 
 def check(algorithm: Algorithm) -> None:

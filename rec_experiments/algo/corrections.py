@@ -7,7 +7,7 @@ accounts for the rest.
 """
 
 import math
-from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,24 +18,6 @@ from rec_experiments.common.batch import Tensor
 from rec_experiments.common.pieces import Needs, Piece
 
 DIVERGENCES = ("k3", "binary_kl")  # 0 at κ = 1
-
-
-@runtime_checkable
-class Correction(Protocol):
-    def __call__(self, batch: LossInput) -> Tensor | None:
-        """Factor on each token's gradient, B x T, without gradient; None for 1."""
-
-    def describe(self) -> str:
-        """The factor in the formula, empty for 1."""
-
-
-class NoCorrection(Piece):
-    """The sampler's log-probabilities are taken as they are, as in the paper."""
-
-    formula = ""
-
-    def __call__(self, batch: LossInput) -> Tensor | None:
-        return None
 
 
 class MismatchCorrection(Piece):

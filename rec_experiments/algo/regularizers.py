@@ -1,33 +1,15 @@
 """Extra loss added to the surrogate, outside its mask (Section 4.2). B x T per-token terms."""
 
 import math
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from pydantic import NonNegativeFloat
 
-from rec_experiments.algo.groups import group_size, group_sum
+from rec_experiments.algo.advantages import group_size, group_sum
 from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.common.batch import Tensor
 from rec_experiments.common.pieces import Needs, Piece
-
-
-@runtime_checkable
-class Regularizer(Protocol):
-    def __call__(self, batch: LossInput) -> Tensor | None:
-        """The loss of each token, B x T, differentiable; None to add nothing."""
-
-    def describe(self) -> str:
-        """The term in the formula, empty for none."""
-
-
-class NoRegularizer(Piece):
-    """No extra loss."""
-
-    formula = ""
-
-    def __call__(self, batch: LossInput) -> Tensor | None:
-        return None
 
 
 class SequenceSquare(Piece):

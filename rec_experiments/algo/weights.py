@@ -4,7 +4,7 @@ An objective J(ρ) has the gradient ρ J'(ρ) ∇log π_θ. The factor ρ J'(ρ)
 """
 
 import math
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
@@ -15,24 +15,6 @@ from rec_experiments.common.pieces import Piece
 # No step survives a weight of exp(20), and products with it stay finite in float32.
 MAX_LOG_WEIGHT = 20.0
 MAX_WEIGHT = math.exp(MAX_LOG_WEIGHT)
-
-
-@runtime_checkable
-class Weight(Protocol):
-    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        """B x T, without gradient. log_ratio_BT: what the `ratio` piece gave."""
-
-    def describe(self, ratio: str) -> str:
-        """The factor in the formula, empty for 1."""
-
-
-class NoWeight(Piece):
-    """1 for every token (NoIS)."""
-
-    formula = ""
-
-    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        return log_ratio_BT.new_ones(log_ratio_BT.shape)
 
 
 class ImportanceWeight(Piece):

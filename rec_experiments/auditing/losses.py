@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rec_experiments.algo.groups import group_sum
+from rec_experiments.algo.advantages import group_sum
 from rec_experiments.algo.inputs import Advantages, LossInput, Totals
 from rec_experiments.auditing.batch import Batch
 from rec_experiments.auditing.pieces import choices

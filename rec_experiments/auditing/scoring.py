@@ -20,7 +20,8 @@ from rec_experiments.auditing.report import Finding
 from rec_experiments.auditing.siblings import BFLOAT16_ROUNDING
 from rec_experiments.common.batch import Sequences
 from rec_experiments.common.errors import UserError
-from rec_experiments.policy.logprobs import collate, head_output
+from rec_experiments.policy.batching import collate
+from rec_experiments.policy.logprobs import head_output
 from rec_experiments.policy.models import Pretrained
 
 TEMPERATURES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)

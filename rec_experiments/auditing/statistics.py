@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from rec_experiments.algo.inputs import LossInput
-from rec_experiments.algo.ratios import SequenceRatio, TokenRatio
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.loss import SequenceRatio, TokenRatio, tokens
 from rec_experiments.auditing.batch import Batch, Missing
 from rec_experiments.auditing.pieces import choices
 

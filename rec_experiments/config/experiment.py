@@ -6,30 +6,28 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from rec_experiments.algo import contract
-from rec_experiments.algo.advantages import Advantage, MaxAtK
-from rec_experiments.algo.aggregation import Aggregation
-from rec_experiments.algo.clips import Clip
-from rec_experiments.algo.corrections import Correction
-from rec_experiments.algo.data_weighting import DataWeighting
-from rec_experiments.algo.ratios import Ratio
-from rec_experiments.algo.regularizers import Regularizer
-from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.algo.truncation import Truncation
-from rec_experiments.algo.weights import Weight
+from rec_experiments.algo.advantages import Advantage, DataWeighting, Truncation
+from rec_experiments.algo.best_of_k import MaxAtK
+from rec_experiments.algo.loss import (
+    Aggregation,
+    Algorithm,
+    Clip,
+    Correction,
+    Ratio,
+    Regularizer,
+    Weight,
+)
 from rec_experiments.common.pieces import TARGET, Piece, Seed, Settings
 from rec_experiments.common.problems import Dataset, MultiTurnDataset
 from rec_experiments.common.protocols import Tracking
-from rec_experiments.policy.protocol import ModelChoice
-from rec_experiments.rollout.protocol import Pipeline
+from rec_experiments.policy.models import ModelChoice
+from rec_experiments.rollout.pipeline import Pipeline
 from rec_experiments.rollout.replay import ReplayBuffer
 from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.rollout.schedule import Schedule
-from rec_experiments.samplers.native import Native
-from rec_experiments.samplers.protocol import SamplerChoice
-from rec_experiments.training.optimizers import AdamW8bit
+from rec_experiments.samplers.native import Native, SamplerChoice
 from rec_experiments.training.policies import Proximal, Reference
-from rec_experiments.training.protocol import Optimizer
-from rec_experiments.training.updates import Updates
+from rec_experiments.training.updates import AdamW8bit, Optimizer, Updates
 
 MOST_THREADS = 1024  # with a million, torch crashes
 MOST_WORKERS = 1024  # processes; more than any machine has cores

@@ -9,10 +9,9 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from rec_experiments.algo.advantages import AsGiven, with_lengths
+from rec_experiments.algo.advantages import AsGiven, PenaliseTruncated, with_lengths
 from rec_experiments.algo.inputs import LossInput, Outcomes
-from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.algo.truncation import PenaliseTruncated
+from rec_experiments.algo.loss import Algorithm
 from rec_experiments.common import rng
 from rec_experiments.common.batch import StepIndex
 from rec_experiments.common.errors import UserError

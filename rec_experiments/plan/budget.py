@@ -23,7 +23,6 @@ from rec_experiments.plan.memory import (
 )
 from rec_experiments.plan.passes import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, check_cache, sampler_memory
-from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import frozen_roles
@@ -127,7 +126,7 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     largest = config.vocab_size * config.hidden_size * (ITEMSIZE[source.dtype] + 2)
     # A checkpoint: weights, two moments, the weights that sample, and policies that move.
     moves = experiment.reference.swap_every
-    moved = [role for role in frozen_roles(experiment) if role != REFERENCE or moves]
+    moved = [role for role in frozen_roles(experiment) if role != "reference" or moves]
     state = 2 * changed + moment_bytes(experiment, changed) + weights * len(moved)
     free = card["memory"] - min(values["margin_gb"] * GB, card["memory"] / 12)
     return Plan(

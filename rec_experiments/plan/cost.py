@@ -13,7 +13,6 @@ from transformers import PretrainedConfig
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.plan.passes import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, cache_bytes_per_token
-from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import frozen_roles
@@ -100,5 +99,5 @@ def extra_passes(experiment: Experiment) -> float:
     """Forward passes of each row in a gradient step, without the one that has the gradient."""
     algorithm = experiment.algorithm()
     measured = 1.0 if algorithm.needs_reference else 1 / max(1, experiment.kl_every)
-    passes = [measured if role == REFERENCE else 1.0 for role in frozen_roles(experiment)]
+    passes = [measured if role == "reference" else 1.0 for role in frozen_roles(experiment)]
     return sum(passes) + algorithm.needs.whole_batch

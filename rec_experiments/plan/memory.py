@@ -19,14 +19,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.plan.passes import largest_pass, recomputes
-from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.lora import adapted, trained
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import compute_dtype, frozen_roles
 from rec_experiments.training.gradient import begin_gradient
-from rec_experiments.training.optimizers import AdamW8bit
+from rec_experiments.training.updates import AdamW8bit
 
 LAYERS = (3, 4)  # of the models that are measured
 
@@ -126,10 +125,10 @@ def training_memory(
     moments = moment_bytes(experiment, step_part)
     roles, overlaps = frozen_roles(experiment), isinstance(experiment.pipeline, Overlap)
     moves = experiment.reference.swap_every
-    alone = REFERENCE in roles and ranks == 1  # the reference waits on the host, or has no copy
+    alone = "reference" in roles and ranks == 1  # the reference waits on the host, or has no copy
     waiting = weights if alone and not (adapter and not moves) else 0
     frozen = len(roles) - alone  # on the device
-    moved = part * len([role for role in roles if role != REFERENCE or moves])
+    moved = part * len([role for role in roles if role != "reference" or moves])
     # The weights that the next batches are sampled from: split on the devices, or on the host.
     sampled = 0 if overlaps else step_part
     slots = 2 * weights if overlaps else 0  # shared memory for the process that samples
@@ -197,7 +196,12 @@ def _measure(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) 
     before = meter.peak = meter.held()
     with valueless, meter:
         scores = forward.score(
-            model, batch, others=frozen, kl=REFERENCE in frozen, differentiable=dense, chunked=True
+            model,
+            batch,
+            others=frozen,
+            kl="reference" in frozen,
+            differentiable=dense,
+            chunked=True,
         )
         read = [scores.logp_BT, *(getattr(scores, f"{name}_BT") for name in dense)]
         del scores

@@ -1,13 +1,24 @@
-"""The forward pass: token ids in, log-probabilities of the response tokens out."""
+"""The forward pass: token ids in, log-probabilities of the response tokens out.
 
+Logits are the largest tensor of a training step: 4,096 tokens of a vocabulary of 151,936 take
+2.5 GB in float32, and log-softmax with its gradient holds several tensors of that size. The head
+therefore reads the hidden states in chunks, so that at most `LOGITS_AT_ONCE` logits exist at a
+time: the backward pass recomputes the logits of each chunk, unless there are few.
+"""
+
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
@@ -19,29 +30,183 @@ from transformers import (
 from rec_experiments.common.batch import Sequences
 from rec_experiments.common.distributed import whole
 from rec_experiments.policy import tree
-from rec_experiments.policy.head import (
-    LOGITS_AT_ONCE,
-    REFERENCE,
-    Head,
-    TokenScores,
-    at_target,
-    entropy_and_kl,
-    tempered_logp,
-    token_scores,
-)
-from rec_experiments.policy.token_batch import (
-    Batch,
-    TokenBatch,
-    collate,
-    packed,
-    shared,
-)
+from rec_experiments.policy.batching import Batch, TokenBatch, collate, packed, shared
 
+# 256 MiB in float32: 441 tokens of a vocabulary of 151,936. Smaller chunks would save little next
+# to the weights of such a model, and would be slow: every chunk reads the head's weight and adds to
+# its gradient.
+LOGITS_AT_ONCE = 2**26
+# Up to this many, 4 MiB in float32, are kept for the backward pass instead of recomputed.
+LOGITS_KEPT = 2**20
 # Families whose logits are `lm_head` of the hidden states.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 Models = Mapping[str, PreTrainedModel]
+EMPTY: Models = MappingProxyType({})
 
-__all__ = ["ForwardPass", "Logprobs", "Models", "TokenBatch", "collate", "compute_logprobs"]
+
+class Head(NamedTuple):
+    """A linear head and the hidden states that it reads: logits = hidden · weightᵀ + bias."""
+
+    hidden_ND: Tensor
+    weight_VD: Tensor
+    bias_V: Tensor | None
+
+    def low(self) -> "Head":
+        """Cast to the dtype that autocast gives a linear layer, if it is on."""
+        device = self.hidden_ND.device.type
+        on = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if on else None
+        bias_V = None if self.bias_V is None else self.bias_V.to(dtype=dtype)
+        return Head(self.hidden_ND.to(dtype=dtype), self.weight_VD.to(dtype=dtype), bias_V)
+
+    def logp(self, temperature: float) -> Tensor:
+        """`tempered_logp` of every token."""
+        return tempered_logp(functional.linear(*self), temperature)
+
+
+class _Sum:
+    """The gradient of a weight, summed over chunks in float32 at least; one buffer for all."""
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks, self.left = chunks, chunks
+        self.total: Tensor | None = None
+
+    def add(self, part: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """The sum with the last part, None before."""
+        if self.total is None:
+            self.total = part.to(torch.promote_types(dtype, torch.float32))
+        else:
+            self.total += part
+        self.left -= 1
+        if self.left:
+            return None
+        total, self.total, self.left = self.total, None, self.chunks
+        return total.to(dtype)
+
+
+class _Linear(torch.autograd.Function):
+    """hidden · lowᵀ of one chunk, where `low` is a copy of the weight in the dtype of products."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_CD: Tensor, weight_VD: Tensor, low_VD: Tensor, total: _Sum
+    ) -> Tensor:
+        ctx.save_for_backward(hidden_CD, low_VD)
+        ctx.total, ctx.dtype = total, weight_VD.dtype
+        return functional.linear(hidden_CD, low_VD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_CV: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_CD, low_VD = ctx.saved_tensors
+        # A frozen head, as beside adapters, needs no gradient, which is as large as its weights.
+        weight_grad_VD = None
+        if ctx.needs_input_grad[1]:
+            weight_grad_VD = ctx.total.add(grad_CV.mT @ hidden_CD, ctx.dtype)
+        return grad_CV @ low_VD, weight_grad_VD, None, None
+
+
+def tempered_logp(logits: Tensor, temperature: float) -> Tensor:
+    """log softmax(logits / temperature) over the last dimension, in float32 at least."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature != 1:  # a division by 1 would copy the largest tensor of the step
+        logits = logits / temperature
+    return torch.log_softmax(logits, dim=-1)
+
+
+def entropy_and_kl(logp: Tensor, reference_logp: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Entropy and KL(p ‖ reference) in nats over the last dimension; None without a reference."""
+    p = logp.exp()
+    kl = None if reference_logp is None else (p * (logp - reference_logp)).sum(-1)
+    differentiable = p.requires_grad or (kl is not None and kl.requires_grad)
+    weighted = p * logp if differentiable else p.mul_(logp)
+    return -weighted.sum(-1), kl
+
+
+def at_target(logp: Tensor, target: Tensor) -> Tensor:
+    """Each target's entry of the last dimension of `logp`."""
+    return logp.gather(-1, target[..., None]).squeeze(-1)
+
+
+def token_scores(
+    head: Head,
+    others: Mapping[str, Head],
+    target_N: Tensor,
+    temperature: float,
+    *,
+    kl: bool = False,
+    differentiable: AbstractSet[str] = frozenset(),
+) -> Tensor:
+    """Scores of N targets in nats, computed in chunks of tokens, as columns of N x X: the target's
+    log-probability, the entropy, KL(π_θ ‖ π_reference) if requested, and the target's
+    log-probability under each other policy.
+
+    They equal those of all logits at once up to rounding. The weight's gradient is summed over the
+    chunks in float32 or higher precision.
+
+    others: policies to compare with; they get no gradient. kl: whether to measure the divergence
+    from others["reference"]. differentiable: which of "entropy" and "kl" have a gradient; the
+    log-probability always has one.
+    """
+    assert "reference" in others or not kl
+    assert differentiable <= ({"entropy", "kl"} if kl else {"entropy"}), differentiable
+    tokens, vocabulary = len(target_N), len(head.weight_VD)
+    size = max(1, LOGITS_AT_ONCE // vocabulary)
+    chunks = [slice(start, start + size) for start in range(0, tokens, size)]
+    total, low = _Sum(len(chunks)), head._replace(weight_VD=head.weight_VD.detach()).low()
+    low_others = {name: other.low() for name, other in others.items()}  # once for all chunks
+
+    def scores_of(hidden_CD: Tensor, chunk: slice) -> list[Tensor]:
+        logits_CV = _Linear.apply(hidden_CD, head.weight_VD, low.weight_VD, total)
+        if low.bias_V is not None:
+            logits_CV = logits_CV + low.bias_V
+        logp_CV = tempered_logp(logits_CV, temperature)
+        del logits_CV
+        theirs = {
+            name: other._replace(hidden_ND=other.hidden_ND[chunk])
+            for name, other in low_others.items()
+        }
+        return _scores_of(logp_CV, theirs, target_N[chunk], temperature, kl, differentiable)
+
+    pieces = zip(low.hidden_ND.split(size), chunks, strict=True)
+    if tokens * vocabulary <= min(LOGITS_KEPT, LOGITS_AT_ONCE):  # one chunk
+        found = [scores_of(*piece) for piece in pieces]
+    else:
+        again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        found = [again(scores_of, *piece) for piece in pieces]
+    return torch.stack([torch.cat(column) for column in zip(*found, strict=True)], dim=-1)
+
+
+def _scores_of(
+    logp_CV: Tensor,
+    others: Mapping[str, Head],
+    target_C: Tensor,
+    temperature: float,
+    kl: bool,
+    differentiable: AbstractSet[str],
+) -> list[Tensor]:
+    """The columns of `token_scores` for one chunk. What has no gradient comes last: a checkpoint
+    recomputes nothing after the last operation that has one.
+
+    logp_CV: of the policy.
+    """
+    logp_C = at_target(logp_CV, target_C)
+    reference_CV, other_logp = None, {}
+    with torch.no_grad():
+        if kl:
+            reference_CV = others["reference"].logp(temperature)
+            other_logp["reference"] = at_target(reference_CV, target_C)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and bool(differentiable)):
+        entropy_C, kl_C = entropy_and_kl(logp_CV, reference_CV)
+    del logp_CV, reference_CV  # before the next policy's logits are computed
+    with torch.no_grad():
+        for name, other in others.items():
+            if name not in other_logp:
+                other_logp[name] = at_target(other.logp(temperature), target_C)
+    entropy_C = entropy_C if "entropy" in differentiable else entropy_C.detach()
+    kl_C = kl_C if kl_C is None or "kl" in differentiable else kl_C.detach()
+    divergence = [] if kl_C is None else [kl_C]
+    return [logp_C, entropy_C, *divergence, *(other_logp[name] for name in others)]
 
 
 def head_output(model: PreTrainedModel, batch: Batch) -> Tensor:
@@ -87,6 +252,21 @@ class Logprobs(NamedTuple):
         return [self.logp_BT, self.entropy_BT, *kl, *self.others.values()]
 
 
+class Wanted(TypedDict, total=False):
+    """What to compute beside log-probabilities of the policy.
+
+    others: further models by role. kl: whether to measure the divergence from others["reference"].
+    differentiable: which of "entropy" and "kl" have a gradient. chunked: whether to compute the
+    logits in chunks; None decides by their number, which is not allowed for ranks that share a
+    model.
+    """
+
+    others: Models
+    kl: bool
+    differentiable: AbstractSet[str]
+    chunked: bool | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForwardPass:
     """How sequences go through a model.
@@ -104,51 +284,27 @@ class ForwardPass:
     fast_path: bool = True
 
     def __call__(
-        self,
-        model: PreTrainedModel,
-        rows: Sequences,
-        *,
-        others: Models | None = None,
-        kl: bool = False,
-        differentiable: AbstractSet[str] = frozenset(),
-        chunked: bool | None = None,
+        self, model: PreTrainedModel, rows: Sequences, **wanted: Unpack[Wanted]
     ) -> Logprobs:
         """`compute_logprobs` of these rows, in order."""
-        batch = self.layout([model, *(others or {}).values()], rows)
-        return self.score(
-            model, batch, others=others, kl=kl, differentiable=differentiable, chunked=chunked
-        )
+        batch = self.layout([model, *wanted.get("others", {}).values()], rows)
+        return self.score(model, batch, **wanted)
 
     def score(
-        self,
-        model: PreTrainedModel,
-        batch: Batch | tree.TreeBatch,
-        *,
-        others: Models | None = None,
-        kl: bool = False,
-        differentiable: AbstractSet[str] = frozenset(),
-        chunked: bool | None = None,
+        self, model: PreTrainedModel, batch: Batch | tree.TreeBatch, **wanted: Unpack[Wanted]
     ) -> Logprobs:
         """`compute_logprobs` of a batch that `layout` made for these models."""
         if isinstance(batch, tree.TreeBatch):
-            return _of_tree(model, batch, self.temperature, others or {}, kl, differentiable)
+            return _of_tree(model, batch, self.temperature, **wanted)
         if not isinstance(batch, TokenBatch):
-            chunked = True
+            wanted["chunked"] = True
         low = self.compute_dtype != torch.float32
         device = next(model.parameters()).device
         # No cache: a pass reads each weight once, and cached copies would outlive their layer.
         with torch.autocast(
             device.type, dtype=self.compute_dtype, enabled=low, cache_enabled=False
         ):
-            return compute_logprobs(
-                model,
-                batch.to(device),
-                self.temperature,
-                others=others,
-                kl=kl,
-                differentiable=differentiable,
-                chunked=chunked,
-            )
+            return compute_logprobs(model, batch.to(device), self.temperature, **wanted)
 
     def layout(self, models: list[PreTrainedModel], rows: Sequences) -> Batch | tree.TreeBatch:
         """The rows as the input of these models."""
@@ -172,20 +328,16 @@ def compute_logprobs(
     batch: Batch,
     temperature: float,
     *,
-    others: Models | None = None,
+    others: Models = EMPTY,
     kl: bool = False,
     differentiable: AbstractSet[str] = frozenset(),
     chunked: bool | None = None,
 ) -> Logprobs:
-    """One forward pass of each other policy, then one of the model.
+    """One forward pass of each other policy, then one of the model; see `Wanted`.
 
-    temperature: that of the sampler, or the ratio π_θ/π_old is wrong. others: further models by
-    role. kl: whether to measure the divergence from others[REFERENCE]. differentiable: which of
-    "entropy" and "kl" have a gradient. chunked: whether to compute the logits in chunks; None
-    decides by their number, which is not allowed for ranks that share a model. Models without a
-    plain head (a soft cap on the logits, a scale) always keep all logits in memory.
+    temperature: that of the sampler, or the ratio π_θ/π_old is wrong. Models without a plain head
+    (a soft cap on the logits, a scale) always keep all logits in memory.
     """
-    others = others or {}
     if chunked is None:
         chunked = is_large(*batch.shape, model.config.vocab_size)
     if chunked and all(map(has_plain_head, [model, *others.values()])):
@@ -209,7 +361,7 @@ def _whole(
         with torch.no_grad():
             theirs_BTV = tempered_logp(head_output(other, batch), temperature)
             other_BT[role] = at_target(theirs_BTV, target_BT)
-        if kl and role == REFERENCE:
+        if kl and role == "reference":
             reference_BTV = theirs_BTV
         del theirs_BTV  # before the next logits are computed
     logp_BTV = tempered_logp(head_output(model, batch), temperature)
@@ -261,21 +413,19 @@ def _of_tree(
     model: PreTrainedModel,
     batch: tree.TreeBatch,
     temperature: float,
-    others: Models,
-    kl: bool,
-    differentiable: AbstractSet[str],
+    *,
+    others: Models = EMPTY,
+    kl: bool = False,
+    differentiable: AbstractSet[str] = frozenset(),
+    chunked: bool | None = None,
 ) -> Logprobs:
     """`compute_logprobs` of models that `policy.tree` supports."""
     with torch.no_grad():
         heads = {role: _tree_head(other, batch) for role, other in others.items()}
     scores = token_scores(
-        _tree_head(model, batch),
-        heads,
-        batch.target_N,
-        temperature,
-        kl=kl,
-        differentiable=differentiable,
-    )
+        _tree_head(model, batch), heads, batch.target_N, temperature,
+        kl=kl, differentiable=differentiable,
+    )  # fmt: skip
     return _named(_spread(scores, batch), others, kl, differentiable)
 
 
@@ -283,21 +433,18 @@ def _tree_head(model: PreTrainedModel, batch: tree.TreeBatch) -> Head:
     return Head(tree.hidden_states(model, batch), model.lm_head.weight, model.lm_head.bias)
 
 
-def _spread(scores: TokenScores, batch: Batch | tree.TreeBatch) -> Tensor:
-    """The scores as columns of B x T: logp, entropy, KL if measured, others; 0 at padding."""
-    columns = [scores.logp_N, scores.entropy_N]
-    columns += [] if scores.kl_N is None else [scores.kl_N]
-    scores_NX = torch.stack([*columns, *scores.other_logp.values()], dim=-1)
+def _spread(scores: Tensor, batch: Batch | tree.TreeBatch) -> Tensor:
+    """Scores of N tokens in their places in B x T; 0 at padding."""
     B, T = batch.shape
     row_N, column_N = batch.live_N // T, batch.live_N % T
-    zeros = scores_NX.new_zeros(B, T, scores_NX.shape[1])
-    return zeros.index_put((row_N, column_N), scores_NX)  # no view: FSDP2 warns of one
+    zeros = scores.new_zeros(B, T, scores.shape[1])
+    return zeros.index_put((row_N, column_N), scores)  # no view: FSDP2 warns of one
 
 
 def _named(
     scores_BTX: Tensor, others: Models, kl: bool, differentiable: AbstractSet[str]
 ) -> Logprobs:
-    """The columns of `_spread` by name."""
+    """The columns of `token_scores` by name."""
     logp_BT, entropy_BT, *rest = scores_BTX.unbind(-1)
     kl_BT = rest.pop(0) if kl else None
     return Logprobs(

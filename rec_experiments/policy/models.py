@@ -4,7 +4,7 @@ import contextlib
 import copy
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -23,6 +23,22 @@ PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'system' %}{{ '\\n' }}{% endif %}{% endfor %}"
 )
+
+
+@runtime_checkable
+class ModelChoice(Protocol):
+    """compute_dtype: of forward and backward pass; float32 means that of the weights."""
+
+    @property
+    def compute_dtype(self) -> str: ...
+
+    def tokenizer(self) -> "PreTrainedTokenizerFast": ...
+
+    def model(self) -> "PreTrainedModel":
+        """Build or load the model. Raises UserError for what the user can fix."""
+
+    def describe(self) -> str:
+        """The model in words."""
 
 
 class WarmStart(Settings):

@@ -19,8 +19,9 @@ from rec_experiments.common.distributed import digest_of
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.files import cache_folder, lock, read_whole, write_with_digest
 from rec_experiments.common.problems import Dataset, DemonstratedDataset, MultiTurnDataset, Problem
+from rec_experiments.policy.batching import collate
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.logprobs import collate, compute_logprobs
+from rec_experiments.policy.logprobs import compute_logprobs
 from rec_experiments.policy.models import FineTuned, Tiny, WarmStart
 
 VERSION = 2  # part of the cache key: raise it when the warm start itself changes

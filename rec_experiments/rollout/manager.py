@@ -15,8 +15,7 @@ from rec_experiments.common.batch import Rollouts, SampleKey
 from rec_experiments.common.distributed import ALONE, World, copied_to_host
 from rec_experiments.common.problems import Problem
 from rec_experiments.policy.lora import Base
-from rec_experiments.rollout.order import problems_of
-from rec_experiments.rollout.replay import ReplayBuffer
+from rec_experiments.rollout.replay import ReplayBuffer, problems_of
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.rollout.worker import (
     PendingRollouts,

@@ -8,7 +8,7 @@ the schedule names. On a GPU this needs deterministic=true and the native sample
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -20,6 +20,27 @@ if TYPE_CHECKING:
 
     from rec_experiments.rollout.remote import Build
     from rec_experiments.rollout.worker import RolloutWorker, Weights
+
+
+@runtime_checkable
+class Pipeline(Protocol):
+    def check(self, device: torch.device, ranks: int) -> None:
+        """Raise UserError if the pipeline cannot be used on the run's device."""
+
+    def start(
+        self,
+        here: Build,
+        elsewhere: Build,
+        weights: Weights,
+        ranks: int,
+        versions: int,
+    ) -> RolloutWorker:
+        """Start a worker. here, elsewhere: make one in this process, or in another process.
+        weights: their layout. ranks: number of training processes. versions: the most that one draw
+        is made from."""
+
+    def describe(self) -> str:
+        """A one-line description."""
 
 
 class Sequential(Piece):

@@ -1,12 +1,14 @@
-"""The replay buffer: which groups of which draws make up a training batch.
+"""Which problems a draw has, and which groups of which draws make up a training batch.
 
 A draw is a set of rollouts from one policy version; draw d comes from the version that the schedule
 names for batch d. Draws, batches and groups count from 0. A batch's composition is a pure function,
 so overlapped and resumed runs use the same groups.
 """
 
+from functools import lru_cache
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from rec_experiments.common import rng
@@ -95,3 +97,19 @@ def _redrawn(redraws: int) -> str:
     if not redraws:
         return ""
     return f"groups of equal rewards are replaced, at most {redraws} times"
+
+
+def problems_of(batch: int, size: int, total: int, seed: int, shuffle: bool) -> list[int]:
+    """The numbers of the `size` problems of a batch.
+
+    Each epoch contains every problem once, shuffled anew or in file order; a batch may span epochs.
+    """
+    positions = range(batch * size, (batch + 1) * size)
+    return [int(_order(seed, p // total, total, shuffle)[p % total]) for p in positions]
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, total: int, shuffle: bool) -> np.ndarray:
+    if not shuffle:
+        return np.arange(total)
+    return rng.generator(seed, rng.ORDER, epoch).permutation(total)

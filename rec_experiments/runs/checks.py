@@ -15,7 +15,7 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.text import TextDataset
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Adapted
-from rec_experiments.training.optimizers import AdamW8bit
+from rec_experiments.training.updates import AdamW8bit
 
 TOKEN_BYTES = 40  # of a sampled token and its log-probability in a batch
 # Rotary embeddings that, beyond the original context, depend on the longest sequence of a batch.

@@ -7,7 +7,6 @@ from rec_experiments.common.problems import Problem
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.worker import RolloutWorker
@@ -48,7 +47,7 @@ def frozen_roles(experiment: Experiment) -> list[str]:
     """The roles of policies that are frozen models beside the trained one."""
     algorithm = experiment.algorithm()
     wanted = {
-        REFERENCE: bool(experiment.kl_every) or algorithm.needs_reference,
+        "reference": bool(experiment.kl_every) or algorithm.needs_reference,
         "proximal": "proximal" in algorithm.needs.logps and experiment.proximal.has_weights,
     }
     return [role for role, is_wanted in wanted.items() if is_wanted]

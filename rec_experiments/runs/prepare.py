@@ -26,7 +26,6 @@ from rec_experiments.datasets.verifiers.verifier_pool import (
 )
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
-from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.lora import adapted, precise
 from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
@@ -52,8 +51,8 @@ from rec_experiments.runs.parts import (
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.gradient import GradientPass
-from rec_experiments.training.policies import Policies
 from rec_experiments.training.trainer import Trainer
+from rec_experiments.training.updates import Policies
 
 
 def prepare(
@@ -214,9 +213,9 @@ def place(
     on the host, except in updates that measure KL.
     """
     models = {}
-    if REFERENCE in roles and world.size == 1:
+    if "reference" in roles and world.size == 1:
         shares = initial is not model
-        models[REFERENCE] = (
+        models["reference"] = (
             initial.to(world.device).eval()
             if shares
             else keep_on_host(_frozen_copy(initial), world.device)
@@ -224,7 +223,7 @@ def place(
     model.to(world.device)  # before the other copies, each of which is made whole and then split
     for role in roles:
         if role not in models:
-            own = initial if role == REFERENCE else model
+            own = initial if role == "reference" else model
             models[role] = world.split(_frozen_copy(own), compute)
     return models
 

@@ -13,7 +13,7 @@ from rec_experiments.common.problems import Problem
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Pretrained
-from rec_experiments.rollout.order import problems_of
+from rec_experiments.rollout.replay import problems_of
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot, equal_rewards
 from rec_experiments.runs.checks import check_before_loading
 from rec_experiments.runs.evaluation import score

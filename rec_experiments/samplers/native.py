@@ -2,11 +2,12 @@
 
 import copy
 import functools
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from rec_experiments.common.pieces import Piece
+from rec_experiments.common.protocols import Sampler
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -14,6 +15,30 @@ if TYPE_CHECKING:
     from rec_experiments.samplers.decoding import LogitNoise, NativeSampler
 
 COLDEST = 1e-3  # a lower temperature overflows the logits of float32
+
+
+@runtime_checkable
+class SamplerChoice(Protocol):
+    """temperature, eval_temperature: of training and of evaluation; 0 is greedy."""
+
+    temperature: float
+    eval_temperature: float
+
+    def check(self) -> None:
+        """Raise UserError, before anything is loaded, if what it needs is not installed."""
+
+    def bundle(self, model: "PreTrainedModel", tokens: int) -> int:
+        """How many batches of one version are best sampled together, at least 1. tokens: the most
+        that a batch can have, including prompts."""
+
+    def build(
+        self,
+        model: "PreTrainedModel",
+        eos_ids: list[int],
+        pad_id: int,
+        max_prompt_tokens: int,
+        max_response_tokens: int,
+    ) -> Sampler: ...
 
 
 class Native(Piece):

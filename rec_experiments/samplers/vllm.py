@@ -21,7 +21,7 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -34,19 +34,14 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.common.files import cache_folder, write_atomic
 from rec_experiments.common.pieces import Piece
 from rec_experiments.common.rng import integer
-from rec_experiments.samplers.weight_push import (
-    PUSHED_AT_ONCE,
-    check_devices,
-    chunks,
-    dtype_name,
-    update_info,
-)
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from transformers import PreTrainedModel
 
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
+PUSHED_AT_ONCE = 1 << 30  # bytes of weights per chunk and device
 # vLLM reads these at import. An engine in this process takes tensors without copies. Its log lines
 # would bury the run's own; set VLLM_LOGGING_LEVEL to see them.
 ENVIRONMENT = {
@@ -340,3 +335,54 @@ def _undisturbed() -> Iterator[None]:
             torch.set_num_threads(threads)
             random.setstate(python)
             np.random.set_state(arrays)
+
+
+def check_devices(engine: int, seen: int, ranks: int) -> None:
+    """Raise UserError if an engine on `engine` GPUs cannot run. seen: GPUs that this process sees.
+    ranks: training processes, each of which would start an engine."""
+    if ranks > 1:
+        raise UserError(
+            f"sampler=vllm: with ranks={ranks} every engine would start on the first GPU; "
+            "pipeline=overlap gives each a GPU of its own, as gpus=8x80gb does"
+        )
+    if engine > seen:
+        raise UserError(
+            f"sampler.tensor_parallel_size={engine}: the process that samples sees {seen} GPU; it "
+            "sees one with pipeline=overlap, all with pipeline=sequential"
+        )
+
+
+def chunks(weights: Iterable[tuple[str, Tensor]], most: int) -> Iterator[list[tuple[str, Tensor]]]:
+    """The weights in order, in chunks of at most `most` bytes, but at least one weight."""
+    part: list[tuple[str, Tensor]] = []
+    held = 0
+    for name, weight in weights:
+        if part and held + weight.nbytes > most:
+            yield part
+            part, held = [], 0
+        part.append((name, weight))
+        held += weight.nbytes
+    if part:
+        yield part
+
+
+def update_info(
+    part: list[tuple[str, Tensor]],
+    copies: list[list[Tensor]],
+    uuids: list[str],
+    share: Callable[[Tensor], tuple[Any, Any]],
+) -> dict[str, Any]:
+    """The message to vLLM's IPC engine about a chunk. copies: of each weight, one on each device of
+    `uuids`. share: makes a handle of a tensor, as torch's `reduce_tensor` does."""
+    return {
+        "names": [name for name, _ in part],
+        "dtype_names": [dtype_name(w.dtype) for _, w in part],
+        "shapes": [list(w.shape) for _, w in part],
+        "ipc_handles": [
+            {uuid: share(w)[1] for uuid, w in zip(uuids, row, strict=True)} for row in copies
+        ],
+    }
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,18 +1,19 @@
 """A mini-batch as tensors, and the gradient of its loss, accumulated over forward passes."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput, Outcomes
-from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.loss import Algorithm
 from rec_experiments.common import rng
 from rec_experiments.common.batch import Rollouts, Sequences, StepIndex
-from rec_experiments.common.distributed import ALONE, World
+from rec_experiments.common.distributed import ALONE, World, memory_of
 from rec_experiments.policy.batching import (
     Limits,
     Pass,
@@ -22,7 +23,6 @@ from rec_experiments.policy.batching import (
     passes,
     rows_and_places,
 )
-from rec_experiments.policy.head import REFERENCE
 from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
@@ -127,7 +127,7 @@ class GradientPass:
         it."""
         others = dict(self.others)
         if not self.algorithm.needs_reference:
-            others.pop(REFERENCE, None)
+            others.pop("reference", None)
         return replace(self, others=others, kl=False)
 
     def accumulate(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
@@ -137,9 +137,13 @@ class GradientPass:
         affects rounding. So does computing identical rows once. Returns this rank's tokens.
         """
         begin_gradient(model)
-        if self.algorithm.needs.whole_batch:
-            return self._from_all_rows(model, batch)
-        return self._pass_by_pass(model, batch)
+        device = batch.written_BT.device
+        with contextlib.ExitStack() as stack:
+            for other in self.others.values():
+                stack.enter_context(on_device(other, device, self.forward.compute_dtype))
+            if self.algorithm.needs.whole_batch:
+                return self._from_all_rows(model, batch)
+            return self._pass_by_pass(model, batch)
 
     def _pass_by_pass(self, model: PreTrainedModel, batch: MiniBatch) -> TokenLog:
         """For losses whose rows are independent: forward and backward in one pass each."""
@@ -287,3 +291,37 @@ def _log(
         log.add_mismatch(out.log_ratio_BT, live_BT & (loss_input.age_BX == 0))
     measured = scored.each(Tensor.detach)
     log.add_policy(measured.entropy_BT, measured.kl_BT, written_BT)
+
+
+@contextlib.contextmanager
+def on_device(
+    model: PreTrainedModel, device: torch.device, compute_dtype: torch.dtype
+) -> Iterator[None]:
+    """Inside, this frozen model computes on `device`. One kept on the host gets a copy of its
+    weights there, which is dropped at the end.
+
+    The copy of a linear layer has the dtype it computes in, which autocast would convert it to
+    anyway: the same bits in less memory.
+    """
+    on_host = model.state_dict()
+    if next(iter(on_host.values())).device.type == device.type:
+        yield
+        return
+    linear = {
+        f"{name}.weight": compute_dtype
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+        if compute_dtype.itemsize < module.weight.dtype.itemsize  # float32 leaves any dtype
+    }
+    copies: dict[Any, Tensor] = {}  # tied weights share one
+    for name, weight in on_host.items():
+        if (memory := memory_of(weight)) not in copies:
+            copies[memory] = weight.to(linear.get(name, weight.dtype)).to(device)
+    there = {name: copies[memory_of(weight)] for name, weight in on_host.items()}
+    del copies
+    model.load_state_dict(there, assign=True)
+    del there
+    try:
+        yield
+    finally:
+        model.load_state_dict(on_host, assign=True)

@@ -4,10 +4,12 @@ import math
 from collections import defaultdict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput
 from rec_experiments.common.batch import Rollouts, StepIndex
+from rec_experiments.common.distributed import World
+from rec_experiments.policy.lora import trained
 
 PERCENTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
 
@@ -201,3 +203,22 @@ def group_metrics(rollouts: Rollouts, advantages: Advantages) -> dict[str, float
 def _mean(values_B: Tensor) -> float:
     """Summed in order, so that it has the same bits on every machine."""
     return sum(values_B.tolist()) / len(values_B)
+
+
+@torch.no_grad()
+def relative_distance(model: nn.Module, start: dict[str, Tensor], world: World) -> float:
+    """‖θ − θ_start‖ / ‖θ_start‖ over the parameters that training changes. Every rank must
+    call it.
+
+    start: the parameters by name, on any device, either split among the ranks as the model is or
+    whole on every rank.
+    """
+    squares = []
+    for name, parameter in trained(model).items():
+        now = world.part(parameter)
+        then = world.part(start[name]).to(now.device)
+        norms = [torch.linalg.vector_norm(x, dtype=torch.float64) for x in (now - then, then)]
+        squares.append(torch.stack(norms) ** 2)
+    ours = torch.stack(squares).sum(0).cpu()
+    moved, whole = torch.stack(world.gather(ours)).sum(0).sqrt().tolist()
+    return moved / whole

@@ -1,22 +1,16 @@
-"""The frozen policies of a run, by role: the proximal and the reference policy.
-
-A policy exists only if a piece of the algorithm or a metric reads it.
-"""
+"""The policies that are not trained: rules for the proximal and for the reference policy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field, PositiveInt
 
 from rec_experiments.algo.inputs import LossInput
 from rec_experiments.common.pieces import Piece
-from rec_experiments.training.protocol import State
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from transformers import PreTrainedModel
 
 
 class Proximal(Piece):
@@ -112,33 +106,3 @@ class StagedReference(Reference):
 
     def describe(self) -> str:
         return super().describe() + ", which resets the optimizer"
-
-
-@dataclass(kw_only=True)
-class Policies:
-    """The frozen models by role, and how they change.
-
-    proximal: None if no piece reads that policy.
-    """
-
-    proximal: Proximal | None
-    reference: Reference
-    models: dict[str, PreTrainedModel]
-
-    def begin_batch(self, batch: int, policy: nn.Module) -> None:
-        if "reference" in self.models and self.reference.is_due(batch):
-            self.models["reference"].load_state_dict(policy.state_dict())
-
-    def after_update(self, policy: nn.Module) -> None:
-        if "proximal" in self.models:
-            assert self.proximal is not None
-            self.proximal.move(self.models["proximal"], policy)
-
-    def state(self) -> State:
-        """The weights of models that have changed; the others equal the initial model."""
-        changed = {role for role in self.models if role != "reference" or self.reference.swap_every}
-        return {role: self.models[role].state_dict() for role in sorted(changed)}
-
-    def restore(self, state: State) -> None:
-        for role, weights in state.items():
-            self.models[role].load_state_dict(weights)

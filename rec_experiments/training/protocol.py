@@ -1,36 +1,16 @@
-"""Interfaces of the trainer: its optimizer, and where it writes."""
+"""Where the trainer writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from rec_experiments.common.errors import UserError
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
 Row = dict[str, Any]  # of metrics.jsonl
 State = dict[str, Any]  # nested dicts of plain values and tensors, as a checkpoint holds them
-
-
-@runtime_checkable
-class Optimizer(Protocol):
-    """A choice of the group `optimizer`."""
-
-    def build(self, model: nn.Module) -> torch.optim.Optimizer: ...
-
-    def rate(self, step: int) -> float:
-        """Learning rate of gradient step number `step`, counted from 0."""
-
-    def step(self, optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> float | Tensor:
-        """Take the step and clear the gradient. Returns the gradient's norm before clipping."""
-
-    def describe(self) -> str:
-        """A one-line description."""
 
 
 class RunStore(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel
 
 from rec_experiments.common.batch import Rollouts
@@ -15,9 +16,8 @@ from rec_experiments.common.distributed import World, copied_to_host, split_like
 from rec_experiments.common.errors import first_line
 from rec_experiments.policy.lora import Base, state_of
 from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.training.optimizers import restore
-from rec_experiments.training.policies import Policies
 from rec_experiments.training.protocol import State, foreign
+from rec_experiments.training.updates import Policies
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +67,24 @@ class TrainingState:
             number: {key: split_like(parameters[number], value) for key, value in of_one.items()}
             for number, of_one in weights["optimizer"].items()
         }
-        restore(self.optimizer, {"state": moments, "param_groups": state["param_groups"]})
+        restore_optimizer(self.optimizer, {"state": moments, "param_groups": state["param_groups"]})
         self.policies.restore({role: split(rows) for role, rows in weights["policies"].items()})
         earlier = {n: split(rows) for n, rows in weights.get("earlier", {}).items()}
         self.rollouts.restore(state["rollouts"], split(weights["behavior"]), earlier, base)
         batch = state["batch"] and Rollouts(**copied_to_host(state["batch"]))
         return state["step"], batch
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: State) -> None:
+    """`load_state_dict` with copies of the tensors, and `state` emptied to save memory.
+
+    Torch would keep tensors that are already on the right device. Those of a checkpoint are mapped
+    from its file: the file could not be deleted, and a change to it would change the run.
+    """
+    optimizer.load_state_dict(state)
+    state["state"].clear()
+    for parameter, of_parameter in optimizer.state.items():
+        optimizer.state[parameter] = tree_map_only(Tensor, Tensor.clone, of_parameter)
 
 
 @contextlib.contextmanager

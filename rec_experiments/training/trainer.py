@@ -10,21 +10,21 @@ from transformers import PreTrainedModel
 
 from rec_experiments.common import rng
 from rec_experiments.common.batch import Rollouts, StepIndex
-from rec_experiments.common.distributed import World
+from rec_experiments.common.distributed import World, copied_to_host
+from rec_experiments.policy.lora import trained
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.training.evaluator import Evaluator
 from rec_experiments.training.gradient import GradientPass, MiniBatch
 from rec_experiments.training.metrics import (
     TokenLog,
     group_metrics,
+    relative_distance,
     rollout_metrics,
     throughput_metrics,
 )
-from rec_experiments.training.policies import Policies
-from rec_experiments.training.protocol import Optimizer, Row, RunStore
+from rec_experiments.training.protocol import Row, RunStore
 from rec_experiments.training.state import TrainingState, fitting
-from rec_experiments.training.updates import Updates
-from rec_experiments.training.weights import copied, on_device, relative_distance
+from rec_experiments.training.updates import Optimizer, Policies, Updates
 
 
 @dataclass(kw_only=True)
@@ -179,14 +179,12 @@ class Trainer:
         seeds = rng.generator(self.seed, rng.MODEL, mini_batch.index.step)
         torch.manual_seed(int(seeds.integers(1 << 62)))
         gradient = self.gradient if kl else self.gradient.without_kl()
-        dtype = gradient.forward.compute_dtype
-        with on_device(gradient.others.values(), self.world.device, dtype):
-            log = gradient.accumulate(self.model, mini_batch)
+        log = gradient.accumulate(self.model, mini_batch)
         return TokenLog.joined(self.world.gather(log.cpu()))
 
     def step(self, step: int, log: TokenLog, measures_distance: bool) -> Row:
         """Change the weights of the policy and of the policies that follow it."""
-        before = copied(self.model) if measures_distance else None
+        before = copied_to_host(trained(self.model)) if measures_distance else None
         norm = float(self.optimizer.step(self.torch_optimizer, self.model, step))
         if not math.isfinite(norm):  # then neither are the weights
             hint = "; the log-ratios are finite, so a piece of the loss may be at fault"

@@ -13,8 +13,8 @@ from pieces import compose
 from test_field import composed, drawn, worth
 
 from rec_experiments.algo import contract
-from rec_experiments.algo.aggregation import TokenMean
 from rec_experiments.algo.clips import OneSide
+from rec_experiments.algo.loss import TokenMean
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Needs, Piece
 from rec_experiments.config import composition as configuration

@@ -24,8 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rec_experiments.algo import clips, corrections, regularizers
-from rec_experiments.algo.data_weighting import keep_balanced
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.advantages import keep_balanced
+from rec_experiments.algo.loss import tokens
 from rec_experiments.common import rng
 from rec_experiments.common.errors import UserError
 from rec_experiments.config.schema import CONF

@@ -16,9 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rec_experiments
-from rec_experiments.algo.advantages import GroupStandard
-from rec_experiments.algo.data_weighting import keep_balanced
-from rec_experiments.algo.groups import center
+from rec_experiments.algo.advantages import GroupStandard, center, keep_balanced
 from rec_experiments.common.batch import Responses, SampleKey
 from rec_experiments.rollout.reward import FlipNoise, OverlongPenalty
 from rec_experiments.training.metrics import quantiles

@@ -21,7 +21,7 @@ from scipy.optimize import brentq
 from test_field import Batch, composed, drawn, worth
 
 from rec_experiments.algo.batch_clips import SecondMoment, SecondMomentBounds, SecondMomentOfAll
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.loss import tokens
 
 KINDS = ["near", "far", "extreme"]
 NAMES = yaml.safe_load((Path(__file__).parents[2] / "docs" / "names.yaml").read_text())

@@ -19,7 +19,7 @@ import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 import rec_experiments
-from rec_experiments.algo.surrogate import Algorithm
+from rec_experiments.algo.loss import Algorithm
 from rec_experiments.common.batch import Rollouts, SampleKey, StepIndex
 from rec_experiments.common.problems import VerifierResult
 from rec_experiments.common.protocols import Sampler

@@ -22,9 +22,9 @@ import torch
 from rec_experiments.common.distributed import copied_to_host
 from rec_experiments.plan import memory, passes
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.lora import trained
 from rec_experiments.runs.api import Experiment
 from rec_experiments.training.gradient import begin_gradient
-from rec_experiments.training.weights import copied
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": False}
 SHAPES = {
@@ -76,7 +76,7 @@ def take_steps(experiment, model) -> None:
         scores = forward(model, rows, others=others, kl=bool(others), chunked=True)
         scores.logp_BT.mean().backward()
         del scores
-        before = copied(model) if others else None
+        before = copied_to_host(trained(model)) if others else None
         experiment.optimizer.step(optimizer, model, step)
         del before
     del held

@@ -55,7 +55,7 @@ CASES = (
     ),
     ("clip=rec_experiments.runs.trackers.NoTracking", "clip=NoTracking: must be a Clip"),
     (
-        "clip=rec_experiments.algo.ratios.TokenRatio",
+        "clip=rec_experiments.algo.loss.TokenRatio",
         "TokenRatio: cannot be called like a piece",
     ),
     ("clip=rec_experiments.algo.clips.Reciprocal", "clip.epsilon: has no value"),

@@ -20,7 +20,7 @@ import torch
 from batches import batch, name, ours, rows, same
 
 import rec_experiments
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.loss import tokens
 from rec_experiments.cli import export_loss
 
 SPEC = importlib.util.find_spec("verl")

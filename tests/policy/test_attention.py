@@ -4,7 +4,7 @@ far apart the scores of a row are."""
 import pytest
 import torch
 
-from rec_experiments.policy.tree import attention
+from rec_experiments.policy.tree import forward
 
 HEADS, ROWS, POSITIONS, WIDTH, SCALING = 6, 3, 7, 4, 0.3
 
@@ -26,9 +26,9 @@ def torchs(in_rows_HBLE, key_heads):
 @pytest.mark.parametrize("size", [1.0, 15.0, 400.0])  # scores of 1, of 200, and of 200,000
 @pytest.mark.parametrize("key_heads", [1, 2, 6])
 def test_it_is_torchs(monkeypatch, key_heads, size, longest):
-    monkeypatch.setattr(attention, "LONGEST_SHORT", longest)
+    monkeypatch.setattr(forward, "LONGEST_SHORT", longest)
     given = in_rows(key_heads, size).requires_grad_()
-    mixed, pull = attention.attend(given.detach(), HEADS, SCALING)
+    mixed, pull = forward.attend(given.detach(), HEADS, SCALING)
     theirs = torchs(given, key_heads)
     torch.testing.assert_close(mixed, theirs, rtol=1e-12, atol=1e-12)
     gradient = torch.randn_like(theirs)
@@ -42,9 +42,9 @@ def test_scores_of_any_height_weigh_the_same(height):
     """What all scores of a row have in common does not matter, in float32 too."""
     given = in_rows(HEADS, dtype=torch.float32)
     given[:HEADS, ..., 0] = 1.0
-    expected, _ = attention.attend(given, HEADS, SCALING)
+    expected, _ = forward.attend(given, HEADS, SCALING)
     given[HEADS : 2 * HEADS, ..., 0] += height / SCALING
-    mixed, _ = attention.attend(given, HEADS, SCALING)
+    mixed, _ = forward.attend(given, HEADS, SCALING)
     assert mixed.isfinite().all()
     rounding = 1e-6 * max(1.0, abs(height))
     torch.testing.assert_close(mixed, expected, rtol=rounding, atol=rounding)
@@ -55,7 +55,7 @@ def test_a_row_far_below_the_others_keeps_its_digits():
     given = in_rows(HEADS, dtype=torch.float32)
     given[:HEADS, ..., 0] = 1.0
     given[HEADS : 2 * HEADS, ..., 0] = torch.tensor([-1000.0, 0.0, 1000.0])[:, None] / SCALING
-    mixed, pull = attention.attend(given, HEADS, SCALING)
+    mixed, pull = forward.attend(given, HEADS, SCALING)
     theirs = torchs(given.double(), HEADS)
     torch.testing.assert_close(mixed.double(), theirs, rtol=0, atol=1e-3)
     assert pull(torch.ones_like(mixed)).isfinite().all()
@@ -65,9 +65,9 @@ def test_a_row_far_below_the_others_keeps_its_digits():
 @pytest.mark.parametrize("head", [0, HEADS])  # a query, and the key of the same head
 def test_what_is_no_number_spreads_to_what_reads_it(head, number):
     given = in_rows(HEADS, dtype=torch.float32)
-    expected, _ = attention.attend(given, HEADS, SCALING)
+    expected, _ = forward.attend(given, HEADS, SCALING)
     given[head, 1, 2, 3] = number
-    mixed, _ = attention.attend(given, HEADS, SCALING)
+    mixed, _ = forward.attend(given, HEADS, SCALING)
     reads = slice(2, 3) if head == 0 else slice(2, None)
     assert not mixed[0, 1, reads].isfinite().all()
     mixed[0, 1, reads] = expected[0, 1, reads]
@@ -76,7 +76,7 @@ def test_what_is_no_number_spreads_to_what_reads_it(head, number):
 
 def test_nothing_later_is_read():
     given = in_rows(HEADS, dtype=torch.float32)
-    before, _ = attention.attend(given, HEADS, SCALING)
+    before, _ = forward.attend(given, HEADS, SCALING)
     given[:, :, -1] = 1e30
-    after, _ = attention.attend(given, HEADS, SCALING)
+    after, _ = forward.attend(given, HEADS, SCALING)
     torch.testing.assert_close(after[:, :, :-1], before[:, :, :-1], rtol=1e-5, atol=1e-6)

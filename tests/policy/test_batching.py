@@ -17,9 +17,15 @@ from hypothesis import strategies as st
 
 from rec_experiments.common.batch import Sequences
 from rec_experiments.common.distributed import World
-from rec_experiments.policy.batching import Limits, TokenSequence, deal, distinct, passes
-from rec_experiments.policy.logprobs import collate
-from rec_experiments.policy.token_batch import shared
+from rec_experiments.policy.batching import (
+    Limits,
+    TokenSequence,
+    collate,
+    deal,
+    distinct,
+    passes,
+    shared,
+)
 
 ROWS = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 30), st.booleans()), min_size=1, max_size=40

@@ -10,6 +10,7 @@
 """
 
 import copy
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -18,7 +19,7 @@ import torch.distributed
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
@@ -26,18 +27,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rec_experiments.common.batch import Sequences
-from rec_experiments.policy import head
-from rec_experiments.policy import logprobs as scores
-from rec_experiments.policy.head import (
-    REFERENCE,
+from rec_experiments.policy import logprobs
+from rec_experiments.policy.batching import collate
+from rec_experiments.policy.logprobs import (
     Head,
-    TokenScores,
     at_target,
+    compute_logprobs,
     entropy_and_kl,
+    has_plain_head,
     tempered_logp,
     token_scores,
 )
-from rec_experiments.policy.logprobs import collate, compute_logprobs, has_plain_head
 
 VOCABULARY = 97
 SHAPE = {
@@ -72,24 +72,21 @@ def rows(pad_id=0):
 
 
 def chunks_of(tokens):
-    """Both limits: when to cut, and how many tokens a chunk has."""
+    """The limit of the logits at once, which decides when to cut, and into how many tokens."""
     limit = tokens * VOCABULARY
-    return mock.patch.multiple(head, LOGITS_AT_ONCE=limit), mock.patch.multiple(
-        scores, LOGITS_AT_ONCE=limit
-    )
+    return mock.patch.multiple(logprobs, LOGITS_AT_ONCE=limit)
 
 
 def measured(model, reference, batch, temperature):
     """Of the model alone, or with KL to the reference."""
-    others = {} if reference is None else {REFERENCE: reference}
+    others = {} if reference is None else {"reference": reference}
     return compute_logprobs(model, batch, temperature, others=others, kl=reference is not None)
 
 
 def scored(model, reference, batch, tokens=None):
     """Scores of the live tokens and the gradient of a weighted sum; plain without `tokens`."""
     model = copy.deepcopy(model)
-    chunk, cut = chunks_of(tokens or 10**9)
-    with chunk, cut:
+    with chunks_of(tokens or 10**9):
         scores = measured(model, reference, batch, temperature=0.7)
         live_BT = batch.attention_mask[:, -batch.response_length :].bool()
         torch.manual_seed(3)
@@ -100,14 +97,28 @@ def scored(model, reference, batch, tokens=None):
     return [x if x is None else x[live_BT].detach() for x in values], gradients
 
 
+class TokenScores(NamedTuple):
+    """The columns of `token_scores` by name."""
+
+    logp_N: Tensor
+    entropy_N: Tensor
+    kl_N: Tensor | None
+    other_logp: list[Tensor]
+
+
+def named(scores_NX, kl):
+    logp_N, entropy_N, *rest = scores_NX.unbind(-1)
+    return TokenScores(logp_N, entropy_N, rest.pop(0) if kl else None, rest)
+
+
 # Names of other policies, whether KL is wanted, and what carries a gradient besides logp.
 WANTED = [
     ((), False, ()),
     ((), False, ("entropy",)),
-    ((REFERENCE,), False, ("entropy",)),
-    ((REFERENCE,), True, ()),
-    ((REFERENCE,), True, ("kl",)),
-    (("proximal", REFERENCE, "old"), True, ("entropy", "kl")),
+    (("reference",), False, ("entropy",)),
+    (("reference",), True, ()),
+    (("reference",), True, ("kl",)),
+    (("proximal", "reference", "old"), True, ("entropy", "kl")),
 ]
 
 
@@ -122,8 +133,8 @@ def plain_scores(ours, others, target_N, temperature, kl):
     others_NV = {name: logp_of(other) for name, other in others.items()}
     return TokenScores(
         at_target(logp_NV, target_N),
-        *entropy_and_kl(logp_NV, others_NV[REFERENCE] if kl else None),
-        {name: at_target(other_NV, target_N) for name, other_NV in others_NV.items()},
+        *entropy_and_kl(logp_NV, others_NV["reference"] if kl else None),
+        [at_target(other_NV, target_N) for other_NV in others_NV.values()],
     )
 
 
@@ -173,17 +184,15 @@ def test_chunked_head(
     plain = plain_scores(ours, others, target_N, temperature, kl)
     expected = torch.autograd.grad(loss_of(plain, differentiable, weights), leaves)
 
-    with mock.patch.object(head, "LOGITS_AT_ONCE", chunk * vocabulary):
-        scores = token_scores(
-            ours, others, target_N, temperature, kl=kl, differentiable=set(differentiable)
+    with mock.patch.object(logprobs, "LOGITS_AT_ONCE", chunk * vocabulary):
+        scores = named(
+            token_scores(
+                ours, others, target_N, temperature, kl=kl, differentiable=set(differentiable)
+            ),
+            kl,
         )
         gradients = torch.autograd.grad(loss_of(scores, differentiable, weights), leaves)
-    assert scores.logp_N.requires_grad
-    assert scores.entropy_N.requires_grad == ("entropy" in differentiable)
-    assert (scores.kl_N is not None) == kl
-    assert not kl or scores.kl_N.requires_grad == ("kl" in differentiable)
-    assert tuple(scores.other_logp) == names
-    assert not any(x_N.requires_grad for x_N in scores.other_logp.values())
+    assert len(scores.other_logp) == len(names)
     numbers, exact = (
         [x_N.detach() for x_N in tree_leaves(s) if x_N is not None] for s in (scores, plain)
     )
@@ -210,13 +219,13 @@ def test_gradcheck(outputs, at_once):
     differentiable = {name.removesuffix("_N") for name in outputs} - {"logp"}
 
     def scores(hidden_ND, weight_VD, bias_V):
-        all_scores = token_scores(
-            Head(hidden_ND, weight_VD, bias_V), {REFERENCE: reference}, target_N, 0.7,
+        scores_NX = token_scores(
+            Head(hidden_ND, weight_VD, bias_V), {"reference": reference}, target_N, 0.7,
             kl=True, differentiable=differentiable,
         )  # fmt: skip
-        return tuple(getattr(all_scores, name) for name in outputs)
+        return tuple(getattr(named(scores_NX, kl=True), name) for name in outputs)
 
-    with mock.patch.object(head, "LOGITS_AT_ONCE", at_once):
+    with mock.patch.object(logprobs, "LOGITS_AT_ONCE", at_once):
         assert torch.autograd.gradcheck(scores, leaves_of(*shapes))
 
 
@@ -225,13 +234,14 @@ def test_kept_logits(kept, made, monkeypatch):
     leaves, target_N = leaves_of((5, 3), (7, 3), (7,)), torch.tensor([0, 6, 2, 2, 1])
 
     def gradients():
-        score = token_scores(Head(*leaves), {}, target_N, 0.7, differentiable={"entropy"})
+        scores_NX = token_scores(Head(*leaves), {}, target_N, 0.7, differentiable={"entropy"})
+        score = named(scores_NX, kl=False)
         return torch.autograd.grad((score.logp_N * score.entropy_N).sum(), leaves)
 
-    monkeypatch.setattr(head, "LOGITS_KEPT", 0)
+    monkeypatch.setattr(logprobs, "LOGITS_KEPT", 0)
     before = gradients()
-    monkeypatch.setattr(head, "LOGITS_KEPT", kept)
-    with mock.patch.object(head, "tempered_logp", side_effect=tempered_logp) as logp:
+    monkeypatch.setattr(logprobs, "LOGITS_KEPT", kept)
+    with mock.patch.object(logprobs, "tempered_logp", side_effect=tempered_logp) as logp:
         after = gradients()
     assert logp.call_count == made
     assert all(map(torch.equal, before, after))
@@ -244,9 +254,9 @@ def test_gradients_of_chunks_are_summed_in_float32():
     found = []
     for dtype, chunk in ((torch.float32, 1000), (torch.bfloat16, 1)):
         leaves = hidden_ND.to(dtype), weight_VD.to(dtype).requires_grad_()
-        with mock.patch.object(head, "LOGITS_AT_ONCE", chunk * VOCABULARY):
-            score = token_scores(Head(*leaves, None), {}, target_N, 0.7)
-        score.logp_N.sum().backward()
+        with mock.patch.object(logprobs, "LOGITS_AT_ONCE", chunk * VOCABULARY):
+            scores_NX = token_scores(Head(*leaves, None), {}, target_N, 0.7)
+        scores_NX[:, 0].sum().backward()
         found.append(leaves[1].grad.double())
     assert (found[0] - found[1]).norm() < 0.005 * found[0].norm()
 
@@ -273,10 +283,12 @@ def test_model_is_unchanged():
     model = build(FAMILIES["llama"]())
     names, before = list(model.state_dict()), model(torch.tensor([[1, 2, 3]])).logits
     scored(model, model, rows(), tokens=2)
-    with mock.patch.object(head, "tempered_logp", side_effect=RuntimeError("no luck")):
-        chunk, cut = chunks_of(2)
-        with chunk, cut, pytest.raises(RuntimeError, match="no luck"):
-            measured(model, None, rows(), 1.0)
+    with (
+        mock.patch.object(logprobs, "tempered_logp", side_effect=RuntimeError("no luck")),
+        chunks_of(2),
+        pytest.raises(RuntimeError, match="no luck"),
+    ):
+        measured(model, None, rows(), 1.0)
     assert list(model.state_dict()) == names
     assert torch.equal(model(torch.tensor([[1, 2, 3]])).logits, before)
 
@@ -304,8 +316,7 @@ def test_largest_tensor():
     largest = {}
     for name, elements in {"plain": 10**9, "chunked": limit}.items():
         with (
-            mock.patch.object(head, "LOGITS_AT_ONCE", elements),
-            mock.patch.object(scores, "LOGITS_AT_ONCE", elements),
+            mock.patch.object(logprobs, "LOGITS_AT_ONCE", elements),
             Largest() as seen,
         ):
             measured(model, reference, batch, 1.0).logp_BT.sum().backward()
@@ -318,9 +329,8 @@ def test_soft_cap():
     config = transformers.Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0)
     model = build(config)
     assert not has_plain_head(model)
-    chunk, cut = chunks_of(1)
     batch = rows()
-    with chunk, cut, torch.no_grad():
+    with chunks_of(1), torch.no_grad():
         scores = compute_logprobs(model, batch, temperature=0.7)
         for i, (prompt, response) in enumerate(((3, 7), (6, 1), (1, 4))):
             ids = batch.input_ids[i][batch.attention_mask[i].bool()]
@@ -376,8 +386,7 @@ def test_sharded_model(one_rank):
         for layer in sharded.model.layers:
             fully_shard(layer, mesh=one_rank)
         fully_shard(sharded, mesh=one_rank, reshard_after_forward=True)
-    chunk, cut = chunks_of(4)
-    with chunk, cut:
+    with chunks_of(4):
         assert has_plain_head(model)
         batch = rows()
         live_BT = batch.attention_mask[:, -batch.response_length :].bool()

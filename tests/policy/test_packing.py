@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
+from rec_experiments.policy.batching import collate, packed
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.policy.token_batch import collate, packed
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, Gemma2Config, MistralConfig, Qwen
 from rec_experiments.common.batch import Sequences
 from rec_experiments.common.distributed import ALONE
 from rec_experiments.common.errors import UserError
+from rec_experiments.policy.batching import shared
 from rec_experiments.policy.models import byte_tokenizer
-from rec_experiments.policy.token_batch import shared
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 

@@ -22,7 +22,7 @@ from transformers.models.qwen2 import modeling_qwen2 as qwen2
 from rec_experiments.common.distributed import ALONE
 from rec_experiments.policy import logprobs, tree
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.policy.tree import TreeBatch, attention, forward, supports
+from rec_experiments.policy.tree import TreeBatch, forward, supports
 
 STYLE = {
     "vocab_size": 61, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 2,
@@ -84,7 +84,7 @@ def test_loss_and_gradient(name, short, rows):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tree, "supports", lambda model: True)
         patched.setattr(logprobs, "collate", None)  # not that way
-        patched.setattr(attention, "LONGEST_SHORT", short)
+        patched.setattr(forward, "LONGEST_SHORT", short)
         other = loss_and_gradient(policy, reference, sequences(rows), shared=False)
         with torch.no_grad():
             silent = FORWARD(policy, sequences_of(rows)).logp_BT

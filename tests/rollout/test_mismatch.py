@@ -16,11 +16,11 @@ from conftest import SMALL, accumulate_gradient, by_row, experiment
 
 import rec_experiments
 from rec_experiments.algo.corrections import MismatchCorrection
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.loss import tokens
 from rec_experiments.common.batch import Sequences
 from rec_experiments.policy import recompute
-from rec_experiments.policy.batching import Limits
-from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
+from rec_experiments.policy.batching import Limits, collate
+from rec_experiments.policy.logprobs import ForwardPass, compute_logprobs
 from rec_experiments.rollout.manager import RolloutManager
 from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare

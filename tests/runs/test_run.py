@@ -131,7 +131,7 @@ def test_a_policy_that_is_no_longer_finite_is_one_line(folder):
 
 def test_a_gradient_that_is_not_finite_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "rec_experiments.training.optimizers.AdamW.step", lambda *arguments: float("nan")
+        "rec_experiments.training.updates.AdamW.step", lambda *arguments: float("nan")
     )
     with pytest.raises(FloatingPointError, match="nan"):
         train_until(tmp_path / "run", *SMALL)

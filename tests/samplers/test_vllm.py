@@ -32,14 +32,14 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from rec_experiments.common.batch import Responses, Rollouts, SampleKey
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.rng import TRAIN
+from rec_experiments.policy.batching import collate
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.policy.logprobs import collate, compute_logprobs
+from rec_experiments.policy.logprobs import compute_logprobs
 from rec_experiments.runs.evaluation import evaluate
 from rec_experiments.runs.export import export
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.native import Native
-from rec_experiments.samplers.vllm import Vllm, VllmSampler
-from rec_experiments.samplers.weight_push import update_info
+from rec_experiments.samplers.vllm import Vllm, VllmSampler, update_info
 from rec_experiments.training.metrics import response_metrics
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rec_experiments.common.errors import UserError
-from rec_experiments.samplers.weight_push import check_devices, chunks, update_info
+from rec_experiments.samplers.vllm import check_devices, chunks, update_info
 
 
 @given(st.lists(st.integers(1, 40)), st.integers(1, 200))

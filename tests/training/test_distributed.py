@@ -33,7 +33,8 @@ from hypothesis import strategies as st
 import rec_experiments
 from rec_experiments.common import distributed
 from rec_experiments.common.distributed import World, whole
-from rec_experiments.policy.logprobs import collate, compute_logprobs
+from rec_experiments.policy.batching import collate
+from rec_experiments.policy.logprobs import compute_logprobs
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput, Totals
 from rec_experiments.common.batch import Responses, Rollouts, StepIndex
-from rec_experiments.common.distributed import ALONE
+from rec_experiments.common.distributed import ALONE, copied_to_host
 from rec_experiments.common.problems import VerifierResult
-from rec_experiments.training.metrics import TokenLog, group_metrics
+from rec_experiments.policy.lora import trained
+from rec_experiments.training.metrics import TokenLog, group_metrics, relative_distance
 from rec_experiments.training.trainer import Trainer
-from rec_experiments.training.weights import copied, relative_distance
 
 B, T = 8, 5
 INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=0)
@@ -152,9 +152,9 @@ def tied_model() -> torch.nn.Module:
 def moved_on(world, split: bool) -> float:
     """After a step of its own for each parameter; against weights that are split or whole."""
     model = tied_model()
-    start = copied(model)
+    start = copied_to_host(trained(model))
     model = world.split(model)
-    start = copied(model) if split else start
+    start = copied_to_host(trained(model)) if split else start
     with torch.no_grad():
         for n, parameter in enumerate(model.parameters()):
             parameter.mul_(1 + 0.1 * (n + 1))

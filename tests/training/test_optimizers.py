@@ -6,7 +6,7 @@ from conftest import experiment
 
 from rec_experiments.common.distributed import World
 from rec_experiments.runs.checkpoints import Checkpoints
-from rec_experiments.training.optimizers import restore
+from rec_experiments.training.state import restore_optimizer
 
 
 def test_restored_optimizer_owns_its_tensors(tmp_path):
@@ -18,7 +18,7 @@ def test_restored_optimizer_owns_its_tensors(tmp_path):
     checkpoints.save(1, {"step": 1, "weights": {"optimizer": optimizer.state_dict()}}, None)
     state, _ = checkpoints.load(None)
     restored = torch.optim.AdamW(model.parameters())
-    restore(restored, state["weights"]["optimizer"])
+    restore_optimizer(restored, state["weights"]["optimizer"])
     del state
     file = checkpoints.of(1) / "rank_0.pt"
     size = file.stat().st_size

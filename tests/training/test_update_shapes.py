@@ -27,9 +27,9 @@ from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.regularizers import ExactKl
 from rec_experiments.common.batch import Sequences, StepIndex
 from rec_experiments.common.distributed import ALONE, whole
-from rec_experiments.policy import head, logprobs
-from rec_experiments.policy.batching import Limits
-from rec_experiments.policy.logprobs import ForwardPass, collate, compute_logprobs
+from rec_experiments.policy import logprobs
+from rec_experiments.policy.batching import Limits, collate
+from rec_experiments.policy.logprobs import ForwardPass, compute_logprobs
 from rec_experiments.policy.models import Tiny
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
@@ -277,7 +277,6 @@ def dense_gradient(model, reference, rollouts, pad_id, whole_batch, extra, size,
     limit = chunk * model.config.vocab_size
     with (
         mock.patch.object(logprobs, "LOGITS_AT_ONCE", limit),
-        mock.patch.object(head, "LOGITS_AT_ONCE", limit),
     ):
         gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, INDEX, 0, model))
     return torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -324,8 +323,7 @@ def test_batch_start_with_exact_kl(tmp_path, monkeypatch):
     overrides = ["ratio=proximal", "updates.epochs=2", "steps=4", "kl_every=0"]
     exp = experiment(*SMALL, *overrides)
     exp = dataclasses.replace(exp, regularizer=pieces.Spread())
-    for module in (logprobs, head):
-        monkeypatch.setattr(module, "LOGITS_AT_ONCE", 700)
+    monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 700)
     folder = RunFolder(tmp_path / "run")
     folder.start(exp.config(), {})
     assert prepare(exp).train(folder)

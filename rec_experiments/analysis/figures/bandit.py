@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rec_experiments.algo.clips import Clip
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.loss import Clip, tokens
 
 Array = NDArray[np.float64]
 

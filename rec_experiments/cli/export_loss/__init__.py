@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from rec_experiments.algo.truncation import TrainTruncated
+from rec_experiments.algo.advantages import TrainTruncated
 from rec_experiments.cli.algorithms import BASE, changes
 from rec_experiments.cli.parser import PROGRAM, file_ending, option, overrides
 from rec_experiments.common.errors import UserError

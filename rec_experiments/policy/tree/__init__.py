@@ -6,27 +6,8 @@ up to rounding, for plain Llama and Qwen2 models. `REC_FAST_PATH=0` in the envir
 this path: every model then goes through the library's modules.
 """
 
-import os
-
-from transformers import PreTrainedModel
-
-from rec_experiments.policy.tree import forward
-from rec_experiments.policy.tree.batch import TreeBatch
-from rec_experiments.policy.tree.decoding_step import DecodingStep
-from rec_experiments.policy.tree.forward import hidden_states
+from rec_experiments.policy.batching import TreeBatch
+from rec_experiments.policy.tree.decoding_step import decoder
+from rec_experiments.policy.tree.forward import hidden_states, supports
 
 __all__ = ["TreeBatch", "decoder", "hidden_states", "supports"]
-
-
-def is_open() -> bool:
-    return os.environ.get("REC_FAST_PATH", "1") != "0"
-
-
-def supports(model: PreTrainedModel) -> bool:
-    """Whether `hidden_states` can compute the model's training passes."""
-    return is_open() and forward.fits(model)
-
-
-def decoder(model: PreTrainedModel) -> DecodingStep | None:
-    """A fast decoding step that shares the model's weights, or None if the model needs its own."""
-    return DecodingStep(model) if is_open() and DecodingStep.fits(model) else None

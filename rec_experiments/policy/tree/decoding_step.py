@@ -6,10 +6,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
+from transformers import PreTrainedModel
 
-# Rotary embeddings whose angles depend on the position alone.
-STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+from rec_experiments.policy.tree.forward import is_open, is_plain
 
 Linear = tuple[Tensor, Tensor | None]  # weight and bias
 
@@ -70,26 +69,10 @@ class _Layer(NamedTuple):
         )
 
 
-def is_plain(model: PreTrainedModel) -> bool:
-    """Whether each layer is pre-norm causal attention with static rotary embeddings, then a
-    pre-norm gated MLP, and the head is a linear layer."""
-    return (
-        type(model) in (LlamaForCausalLM, Qwen2ForCausalLM)
-        and model.config.hidden_act == "silu"
-        and not getattr(model.model, "has_sliding_layers", False)
-        and model.model.rotary_emb.rope_type in STATIC_ROPE
-    )
-
-
 class DecodingStep:
     """Projections that read the same input are fused into one matrix. The model's parameters become
     views of it, so weights that are loaded in place are seen here, and nothing is stored twice.
     """
-
-    @staticmethod
-    def fits(model: PreTrainedModel) -> bool:
-        """Whether the model is exactly what this class computes."""
-        return is_plain(model) and model.dtype == torch.float32
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -167,3 +150,9 @@ def _fuse(*linears: nn.Linear) -> Linear:
     for linear, part in zip(linears, bias.split(sizes), strict=True):
         linear.bias.data = part
     return weight, bias
+
+
+def decoder(model: PreTrainedModel) -> DecodingStep | None:
+    """A fast decoding step that shares the model's weights, or None if the model needs its own."""
+    fits = is_open() and is_plain(model) and model.dtype == torch.float32
+    return DecodingStep(model) if fits else None

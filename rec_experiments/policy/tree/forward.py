@@ -9,6 +9,8 @@ U: prefixes; B rows of at most L positions.
 """
 
 import functools
+import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +24,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen2 import modeling_qwen2 as qwen2
 
-from rec_experiments.policy.tree.attention import Pull, attend
-from rec_experiments.policy.tree.batch import TreeBatch
-from rec_experiments.policy.tree.decoding_step import is_plain
+from rec_experiments.policy.batching import TreeBatch
 
 # The modules of a supported model. The embedding and the rotary embedding are called; of the others
 # only the weights are read.
@@ -39,12 +39,39 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 # The most weights in a layer's matrices. Every pass copies them, which costs more than it saves for
 # larger layers.
 LARGEST_LAYER = 2**21
+# Rotary embeddings whose angles depend on the position alone.
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+# The most positions for plain products. Forward and backward take .5 of the time of torch's kernel
+# at 40 positions, .9 at 64, 1.4 at 96.
+LONGEST_SHORT = 64
+# Each sum of exponentials must lie between these. An exponential that underflows, below 1e-38, is
+# then negligible, and products with values overflow only if values exceed 1e18.
+SMALLEST_SUM, LARGEST_SUM = 1e-20, 1e20
+
+# From the gradient by the output to that by queries, keys and values, H x B x L x E.
+Pull = Callable[[Tensor], Tensor]
 
 
-def fits(model: PreTrainedModel) -> bool:
+def is_plain(model: PreTrainedModel) -> bool:
+    """Whether each layer is pre-norm causal attention with static rotary embeddings, then a
+    pre-norm gated MLP, and the head is a linear layer."""
+    return (
+        type(model) in (llama.LlamaForCausalLM, qwen2.Qwen2ForCausalLM)
+        and model.config.hidden_act == "silu"
+        and not getattr(model.model, "has_sliding_layers", False)
+        and model.model.rotary_emb.rope_type in STATIC_ROPE
+    )
+
+
+def is_open() -> bool:
+    """Whether the environment allows the fast path."""
+    return os.environ.get("REC_FAST_PATH", "1") != "0"
+
+
+def supports(model: PreTrainedModel) -> bool:
     """Whether the model is exactly what is computed here: small, plain, on the CPU, in float32 or
     float64 throughout, with no other kind of module and no hooks."""
-    if not is_plain(model) or model.device.type != "cpu":
+    if not is_open() or not is_plain(model) or model.device.type != "cpu":
         return False
     config = model.config
     if config._attn_implementation != "sdpa" or (model.training and config.attention_dropout):
@@ -388,3 +415,89 @@ class _Last(torch.autograd.Function):
         nothing_UD = grad_UD.new_zeros(()).expand_as(grad_UD)
         x_grad_UD = _through_unit(nothing_UD, grad_UD.mul_(weight_D), unit_UD, scale_U1)
         return x_grad_UD, weight_grad_D, None, None
+
+
+# Attention --------------------------------------------------------------------------------------
+
+
+def attend(in_rows_HBLE: Tensor, heads: int, scaling: float) -> tuple[Tensor, Pull]:
+    """The output of attention over B rows, X x B x L x E with X query heads, and its backward pass.
+
+    in_rows_HBLE: the heads of queries, then of keys, then of values.
+    """
+    key_heads = (len(in_rows_HBLE) - heads) // 2
+    query_XBLE, key_JBLE, value_JBLE = in_rows_HBLE.split((heads, key_heads, key_heads))
+    way = _by_products if in_rows_HBLE.shape[2] <= LONGEST_SHORT else _by_torch
+    return way(query_XBLE, key_JBLE, value_JBLE, scaling)
+
+
+def _by_torch(
+    query_XBLE: Tensor, key_JBLE: Tensor, value_JBLE: Tensor, scaling: float
+) -> tuple[Tensor, Pull]:
+    with torch.enable_grad():  # a separate graph
+        leaves = [x.detach().requires_grad_() for x in (query_XBLE, key_JBLE, value_JBLE)]
+        query_BXLE, key_BJLE, value_BJLE = (x.transpose(0, 1) for x in leaves)
+        mixed_BXLE = functional.scaled_dot_product_attention(
+            query_BXLE, key_BJLE, value_BJLE,
+            is_causal=True, scale=scaling, enable_gqa=len(query_XBLE) != len(key_JBLE),
+        )  # fmt: skip
+        mixed_XBLE = mixed_BXLE.transpose(0, 1)
+
+    def pull(grad_XBLE: Tensor) -> Tensor:
+        return torch.cat(torch.autograd.grad(mixed_XBLE, leaves, grad_XBLE))
+
+    return mixed_XBLE.detach(), pull
+
+
+def _by_products(
+    query_XBLE: Tensor, key_JBLE: Tensor, value_JBLE: Tensor, scaling: float
+) -> tuple[Tensor, Pull]:
+    shape, times = query_XBLE.shape, len(query_XBLE) // len(key_JBLE)
+    query_ZLE = (query_XBLE * scaling).flatten(0, 1)
+    key_ZLE, value_ZLE = (_repeated(x, times).flatten(0, 1) for x in (key_JBLE, value_JBLE))
+    weight_ZLL, total_ZL1 = _weights(query_ZLE, key_ZLE)
+    mixed_ZLE = torch.bmm(weight_ZLL, value_ZLE).div_(total_ZL1)
+
+    def pull(grad_XBLE: Tensor) -> Tensor:
+        grad_ZLE = grad_XBLE.flatten(0, 1) / total_ZL1
+        mean_ZL1 = (grad_ZLE * mixed_ZLE).sum(dim=-1, keepdim=True)
+        score_grad_ZLL = torch.bmm(grad_ZLE, value_ZLE.mT).sub_(mean_ZL1).mul_(weight_ZLL)
+        found_HBLE = grad_XBLE.new_empty(len(query_XBLE) + 2 * len(key_JBLE), *shape[1:])
+        of_query, of_key, of_value = found_HBLE.split((shape[0], len(key_JBLE), len(key_JBLE)))
+        _product(score_grad_ZLL, key_ZLE, 1, of_query)
+        of_query *= scaling
+        _product(score_grad_ZLL.mT, query_ZLE, times, of_key)
+        _product(weight_ZLL.mT, grad_ZLE, times, of_value)
+        return found_HBLE
+
+    return mixed_ZLE.view(shape), pull
+
+
+def _weights(query_ZLE: Tensor, key_ZLE: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention weights before normalisation, and the sums to divide by."""
+    weight_ZLL = torch.bmm(query_ZLE, key_ZLE.mT).exp_().tril_()
+    total_ZL1 = weight_ZLL.sum(dim=-1, keepdim=True)
+    if _is_exact(total_ZL1):
+        return weight_ZLL, total_ZL1
+    later_LL = torch.ones_like(weight_ZLL[0], dtype=torch.bool).triu(1)
+    score_ZLL = torch.bmm(query_ZLE, key_ZLE.mT).masked_fill_(later_LL, -torch.inf)
+    return score_ZLL.softmax(dim=-1), torch.ones_like(total_ZL1)
+
+
+def _is_exact(total_ZL1: Tensor) -> bool:
+    least, most = torch.aminmax(total_ZL1)
+    return bool(least > SMALLEST_SUM and most < LARGEST_SUM)
+
+
+def _repeated(x_JBLE: Tensor, times: int) -> Tensor:
+    """Repeat each key or value head for the query heads that share it."""
+    return x_JBLE if times == 1 else x_JBLE.repeat_interleave(times, dim=0)
+
+
+def _product(one_ZLL: Tensor, other_ZLE: Tensor, times: int, found_JBLE: Tensor) -> None:
+    """Write the products to `found_JBLE`, summed over the query heads that share a key head."""
+    if times == 1:
+        torch.bmm(one_ZLL, other_ZLE, out=found_JBLE.view(other_ZLE.shape))
+    else:
+        product_ZLE = torch.bmm(one_ZLL, other_ZLE)
+        found_JBLE.copy_(product_ZLE.view(-1, times, *found_JBLE.shape[1:]).sum(dim=1))

@@ -14,17 +14,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.algo.advantages import GroupMean
-from rec_experiments.algo.aggregation import TokenMean
-from rec_experiments.algo.clips import Clip, OneSide
-from rec_experiments.algo.corrections import NoCorrection
-from rec_experiments.algo.data_weighting import Uniform
+from rec_experiments.algo.advantages import GroupMean, TrainTruncated, Uniform
+from rec_experiments.algo.clips import OneSide
 from rec_experiments.algo.inputs import LossInput, Outcomes
-from rec_experiments.algo.ratios import TokenRatio
-from rec_experiments.algo.regularizers import NoRegularizer, Regularizer, SequenceSquare
-from rec_experiments.algo.surrogate import Algorithm
-from rec_experiments.algo.truncation import TrainTruncated
-from rec_experiments.algo.weights import NoWeight
+from rec_experiments.algo.loss import (
+    Algorithm,
+    Clip,
+    NoCorrection,
+    NoRegularizer,
+    NoWeight,
+    Regularizer,
+    TokenMean,
+    TokenRatio,
+)
+from rec_experiments.algo.regularizers import SequenceSquare
 from rec_experiments.analysis.figures import bandit
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS
 from rec_experiments.analysis.figures.computed import section3

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from matplotlib.patches import Patch
 
-from rec_experiments.algo.clips import Clip, OneSide, Ring, TwoSide
-from rec_experiments.algo.surrogate import tokens
+from rec_experiments.algo.clips import OneSide, Ring, TwoSide
+from rec_experiments.algo.loss import Clip, tokens
 from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.computed.shared import drawing
 from rec_experiments.analysis.figures.render import Drawing, page, styled
