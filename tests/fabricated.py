@@ -84,13 +84,9 @@ def figure_of(runs: list[tuple], **about) -> FigureRuns:
         step = rows[-1]["step"] if rows else 0
         found.append({**run, "path": "", "overrides": "".join(overrides), "step": step, "note": ""})
         steps += [{**run, **row} for row in rows]
-    usual = {
-        "name": "figx",
-        "arms": list(dict.fromkeys(run["arm"] for run in found)),
-        "columns": list(dict.fromkeys(run["column"] for run in found)),
-    }
     runs = pandas.DataFrame(found, columns=[*FOUND, *STATE])
-    return FigureRuns(**{**usual, "runs": runs, "steps": pandas.DataFrame(steps), **about})
+    usual = {"name": "figx", "runs": runs, "steps": pandas.DataFrame(steps)}
+    return FigureRuns(**{**usual, **about})
 
 
 def figure() -> FigureRuns:
@@ -107,5 +103,4 @@ def figure() -> FigureRuns:
     return figure_of(
         [*runs, (ABSENT, COLUMNS[0], 0, "missing", [])],
         title="A figure", caption="Synthetic runs.", scale="mini", panels=PANELS,
-        columns=COLUMNS,
     )  # fmt: skip

@@ -44,8 +44,6 @@ def figures(curves: list[dict[str, Any]]) -> dict[str, FigureRuns]:
             name=str(name),
             runs=rows.drop_duplicates("run").assign(release=pandas.NA),
             steps=rows,
-            arms=[*rows["arm"].unique()],
-            columns=[*rows["column"].unique()],
         )
         for name, rows in steps.groupby("figure", sort=False)
     }

@@ -5,6 +5,7 @@ together if their overrides make the same experiment (`settings.experiment`), so
 to find a run.
 """
 
+import functools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class NoRuns(UserError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FigureRuns:
-    """A figure's description and its runs. Arms, columns and panels are in the order drawn.
+    """A figure's description and its runs. Runs and panels are in the order drawn.
 
     runs: a row for each arm, column and seed, with the columns of `table.runs`; `overrides` are
     those of the figure's point. A run that has not begun has the state `missing`. steps: a row for
@@ -43,8 +44,6 @@ class FigureRuns:
     name: str
     runs: pandas.DataFrame
     steps: pandas.DataFrame
-    arms: list[str]
-    columns: list[str]
     title: str = ""
     caption: str = ""
     scale: str = ""
@@ -53,6 +52,16 @@ class FigureRuns:
     map: Mapping[str, Any] = field(default_factory=dict)
     statistics: Sequence[str] = ()
     swept: Sequence[str] = ()
+
+    @functools.cached_property
+    def arms(self) -> list[str]:
+        """Its legend labels."""
+        return list(self.runs["arm"].unique())
+
+    @functools.cached_property
+    def columns(self) -> list[str]:
+        """The titles of its columns."""
+        return list(self.runs["column"].unique())
 
     def select(self, arm: str, column: str) -> pandas.DataFrame:
         """The recorded steps of one arm and column, of finished and other runs."""
@@ -97,13 +106,12 @@ def figure_runs(name: str, found: pandas.DataFrame, overrides: Sequence[str]) ->
     runs = runs.fillna({"run": "", "path": "", "state": "missing", "step": 0, "note": ""})
     runs = _without_torn(runs.astype({"step": int}))
     if (runs["state"] == "missing").all():
-        raise _no_runs(name, overrides)
+        command = ["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides]
+        raise NoRuns(f"{name}: no run found; make them with: {shlex.join(command)}")
     return FigureRuns(
         name=name,
         runs=runs,
         steps=table(runs),
-        arms=list(dict.fromkeys(runs["arm"])),
-        columns=list(dict.fromkeys(runs["column"])),
         title=figure.title,
         caption=figure.caption,
         scale=figure.scale,
@@ -130,8 +138,6 @@ def multirun(name: str, found: pandas.DataFrame) -> FigureRuns:
         name=name,
         runs=runs,
         steps=table(runs),
-        arms=list(dict.fromkeys(runs["arm"])),
-        columns=list(dict.fromkeys(runs["column"])),
         title=shlex.join(shared) or name,
         panels=[sweeps.Panel(metric, metrics.label(metric), log=False) for metric in SHOWN],
     )
@@ -144,11 +150,6 @@ def _without_torn(runs: pandas.DataFrame) -> pandas.DataFrame:
     for path, step in runs.loc[torn, ["path", "step"]].itertuples(index=False):
         leave_out(f"run {path}: is done, but ends at step {step}")
     return runs.assign(state=runs["state"].mask(torn, "unreadable"))
-
-
-def _no_runs(name: str, overrides: Sequence[str]) -> NoRuns:
-    command = ["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides]
-    return NoRuns(f"{name}: no run found; make them with: {shlex.join(command)}")
 
 
 def chooses_seeds(overrides: Iterable[str]) -> bool:

@@ -1,6 +1,7 @@
 """The statistics of a figure's runs, as plain values and as text."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def summary(data: FigureRuns) -> dict[str, Any]:
 
     Partial and missing runs are listed and do not enter the means.
     """
+    metrics = dict.fromkeys([*SUMMARISED, *(panel.metric for panel in data.panels)])
     found: dict[str, Any] = {
         "figure": data.name,
         "title": data.title,
@@ -45,56 +47,38 @@ def summary(data: FigureRuns) -> dict[str, Any]:
         "area": "area under the curve divided by its length",
         "best": BEST_POINTS,
         "paired": f"difference of the area from that of {data.arms[0]}, paired by seed",
-        "rows": list(_summary_rows(data)),
-        "partial": [*map(_progress, *_columns(data.partial, "state", "step"))],
-        "missing": [*map(_name, *_columns(data.missing))],
+        "rows": _rows(data, metrics, SUMMARIES),
+        "partial": _partial(data),
+        "missing": [_name(run) for run in data.missing.itertuples()],
     }
     if data.statistics:
-        found["statistics"] = {name: STATISTICS[name].meaning for name in data.statistics}
-        found["evaluations"] = list(_evaluation_rows(data))
+        wanted = {name: STATISTICS[name] for name in data.statistics}
+        found["statistics"] = {name: each.meaning for name, each in wanted.items()}
+        measures = {name: each.of for name, each in wanted.items()}
+        found["evaluations"] = _rows(data, [EVALUATED], measures)
     return found
 
 
-def _summary_rows(data: FigureRuns) -> Iterator[dict[str, Any]]:
-    for arm in data.arms:
-        for column in data.columns:
-            runs, first = data.select(arm, column), data.select(data.arms[0], column)
-            for metric in dict.fromkeys([*SUMMARISED, *(panel.metric for panel in data.panels)]):
-                found = {
-                    name: by_seed(runs, measure, metric).values
-                    for name, measure in SUMMARIES.items()
-                }
-                yield {
-                    "arm": arm,
-                    "column": column,
-                    "metric": metric,
-                    "seeds": len(found["final"]),
-                    **{name: _mean([*values.values()]) for name, values in found.items()},
-                    "paired": _difference(found["area"], by_seed(first, area, metric).values),
-                }
-
-
-def _evaluation_rows(data: FigureRuns) -> Iterator[dict[str, Any]]:
-    for arm in data.arms:
-        for column in data.columns:
-            runs = data.select(arm, column)
-            found = {
-                name: [*by_seed(runs, STATISTICS[name].of, EVALUATED).values.values()]
-                for name in data.statistics
-            }
-            yield {
+def _rows(
+    data: FigureRuns, metrics: Iterable[str], measures: Mapping[str, Measure]
+) -> list[dict[str, Any]]:
+    rows = []
+    for arm, column, metric in itertools.product(data.arms, data.columns, metrics):
+        steps, first = data.select(arm, column), data.select(data.arms[0], column)
+        found = {name: by_seed(steps, of, metric).values for name, of in measures.items()}
+        areas, others = (by_seed(each, area, metric).values for each in (steps, first))
+        paired = [areas[seed] - others[seed] for seed in areas.keys() & others.keys()]
+        rows.append(
+            {
                 "arm": arm,
                 "column": column,
+                "metric": metric,
                 "seeds": min(map(len, found.values())),
-                **{name: _mean(values) for name, values in found.items()},
+                **{name: _mean([*values.values()]) for name, values in found.items()},
+                "paired": None if areas == others else _mean(paired),
             }
-
-
-def _difference(values: dict[int, float], others: dict[int, float]) -> dict[str, Any] | None:
-    """The mean difference over the seeds that both have; None if they are the same values."""
-    if values == others:
-        return None
-    return _mean([values[seed] - others[seed] for seed in values.keys() & others.keys()])
+        )
+    return rows
 
 
 def _mean(values: list[float]) -> dict[str, Any] | None:
@@ -107,16 +91,11 @@ def _mean(values: list[float]) -> dict[str, Any] | None:
 def summary_text(found: dict[str, Any]) -> str:
     """The summary of a figure as text: a table of statistics, with a line for each arm, column and
     metric, and the table of evaluation statistics, if any."""
-    names, values = ["arm", "column", "metric"], [*SUMMARIES, "paired"]
-    body = [
-        [*(row[name] for name in names), str(row["seeds"]), *(_cell(row[name]) for name in values)]
-        for row in found["rows"]
-    ]
     lines = [
         found["title"],
         found["releases"],
         "",
-        *text_table([[*names, "seeds", *values], *body]),
+        *_table(found["rows"], {name: name for name in (*SUMMARIES, "paired")}),
         "",
         f"[ ]    {found['interval']}; none for a single seed",
         *(f"{name:<6} {found[name]}" for name in ("final", "area", "best", "paired")),
@@ -124,32 +103,19 @@ def summary_text(found: dict[str, Any]) -> str:
     for word in ("partial", "missing"):
         lines += [f"{word}  {name}" for name in found[word]]
     if "evaluations" in found:
-        lines += ["", *_evaluations_text(found)]
+        heads = {name: STATISTICS[name].name for name in found["statistics"]}
+        lines += ["", *_table(found["evaluations"], heads), ""]
+        lines += [f"{head:<6} {found['statistics'][name]}" for name, head in heads.items()]
     return "\n".join(lines) + "\n"
 
 
-def _evaluations_text(found: dict[str, Any]) -> list[str]:
-    """The evaluation statistics, one line for each arm and column."""
-    names = {name: STATISTICS[name].name for name in found["statistics"]}
+def _table(rows: list[dict[str, Any]], heads: dict[str, str]) -> list[str]:
+    names = ["arm", "column", "metric"]
     body = [
-        [row["arm"], row["column"], str(row["seeds"]), *(_half(row[name]) for name in names)]
-        for row in found["evaluations"]
+        [*(row[name] for name in names), str(row["seeds"]), *(_cell(row[name]) for name in heads)]
+        for row in rows
     ]
-    return [
-        *text_table([["arm", "column", "seeds", *names.values()], *body]),
-        "",
-        f"±      half of the {found['interval']}; none for a single seed",
-        *(f"{head:<6} {found['statistics'][name]}" for name, head in names.items()),
-    ]
-
-
-def _half(value: dict[str, Any] | None) -> str:
-    """Mean ± half of its interval."""
-    if value is None:
-        return "-"
-    ends = value["interval"]
-    half = f" ± {(ends[1] - ends[0]) / 2:.4f}" if ends else ""
-    return f"{value['mean']:.4f}{half}"
+    return text_table([[*names, "seeds", *heads.values()], *body])
 
 
 def _cell(value: dict[str, Any] | None) -> str:
@@ -163,37 +129,26 @@ def _cell(value: dict[str, Any] | None) -> str:
 def remarks(data: FigureRuns) -> list[str]:
     """What a reader of the figure must know: few seeds, partial and missing runs."""
     found = []
-    seeds_run, needed = data.steps["seed"].nunique(), claim_seeds(data.scale)
-    if needed and seeds_run < len(needed):
-        seeds = "1 seed" if seeds_run == 1 else f"{seeds_run} seeds"
-        found.append(f"A quick look at {seeds}; claims need {len(needed)}.")
-    if partial := [*map(_progress, *_columns(data.partial, "state", "step"))]:
+    seeds, needed = data.steps["seed"].nunique(), claim_seeds(data.scale)
+    if needed and seeds < len(needed):
+        found.append(f"A quick look at {seeds} seed{'s'[: seeds != 1]}; claims need {len(needed)}.")
+    if partial := _partial(data):
         found.append(f"Partial, drawn as far as they go: {_names(partial)}")
-    missing = data.missing.groupby(["arm", "column"], sort=False)["seed"].agg(list)
+    missing = data.missing.groupby(["arm", "column"], sort=False)["seed"].unique()
     if len(missing):
-        cells = [_missing(_cell_name(*cell), seeds) for cell, seeds in missing.items()]
+        cells = [
+            ", ".join([*filter(None, cell), f"seed {', '.join(map(str, seeds_of_cell))}"])
+            for cell, seeds_of_cell in missing.items()
+        ]
         found.append(f"Missing: {_names(cells)}")
     return found
 
 
-def _missing(cell: str, seeds: list[int]) -> str:
-    """A column of a map holds several runs of one seed."""
-    different = dict.fromkeys(seeds)
-    runs = f" ({len(seeds)} runs)" if len(seeds) > len(different) else ""
-    return f"{cell}, seed {', '.join(map(str, different))}{runs}"
-
-
 def releases_text(steps: pandas.DataFrame) -> str:
-    """Which releases made some runs, as in `Runs of releases 11 and 12.`; steps: their rows."""
-    known = [str(release) for release in sorted(steps["release"].dropna().unique())]
-    last = ["an earlier release"] if steps["release"].isna().any() else []
-    names = [f"release{'s' if len(known) > 1 else ''} {_listed(known)}"] if known else []
-    return f"Runs of {' and '.join(names + last)}." if len(steps) else ""
-
-
-def _listed(words: list[str]) -> str:
-    """As in `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    """Which releases made some runs, as in `Runs of release 11, 12.`; steps: their rows."""
+    names = [str(release) for release in sorted(steps["release"].dropna().unique())]
+    names += ["an earlier one"] if steps["release"].isna().any() else []
+    return f"Runs of release {', '.join(names)}." if names else ""
 
 
 def _names(names: list[str]) -> str:
@@ -201,17 +156,9 @@ def _names(names: list[str]) -> str:
     return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
 
 
-def _columns(runs: pandas.DataFrame, *others: str) -> Iterator[list[Any]]:
-    return (runs[name].tolist() for name in ("arm", "column", "seed", *others))
+def _partial(data: FigureRuns) -> list[str]:
+    return [f"{_name(run)} ({run.state}, step {run.step})" for run in data.partial.itertuples()]
 
 
-def _cell_name(arm: str, column: str) -> str:
-    return ", ".join(filter(None, (arm, column)))
-
-
-def _name(arm: str, column: str, seed: int) -> str:
-    return f"{_cell_name(arm, column)}, seed {seed}"
-
-
-def _progress(arm: str, column: str, seed: int, state: str, step: int) -> str:
-    return f"{_name(arm, column, seed)} ({state}, step {step})"
+def _name(run: Any) -> str:
+    return ", ".join(filter(None, (run.arm, run.column, f"seed {run.seed}")))

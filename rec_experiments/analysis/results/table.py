@@ -179,23 +179,29 @@ def _labelled(runs: pandas.DataFrame) -> pandas.DataFrame:
 
 def with_content(found: pandas.DataFrame) -> pandas.DataFrame:
     """The runs that were found with all columns, each once for each of its labels."""
-    best = {run: _best([*copies]) for run, copies in found.groupby("run")["path"].unique().items()}
-    found = found.assign(path=found["run"].map(best)).drop_duplicates([*LABELS, "run"])
+    paths = found["run"].map(_best_copies(found)).fillna(found["path"])
+    found = found.assign(path=paths).drop_duplicates([*LABELS, "run"])
     states = [content(path)[: len(STATE)] for path in found["path"]]
     about = pandas.DataFrame(states, columns=STATE, index=found.index)
     about["release"] = about["release"].astype("Int64")
     return pandas.concat([found, about], axis=1).reset_index(drop=True)
 
 
-def _best(copies: list[Path]) -> Path:
-    """The copy of a run that counts."""
-    if len(copies) == 1:
-        return copies[0]
-    read = {path: content(path) for path in copies}
-    best = max(copies, key=lambda path: _rank(read[path]))
-    for path, other in read.items():
-        if other.state == read[best].state == "done" and not _same(other.rows, read[best].rows):
-            leave_out(f"{path}: {best} has the same run with other evaluations")
+def _best_copies(found: pandas.DataFrame) -> dict[str, Path]:
+    """The copy that counts of each run that is in several places."""
+    best, differ = {}, []
+    for run, paths in found.groupby("run")["path"].unique().items():
+        if len(paths) > 1:
+            read = {path: content(path) for path in paths}
+            best[str(run)] = chosen = max(paths, key=lambda path: _rank(read[path]))
+            differ += [
+                f"{path}, of which {chosen} counts"
+                for path, other in read.items()
+                if other.state == read[chosen].state == "done"
+                and not _same(other.rows, read[chosen].rows)
+            ]
+    if differ:
+        leave_out(f"{len(differ)} copies of runs with other evaluations, as {differ[0]}")
     return best
 
 

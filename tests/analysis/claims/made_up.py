@@ -38,4 +38,4 @@ def figure(
         for seed in seeds
     )  # fmt: skip
     runs = steps.drop_duplicates("run").assign(release=12)
-    return FigureRuns(name="fig", runs=runs, steps=steps, arms=list(arms), columns=[COLUMN])
+    return FigureRuns(name="fig", runs=runs, steps=steps)

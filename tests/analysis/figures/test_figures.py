@@ -96,7 +96,8 @@ LONG = Panel(metric="train/clip_fraction", label="share of tokens that was clipp
 @pytest.mark.parametrize("columns", [COLUMNS, COLUMNS[:1]], ids=["shared axes", "axes of each"])
 def test_panels_and_labels_do_not_overlap(data, columns):
     """With a label of two lines and long tick labels."""
-    drawing = render.draw(replace(data, columns=columns, panels=[*PANELS, LONG]), window=3)
+    runs = data.runs[data.runs["column"].isin(columns)]
+    drawing = render.draw(replace(data, runs=runs, panels=[*PANELS, LONG]), window=3)
     drawing.figure.canvas.draw()
     panels = drawing.figure.subfigs[0]
     boxes = [axes.get_tightbbox() for axes in panels.axes if axes.axison]
@@ -160,7 +161,9 @@ def test_names_stand_beside_the_ends_of_their_curves(data):
 
 def test_many_names_stand_in_a_legend(data):
     arms = [*data.arms, *(f"method {i}" for i in range(12))]
-    drawing = render.draw(replace(data, arms=arms), window=3)
+    more = pandas.DataFrame({"arm": arms, "column": COLUMNS[0], "state": "missing"})
+    runs = pandas.concat([data.runs, more])
+    drawing = render.draw(replace(data, runs=runs), window=3)
     assert not names_of_curves(drawing)
     (legend,) = drawing.figure.subfigs[1].legends
     assert [text.get_text() for text in legend.get_texts()] == arms

@@ -21,7 +21,7 @@ def run_of(arm, rate, interval, seed, gain, column=""):
 
 def map_of(runs, picture, keys):
     about = {"title": "Fabricated", "caption": "Made up.", "picture": picture, "map": keys}
-    return figure_of(runs, **about, name="fabricated", arms=["REINFORCE", "GRPO"], columns=[""])
+    return figure_of(runs, **about, name="fabricated")
 
 
 def stability_of(runs):

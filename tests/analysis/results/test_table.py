@@ -166,7 +166,7 @@ def test_of_copies_the_finished_one_counts(tmp_path, capsys):
     assert capsys.readouterr().err == ""
     write_run(tmp_path / "d" / "both", rows_of("GRPO", 1))
     assert len(runs([*folders, tmp_path / "d"])) == 1
-    assert "has the same run with other evaluations" in capsys.readouterr().err
+    assert "left out: 1 copies of runs with other evaluations" in capsys.readouterr().err
 
 
 def test_a_run_that_no_command_line_started_is_in_no_figure(tmp_path):
