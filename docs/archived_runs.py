@@ -11,33 +11,38 @@ import pandas
 
 from rec_experiments import sweeps
 from rec_experiments.analysis.results.measures import final, initial, second_half
-from rec_experiments.analysis.results.settings import oldest_age, settings
+from rec_experiments.analysis.results.settings import ages, settings
 from rec_experiments.analysis.results.stability import RATE
 
 RESULTS = Path(__file__).parent / "results"
 ACCURACY = "eval/accuracy"
-COLUMNS = ["arm", "task", "sync", "age", "seed", RATE, "gain", "final", "halved", "every"]
+COLUMNS = [
+    "run", "arm", "task", "sync", "ages", "age", "seed", RATE, "gain", "final", "halved", "every",
+]  # fmt: skip
 FOUR_PARTS = "GRPO, four parts"  # the one method here that is no arm of sweep=presets
 SHARED = (
     "seed", "setting", "sync", "optimizer", "threads", "eval_problems", "checkpoint_every",
 )  # fmt: skip
-TASKS = {"mini": "reduction", "mini_chain": "chain", "lm": "language model"}
+TASKS = {"mini/gsm8k": "reduction", "mini_chain/gsm8k": "chain", "lm/gsm8k": "language model"}
 
 
 @functools.cache
 def runs(archive: str) -> pandas.DataFrame:
     """A row for each run of docs/results/ARCHIVE.csv.xz; none if there is no such file.
 
-    arm: the label of its method. sync: as `schedule` writes it. age: of the oldest data. gain: mean
-    accuracy of the second half minus the first evaluation. halved: the first evaluation at which
-    the accuracy is at most half of the first; infinite if there is none. every: steps between
-    evaluations. The other columns are those of stability.
+    arm: the label of its method. task: of TASKS, or the setting. sync: as `schedule` writes it.
+    ages: of the data at each gradient step; age: the largest. gain: mean accuracy of the second
+    half minus the first evaluation. halved: the first evaluation at which the accuracy is at most
+    half of the first; infinite if there is none. every: steps between evaluations.
     """
     file = RESULTS / f"{archive}.csv.xz"
     if not file.exists():
         return pandas.DataFrame(columns=COLUMNS)
     rows = pandas.read_csv(file, usecols=["run", "overrides", "step", ACCURACY])
-    found = [_run(line, of_run) for (_, line), of_run in rows.groupby(["run", "overrides"])]
+    found = [
+        {"run": run, **_run(line, of_run)}
+        for (run, line), of_run in rows.groupby(["run", "overrides"])
+    ]
     return pandas.DataFrame(found, columns=COLUMNS)
 
 
@@ -48,9 +53,10 @@ def _run(overrides: str, rows: pandas.DataFrame) -> dict[str, Any]:
     [setting] = [word.partition("=")[2] for word in words if word.startswith("setting=")]
     return {
         "arm": _labels().get(_method(words), overrides),
-        "task": TASKS[setting.partition("/")[0]],
+        "task": TASKS.get(setting, setting),
         "sync": schedule(found["sync.interval"], found["sync.offset"]),
-        "age": oldest_age(found),
+        "ages": ages(found),
+        "age": max(ages(found)),
         "seed": found["seed"],
         RATE: found[RATE],
         "gain": second_half(curve) - initial(curve),

@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rec_experiments.analysis.alarms import ActiveAlarm, active_alarms, package_alarms
+from rec_experiments.analysis.alarms import active_alarms, package_alarms
+from rec_experiments.analysis.early_warning import warning
 from rec_experiments.analysis.regime import number
 from rec_experiments.analysis.results.content import content, leave_out
 from rec_experiments.analysis.results.measures import seconds
@@ -51,7 +52,7 @@ class Line:
     state: State
     steps: int
     rows: pandas.DataFrame
-    alarms: list[ActiveAlarm]
+    alarms: list[str]
 
 
 def jobs_in(places: Iterable[Path]) -> list[Job]:
@@ -81,14 +82,19 @@ def lines(jobs: Sequence[Job]) -> list[Line]:
     found = []
     for job in jobs:
         state, rows = states[job.path], content(job.path).rows
-        alarms = active_alarms(rows, package_alarms()) if state.name == "running" else []
+        steps = int(job.config.get("steps", 0))
         found.append(
             Line(
-                name=names[job.path], path=job.path, state=state,
-                steps=int(job.config.get("steps", 0)), rows=rows, alarms=alarms,
+                name=names[job.path], path=job.path, state=state, steps=steps, rows=rows,
+                alarms=_alarms(rows, steps) if state.name == "running" else [],
             )
         )  # fmt: skip
     return sorted(found, key=lambda line: (ORDER.index(line.state.name), line.name))
+
+
+def _alarms(rows: pandas.DataFrame, steps: int) -> list[str]:
+    early = warning(rows, steps)
+    return [*([early] if early else []), *map(str, active_alarms(rows, package_alarms()))]
 
 
 def _names(jobs: Sequence[Job]) -> dict[Path, str]:

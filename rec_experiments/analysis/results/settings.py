@@ -58,14 +58,19 @@ def seed(overrides: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def oldest_age(found: Settings) -> int:
-    """The largest number of gradient steps between drawing a batch and its last update."""
+def ages(found: Settings) -> list[int]:
+    """The age of the data at each gradient step, as `Schedule.ages` counts it."""
     groups: dict[str, Settings] = {"sync": {}, "updates": {}}
     for key, value in found.items():
         group, _, name = key.partition(".")
         if group in groups and name:
             groups[group][name] = value
-    return max(ages_of(**groups, steps=found["steps"]))
+    return ages_of(**groups, steps=found["steps"])
+
+
+def oldest_age(found: Settings) -> int:
+    """The largest number of gradient steps between drawing a batch and its last update."""
+    return max(ages(found))
 
 
 @functools.cache

@@ -1,0 +1,186 @@
+"""Writes docs/staleness.md and its picture: `make pages` or `python docs/staleness.py`.
+
+Which method at which staleness, and which property of the data's ages orders the edges: those of
+sweep=stability rise and fall, those of sweep=constant_lags and of the claims are constant.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import early_warning
+import matplotlib as mpl
+import numpy as np
+import pandas
+from archived_runs import runs
+from matplotlib import pyplot as plt
+from published import written
+
+from rec_experiments.analysis.figures.style import looks
+from rec_experiments.analysis.results import stability
+from rec_experiments.analysis.results.formatting import markdown_table
+from rec_experiments.config import schema
+
+HERE = Path(__file__).parent
+PICTURE = HERE / "figures" / "edges.png"
+BASE, LOWER = "REINFORCE", "REC-OneSide-NoIS, lower bound"
+DRAWN = {BASE: BASE, "GRPO": "GRPO", LOWER: "lower bound alone"}
+METHODS = (
+    BASE, "REC-TwoSide-NoIS (0.2)", "GRPO", "REC-OneSide-NoIS (0.2)", "REC-OneSide-NoIS (0.6, 2.0)",
+    LOWER, "OPMD", "AsymRE", "RED-Weight",
+)  # fmt: skip
+SAWTOOTHS = ("interval 5", "interval 20", "interval 50", "offline")
+LAG, LAG_RATE = "constant lag 10", 1.0e-4
+QUANTITIES = {
+    "maximum": max,
+    "root mean square": lambda ages: float(np.sqrt(np.mean(np.square(ages)))),
+    "mean": lambda ages: float(np.mean(ages)),
+    "geometric mean of age + 1": lambda ages: float(np.exp(np.log1p(ages).mean())),
+    "steps between synchronisations": lambda ages: len(ages) / len({*_versions(ages)}),
+}
+
+
+def _versions(ages: Sequence[int]) -> list[int]:
+    return [step - age for step, age in enumerate(ages)]
+
+
+# Edges against age --------------------------------------------------------------------------------
+
+
+def edges() -> pandas.DataFrame:
+    """The edge of each method on stale data of reduction, mean over seeds.
+
+    Columns: arm, sync, edge, low and high (its 95 % interval), bound, ages of the data.
+    """
+    seeds = {"stability": (0, 1, 2), "constant_lags": (0, 1, 2), "claims": range(10, 20)}
+    found = []
+    for archive, chosen in seeds.items():
+        table = runs(archive)
+        stale = table[(table["task"] == "reduction") & (table["age"] > 0)]
+        if archive == "claims":
+            stale = stale[stale["sync"] == LAG]
+        ages = dict(zip(stale["sync"], stale["ages"], strict=True))
+        logs = stability.edges(stale[stale["seed"].isin(chosen)])
+        for (arm, sync), mean in stability.means(logs).items():
+            low, high = mean.interval or (np.nan, np.nan)
+            if archive != "claims" or mean.bound != "≥":  # of two rates; no upper tier fails there
+                found.append((arm, sync, 2**mean.mean, 2**low, 2**high, mean.bound, ages[sync]))
+    columns = ["arm", "sync", "edge", "low", "high", "bound", "ages"]
+    return pandas.DataFrame(found, columns=columns).drop_duplicates(["arm", "sync"])
+
+
+def laws(found: pandas.DataFrame) -> list[list[str]]:
+    """For each quantity of the ages: the exponent of REINFORCE's edge, fitted to the sawtooths, how
+    far they lie from the fit, and measured ÷ predicted at each constant lag."""
+    base = found[(found["arm"] == BASE) & (found["bound"] != "?")]
+    saw = base[base["sync"].isin(SAWTOOTHS)]
+    lags = base[~base["sync"].isin(SAWTOOTHS)].sort_values("edge", ascending=False)
+    rows = []
+    for name, quantity in QUANTITIES.items():
+        x = np.log([quantity(ages) for ages in saw["ages"]])
+        slope, constant = np.polyfit(x, np.log(saw["edge"]), 1)
+        left = np.log(saw["edge"]) - constant - slope * x
+        at = np.log([quantity(ages) for ages in lags["ages"]])
+        off = lags["edge"] / np.exp(constant + slope * at)
+        marks = [f"{b}{value:.2f}" for b, value in zip(lags["bound"], off, strict=True)]
+        rows.append([name, f"{slope:.2f}", f"{np.exp(np.abs(left).max()):.2f}", *marks])
+    return markdown_table(["ages by their", "exponent", "worst fit", *lags["sync"]], rows)
+
+
+def paired() -> list[str]:
+    """The edge of REINFORCE under the constant lag ÷ that under interval 20, paired over the seeds
+    of the claims, as in `at most 0.61`."""
+    table = runs("claims")
+    both = table["sync"].isin((LAG, "interval 20")) & table[stability.RATE].isin((3.0e-5, LAG_RATE))
+    found = stability.edges(table[(table["task"] == "reduction") & (table["arm"] == BASE) & both])
+    lag, saw = (found[found["sync"] == sync] for sync in (LAG, "interval 20"))
+    ratio = stability.multiple(lag, saw)
+    return [f"{'at most ' if ratio.bound else ''}{2**ratio.mean:.2f}"]
+
+
+def picture(found: pandas.DataFrame) -> None:
+    """Edges against the mean age, on logarithmic axes: sawtooths filled and joined, lags open."""
+    mpl.use("Agg")
+    plt.rcParams.update({"font.size": 13, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    for arm, look in looks([*DRAWN]).items():
+        of_arm = found[found["arm"] == arm].assign(x=found["ages"].map(np.mean)).sort_values("x")
+        saw = of_arm["sync"].isin(SAWTOOTHS)
+        for rows, line, face in ((of_arm[saw], "-", look.color), (of_arm[~saw], "", "white")):
+            axes.errorbar(
+                rows["x"], rows["edge"], [rows["edge"] - rows["low"], rows["high"] - rows["edge"]],
+                color=look.color, linestyle=line, marker=look.marker, markersize=9,
+                markerfacecolor=face, markeredgewidth=2, linewidth=2,
+            )  # fmt: skip
+            for _, row in rows[rows["bound"] != ""].iterrows():
+                text, shift = ("↑", 9) if row["bound"] == "≥" else ("↓", -22)
+                axes.annotate(text, (row["x"], row["edge"]), (0, shift), ha="center",
+                              textcoords="offset points", color=look.color)  # fmt: skip
+        last = of_arm[saw].iloc[-1]
+        axes.annotate(DRAWN[arm], (last["x"], last["edge"]), (12, -4),
+                      textcoords="offset points", color=look.color)  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="mean age of the data, in gradient steps",
+             ylabel="rate at which it fails", xlim=(1.5, 300))  # fmt: skip
+    axes.set_xticks([2, 5, 10, 20, 50, 75], ["2", "5", "10", "20", "50", "75"])
+    axes.minorticks_off()
+    figure.savefig(PICTURE, dpi=110)
+
+
+# Which method -------------------------------------------------------------------------------------
+
+
+def methods() -> list[str]:
+    """For each method and schedule of reduction: its best rate ÷ its best rate on fresh data, and
+    the gain there ÷ the gain on fresh data; then the offline gain on chain arithmetic."""
+    table = runs("stability")
+    table = table[table["seed"].isin((0, 1, 2))]
+    lag = runs("claims")
+    lag = lag[
+        (lag["task"] == "reduction") & (lag["sync"] == LAG) & (lag[stability.RATE] == LAG_RATE)
+    ]
+    rows = []
+    for arm in METHODS:
+        source = BASE if arm.startswith("REC-") else arm  # on fresh data the clips do not act
+        rate, gain = best(table, source, "interval 1", "reduction")
+        cells = [best(table, arm, sync, "reduction") for sync in SAWTOOTHS]
+        at_lag = lag[lag["arm"] == arm]["gain"].mean()
+        chain = [best(table, arm, sync, "chain")[1] for sync in ("interval 20", "offline")]
+        rows.append([
+            arm, written(rate),
+            *(f"{fraction(of / rate)} · {max(got, 0) / gain:.0%}" for of, got in cells),
+            "" if np.isnan(at_lag) else f"{at_lag:.2f}",
+            *(f"{got:.2f}" for got in chain),
+        ])  # fmt: skip
+    head = ["method", "best fresh rate", *SAWTOOTHS, f"{LAG}: gain at {written(LAG_RATE)}",
+            "chain, interval 20", "chain, offline"]  # fmt: skip
+    return markdown_table(head, rows)
+
+
+def best(table: pandas.DataFrame, arm: str, sync: str, task: str) -> tuple[float, float]:
+    """The rate with the highest gain, mean over seeds, and that gain."""
+    chosen = table[(table["arm"] == arm) & (table["sync"] == sync) & (table["task"] == task)]
+    gains = chosen.groupby(stability.RATE)["gain"].mean()
+    return float(gains.idxmax()), float(gains.max())
+
+
+def fraction(ratio: float) -> str:
+    """As in 1/16; the grid has steps of two."""
+    power = round(np.log2(ratio))
+    return f"{2**power}" if power >= 0 else f"1/{2**-power}"
+
+
+def page() -> str:
+    found = edges()
+    picture(found)
+    blocks = {
+        "laws": laws(found),
+        "methods": methods(),
+        "paired": paired(),
+        "warning": early_warning.table(),
+    }
+    text = (HERE / "staleness.template").read_text()
+    return text.format(**{name: "\n".join(lines) for name, lines in blocks.items()})
+
+
+if __name__ == "__main__":
+    schema.register()
+    (HERE / "staleness.md").write_text(page())
