@@ -24,6 +24,7 @@ COMMANDS = {
     "sweeps": "list the sweeps, the jobs of one, or their states",
     "algorithms": "list the presets with their formulas",
     "plan": "estimate what a run needs: memory of each phase, time of a step",
+    "serve": "start vLLM's server for runs with sampler=vllm_server",
     "export": "write a run's model as a transformers folder",
     "export-loss": "write a preset as a loss for TRL, verl or prime-rl",
     "evaluate": "score a run's model, or any other model",

@@ -174,6 +174,22 @@ class World:
                 module.set_force_sum_reduction_for_comms(True)  # the only one that gloo has
 
 
+class Led(World):
+    """The same ranks, of which the first draws for all."""
+
+    @classmethod
+    def of(cls, world: World) -> Led:
+        return cls(world.rank, world.size, world.device, world.store)
+
+    def share(self, n: int) -> slice:
+        """Everything, of which the other ranks take part in gathering weights only."""
+        return slice(0, n)
+
+    def gather(self, value: T) -> list[T]:
+        """What the first rank has."""
+        return World.gather(self, value)[:1]
+
+
 ALONE = World()
 _joined: list[World] = []  # the world this process has joined, if any
 

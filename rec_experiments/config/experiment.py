@@ -21,7 +21,7 @@ from rec_experiments.common.pieces import TARGET, Piece, Seed, Settings
 from rec_experiments.common.problems import Dataset, MultiTurnDataset
 from rec_experiments.common.protocols import Tracking
 from rec_experiments.policy.models import ModelChoice
-from rec_experiments.rollout.pipeline import Pipeline
+from rec_experiments.rollout.pipeline import Pipeline, Sequential
 from rec_experiments.rollout.replay import ReplayBuffer
 from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.rollout.schedule import Schedule
@@ -124,17 +124,16 @@ class Experiment(Pieces):
                 f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
             )
         self._refuse_policies_that_nobody_reads()
-        if self.sync.most_versions > 1:
-            if not isinstance(self.sampler, Native):
-                raise ValueError(
-                    "sync=in_flight: this sampler cannot change weights while it writes; use "
-                    "sampler=native"
-                )
-            if isinstance(self.dataset, MultiTurnDataset):
-                raise ValueError(
-                    "sync=in_flight: needs a data set whose responses have one turn, as "
-                    "dataset=reduction"
-                )
+        if self.sync.most_versions > 1 and isinstance(self.dataset, MultiTurnDataset):
+            raise ValueError(
+                "sync=in_flight: needs a data set whose responses have one turn, as "
+                "dataset=reduction"
+            )
+        if self.sync.keeps_cache and not isinstance(self.sampler, Native):
+            raise ValueError(
+                "sync.cache=kept: this sampler computes keys and values again when weights change; "
+                "use sync.cache=recomputed or sampler=native"
+            )
         fresh = self.buffer.fresh(self.batch_size)
         if self.ranks > fresh:
             raise ValueError(
@@ -148,6 +147,10 @@ class Experiment(Pieces):
             )
         if self.resplit and not self.run_dir:
             raise ValueError("resplit=true: needs run_dir, the folder of the run to continue")
+        if self.ranks > 1 and self.sampler.for_all_ranks and isinstance(self.pipeline, Sequential):
+            raise ValueError(
+                f"sampler=vllm_server: with ranks={self.ranks} it needs pipeline=overlap"
+            )
         if self.ranks > 1 and isinstance(self.optimizer, AdamW8bit):
             raise ValueError("optimizer=adamw_8bit: needs ranks=1; use optimizer=adamw")
 

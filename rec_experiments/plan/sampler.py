@@ -43,8 +43,8 @@ def sampler_memory(
         merges = isinstance(source, Adapted)  # into a copy of float32
         held = weight_bytes * (4 / ITEMSIZE[own] if merges else 1)
         return SamplerMemory(held, CACHE_AT_ONCE, engine, None)
-    share = ITEMSIZE[sampler.dtype or own] / ITEMSIZE[own] / sampler.tensor_parallel_size
-    weights = weight_bytes * share
+    share = ITEMSIZE[sampler.dtype or own] / ITEMSIZE[own]
+    weights = weight_bytes * share / getattr(sampler, "tensor_parallel_size", 1)
     asked = sampler.gpu_memory_utilization * card
     fixed = sampler.kv_cache_memory_bytes
     cache = asked - weights - engine if fixed is None else float(fixed)

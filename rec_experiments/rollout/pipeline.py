@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @runtime_checkable
 class Pipeline(Protocol):
     def check(self, device: torch.device, ranks: int) -> None:
-        """Raise UserError if the pipeline cannot be used on the run's device."""
+        """Raise UserError if the pipeline cannot be used on the run's device. ranks: as in
+        `start`."""
 
     def start(
         self,
@@ -34,10 +35,12 @@ class Pipeline(Protocol):
         weights: Weights,
         ranks: int,
         versions: int,
+        draws: bool,
     ) -> RolloutWorker:
         """Start a worker. here, elsewhere: make one in this process, or in another process.
-        weights: their layout. ranks: number of training processes. versions: the most that one draw
-        is made from."""
+        weights: their layout. ranks: the training processes on this machine whose draws need a
+        device. versions: the most that one draw is made from. draws: False on a rank for which
+        rank 0 draws."""
 
     def describe(self) -> str:
         """A one-line description."""
@@ -50,7 +53,13 @@ class Sequential(Piece):
         """Any device is supported."""
 
     def start(
-        self, here: Build, elsewhere: Build, weights: Weights, ranks: int, versions: int
+        self,
+        here: Build,
+        elsewhere: Build,
+        weights: Weights,
+        ranks: int,
+        versions: int,
+        draws: bool,
     ) -> RolloutWorker:
         """The worker that `here` makes, in this process."""
         return here()
@@ -77,17 +86,24 @@ class Overlap(Piece):
         device_number(self.device, device, torch.cuda.device_count(), ranks)
 
     def start(
-        self, here: Build, elsewhere: Build, weights: Weights, ranks: int, versions: int
+        self,
+        here: Build,
+        elsewhere: Build,
+        weights: Weights,
+        ranks: int,
+        versions: int,
+        draws: bool,
     ) -> RolloutWorker:
-        """A worker that `elsewhere` makes in another process. weights: their layout. ranks: number
-        of training processes on this machine, each of which has its own worker. versions: the most
-        that one draw is made from.
+        """A worker that `elsewhere` makes in another process. See `Pipeline`.
 
         Raises UserError for what the user can fix, in either process.
         """
         import torch
 
-        from rec_experiments.rollout.remote import RemoteWorker
+        from rec_experiments.rollout.remote import Bystander, RemoteWorker
+
+        if not draws:
+            return Bystander(self.max_ahead, versions)
 
         device = next(iter(weights.values())).device
         number = device_number(self.device, device, torch.cuda.device_count(), ranks)

@@ -57,6 +57,9 @@ OF_RANKS = re.compile(
 )
 
 
+NOTHING: Any = None  # the rollouts of a rank for which another one draws
+
+
 class WorkerLost(RuntimeError):
     """The worker process died or hangs."""
 
@@ -254,6 +257,40 @@ class RemoteWorker:
         return WorkerLost(
             f"the process that draws batches died ({how}); the same command resumes the run"
         )
+
+
+class Bystander:
+    """The worker of a rank for which rank 0 draws: it gathers weights whenever the `RemoteWorker`
+    of rank 0 does, and keeps its own part of those that a checkpoint needs. Implements
+    `RolloutWorker`; its rollouts are NOTHING."""
+
+    def __init__(self, ahead: int | None, versions: int):
+        self.ahead = ahead
+        self._versions: deque[int | None] = deque([None] * (versions + 1))  # as in its slots
+
+    def update_weights(self, snapshot: Snapshot) -> Snapshot:
+        self._gather(snapshot)
+        self._versions.rotate(-1)
+        return snapshot.copy()
+
+    def submit(
+        self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
+    ) -> list[PendingRollouts]:
+        return [lambda: NOTHING] * len(requests)
+
+    def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
+        if snapshot.version != self._versions[-1]:
+            self._gather(snapshot)
+        return NOTHING
+
+    def close(self) -> None:
+        """There is no process to stop."""
+
+    def _gather(self, snapshot: Snapshot) -> None:
+        if self._versions[0] != snapshot.version:
+            for _ in snapshot.whole().values():
+                pass
+            self._versions[0] = snapshot.version
 
 
 def serve(

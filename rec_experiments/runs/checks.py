@@ -34,8 +34,13 @@ def check_before_loading(experiment: Experiment, world: World) -> World:
         check_installed("adapter=lora", "peft")
     if isinstance(experiment.optimizer, AdamW8bit):
         check_installed("optimizer=adamw_8bit", "bitsandbytes")
-    experiment.pipeline.check(torch.device(world.device), world.neighbours)
+    experiment.pipeline.check(torch.device(world.device), drawing_ranks(experiment, world))
     return world
+
+
+def drawing_ranks(experiment: Experiment, world: World) -> int:
+    """How many ranks on this machine need a device to draw on."""
+    return 0 if experiment.sampler.for_all_ranks else world.neighbours
 
 
 def pick_device(name: str, world: World) -> torch.device:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from rec_experiments.common import distributed
 from rec_experiments.common.determinism import secure
-from rec_experiments.common.distributed import ALONE, World
+from rec_experiments.common.distributed import ALONE, Led, World
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.problems import (
     Dataset,
@@ -37,6 +37,7 @@ from rec_experiments.runs.checks import (
     check_context,
     check_memory,
     check_rope,
+    drawing_ranks,
     machine_memory,
     pick_device,
     short_enough,
@@ -123,12 +124,14 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
         model = adapted(plain, experiment.model.lora)
     initial = plain if experiment.reference.swap_every is None else model
     models = place(model, initial, frozen_roles(experiment), world, compute)
+    drawers = Led.of(world) if experiment.sampler.for_all_ranks else world
     worker = experiment.pipeline.start(
         here=lambda: make_worker(experiment, plain.to(world.device), chat),
         elsewhere=functools.partial(load_worker, experiment),
         weights=plain.state_dict(),
-        ranks=world.neighbours,
+        ranks=drawing_ranks(experiment, world),
         versions=experiment.sync.most_versions,
+        draws=world.leads or drawers is world,
     )
     model = world.split(model, compute)
     if isinstance(experiment.model, Pretrained) and experiment.model.compile_layers:
@@ -162,7 +165,7 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
         group_size=experiment.group_size,
         temperature=experiment.sampler.temperature,
         shuffle=experiment.shuffle,
-        world=world,
+        world=drawers,
     )
     return Trainer(
         model=model,
@@ -171,7 +174,7 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
         updates=experiment.updates,
         gradient=gradient,
         rollouts=rollouts,
-        evaluator=make_evaluator(experiment, chat, worker, loaded.eval_problems, world),
+        evaluator=make_evaluator(experiment, chat, worker, loaded.eval_problems, drawers),
         seed=experiment.seed,
         steps=experiment.steps,
         eval_every=experiment.eval_every,

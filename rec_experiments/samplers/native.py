@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -19,10 +19,13 @@ COLDEST = 1e-3  # a lower temperature overflows the logits of float32
 
 @runtime_checkable
 class SamplerChoice(Protocol):
-    """temperature, eval_temperature: of training and of evaluation; 0 is greedy."""
+    """temperature, eval_temperature: of training and of evaluation; 0 is greedy. for_all_ranks:
+    rank 0 draws for all of them, on devices that are none of theirs.
+    """
 
     temperature: float
     eval_temperature: float
+    for_all_ranks: ClassVar[bool]
 
     def check(self) -> None:
         """Raise UserError, before anything is loaded, if what it needs is not installed."""
@@ -44,6 +47,7 @@ class SamplerChoice(Protocol):
 class Native(Piece):
     """The native sampler; conf/sampler/native.yaml explains the values."""
 
+    for_all_ranks: ClassVar[bool] = False
     temperature: Annotated[float, Field(ge=COLDEST)]
     eval_temperature: NonNegativeFloat
     max_rows: PositiveInt | None

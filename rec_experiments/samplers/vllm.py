@@ -1,12 +1,9 @@
-"""The vLLM sampler: the engine's weights are replaced in place at each version.
+"""The vLLM sampler inside this process, on one device: the engine's weights are replaced in place
+at each version. `vllm_server` is for several devices.
 
-The engine runs inside this process (one device) or drives one worker process per device (tensor
-parallelism). It starts with dummy weights and samples from those that `load` gives it; no weight
-goes through the disk.
-
-Tested with vLLM 0.32 on a CPU, with one and with two processes. Sleeping, the push to
-tensor-parallel workers on GPUs (`_push_ipc`) were never run; tests check them against vLLM's
-interface.
+The engine starts with dummy weights and samples from those that `load` gives it; no weight goes
+through the disk. Tested with vLLM 0.32 on a CPU. Sleeping was never run; a test checks the calls
+against vLLM's interface.
 """
 
 from __future__ import annotations
@@ -21,10 +18,12 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
@@ -36,12 +35,10 @@ from rec_experiments.common.pieces import Piece
 from rec_experiments.common.rng import integer
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
     from transformers import PreTrainedModel
 
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
-PUSHED_AT_ONCE = 1 << 30  # bytes of weights per chunk and device
 # vLLM reads these at import. An engine in this process takes tensors without copies. Its log lines
 # would bury the run's own; set VLLM_LOGGING_LEVEL to see them.
 ENVIRONMENT = {
@@ -63,7 +60,6 @@ class Vllm(Piece):
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE)]
     eval_temperature: float
     dtype: Literal["float32", "bfloat16"] | None
-    tensor_parallel_size: PositiveInt
     max_num_seqs: PositiveInt
     batches_per_call: PositiveInt
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
@@ -78,13 +74,10 @@ class Vllm(Piece):
                 "or 0 for greedy"
             )
 
+    for_all_ranks: ClassVar[bool] = False
+
     def check(self) -> None:
-        """Raise UserError if vLLM is not installed; it is not imported."""
-        if importlib.util.find_spec("vllm") is None:
-            raise UserError(
-                "sampler=vllm: vLLM is not installed; install this package with its extra vllm (in "
-                "a checkout: make install-gpu, or make test-vllm for a CPU), or use sampler=native"
-            )
+        check_installed()
 
     def bundle(self, model: PreTrainedModel, tokens: int) -> int:
         """As configured. Each call waits for its longest response: fewer calls take less time."""
@@ -97,7 +90,7 @@ class Vllm(Piece):
         pad_id: int | None,
         max_prompt_tokens: int,
         max_response_tokens: int,
-    ) -> VllmSampler:
+    ) -> EngineSampler:
         """A sampler for models of this architecture and dtype; `model` itself is not kept.
 
         Raises UserError if vLLM is not installed, or refuses the model or the machine.
@@ -106,12 +99,108 @@ class Vllm(Piece):
         return VllmSampler(self, model, eos_ids, max_prompt_tokens, max_response_tokens)
 
 
-class VllmSampler:
-    """Implements `rec_experiments.common.protocols.Sampler`. Call `load` before the first `sample`.
+Written = tuple[list[int], list[float]]  # tokens and their log-probabilities
+
+
+class Turn(NamedTuple):
+    """What the engine writes at once: at most `most` tokens after `prompt`."""
+
+    prompt: list[int]
+    key: SampleKey
+    most: int
+
+
+class EngineSampler(ABC):
+    """What `VllmSampler` and `ServerSampler` have in common: both implement
+    `rec_experiments.common.protocols.InFlightSampler`. Call `load` before the first `sample`.
 
     eos_ids: each of them ends a response. A response ends after max_response_tokens, or when it and
     its prompt together reach max_prompt_tokens + max_response_tokens.
     """
+
+    def __init__(
+        self, eos_ids: list[int], max_prompt_tokens: int, max_response_tokens: int
+    ) -> None:
+        self.eos_ids = eos_ids
+        self.limit, self.longest = max_response_tokens, max_prompt_tokens + max_response_tokens
+
+    @abstractmethod
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Replace the engine's weights, and clear its cache of prefixes."""
+
+    @abstractmethod
+    def write(self, turns: list[Turn], temperature: float) -> list[Written]:
+        """One text for each turn, in order."""
+
+    def sample(
+        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
+    ) -> Responses:
+        """For each prompt one response per key, in the same order.
+
+        temperature: log-probabilities are of softmax(logits / temperature). 0 is greedy, with
+        log-probabilities at temperature 1.
+        Raises FloatingPointError if the policy's logits are not finite.
+        """
+        return self._responses(
+            self.write(
+                [
+                    Turn(prompt, key, min(self.limit, self.longest - len(prompt)))
+                    for prompt, named in zip(prompts, draws, strict=True)
+                    for key in named
+                ],
+                temperature,
+            )
+        )
+
+    def sample_in_flight(
+        self,
+        prompts: list[list[int]],
+        draws: list[list[SampleKey]],
+        temperature: float,
+        policies: Sequence[tuple[int, Mapping[str, Tensor]]],
+        keeps_cache: bool,
+    ) -> Responses:
+        """As `sample`, by several policies; see `InFlightSampler`. Each policy begins with an empty
+        cache and continues the responses that have not ended. Its part has random numbers of its
+        own, named as those of a later turn."""
+        assert not keeps_cache  # the experiment refuses it
+        pairs = [(p, key) for p, named in zip(prompts, draws, strict=True) for key in named]
+        written: list[Written] = [([], []) for _ in pairs]
+        ends = [first for first, _ in policies[1:]] + [self.limit]
+        for number, ((_, weights), end) in enumerate(zip(policies, ends, strict=True)):
+            self.load(weights)
+            unended = {
+                n: Turn(prompt + tokens, replace(key, turn=number), most)
+                for n, ((prompt, key), (tokens, _)) in enumerate(zip(pairs, written, strict=True))
+                if not (tokens and tokens[-1] in self.eos_ids)
+                if (most := min(end, self.longest - len(prompt)) - len(tokens)) > 0
+            }
+            for n, (tokens, logps) in zip(
+                unended, self.write([*unended.values()], temperature), strict=True
+            ):
+                written[n] = written[n][0] + tokens, written[n][1] + logps
+        return self._responses(written)
+
+    def _responses(self, written: list[Written]) -> Responses:
+        tokens, logps = [row for row, _ in written], [row for _, row in written]
+        if not all(math.isfinite(logp) for row in logps for logp in row):
+            raise FloatingPointError("the policy's logits are not finite: it has diverged")
+        return Responses.of(tokens, logps, [row[-1] in self.eos_ids for row in tokens])
+
+    def parameters(self, turn: Turn, temperature: float) -> dict[str, Any]:
+        """The arguments of vLLM's SamplingParams."""
+        return {
+            "temperature": temperature,
+            "seed": integer(turn.key),
+            "max_tokens": turn.most,
+            "stop_token_ids": self.eos_ids,
+            "logprobs": 0,  # of the sampled token only
+            "detokenize": False,
+        }
+
+
+class VllmSampler(EngineSampler):
+    """The engine in this process."""
 
     def __init__(
         self,
@@ -121,39 +210,24 @@ class VllmSampler:
         max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> None:
+        super().__init__(eos_ids, max_prompt_tokens, max_response_tokens)
         self.vllm = vllm = _import_vllm()
         import torch
         from vllm.platforms import current_platform
 
-        self.eos_ids = eos_ids
-        self.limit = max_response_tokens
         self.names = set(model.state_dict())
         self.dtype = getattr(torch, config.dtype) if config.dtype else model.dtype
         self.sleeps, self.asleep = config.sleep, False
-        self.in_process: Any = iter if config.tensor_parallel_size == 1 else list
-        self.devices = config.tensor_parallel_size if current_platform.is_cuda() else 0
-        if self.devices:
-            check_devices(self.devices, torch.cuda.device_count(), distributed.current().size)
+        if current_platform.is_cuda():
+            check_ranks(distributed.current().size)
         with _undisturbed(), _told():
             try:
                 self.engine = vllm.LLM(
                     str(saved_config(model)),
-                    load_format="dummy",
-                    skip_tokenizer_init=True,
-                    generation_config="vllm",  # not the model's own sampling defaults
-                    logprobs_mode="processed_logprobs",  # at the sampling temperature
-                    dtype=dtype_name(self.dtype),
-                    max_model_len=max_prompt_tokens + max_response_tokens,
-                    worker_extension_cls=f"{__name__}.WeightReceiver",
-                    tensor_parallel_size=config.tensor_parallel_size,
-                    max_num_seqs=config.max_num_seqs,
-                    gpu_memory_utilization=config.gpu_memory_utilization,
-                    kv_cache_memory_bytes=config.kv_cache_memory_bytes,
-                    enforce_eager=config.enforce_eager,
+                    **engine_arguments(config, model, self.longest),
                     enable_sleep_mode=config.sleep,
                     # On a CPU a seeded request fails if its prompt is computed in chunks.
                     enable_chunked_prefill=False if current_platform.is_cpu() else None,
-                    **({"weight_transfer_config": {"backend": "ipc"}} if self.devices > 1 else {}),
                 )
                 # Unsupported kernels fail only when they run.
                 first = vllm.SamplingParams(max_tokens=1, detokenize=False)
@@ -164,8 +238,6 @@ class VllmSampler:
                     f"sampler=vllm: vLLM cannot run this model here ({reason}); change the model "
                     "or use sampler=native"
                 ) from error
-        if self.devices > 1:
-            self.engine.init_weight_transfer_engine({"init_info": {"packed": False}})
         self._rest()
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -174,32 +246,12 @@ class VllmSampler:
 
         Raises ValueError if a parameter is missing or unknown.
         """
-        if weights.keys() != self.names:
-            missing, unknown = self.names - weights.keys(), weights.keys() - self.names
-            raise ValueError(f"weights do not fit: missing {missing}, unknown {unknown}")
+        check_names(weights, self.names)
         self._wake()
         cast = ((name, weights[name].detach().to(self.dtype)) for name in weights)
-        if self.devices > 1:
-            self._push_ipc(cast)
-        else:  # within one process weights can be passed one by one
-            self.engine.collective_rpc("receive_weights", args=(self.in_process(cast),))
+        self.engine.collective_rpc("receive_weights", args=(cast,))
         if not self.engine.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache, which would mix two policies")
-
-    def _push_ipc(self, weights: Iterator[tuple[str, Tensor]]) -> None:
-        """Send weights to the workers on this machine in chunks, through CUDA memory of each
-        worker's device. Torch keeps a chunk's memory until the workers release it."""
-        import torch
-        from torch.multiprocessing.reductions import reduce_tensor
-
-        uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(self.devices)]
-        self.engine.start_weight_update()
-        for part in chunks(weights, PUSHED_AT_ONCE):
-            copies = [[w.to(f"cuda:{i}") for i in range(self.devices)] for _, w in part]
-            self.engine.update_weights(
-                {"update_info": update_info(part, copies, uuids, reduce_tensor)}
-            )
-        self.engine.finish_weight_update()
 
     def _wake(self) -> None:
         """Take the device's memory again."""
@@ -216,44 +268,20 @@ class VllmSampler:
             self.engine.sleep(level=1)
             self.asleep = True
 
-    def sample(
-        self, prompts: list[list[int]], draws: list[list[SampleKey]], temperature: float
-    ) -> Responses:
-        """For each prompt one response per key, in the same order.
-
-        temperature: log-probabilities are of softmax(logits / temperature). 0 is greedy, with
-        log-probabilities at temperature 1.
-        Raises FloatingPointError if the policy's logits are not finite.
-        """
-        rows = [
-            (prompt, draw) for prompt, named in zip(prompts, draws, strict=True) for draw in named
-        ]
+    def write(self, turns: list[Turn], temperature: float) -> list[Written]:
         self._wake()
         outputs = self.engine.generate(
-            [{"prompt_token_ids": prompt} for prompt, _ in rows],
-            [self._parameters(draw, temperature) for _, draw in rows],
+            [{"prompt_token_ids": turn.prompt} for turn in turns],
+            [self.vllm.SamplingParams(**self.parameters(turn, temperature)) for turn in turns],
             use_tqdm=False,
         )
         self._rest()
-        tokens = [list(output.outputs[0].token_ids) for output in outputs]
-        chosen = zip((output.outputs[0].logprobs for output in outputs), tokens, strict=True)
-        logps = [
-            [at[token].logprob for at, token in zip(of_response, row, strict=True)]
-            for of_response, row in chosen
-        ]
-        if not all(math.isfinite(logp) for row in logps for logp in row):
-            raise FloatingPointError("the policy's logits are not finite: it has diverged")
-        return Responses.of(tokens, logps, [row[-1] in self.eos_ids for row in tokens])
+        return [_written(output.outputs[0]) for output in outputs]
 
-    def _parameters(self, draw: SampleKey, temperature: float) -> Any:
-        return self.vllm.SamplingParams(
-            temperature=temperature,
-            seed=integer(draw),
-            max_tokens=self.limit,
-            stop_token_ids=self.eos_ids,
-            logprobs=0,  # of the sampled token only
-            detokenize=False,
-        )
+
+def _written(text: Any) -> Written:
+    tokens = [*text.token_ids]
+    return tokens, [at[token].logprob for at, token in zip(text.logprobs, tokens, strict=True)]
 
 
 class WeightReceiver:
@@ -267,6 +295,49 @@ class WeightReceiver:
             # On some CPUs the head uses a packed copy of its weight, which reloading does not
             # update if the embeddings are tied.
             head.quant_method.process_weights_after_loading(head)
+
+
+def engine_arguments(config: Vllm, model: PreTrainedModel, longest: int) -> dict[str, Any]:
+    """Arguments of vLLM's engine, in a process or behind a server. longest: tokens of a prompt and
+    its response."""
+    return {
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # not the model's own sampling defaults
+        "logprobs_mode": "processed_logprobs",  # at the sampling temperature
+        "dtype": config.dtype or str(model.dtype).removeprefix("torch."),
+        "max_model_len": longest,
+        "worker_extension_cls": f"{__name__}.WeightReceiver",
+        "max_num_seqs": config.max_num_seqs,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "kv_cache_memory_bytes": config.kv_cache_memory_bytes,
+        "enforce_eager": config.enforce_eager,
+    }
+
+
+def check_installed() -> None:
+    """Raise UserError if vLLM is not installed; it is not imported."""
+    if importlib.util.find_spec("vllm") is None:
+        raise UserError(
+            "sampler=vllm: vLLM is not installed; install this package with its extra vllm (in a "
+            "checkout: make install-gpu, or make test-vllm for a CPU), or use sampler=native"
+        )
+
+
+def check_names(weights: Mapping[str, Tensor], names: set[str]) -> None:
+    """Raise ValueError unless the weights are the model's."""
+    if weights.keys() != names:
+        missing, unknown = names - weights.keys(), weights.keys() - names
+        raise ValueError(f"weights do not fit: missing {missing}, unknown {unknown}")
+
+
+def check_ranks(ranks: int) -> None:
+    """Raise UserError if several training processes would each start an engine on the first GPU."""
+    if ranks > 1:
+        raise UserError(
+            f"sampler=vllm: with ranks={ranks} every engine would start on the first GPU; "
+            "pipeline=overlap gives each a GPU of its own, as gpus=8x80gb does"
+        )
 
 
 def _import_vllm() -> ModuleType:
@@ -335,54 +406,3 @@ def _undisturbed() -> Iterator[None]:
             torch.set_num_threads(threads)
             random.setstate(python)
             np.random.set_state(arrays)
-
-
-def check_devices(engine: int, seen: int, ranks: int) -> None:
-    """Raise UserError if an engine on `engine` GPUs cannot run. seen: GPUs that this process sees.
-    ranks: training processes, each of which would start an engine."""
-    if ranks > 1:
-        raise UserError(
-            f"sampler=vllm: with ranks={ranks} every engine would start on the first GPU; "
-            "pipeline=overlap gives each a GPU of its own, as gpus=8x80gb does"
-        )
-    if engine > seen:
-        raise UserError(
-            f"sampler.tensor_parallel_size={engine}: the process that samples sees {seen} GPU; it "
-            "sees one with pipeline=overlap, all with pipeline=sequential"
-        )
-
-
-def chunks(weights: Iterable[tuple[str, Tensor]], most: int) -> Iterator[list[tuple[str, Tensor]]]:
-    """The weights in order, in chunks of at most `most` bytes, but at least one weight."""
-    part: list[tuple[str, Tensor]] = []
-    held = 0
-    for name, weight in weights:
-        if part and held + weight.nbytes > most:
-            yield part
-            part, held = [], 0
-        part.append((name, weight))
-        held += weight.nbytes
-    if part:
-        yield part
-
-
-def update_info(
-    part: list[tuple[str, Tensor]],
-    copies: list[list[Tensor]],
-    uuids: list[str],
-    share: Callable[[Tensor], tuple[Any, Any]],
-) -> dict[str, Any]:
-    """The message to vLLM's IPC engine about a chunk. copies: of each weight, one on each device of
-    `uuids`. share: makes a handle of a tensor, as torch's `reduce_tensor` does."""
-    return {
-        "names": [name for name, _ in part],
-        "dtype_names": [dtype_name(w.dtype) for _, w in part],
-        "shapes": [list(w.shape) for _, w in part],
-        "ipc_handles": [
-            {uuid: share(w)[1] for uuid, w in zip(uuids, row, strict=True)} for row in copies
-        ],
-    }
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -79,7 +79,7 @@ def sampler_of(name: str, model: PreTrainedModel, size: Size) -> Sampler:
         )
     else:
         config = Vllm(
-            temperature=1.0, eval_temperature=1.0, dtype="bfloat16", tensor_parallel_size=1,
+            temperature=1.0, eval_temperature=1.0, dtype="bfloat16",
             max_num_seqs=512, batches_per_call=1, gpu_memory_utilization=0.3,
             kv_cache_memory_bytes=None, enforce_eager=False, sleep=True, kind=name,
         )  # fmt: skip

@@ -219,7 +219,7 @@ def test_names_of_a_schedule_in_flight():
         (["sync.late=never"], r"sync\.late=never: must be one of wait, drop"),
         (["sync.cache=lost"], r"sync\.cache=lost: must be one of recomputed, kept"),
         (["dataset=calculator"], r"sync=in_flight: needs a data set whose responses have one turn"),
-        (["sampler=vllm"], r"sync=in_flight: this sampler cannot .* use sampler=native"),
+        (["sampler=vllm", "sync.cache=kept"], r"sync\.cache=kept: .* or sampler=native"),
     ],
 )
 def test_refused(overrides, message):

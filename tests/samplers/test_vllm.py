@@ -29,7 +29,7 @@ import torch
 from conftest import SMALL, command, experiment, run, sample
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.common.batch import Responses, Rollouts, SampleKey
+from rec_experiments.common.batch import Responses, Rollouts, SampleKey, Sequences
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.rng import TRAIN
 from rec_experiments.policy.batching import collate
@@ -39,7 +39,7 @@ from rec_experiments.runs.evaluation import evaluate
 from rec_experiments.runs.export import export
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.native import Native
-from rec_experiments.samplers.vllm import Vllm, VllmSampler, update_info
+from rec_experiments.samplers.vllm import Vllm, VllmSampler
 from rec_experiments.training.metrics import response_metrics
 
 pytest.importorskip("vllm", reason="vLLM is not installed: make test-vllm")
@@ -52,7 +52,6 @@ OPTIONS = {
     "temperature": 1.0,
     "eval_temperature": 1.0,
     "dtype": None,
-    "tensor_parallel_size": 1,
     "max_num_seqs": 64,
     "batches_per_call": 1,
     "gpu_memory_utilization": 0.4,
@@ -120,7 +119,7 @@ def assert_scored_by(model, groups, temperature):
     """Each response has the log-probabilities of the trainer's forward pass."""
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for response in group:
-            rows = collate([prompt], [response.tokens], 0)
+            rows = collate(Sequences.of([prompt], [response.tokens]), 0)
             with torch.no_grad():
                 expected = compute_logprobs(model, rows, temperature).logp_BT[0]
             assert response.logp == pytest.approx(expected.tolist(), abs=1e-4)
@@ -167,30 +166,17 @@ def test_the_callers_weights_and_the_samplers_stay_apart(pair):
 
 
 def test_the_calls_that_only_a_gpu_runs_fit_the_engine():
-    """Sleeping and the push to tensor-parallel workers, held to this version's signatures, and what
-    is pushed to what its workers read."""
+    """Sleeping, held to this version's signatures."""
     from vllm import LLM, envs
-    from vllm.config.weight_transfer import WeightTransferConfig
-    from vllm.distributed.weight_transfer import ipc_engine
     from vllm.engine.arg_utils import EngineArgs
 
     fields = {field.name for field in dataclasses.fields(EngineArgs)}
-    assert {"enable_sleep_mode", "weight_transfer_config", "kv_cache_memory_bytes"} <= fields
+    assert {"enable_sleep_mode", "kv_cache_memory_bytes"} <= fields
     inspect.signature(LLM.sleep).bind(None, level=1)
-    for call in (LLM.wake_up, LLM.start_weight_update, LLM.finish_weight_update):
-        inspect.signature(call).bind(None)
-    inspect.signature(LLM.update_weights).bind(None, {"update_info": {}})
-    inspect.signature(LLM.init_weight_transfer_engine).bind(None, {"init_info": {}})
-    assert WeightTransferConfig(backend="ipc").backend == "ipc"
+    inspect.signature(LLM.wake_up).bind(None)
     assert (
         "VLLM_USE_V2_MODEL_RUNNER" in envs.environment_variables
     )  # of tests/benchmarks/gpu_day.py
-    assert not ipc_engine.IPCWeightTransferInitInfo(packed=False).packed
-    part = [("a", torch.ones(2, 3)), ("b", torch.ones(4, dtype=torch.bfloat16))]
-    told = update_info(part, [[w, w] for _, w in part], ["GPU-0", "GPU-1"], lambda w: (None, (w,)))
-    read = ipc_engine.IPCWeightTransferUpdateInfo(**told)
-    assert read.dtype_names == ["float32", "bfloat16"]
-    assert [sorted(handles) for handles in read.ipc_handles] == [["GPU-0", "GPU-1"]] * 2
 
 
 def test_weights_that_do_not_fit_are_refused(sampler):
@@ -271,13 +257,6 @@ def test_the_run_around_it_is_undisturbed():
     assert os.sched_getaffinity(0) == affinity
     assert torch.get_default_dtype() == torch.float32
     assert torch.is_grad_enabled()
-
-
-def test_two_processes_share_a_model():
-    model = build(seed=1)
-    with engine(build(), tensor_parallel_size=2) as sampler:
-        sampler.load(model.state_dict())
-        assert_scored_by(model, sample(sampler, PROMPTS, DRAWS, 1.0), 1.0)
 
 
 def test_a_head_size_that_vllm_has_not_is_refused_in_one_line():
