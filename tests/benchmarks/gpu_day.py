@@ -126,10 +126,6 @@ CHECKS = {
         "the trainer's own log-probabilities on the GPU that draws", 2,
         ("gpus=2x80gb", "sampler.gpu_memory_utilization=0.5", "correction=truncated", *BESIDE),
     ),
-    "tensor_parallel": Check(
-        "the push to tensor-parallel workers", 2,
-        ("gpus=1x80gb", "sampler.sleep=false", "sampler.tensor_parallel_size=2", *LOW),
-    ),
     "two_ranks": Check(
         "weights split over NCCL, gathered in bfloat16", 2,
         ("sampler=native", "ranks=2", *LOW), ranks=2,
