@@ -1,6 +1,6 @@
 """Problems of reasoning-gym.
 
-1. They are the same in every process, the splits are disjoint, and stages follow each other.
+1. They are the same in every process, and the splits are disjoint.
 2. The package's own verifiers score: its answers are correct, and partial credit is kept.
 3. Unknown data sets and parameters, and a missing package, are one line.
 """
@@ -20,7 +20,11 @@ from rec_experiments.common.problems import DemonstratedDataset
 from rec_experiments.datasets import reasoning_gym as ours
 
 ROOT = Path(__file__).parents[2]
-STAGES = ("dataset=reasoning_gym_stages", "dataset.train_problems=31", "dataset.eval_problems=10")
+SUMS = (
+    "dataset=reasoning_gym", "dataset.name=basic_arithmetic", "dataset.train_problems=31",
+    "dataset.eval_problems=10", "+dataset.parameters.max_terms=2", "dataset.answer_tag=null",
+    "+dataset.parameters.max_digits=2", "dataset.system_prompt=''",
+)  # fmt: skip
 WORDS = ("dataset=reasoning_gym", "dataset.train_problems=24", "dataset.eval_problems=8")
 
 pytest.importorskip("reasoning_gym")
@@ -30,21 +34,10 @@ def questions(problems):
     return [problem.messages[-1]["content"] for problem in problems]
 
 
-def test_stages_follow_each_other_and_are_evaluated_in_turn():
-    train, evaluation = experiment(*STAGES).dataset.load()
-    assert (len(train), len(evaluation)) == (31, 10)
-    stages = [json.loads(problem.answer)["stage"] for problem in train]
-    assert stages == [0] * 11 + [1] * 10 + [2] * 10
-    assert [json.loads(problem.answer)["stage"] for problem in evaluation[:6]] == [0, 1, 2, 0, 1, 2]
-    assert questions(train)[30].endswith(", ?")
-
-
 def test_no_question_is_on_both_sides():
-    gym = experiment("dataset=reasoning_gym_stages").dataset
-    train, evaluation = gym.load()
+    train, evaluation = experiment(*SUMS).dataset.load()
+    assert (len(train), len(evaluation)) == (31, 10)
     assert not {*questions(train)} & {*questions(evaluation)}
-    assert len(train) == gym.train_problems
-    assert len(evaluation) == gym.eval_problems
 
 
 def test_problems_depend_on_the_seed_alone():
@@ -54,12 +47,12 @@ def test_problems_depend_on_the_seed_alone():
     )
     environment = {**os.environ, "PYTHONHASHSEED": "7"}
     printed = subprocess.run(
-        [sys.executable, "-c", script, *STAGES], env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", script, *SUMS], env=environment, capture_output=True, text=True,
         check=True,
     ).stdout  # fmt: skip
-    here, _ = experiment(*STAGES).dataset.load()
+    here, _ = experiment(*SUMS).dataset.load()
     assert printed == f"{here}\n"
-    other, _ = experiment(*STAGES, "dataset.data_seed=1").dataset.load()
+    other, _ = experiment(*SUMS, "dataset.data_seed=1").dataset.load()
     assert questions(other) != questions(here)
 
 
@@ -75,7 +68,7 @@ def test_its_own_answers_are_right(name):
 
 
 def test_without_a_tag_the_whole_response_is_scored():
-    gym = experiment(*STAGES).dataset
+    gym = experiment(*SUMS).dataset
     problem = gym.load()[0][0]
     given = json.loads(problem.answer)["answer"]
     assert problem.solution == given
@@ -93,7 +86,7 @@ def test_partial_credit_is_reward_without_accuracy():
 
 
 def test_a_changed_item_is_not_scored():
-    gym = experiment(*STAGES).dataset
+    gym = experiment(*SUMS).dataset
     problem = gym.load()[0][0]
     place = json.loads(problem.answer)
     with pytest.raises(ValueError, match="not the item of the prompt"):
@@ -103,15 +96,11 @@ def test_a_changed_item_is_not_scored():
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        ([], "dataset.name=null: must be a data set of reasoning-gym"),
         (["dataset.name=chain_some"], "dataset.name=chain_some: reasoning-gym refuses it"),
         (["dataset.name=lcm", "+dataset.parameters.terms=3"], "unexpected keyword argument"),
         (["dataset.name=lcm", "+dataset.parameters.seed=3"], "multiple values for keyword"),
         (["dataset.name=chain_sum", "+dataset.parameters.max_terms=0"], '"max_terms": 0} ('),
         (["dataset.name=lcm", "dataset.data_seed=-1"], "dataset.data_seed=-1: must be at least 0"),
-        (["dataset.name=lcm", "dataset.eval_problems=0"], "eval_problems=0: must be at least one"),
-        (["dataset=reasoning_gym_stages", "dataset.name=lcm"], "dataset.name=lcm: must be a data"),
-        (["dataset=reasoning_gym_stages", "dataset.stages=[]"], "dataset.name=null: must be a"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -138,15 +127,8 @@ def test_a_missing_package_is_named(monkeypatch):
     assert told == "reasoning-gym: is not installed here; python -m pip install reasoning-gym"
 
 
-@pytest.mark.parametrize(
-    ("total", "parts", "sizes"), [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (2, 1, [2])]
-)
-def test_shares_are_nearly_equal(total, parts, sizes):
-    assert [ours.share(total, n, parts) for n in range(parts)] == sizes
-
-
-def test_the_tiny_model_runs_on_the_stages(tmp_path):
-    overrides = [*SMALL[1:], *STAGES, "dataset.verifier_workers=1"]
+def test_the_tiny_model_runs_on_its_problems(tmp_path):
+    overrides = [*SMALL[1:], *SUMS, "dataset.verifier_workers=1"]
     assert isinstance(experiment(*overrides).dataset, DemonstratedDataset)
     rows = run(tmp_path, *overrides).metrics()
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
