@@ -38,9 +38,12 @@ COMMANDS = {
 def main() -> None:
     """The entry point. Characters that the terminal cannot show are replaced; a reader that closes
     the pipe (`| head`) ends the command quietly."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (closed by the shell: `>&-`)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    os.environ["MPLBACKEND"] = "agg"  # pictures are files, and an unknown one fails the import
     try:
         try:
             dispatch(sys.argv[1:])

@@ -60,7 +60,8 @@ def check_installed(choice: str, package: str) -> None:
 
 def mistake(error: Exception) -> UserError | None:
     """The UserError for an error that the user can fix: a package that is not installed, a file
-    name that is too long, or a current folder that is gone. None for any other error."""
+    name that is too long, a current folder that is gone, or values that need more memory than there
+    is. None for any other error."""
     if isinstance(error, ModuleNotFoundError) and (module := _missing(error)):
         package = PACKAGES.get(module, module.replace("_", "-"))
         return UserError(f"{package}: is not installed here; python -m pip install {package}")
@@ -68,6 +69,8 @@ def mistake(error: Exception) -> UserError | None:
         return UserError("the current folder has been removed; change to one that exists")
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return UserError(f"{error.filename}: is too long for the name of a file")
+    if isinstance(error, MemoryError):
+        return UserError(f"needs more memory than this machine has ({first_line(error)})")
     return None
 
 

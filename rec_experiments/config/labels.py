@@ -3,13 +3,17 @@
 The name of a run folder identifies a run with a digest; a label says in words how it differs.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.config.identity import NOT_IDENTITY, flat, identity
+from rec_experiments.config.plugins import conf_folders
 
 Config = dict[str, Any]
 Named = tuple[Config, Sequence[str]]  # a run's resolved configuration, and the words of its command
@@ -84,7 +88,33 @@ def _method(config: Config, command: Sequence[str]) -> str:
 
 
 def _texts(values: Sequence[tuple[str, Any]]) -> list[str]:
-    return [f"{SHORT.get(key, key.removesuffix(f'.{TARGET}'))}={value}" for key, value in values]
+    return [
+        setting_name(value)
+        if key == "setting"
+        else f"{SHORT.get(key, key.removesuffix(f'.{TARGET}'))}={value}"
+        for key, value in values
+    ]
+
+
+def setting_name(setting: str) -> str:
+    """The data of a setting, as its scale names it: setting=mini/gsm8k trains on reduction modulo
+    8, which stands in for GSM8K."""
+    scale, _, row = setting.partition("/")
+    for name, data in sorted(_names(scale).items(), key=lambda pair: -len(pair[0])):
+        if row.startswith(name):
+            return f"{data}{row.removeprefix(name).replace('_', ' ')}"
+    return f"setting={setting}"
+
+
+@functools.cache
+def _names(scale: str) -> dict[str, str]:
+    """The names of a scale's settings; none for a scale that does not exist."""
+    for folder in conf_folders():
+        file = folder / "scale" / f"{scale}.yaml"
+        if file.is_file():
+            found: dict[str, str] = yaml.safe_load(file.read_text(encoding="utf-8"))["names"]
+            return found
+    return {}
 
 
 def _told_apart(labels: Sequence[str], runs: Sequence[Named], same: set[str]) -> list[str]:

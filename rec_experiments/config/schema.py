@@ -26,11 +26,13 @@ from rec_experiments.common import live
 from rec_experiments.common.errors import UserError, first_line, meant
 from rec_experiments.common.pieces import TARGET, Piece, Settings
 from rec_experiments.config import plugins
+from rec_experiments.config.identity import flat
 
 PACKAGE, CONF, conf_folders = plugins.PACKAGE, plugins.CONF, plugins.conf_folders
 T = TypeVar("T", bound=Settings)
 
 VERIFIERS = f"{plugins.OURS}.datasets.verifiers"  # ours that a run folder may name
+LARGEST = 1 << 63  # of whole numbers, which torch and numpy hold in 64 bits
 UNKNOWN = "unexpected_keyword_argument"
 ALLOWED = {  # by pydantic's name of an error
     "int_type": "a whole number",
@@ -61,6 +63,9 @@ def build(config: DictConfig, kind: type[T]) -> T:
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         raise UserError(f"{error.full_key}: has no value") from error
+    for key, value in flat(values).items():
+        if isinstance(value, int) and abs(value) >= LARGEST:
+            raise UserError(f"{key}={value}: must be below 2^63")
     pieces = {
         key: piece(key, value) if isinstance(value, dict) and TARGET in value else value
         for key, value in values.items()

@@ -132,6 +132,11 @@ def test_arguments_that_are_refused(word, told):
         (["plan", "gpus=7"], "gpus=7: no such choice; allowed: "),
         (["sweeps", "list", "fig3", "sync=3"], "sync=3: no such choice; allowed: "),
         (["sweeps", "lst", "fig3"], 'Invalid value "lst" for ACTION'),
+        (
+            ["export-loss", "grpo", "--trainer=trl", "--out=1x.py"],
+            "--out=1x.py: must be the name of a Python module",
+        ),
+        (["steps=1" + "0" * 30], "steps=1" + "0" * 30 + ": must be below 2^63"),
         (["sweeps", "status"], "sweeps status: needs the name of a sweep"),
         (["setting=nothing"], "setting=nothing: no such choice; allowed: lm/deepscaler, "),
         (["algo=grpo,opmd"], "algo=grpo,opmd: several values make several runs, which needs -m"),
@@ -228,6 +233,20 @@ def test_closed_pipe_ends_a_command_quietly(tmp_path):
     os.close(writer)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+def test_closed_output_ends_no_command(tmp_path):
+    words = f"{sys.executable} -m rec_experiments algorithms grpo >&-"
+    done = python("-c", f"import os; os.system({words!r})", cwd=tmp_path)
+    assert done.stderr == ""
+
+
+def test_too_little_memory_is_one_line(capsys):
+    with pytest.raises(SystemExit, match="2"), one_line_errors():
+        raise MemoryError("Unable to allocate 59.6 GiB")
+    assert capsys.readouterr().err == (
+        "error: needs more memory than this machine has (Unable to allocate 59.6 GiB)\n"
+    )
 
 
 BLOCK = """

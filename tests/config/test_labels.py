@@ -34,6 +34,11 @@ PYTHON = ["/usr/bin/python", "-m", "rec_experiments"]
         (["++steps=4", "model=pretrained", "model.path=/somewhere/tiny"],
          "REC-OneSide-NoIS · model=pretrained · model.path=tiny · steps=4"),
         (["sync.phase=own"], "REC-OneSide-NoIS · sync.phase=own"),
+        (["setting=mini/gsm8k"], "REC-OneSide-NoIS · reduction modulo 8"),
+        (["setting=mini/gsm8k_twice"], "REC-OneSide-NoIS · reduction modulo 8 twice"),
+        (["setting=lm/gsm8k"], "REC-OneSide-NoIS · word problems"),
+        (["setting=paper/gsm8k"], "REC-OneSide-NoIS · GSM8K"),
+        (["setting=of_a_package"], "REC-OneSide-NoIS · setting=of_a_package"),
     ],
 )  # fmt: skip
 def test_a_method_is_its_preset_and_what_was_changed(words, said):

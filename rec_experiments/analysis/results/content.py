@@ -5,6 +5,7 @@ each evaluation of a finished run (`archive.py`).
 """
 
 import functools
+import io
 import itertools
 import lzma
 import math
@@ -22,6 +23,7 @@ from rec_experiments.runs.reading import Stamp, read_rows, stamp, unreadable
 from rec_experiments.runs.run_folder import RunFolder
 
 ACCURACY = "eval/accuracy"
+LARGEST_ARCHIVE = 256 << 20  # bytes unpacked; fifty times the largest of this project
 ARCHIVED = ["run", "overrides", "release", "step"]  # first columns of an archive; then metrics
 
 
@@ -118,8 +120,12 @@ def _archive(file: Path, changed: int) -> dict[str, Content]:
 def _table(file: Path, changed: int) -> pandas.DataFrame:
     """Raises UserError for a file that is no archive."""
     try:
+        with lzma.open(file) as packed:  # which can unpack to a million times its size
+            text = packed.read(LARGEST_ARCHIVE + 1)
+        if len(text) > LARGEST_ARCHIVE:
+            raise ValueError(f"it unpacks to more than {LARGEST_ARCHIVE >> 20} MB")
         found = pandas.read_csv(
-            file,
+            io.BytesIO(text),
             dtype={"run": str, "overrides": str, "release": "Int64"},
             float_precision="round_trip",
         )

@@ -2,6 +2,7 @@
 imports this package. A preset whose loss needs what that trainer does not hand over is refused."""
 
 import json
+import keyword
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ def main(
     """Raises UserError for a loss that the trainer cannot carry, and a file that cannot be
     written."""
     out = out or Path(f"rec_{preset}_{trainer}.py")
+    if not out.stem.isidentifier() or keyword.iskeyword(out.stem):
+        raise UserError(f"--out={out}: must be the name of a Python module, as in my_loss.py")
     write_out(out, text(preset, [*changes], trainer, out.stem).encode())
     print(f"{out}: its first lines say how to use it")
 

@@ -7,6 +7,7 @@ import pandas
 import pytest
 from fabricated import rows_of, write_run
 
+from rec_experiments.analysis.results import content
 from rec_experiments.analysis.results.archive import archived
 from rec_experiments.analysis.results.figure import figure_runs
 from rec_experiments.analysis.results.table import find, runs, table
@@ -94,6 +95,14 @@ def test_damaged_archive_is_refused_in_one_line(folder, change, message):
     with pytest.raises(UserError, match=message) as caught:
         find([file])
     assert str(caught.value).startswith(f"{file}: is no archive of runs (")
+
+
+def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(content, "LARGEST_ARCHIVE", 1 << 20)
+    file = tmp_path / f"bomb{ARCHIVE}"
+    file.write_bytes(lzma.compress(bytes(2 << 20)))
+    with pytest.raises(UserError, match="it unpacks to more than 1 MB"):
+        find([file])
 
 
 def test_command_writes_an_archive(folder, tmp_path, capsys):
