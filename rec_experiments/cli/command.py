@@ -103,7 +103,7 @@ def show(words: list[str]) -> None:
     try:
         start(lambda config: None)()
     except (TypeError, ValueError) as error:  # Hydra's answer to some overrides, as `sync=3`
-        raise UserError(explain(error, words)) from error
+        raise UserError(explain(error)) from error
 
 
 def check_sweep(words: list[str], sweeps: bool) -> None:

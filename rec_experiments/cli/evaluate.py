@@ -3,12 +3,11 @@ problems, and pass@k if there are several responses to each. For two models it a
 difference, paired by problem. With the keys of the run, a checkpoint scores exactly as the run
 reported at that step."""
 
-from math import inf
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from rec_experiments.cli.parser import names_and_overrides, number_between, option
+from rec_experiments.cli.parser import names_and_overrides, number
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 
@@ -25,9 +24,8 @@ def main(
     ],
     step: Annotated[
         int | None,
-        option(
-            number_between(0, inf),
-            "which checkpoint of a run; it also selects the random draws; by default the newest",
+        number(
+            "which checkpoint of a run; it also selects the random draws; by default the newest", 0
         ),
     ] = None,
 ) -> None:

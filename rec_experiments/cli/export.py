@@ -1,12 +1,11 @@
 """Writes the model of a run and its tokenizer into a folder for transformers and vLLM."""
 
-from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from rec_experiments.cli.parser import number_between, option, path
+from rec_experiments.cli.parser import number, option, path
 from rec_experiments.config import schema
 
 
@@ -17,7 +16,7 @@ def main(
     *,
     step: Annotated[
         int | None,
-        option(number_between(0, inf), "gradient steps of the checkpoint; by default the newest"),
+        number("gradient steps of the checkpoint; by default the newest", 0),
     ] = None,
     part: Annotated[
         Literal["model", "adapter"],

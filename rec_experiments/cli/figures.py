@@ -1,7 +1,6 @@
 """Draws a figure from its runs, as far as they have got: pictures, data and statistics."""
 
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +21,7 @@ from rec_experiments.cli.parser import (
     PROGRAM,
     Overrides,
     Runs,
-    number_between,
+    number,
     option,
     path,
 )
@@ -48,10 +47,10 @@ def main(
     runs: Runs = None,
     smooth: Annotated[
         int,
-        option(
-            number_between(1, inf),
+        number(
             "steps in the running averages of training rewards and of the accuracy of late "
             "responses",
+            1,
         ),
     ] = WINDOW,
 ) -> None:

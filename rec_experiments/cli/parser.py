@@ -12,7 +12,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter, Token, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Parameter, Token, UnusedCliTokensError, validators
 from rich.console import Console
 
 from rec_experiments.common.errors import UserError
@@ -66,6 +66,11 @@ def option(read: Callable[[str], Any], help: str, name: str | None = None) -> Pa
     return Parameter(name, converter=converter, n_tokens=1, accepts_keys=False, help=help)
 
 
+def number(help: str, least: float, most: float | None = None) -> Parameter:
+    """A number in these bounds."""
+    return Parameter(validator=validators.Number(gte=least, lte=most), help=help)
+
+
 def path(text: str) -> Path:
     """A file or folder: a shell leaves the ~ of --out=~/NAME as it is."""
     return Path(os.path.expanduser(text))
@@ -103,25 +108,6 @@ def names_among(allowed: Sequence[str]) -> Callable[[str], list[str]]:
         return text.split(",")
 
     return names
-
-
-def number_between(least: float, most: float, kind: type = int) -> Callable[[str], Any]:
-    """A number; infinite bounds are allowed."""
-
-    def number(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            what = "a whole number" if kind is int else "a number"
-            bounds = (
-                f"at least {least:g}" if most == float("inf") else f"from {least:g} to {most:g}"
-            )
-            raise ValueError(f"{text}: must be {what}, {bounds}")
-        return value
-
-    return number
 
 
 def names_and_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:

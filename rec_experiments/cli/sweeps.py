@@ -1,5 +1,4 @@
-"""Lists the sweeps or the jobs of one, shows the states of its runs, waits for them, or runs those
-that are missing."""
+"""Lists the sweeps or the jobs of one, shows the states of its runs, or waits for them."""
 
 import shlex
 import sys
@@ -11,7 +10,6 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from rec_experiments.analysis import watch
-from rec_experiments.cli import command, train
 from rec_experiments.cli.help import table
 from rec_experiments.cli.parser import Overrides
 from rec_experiments.common.errors import UserError
@@ -27,13 +25,12 @@ POLL = 15.0  # seconds between two looks at the queue
 
 def main(
     action: Annotated[
-        Literal["list", "status", "wait", "resubmit"],
+        Literal["list", "status", "wait"],
         Parameter(
             help="list: print one job per line and run nothing; without SWEEP the names of all. "
             "status: print the state of each job; the exit code is 1 if one failed or is damaged. "
             "wait: the same, once no job is queued or running; the exit code is 1 unless all are "
-            "done. resubmit: run the jobs that are not done, running or queued "
-            "(hydra/launcher=NAME says where)"
+            "done"
         ),
     ],
     sweep: Annotated[
@@ -47,7 +44,7 @@ def main(
         return
     if sweep is None:
         raise UserError(f"sweeps {action}: needs the name of a sweep; sweeps list names them")
-    actions = {"list": show_jobs, "status": show_states, "wait": wait, "resubmit": resubmit}
+    actions = {"list": show_jobs, "status": show_states, "wait": wait}
     actions[action](sweep, [*overrides])
 
 
@@ -78,10 +75,6 @@ def wait(name: str, overrides: list[str]) -> None:
         time.sleep(POLL)
     watch.show(found, Console(highlight=False))
     sys.exit(any(line.state.name != "done" for line in found))
-
-
-def resubmit(name: str, overrides: list[str]) -> None:
-    command.start(["-m", f"sweep={name}", *overrides], train.start)
 
 
 def jobs_of(name: str, overrides: list[str]) -> list[Job]:

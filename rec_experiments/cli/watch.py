@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rec_experiments.analysis import watch
 from rec_experiments.analysis.results.figure import default_folder
-from rec_experiments.cli.parser import Runs, names_and_overrides, number_between, option, path
+from rec_experiments.cli.parser import Runs, names_and_overrides, number, path
 from rec_experiments.cli.sweeps import jobs_of
 from rec_experiments.common.errors import UserError
 from rec_experiments.sweeps.jobs import Job
@@ -34,9 +34,7 @@ def main(
         str | None, Parameter(help="the name of a sweep, for its runs in place of folders")
     ] = None,
     runs: Runs = None,
-    every: Annotated[
-        float, option(number_between(0.1, 3600, float), "seconds between two refreshes")
-    ] = EVERY,
+    every: Annotated[float, number("seconds between two refreshes", 0.1, 3600)] = EVERY,
     once: Annotated[
         bool, Parameter(help="print once and end, as always if the output is not a terminal")
     ] = False,

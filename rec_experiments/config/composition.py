@@ -55,10 +55,7 @@ def composing() -> Iterator[Compose]:
 
         def compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
             """As `hydra.compose`. Raises UserError for overrides that do not fit."""
-            try:
-                return _compose(config_name, [*overrides], groups, state)
-            except (TypeError, ValueError) as error:  # Hydra's answer to some, as `sync=3`
-                raise UserError(explain(error, overrides)) from error
+            return _compose(config_name, [*overrides], groups, state)
 
         try:
             with hydra.initialize_config_dir(str(schema.CONF), version_base="1.3"):
@@ -77,15 +74,18 @@ def _compose(config_name: str, overrides: list[str], groups: set[str], state: st
     values: list[Override] = []
     for line in overrides:
         override = _parsed(line)
-        of_group = override.key_or_group.partition("/")[0] in groups
-        chosen = not of_group or (isinstance(override.value(), str | None) and "." not in line)
-        plain = override.type is OverrideType.CHANGE and not override.is_sweep_override()
-        if not (plain and chosen) or override.package:
+        plain = override.type is OverrideType.CHANGE and not override.package
+        if not plain or override.is_sweep_override():
             return hydra.compose(config_name, overrides)
-        if of_group:
-            choices.append(line)
-        else:
+        if override.key_or_group.partition("/")[0] not in groups:
             values.append(override)
+        elif not isinstance(override.value(), str):  # Hydra's error names no group
+            allowed = ", ".join(_choices_within(override.key_or_group))
+            raise UserError(f"{line}: no such choice; allowed: {allowed}")
+        elif "." in line:  # a class, which may change while the process lives
+            return hydra.compose(config_name, overrides)
+        else:
+            choices.append(line)
     config: DictConfig = pickle.loads(_composed_once(config_name, *choices, state=state))
     try:
         for each in values:
@@ -147,11 +147,8 @@ def files_under(root: Path, *suffixes: str) -> Iterator[Path]:
         yield from (Path(folder, file) for file in sorted(files) if file.endswith(suffixes))
 
 
-def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
-    """One line for the user: the key, the value, what is allowed.
-
-    overrides: those that were composed, for an error that does not name its override.
-    """
+def explain(error: BaseException) -> str:
+    """One line for the user: the key, the value, what is allowed."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -167,7 +164,7 @@ def explain(error: BaseException, overrides: Sequence[str] = ()) -> str:
             return f"{where}: is not YAML ({part.problem})"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
             return f"{part.full_key}: {_of_key(part)}"
-    return _number_for_a_choice(overrides) or first_line(error)
+    return first_line(error)
 
 
 def _of_key(error: OmegaConfBaseException) -> str:
@@ -188,18 +185,6 @@ def _quoted(override: str) -> str:
     if not value or set(value) & set("\"'[]{}()"):
         return ""
     return f"; such a value needs quotes: '{key}=\"{value}\"'"
-
-
-def _number_for_a_choice(overrides: Sequence[str]) -> str:
-    """An override as `sync=3`, for which Hydra raises an error without the name of the group."""
-    for line in overrides:
-        if line.startswith("-") or "=" not in line:
-            continue
-        override = OverridesParser.create().parse_override(line)
-        choices = _choices_within(override.key_or_group)
-        if choices and not isinstance(override.value(), str | list | None):
-            return f"{line}: no such choice; allowed: {', '.join(choices)}"
-    return ""
 
 
 def _no_such_choice(file: str, options: Sequence[str] | None) -> str:

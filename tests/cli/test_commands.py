@@ -28,7 +28,7 @@ from rec_experiments.cli.parser import (
     Runs,
     file_ending,
     names_among,
-    number_between,
+    number,
     option,
 )
 from rec_experiments.common.errors import UserError
@@ -78,10 +78,8 @@ def example(
     out: Annotated[Path | None, option(file_ending(".md", ".json"), "a file")] = None,
     runs: Runs = None,
     scale: Annotated[list[str], option(names_among(["mini", "paper"]), "names")] = ["mini"],  # noqa: B006
-    step: Annotated[int | None, option(number_between(0, 9), "N")] = None,
-    every: Annotated[
-        float | None, option(number_between(0.5, float("inf"), float), "seconds")
-    ] = None,
+    step: Annotated[int | None, number("N", 0, 9)] = None,
+    every: Annotated[float | None, number("seconds", 0.5)] = None,
     once: bool = False,
 ) -> None:
     print(overrides, out, runs and [*map(str, runs)], scale, step, every, once)
@@ -101,9 +99,9 @@ def test_options_and_overrides(capsys, tmp_path):
         ("--out=x.txt", "--out=x.txt: the name must end in .md or .json"),
         ("--runs=.,nowhere", "--runs=nowhere: no such folder"),
         ("--scale=mini,huge", "--scale=huge: does not exist; allowed, separated by commas: mini,"),
-        ("--step=-1", "--step=-1: must be a whole number, from 0 to 9"),
-        ("--step=1.0", "--step=1.0: must be a whole number"),
-        ("--every=nan", "--every=nan: must be a number, at least 0.5"),
+        ("--step=10", 'Invalid value "10" for --step. Must be <= 9; see '),
+        ("--step=x", 'Invalid value for --step: unable to convert "x" into int; see '),
+        ("--every=nan", 'Invalid value "nan" for --every. Must be >= 0.5; see '),
         ("--xyz", "Unknown option: --xyz; see python -m rec_experiments name --help"),
         ("--onc", "Unknown option: --onc. Did you mean --once?"),
         ("--step", "Parameter --step requires an argument"),

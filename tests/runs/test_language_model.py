@@ -1,7 +1,7 @@
 """The whole road of a language model: supervised start, RL, resume, overlap, export, evaluation.
 
 With a tiny random Llama whose template is SmolLM2's, and with SmolLM2 itself where `make smollm2`
-has put it into the cache: its training among the ordinary tests, the rest among the long ones.
+has put it into the cache, among the long tests.
 """
 
 import dataclasses
@@ -35,8 +35,7 @@ def on_models(*models):
     return pytest.mark.parametrize("few", models, indirect=True)
 
 
-with_smollm2 = on_models("tiny", "smollm2")
-long_with_smollm2 = on_models("tiny", pytest.param("smollm2", marks=pytest.mark.long))
+with_smollm2 = on_models("tiny", pytest.param("smollm2", marks=pytest.mark.long))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def test_every_step_moves_the_model(whole):
     assert all(row["train/grad_norm"] > 0 for row in whole.metrics()[1:])
 
 
-@long_with_smollm2
+@with_smollm2
 def test_a_stopped_run_resumes_bit_for_bit(few, whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", *few, *WAITING, until=2)
@@ -79,7 +78,7 @@ def test_overlapped_is_sequential(few, whole, tmp_path):
     assert_same_run(run(tmp_path / "run", *few, *WAITING, "pipeline=overlap"), whole)
 
 
-@long_with_smollm2
+@with_smollm2
 def test_transformers_scores_the_exported_model_alike(few, whole, tmp_path):
     """And an evaluation of either has the same numbers, with pass@k."""
     out = tmp_path / "model"

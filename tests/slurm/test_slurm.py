@@ -221,7 +221,9 @@ def test_an_interrupted_sweep_is_the_uninterrupted_one(user, cluster):
     assert "the run was killed by SIGKILL" in line_of(report, hit["killed"])
     assert "  interrupted  " in line_of(report, hit["cancelled"])
 
-    assert "submitted 2 jobs" in user.sweeps("resubmit", "fig3", *arguments, *SLURM)
+    assert "submitted 2 jobs" in user.python(
+        "rec_experiments", "-m", "sweep=fig3", *arguments, *SLURM
+    )
     assert "15 runs: 15 done" in user.sweeps("wait", "fig3", *arguments)
     assert_same_runs(user.folder / "runs", user.folder / "local")
     for what in ("noticed", "noticed twice", "cancelled", "noticed again"):
@@ -271,7 +273,9 @@ def test_failed_and_hung_jobs_are_named_and_resubmitted(user, cluster):
 
     (failing.path / "samples.jsonl").rmdir()
     stuck.unlink()
-    assert "submitted 2 jobs" in user.sweeps("resubmit", "fig3", *arguments, *SLURM)
+    assert "submitted 2 jobs" in user.python(
+        "rec_experiments", "-m", "sweep=fig3", *arguments, *SLURM
+    )
     assert {folder.path for _, _, folder in user.jobs()} == {failing.path, hanging.path}
     assert "5 runs: 5 done" in user.sweeps("wait", "fig3", *arguments)
 
