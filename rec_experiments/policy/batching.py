@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rec_experiments.common.batch import Sequences
 from rec_experiments.common.distributed import World
@@ -177,143 +178,95 @@ def micro_batches(sequences: list[TokenSequence], limits: Limits) -> Iterator[li
 
 # How the sequences of a micro-batch are laid out -----------------------------------------------
 
-AnyBatch = TypeVar("AnyBatch", bound=NamedTuple)
 
+class Batch(NamedTuple):
+    """B sequences as the input of a model, each without its last token, which predicts nothing.
+    Responses have at most T tokens each, N together.
 
-def _moved(batch: AnyBatch, device: torch.device) -> AnyBatch:
-    tensors = {k: x.to(device) for k, x in batch._asdict().items() if isinstance(x, Tensor)}
-    return batch._replace(**tensors)
+    arguments: of the model, by name. keep_N: which of the hidden states that its head reads precede
+    the response tokens, counted row by row. live_N: positions of the response tokens in B x T, row
+    by row. shape: B and T. padded: the head reads the positions of B x T, so `keep_N` is `live_N`.
+    part_GL: with shared prompts, 0 in the prompt, k in its k-th response, -1 in padding.
+    """
 
-
-class TokenBatch(NamedTuple):
-    """B sequences of P prompt tokens, padded left, and T response tokens, padded right."""
-
-    input_ids: Tensor  # B x (P + T)
-    attention_mask: Tensor  # B x (P + T)
-    response_length: int  # T
-    live_N: Tensor  # positions of the N response tokens in B x T, row by row; no padding
-
-    def to(self, device: torch.device) -> "TokenBatch":
-        return _moved(self, device)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """B and T."""
-        return len(self.input_ids), self.response_length
-
-    @property
-    def target_N(self) -> Tensor:
-        return self.input_ids[:, -self.response_length :].flatten()[self.live_N]
-
-    def inputs(self) -> dict[str, Any]:
-        """Arguments of the model. Its head reads the position before each response token, B x T;
-        the last token of each row predicts nothing and is not read."""
-        mask = self.attention_mask[:, :-1]
-        return {
-            "input_ids": self.input_ids[:, :-1],
-            "attention_mask": mask,
-            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
-            "logits_to_keep": self.response_length,
-        }
-
-    def live(self, seen: Tensor) -> Tensor:
-        """The hidden states that predict the response tokens, N x D."""
-        return seen.flatten(0, 1)[self.live_N]
-
-
-class PackedBatch(NamedTuple):
-    """B sequences packed into one row, each without its last token. Attention ends where positions
-    restart at 0: transformers separates sequences by that, and flash attention skips what lies
-    between them. Responses have at most T tokens each, N together."""
-
-    input_ids: Tensor  # 1 x tokens
-    position_ids: Tensor  # 1 x tokens
-    keep_N: Tensor  # the position before each response token, in that row
+    arguments: dict[str, Any]
+    keep_N: Tensor | slice
     target_N: Tensor
-    live_N: Tensor  # positions of the response tokens in B x T, row by row
-    shape: tuple[int, int]  # B and T
+    live_N: Tensor
+    shape: tuple[int, int]
+    padded: bool = False
+    part_GL: Tensor | None = None
 
-    def to(self, device: torch.device) -> "PackedBatch":
-        return _moved(self, device)
-
-    def inputs(self) -> dict[str, Any]:
-        """Arguments of the model. Its head reads the position before each response token, 1 x N."""
-        return {
-            "input_ids": self.input_ids,
-            "position_ids": self.position_ids,
-            "logits_to_keep": self.keep_N,
-        }
-
-    def live(self, seen: Tensor) -> Tensor:
-        """The hidden states that predict the response tokens, N x D."""
-        return seen[0]
-
-
-class SharedBatch(NamedTuple):
-    """B sequences with G shared prompts: each row is a prompt and its responses, one after the
-    other, padded right to L. Each response lacks its last token; its positions and attention are as
-    if it directly followed the prompt. Responses have at most T tokens each, N together."""
-
-    input_ids: Tensor  # G x L
-    position_ids: Tensor  # G x L
-    part_GL: Tensor  # 0 in the prompt, k in its k-th response, -1 in padding
-    keep_N: Tensor  # the position before each response token in G x L, row by row
-    target_N: Tensor
-    live_N: Tensor  # positions of the response tokens in B x T, row by row
-    shape: tuple[int, int]  # B and T
-
-    def to(self, device: torch.device) -> "SharedBatch":
-        return _moved(self, device)
+    def to(self, device: torch.device) -> "Batch":
+        moved = tree_map_only(Tensor, lambda x: x.to(device), self)
+        assert isinstance(moved, Batch)
+        return moved
 
     def inputs(self) -> dict[str, Any]:
-        """Arguments of the model. Its head reads every token, G x L. A token attends to the prompt
-        and to earlier tokens of its own response; so does padding, or its attention were empty."""
+        """Arguments of the model. With shared prompts a token attends to the prompt and to earlier
+        tokens of its own response; so does padding, or its attention were empty."""
+        if self.part_GL is None:
+            return self.arguments
         query_GL1, key_G1L = self.part_GL[:, :, None], self.part_GL[:, None]
         mask_GLL = ((key_G1L == 0) | (key_G1L == query_GL1)).tril()
-        return {
-            "input_ids": self.input_ids,
-            "attention_mask": mask_GLL[:, None],
-            "position_ids": self.position_ids,
-        }
+        return {**self.arguments, "attention_mask": mask_GLL[:, None]}
 
     def live(self, seen: Tensor) -> Tensor:
         """The hidden states that predict the response tokens, N x D."""
         return seen.flatten(0, 1)[self.keep_N]
 
 
-Batch = TokenBatch | PackedBatch | SharedBatch
-
-
-def collate(rows: Sequences, pad_id: int) -> TokenBatch:
-    """A padded batch whose responses start in the same column."""
+def collate(rows: Sequences, pad_id: int) -> Batch:
+    """Prompts padded on the left and responses on the right, which start in the same column."""
     P, T = rows.prompt_BP.shape[1], rows.token_BT.shape[1]
     place_L = torch.arange(P + T)
     first_B1, end_B1 = (P - rows.prompt_length_B)[:, None], (P + rows.length_B)[:, None]
     attended_BL = (place_L >= first_B1) & (place_L < end_B1)
     ids_BL = torch.cat([rows.prompt_BP, rows.token_BT], dim=1).where(attended_BL, pad_id)
-    return TokenBatch(ids_BL, attended_BL.long(), T, places(rows.live_BT))
+    mask_BL = attended_BL[:, :-1].long()
+    live_N = places(rows.live_BT)
+    return Batch(
+        {
+            "input_ids": ids_BL[:, :-1],
+            "attention_mask": mask_BL,
+            "position_ids": (mask_BL.cumsum(1) - 1).clamp(min=0),
+            "logits_to_keep": T,
+        },
+        keep_N=live_N,
+        target_N=ids_BL[:, -T:].flatten()[live_N],
+        live_N=live_N,
+        shape=(len(ids_BL), T),
+        padded=True,
+    )
 
 
-def packed(rows: Sequences) -> PackedBatch:
-    """A packed batch. No prompt and no response may be empty."""
+def packed(rows: Sequences) -> Batch:
+    """All sequences in one row. Attention ends where positions restart at 0: transformers separates
+    sequences by that, and flash attention skips what lies between them. No prompt and no response
+    may be empty."""
     ids_BL, place_T = rows.whole_BL, torch.arange(rows.token_BT.shape[1])
     read_B = rows.prompt_length_B + rows.length_B - 1  # the last token is not read
     place_L = torch.arange(ids_BL.shape[1]).expand_as(ids_BL)
     is_read_BL = place_L < read_B[:, None]
     first_B = read_B.cumsum(0) - read_B + rows.prompt_length_B - 1  # it predicts the first token
     live_BT = rows.live_BT
-    return PackedBatch(
-        ids_BL[is_read_BL][None],
-        place_L[is_read_BL][None],
-        (first_B[:, None] + place_T)[live_BT],
-        rows.token_BT[live_BT],
-        places(live_BT),
-        (len(live_BT), live_BT.shape[1]),
+    return Batch(
+        {
+            "input_ids": ids_BL[is_read_BL][None],
+            "position_ids": place_L[is_read_BL][None],
+            "logits_to_keep": (first_B[:, None] + place_T)[live_BT],
+        },
+        keep_N=slice(None),
+        target_N=rows.token_BT[live_BT],
+        live_N=places(live_BT),
+        shape=(len(live_BT), live_BT.shape[1]),
     )
 
 
-def shared(rows: Sequences, pad_id: int) -> SharedBatch:
-    """A batch with a row for each distinct prompt. No prompt and no response may be empty."""
+def shared(rows: Sequences, pad_id: int) -> Batch:
+    """A row of up to L tokens for each of G distinct prompts: the prompt and its responses, one
+    after the other, padded on the right. The positions of a response are as if it directly followed
+    the prompt. No prompt and no response may be empty."""
     members: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     prompts = zip(rows.prompt_length_B.tolist(), rows.prompt_BP.numpy(), strict=True)
     for b, (length, ids_P) in enumerate(prompts):
@@ -344,14 +297,13 @@ def shared(rows: Sequences, pad_id: int) -> SharedBatch:
     part_GL[at] = number_B[:, None].expand(B, T)[is_read_BT]
     live_BT = place_T < length_B[:, None]
     keep_BT = torch.cat([prompt_B[:, None] - 1, start_B[:, None] + place_T[:-1]], dim=1)
-    return SharedBatch(
-        ids_GL,
-        position_GL,
-        part_GL,
-        (row_B[:, None] * L + keep_BT)[live_BT],
-        token_BT[live_BT],
-        (order_B[:, None] * T + place_T)[live_BT],
-        (B, T),
+    return Batch(
+        {"input_ids": ids_GL, "position_ids": position_GL},
+        keep_N=(row_B[:, None] * L + keep_BT)[live_BT],
+        target_N=token_BT[live_BT],
+        live_N=(order_B[:, None] * T + place_T)[live_BT],
+        shape=(B, T),
+        part_GL=part_GL,
     )
 
 

@@ -30,7 +30,7 @@ from transformers import (
 from rec_experiments.common.batch import Sequences
 from rec_experiments.common.distributed import whole
 from rec_experiments.policy import tree
-from rec_experiments.policy.batching import Batch, TokenBatch, collate, packed, shared
+from rec_experiments.policy.batching import Batch, collate, packed, shared
 
 # 256 MiB in float32: 441 tokens of a vocabulary of 151,936. Smaller chunks would save little next
 # to the weights of such a model, and would be slow: every chunk reads the head's weight and adds to
@@ -296,7 +296,7 @@ class ForwardPass:
         """`compute_logprobs` of a batch that `layout` made for these models."""
         if isinstance(batch, tree.TreeBatch):
             return _of_tree(model, batch, self.temperature, **wanted)
-        if not isinstance(batch, TokenBatch):
+        if not batch.padded:
             wanted["chunked"] = True
         low = self.compute_dtype != torch.float32
         device = next(model.parameters()).device
@@ -342,20 +342,21 @@ def compute_logprobs(
         chunked = is_large(*batch.shape, model.config.vocab_size)
     if chunked and all(map(has_plain_head, [model, *others.values()])):
         return _in_chunks(model, batch, temperature, others, kl, differentiable)
-    assert isinstance(batch, TokenBatch), "models without a plain head take padded batches only"
+    assert batch.padded, "models without a plain head take padded batches only"
     return _whole(model, batch, temperature, others, kl, differentiable)
 
 
 def _whole(
     model: PreTrainedModel,
-    batch: TokenBatch,
+    batch: Batch,
     temperature: float,
     others: Models,
     kl: bool,
     differentiable: AbstractSet[str],
 ) -> Logprobs:
     """`compute_logprobs` with all logits in memory."""
-    target_BT = batch.input_ids[:, -batch.response_length :]
+    B, T = batch.shape
+    target_BT = batch.live_N.new_zeros(B * T).index_copy(0, batch.live_N, batch.target_N).view(B, T)
     other_BT, reference_BTV = {}, None
     for role, other in others.items():
         with torch.no_grad():

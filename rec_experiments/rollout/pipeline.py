@@ -49,6 +49,8 @@ class Pipeline(Protocol):
 class Sequential(Piece):
     """Draws in the training process, between updates."""
 
+    formula = "in the training process, alternating with training"
+
     def check(self, device: torch.device, ranks: int) -> None:
         """Any device is supported."""
 
@@ -63,9 +65,6 @@ class Sequential(Piece):
     ) -> RolloutWorker:
         """The worker that `here` makes, in this process."""
         return here()
-
-    def describe(self) -> str:
-        return "in the training process, alternating with training"
 
 
 class Overlap(Piece):

@@ -24,13 +24,12 @@ class RewardAdjustment(Protocol):
 class AsVerified(Piece):
     """The verifier's reward, unchanged."""
 
+    formula = ""
+
     def __call__(
         self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
     ) -> Tensor:
         return reward_B
-
-    def describe(self) -> str:
-        return ""
 
 
 class OverlongPenalty(Piece):
@@ -39,6 +38,8 @@ class OverlongPenalty(Piece):
     ValueError for a buffer below 1 token.
     """
 
+    formula = "minus up to 1 over the last {buffer} tokens before the limit"
+
     buffer: PositiveInt
 
     def __call__(
@@ -46,9 +47,6 @@ class OverlongPenalty(Piece):
     ) -> Tensor:
         over_B = (responses.length_B - (limit - self.buffer)).double()
         return reward_B - (over_B / self.buffer).clamp(0, 1).where(responses.finished_B, 1.0)
-
-    def describe(self) -> str:
-        return f"minus up to 1 over the last {self.buffer} tokens before the limit"
 
 
 class RewardRange(Piece):
@@ -68,6 +66,8 @@ class FlipNoise(RewardRange):
     Raises ValueError unless 0 ≤ share ≤ 1.
     """
 
+    formula = "mirrored between {low:g} and {high:g} with probability {share:g}"
+
     share: Share
 
     def __call__(
@@ -81,17 +81,13 @@ class FlipNoise(RewardRange):
         words = key.response, key.group | key.attempt << 32, key.batch
         return rng.generator(key.seed, rng.REWARD, *words).random()
 
-    def describe(self) -> str:
-        return f"mirrored between {self.low:g} and {self.high:g} with probability {self.share:g}"
-
 
 class ClippedReward(RewardRange):
     """Clips rewards to [low, high]."""
+
+    formula = "clipped to {low:g} … {high:g}"
 
     def __call__(
         self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
     ) -> Tensor:
         return reward_B.clamp(self.low, self.high)
-
-    def describe(self) -> str:
-        return f"clipped to {self.low:g} … {self.high:g}"

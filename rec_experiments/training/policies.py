@@ -37,10 +37,9 @@ class Proximal(Piece):
 class BatchStart(Proximal):
     """The policy before the first update on a batch (decoupled PPO as in AReaL)."""
 
-    of_batch: ClassVar[bool] = True
+    formula = "the policy before the first update on a batch"
 
-    def describe(self) -> str:
-        return "the policy before the first update on a batch"
+    of_batch: ClassVar[bool] = True
 
 
 class Interpolated(Proximal):
@@ -51,6 +50,8 @@ class Interpolated(Proximal):
     lag: gradient steps by which the proximal policy is behind.
     """
 
+    formula = "between behavior policy and policy, {lag} gradient steps behind it"
+
     of_versions: ClassVar[bool] = True
     lag: PositiveInt
 
@@ -60,12 +61,11 @@ class Interpolated(Proximal):
         share_BX = (age_BX - self.lag).clamp(min=0) / age_BX.clamp(min=1)
         return behavior_BT + share_BX * (batch.logp_BT.detach() - behavior_BT)
 
-    def describe(self) -> str:
-        return f"between behavior policy and policy, {self.lag} gradient steps behind it"
-
 
 class MovingAverage(Proximal):
     """θ_prox ← decay · θ_prox + (1 − decay) · θ after every update (PPO-EWMA, arXiv 2110.00641)."""
+
+    formula = "a moving average of the weights, decay {decay:g}"
 
     has_weights: ClassVar[bool] = True
     decay: Annotated[float, Field(ge=0, lt=1)]
@@ -73,9 +73,6 @@ class MovingAverage(Proximal):
     def move(self, proximal: nn.Module, policy: nn.Module) -> None:
         for mine, theirs in zip(proximal.parameters(), policy.parameters(), strict=True):
             mine.detach().lerp_(theirs.detach(), 1 - self.decay)
-
-    def describe(self) -> str:
-        return f"a moving average of the weights, decay {self.decay:g}"
 
 
 class Reference(Piece):

@@ -62,7 +62,8 @@ def test_passes_of_ranks(rows, limits, ranks):
             assert p.blank or {needs[s.rows[0]] for s in p.sequences} == {p.needs_gradient}
             assert size <= (limits.sequences or math.inf)
             batch = collate(tensors(p.sequences), 0)
-            assert batch.input_ids.numel() <= (limits.tokens or math.inf) or size == 1
+            with_last = batch.arguments["input_ids"].numel() + size
+            assert with_last <= (limits.tokens or math.inf) or size == 1
         for one, two in itertools.pairwise(p for p in plan if not p.blank):
             if one.needs_gradient == two.needs_gradient:
                 grown = [*one.sequences, two.sequences[0]]
@@ -97,8 +98,9 @@ def test_shared_prompts(rows, limits, prompts, ranks):
         assert size <= (limits.sequences or math.inf)
         assert told <= (limits.tokens or math.inf) or size == 1
         batch = shared(tensors(p.sequences), 0)
-        assert len(batch.input_ids) == len({s.group for s in p.sequences})
-        assert batch.input_ids.numel() <= told
+        ids_GL = batch.arguments["input_ids"]
+        assert len(ids_GL) == len({s.group for s in p.sequences})
+        assert ids_GL.numel() <= told
 
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=2)

@@ -65,10 +65,17 @@ def build(config, seed=0, dtype=torch.float32):
     return transformers.AutoModelForCausalLM.from_config(config).to(dtype)
 
 
-def rows(pad_id=0):
-    prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]]
-    responses = [[20, 21, 22, 23, 24, 25, 26], [27], [28, 29, 30, 31]]
-    return collate(Sequences.of(prompts, responses), pad_id)
+PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]]
+RESPONSES = [[20, 21, 22, 23, 24, 25, 26], [27], [28, 29, 30, 31]]
+
+
+def rows():
+    return collate(Sequences.of(PROMPTS, RESPONSES), pad_id=0)
+
+
+def live(batch):
+    """The response tokens, B x T."""
+    return torch.zeros(batch.shape).flatten().index_fill(0, batch.live_N, 1).view(batch.shape) > 0
 
 
 def chunks_of(tokens):
@@ -88,7 +95,7 @@ def scored(model, reference, batch, tokens=None):
     model = copy.deepcopy(model)
     with chunks_of(tokens or 10**9):
         scores = measured(model, reference, batch, temperature=0.7)
-        live_BT = batch.attention_mask[:, -batch.response_length :].bool()
+        live_BT = live(batch)
         torch.manual_seed(3)
         weight_BT = torch.randn(live_BT.shape)
         torch.where(live_BT, weight_BT * scores.logp_BT, 0.0).sum().backward()
@@ -279,6 +286,21 @@ def test_chunked_model(family):
     assert scored(model, None, rows(), chunk)[0][2] is None
 
 
+@pytest.mark.parametrize("tokens", [5, 10**9])  # in chunks, and all at once
+@pytest.mark.parametrize("differentiable", [set(), {"entropy"}, {"kl"}, {"entropy", "kl"}])
+def test_gradients_are_those_asked_for(differentiable, tokens):
+    model, reference = (build(FAMILIES["llama"](), seed) for seed in (0, 1))
+    with chunks_of(tokens):
+        scores = compute_logprobs(
+            model, rows(), 0.7,
+            others={"reference": reference}, kl=True, differentiable=differentiable,
+        )  # fmt: skip
+    assert scores.logp_BT.requires_grad
+    assert scores.entropy_BT.requires_grad == ("entropy" in differentiable)
+    assert scores.kl_BT.requires_grad == ("kl" in differentiable)
+    assert not scores.others["reference"].requires_grad
+
+
 def test_model_is_unchanged():
     model = build(FAMILIES["llama"]())
     names, before = list(model.state_dict()), model(torch.tensor([[1, 2, 3]])).logits
@@ -333,7 +355,7 @@ def test_soft_cap():
     with chunks_of(1), torch.no_grad():
         scores = compute_logprobs(model, batch, temperature=0.7)
         for i, (prompt, response) in enumerate(((3, 7), (6, 1), (1, 4))):
-            ids = batch.input_ids[i][batch.attention_mask[i].bool()]
+            ids = torch.tensor(PROMPTS[i] + RESPONSES[i])
             logits = model(ids[None]).logits[0, prompt - 1 : -1]
             assert logits.abs().max() <= 2.0
             expected = torch.log_softmax(logits / 0.7, -1)[range(response), ids[prompt:]]
@@ -389,7 +411,7 @@ def test_sharded_model(one_rank):
     with chunks_of(4):
         assert has_plain_head(model)
         batch = rows()
-        live_BT = batch.attention_mask[:, -batch.response_length :].bool()
+        live_BT = live(batch)
         scores = measured(model, reference, batch, 0.7)
         torch.manual_seed(3)
         torch.where(live_BT, torch.randn(live_BT.shape) * scores.logp_BT, 0.0).sum().backward()

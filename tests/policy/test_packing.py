@@ -86,10 +86,10 @@ def test_loss_and_gradient(name, lengths):
 def test_tokens_of_a_row(lengths):
     rows = sequences(lengths)
     batch = packed(sequences_of(rows))
-    assert batch.input_ids.numel() == sum(s.length - 1 for s in rows)
+    assert batch.arguments["input_ids"].numel() == sum(s.length - 1 for s in rows)
     read = [token for s in rows for token in (s.prompt + s.response)[:-1]]
-    assert batch.input_ids[0].tolist() == read
-    assert (batch.position_ids[0] == 0).sum() == sum(s.length > 1 for s in rows)
+    assert batch.arguments["input_ids"][0].tolist() == read
+    assert (batch.arguments["position_ids"][0] == 0).sum() == sum(s.length > 1 for s in rows)
     padded = collate(sequences_of(rows), 0)
     assert torch.equal(batch.target_N, padded.target_N)
     assert torch.equal(batch.live_N, padded.live_N)

@@ -83,8 +83,8 @@ def test_attention_mask():
     """A prompt of two tokens, responses of two and of three; their last tokens are not read."""
     batch = shared(Sequences.of([[5, 6], [5, 6], [7]], [[8, 9], [3, 4, 2], [1]]), 0)
     mask_GLL = batch.inputs()["attention_mask"][:, 0].int().tolist()
-    assert batch.input_ids.tolist() == [[5, 6, 8, 3, 4], [7, 0, 0, 0, 0]]
-    assert batch.position_ids[0].tolist() == [0, 1, 2, 2, 3]
+    assert batch.arguments["input_ids"].tolist() == [[5, 6, 8, 3, 4], [7, 0, 0, 0, 0]]
+    assert batch.arguments["position_ids"][0].tolist() == [0, 1, 2, 2, 3]
     assert mask_GLL[0] == [
         [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1],
     ]  # fmt: skip
