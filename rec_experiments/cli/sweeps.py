@@ -3,7 +3,6 @@
 import shlex
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -15,10 +14,9 @@ from rec_experiments.cli.parser import Overrides
 from rec_experiments.common.errors import UserError
 from rec_experiments.config.labels import gpus_of
 from rec_experiments.sweeps.figures import load_figure, names
-from rec_experiments.sweeps.jobs import Job, outline, summary
+from rec_experiments.sweeps.jobs import outline, summary
 from rec_experiments.sweeps.manifest import launched
 from rec_experiments.sweeps.state import ACTIVE
-from rec_experiments.sweeps.submission import RECORD, read
 
 POLL = 15.0  # seconds between two looks at the queue
 
@@ -33,9 +31,7 @@ def main(
             "done"
         ),
     ],
-    sweep: Annotated[
-        str | None, Parameter(help="its name; for status and wait also the folder of a submission")
-    ] = None,
+    sweep: Annotated[str | None, Parameter(help="the name of a sweep or multirun")] = None,
     /,
     *overrides: Overrides,
 ) -> None:
@@ -57,13 +53,13 @@ def show_jobs(name: str, overrides: list[str]) -> None:
 
 
 def show_states(name: str, overrides: list[str]) -> None:
-    found = watch.lines(jobs_of(name, overrides))
+    found = watch.lines(launched(name, overrides))
     watch.show(found, Console(highlight=False))
     sys.exit(any(line.state.name in ("failed", "unreadable") for line in found))
 
 
 def wait(name: str, overrides: list[str]) -> None:
-    runs = jobs_of(name, overrides)
+    runs = launched(name, overrides)
     last = ""
     while True:
         found = watch.lines(runs)
@@ -75,10 +71,3 @@ def wait(name: str, overrides: list[str]) -> None:
         time.sleep(POLL)
     watch.show(found, Console(highlight=False))
     sys.exit(any(line.state.name != "done" for line in found))
-
-
-def jobs_of(name: str, overrides: list[str]) -> list[Job]:
-    """One job for each run folder of a sweep, a multirun or a submission."""
-    if Path(name, RECORD).exists():
-        return read(Path(name)).jobs
-    return launched(name, overrides)

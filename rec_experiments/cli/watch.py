@@ -14,9 +14,9 @@ from rich.console import Console
 from rec_experiments.analysis import watch
 from rec_experiments.analysis.results.figure import default_folder
 from rec_experiments.cli.parser import Runs, names_and_overrides, number, path
-from rec_experiments.cli.sweeps import jobs_of
 from rec_experiments.common.errors import UserError
 from rec_experiments.sweeps.jobs import Job
+from rec_experiments.sweeps.manifest import launched
 
 EVERY = 2.0  # seconds between two refreshes
 
@@ -64,7 +64,7 @@ def _of_folders(named: list[Path]) -> watch.Look:
 
 def _of_sweep(name: str, places: list[Path] | None, overrides: list[str]) -> watch.Look:
     """places: where to look for the run folders, instead of where the sweep writes them."""
-    jobs = jobs_of(name, overrides)
+    jobs = launched(name, overrides)
 
     def look() -> list[watch.Line]:
         found = [_placed(job, places) for job in jobs] if places else jobs

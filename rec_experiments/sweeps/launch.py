@@ -64,9 +64,10 @@ def launch(words: Sequence[str], task: Task) -> None:
         print("the checkout has uncommitted changes; provenance.json records the diff")
     if waiting and isinstance(launcher, SlurmLauncher):
         submission = launcher.submit(name, waiting)
+        known = [each for each in overrides if figures or each.startswith("output_dir=")]
         print(
             f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}",
-            f"  state   {PROGRAM} sweeps status {shlex.quote(str(submission.folder))}",
+            f"  state   {PROGRAM} sweeps status {shlex.join([name, *known])}",
             f"  logs    log.txt in each run folder; SLURM's own in {submission.folder}",
             f"  cancel  scancel --name={submission.name}",
             sep="\n",

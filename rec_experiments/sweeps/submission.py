@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rec_experiments.common.errors import UserError, first_line, printable
+from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.files import PRIVATE, write_atomic
 from rec_experiments.config import plugins, schema
 from rec_experiments.runs import checkout, provenance
@@ -82,23 +82,15 @@ def read(folder: Path) -> Submission:
 
 def newest(outputs: Iterable[Path]) -> dict[Path, tuple[Submission, int]]:
     """The last submission of each run folder, and the job's number there. Looks in these output
-    folders; prints the records that cannot be read and leaves them out."""
+    folders. Raises UserError for a record that cannot be read."""
     records = [record for output in set(outputs) for record in output.glob(f"{FOLDER}/*/{RECORD}")]
+    records.sort(key=lambda file: file.stat().st_mtime)
+    submissions = [read(record.parent.absolute()) for record in records]
     return {
         job.path: (submission, number)
-        for record in sorted(records, key=lambda file: file.stat().st_mtime)
-        for submission in _readable(record.parent.absolute())
+        for submission in submissions
         for number, job in enumerate(submission.jobs)
     }
-
-
-def _readable(folder: Path) -> list[Submission]:
-    """The submission, or [] if its record cannot be read."""
-    try:
-        return [read(folder)]
-    except UserError as error:
-        print(f"left out: {printable(str(error))}", file=sys.stderr)
-        return []
 
 
 def copy_code(root: Path) -> Path:

@@ -200,9 +200,9 @@ def test_ctrl_c_is_130(tmp_path, monkeypatch):
 
 
 def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
-    from rec_experiments.cli.sweeps import jobs_of
+    from rec_experiments.sweeps import launched
 
-    names = [job.path.name for job in jobs_of("fig6", ["seed=0"])]
+    names = [job.path.name for job in launched("fig6", ["seed=0"])]
     write_run(tmp_path / names[0])
     run_command("watch", "--sweep=fig6", "seed=0", f"--runs={tmp_path}")
     printed = capsys.readouterr().out

@@ -174,17 +174,12 @@ def test_a_damaged_run_is_one_state_among_others(jobs, squeue, name):
     assert surveyed(jobs)[jobs[1].path].name == "missing"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"jobs": [3]}', '{"command": [], "code": 3, "jobs": 1}']
-)
-def test_a_damaged_record_is_left_out_and_named(jobs, squeue, capsys, text):
+@pytest.mark.parametrize("text", ["", '{"jobs": [3]}'])
+def test_a_damaged_record_is_named(jobs, text):
     sent = sweeps.prepare("fig3", jobs)
     (sent.folder / submission.RECORD).write_text(text)
-    assert {state.name for state in surveyed(jobs).values()} == {"missing"}
-    said = capsys.readouterr().err
-    assert said.startswith(f"left out: submission {sent.folder}: jobs.json cannot be read (")
-    with pytest.raises(UserError, match=r"jobs\.json cannot be read"):
-        submission.read(sent.folder)
+    with pytest.raises(UserError, match=rf"^submission {sent.folder}: jobs\.json cannot be read"):
+        surveyed(jobs)
 
 
 def test_a_scheduler_that_does_not_answer_is_no_verdict(jobs, squeue, monkeypatch):
@@ -220,10 +215,6 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
             run_command("sweeps", *[command, *arguments])
         assert ended.value.code == 1
         assert f"{jobs[1].path.name}  ValueError: boom" in capsys.readouterr().out
-    sent = sweeps.prepare("fig3", jobs)
-    with pytest.raises(SystemExit):
-        run_command("sweeps", *["status", str(sent.folder)])
-    assert capsys.readouterr().out.splitlines()[0] == "2 runs: 1 failed, 1 done"
 
 
 # Submissions -------------------------------------------------------------------------------------
