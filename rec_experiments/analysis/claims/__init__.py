@@ -4,7 +4,6 @@ claims.yaml   the claims of arXiv 2509.24203 and 2505.22257
 definitions   what a claim consists of
 judge         from the runs to a verdict: premises, primary endpoint, control
 decision      what an interval says about an endpoint
-paper_curves  the paper's own curves as runs, to try the claims on
 tables        verdicts as a card, text, Markdown and JSON
 """
 

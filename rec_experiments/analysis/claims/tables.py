@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas
 
-from rec_experiments.analysis.claims import paper_curves
 from rec_experiments.analysis.claims.decision import Direction, Outcome
 from rec_experiments.analysis.claims.judge import CONTROL, GAIN, PRIMARY, Finding, Verdict
 from rec_experiments.analysis.results.formatting import markdown_table, text_table
@@ -15,7 +14,8 @@ from rec_experiments.analysis.results.formatting import markdown_table, text_tab
 WIDTH = 100  # characters in a line of text
 INTRODUCTION = (
     "Do the papers' claims hold in small runs? Each claim of arXiv 2509.24203 and arXiv 2505.22257 "
-    "was written down, with the one number that decides it, before any run. "
+    "was written down, with the one number that decides it, before any run, and worded so that the "
+    "papers' own curves support it. "
     "`python -m rec_experiments claims` judges them on your runs; "
     "`--runs docs/results/claims.csv.xz` judges them on the archive that this page is made of."
 )
@@ -38,16 +38,13 @@ READING = (
     "lower is expected",
     "no difference above δ: the interval lies within ±δ, even if it excludes 0",
     "premise not met: a premise is contradicted or shows no difference above δ, so the claim says "
-    "nothing about these runs. This comes before all other outcomes",
+    "nothing about these runs. This comes before all other outcomes. Claims about stale data have "
+    "the premise that it is stale enough to hurt: a clipped method ends above REINFORCE, or, for a "
+    "collapse, REINFORCE ends below its start",
     "undecided: an interval is too wide. The number of seeds that would decide is a range, from "
     "the interval of the variance. not run: runs are missing, or the claim is judged at the first "
     "rate only",
     "No verdict is corrected for the number of verdicts, many of which share runs",
-)
-CURVES = (
-    "The papers' curves are points that captions and text name, collected before any run; one "
-    "curve counts as six equal seeds. Each claim was worded so that its own source supports it, so "
-    "this column checks the wording and is no evidence"
 )
 
 
@@ -129,9 +126,8 @@ def _expected(finding: Finding) -> str:
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """A page: the verdicts with their effects, premises and controls, and the claims in words."""
-    shown = [*paper_curves.verdicts(), *verdicts]
     table = pandas.DataFrame(
-        [_row(verdict, finding) for verdict in shown for finding in verdict.findings],
+        [_row(verdict, finding) for verdict in verdicts for finding in verdict.findings],
         columns=["claim", "part", "endpoint", "setting", "effect"],
     )
     primary, gain = table["part"] == PRIMARY, table["part"] == GAIN
@@ -146,12 +142,12 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
         wide = _by_setting(table[part].drop(columns=left_out).drop_duplicates())
         rows = markdown_table([*wide.columns], wide.to_numpy().tolist())
         lines += ["", f"## {title}", "", *rows]
-    statistics = {each.endpoint.statistic: None for v in shown for each in v.findings}
+    statistics = {each.endpoint.statistic: None for v in verdicts for each in v.findings}
     meanings = [f"{each.name}: {each.meaning}" for each in statistics]
     lines += ["", "## How to read the tables", ""]
-    lines += [f"- {line}." for line in (*READING, CURVES, *meanings)]
+    lines += [f"- {line}." for line in (*READING, *meanings)]
     lines += ["", "## The claims in words", ""]
-    for claim in {each.claim.id: each.claim for each in shown}.values():
+    for claim in {each.claim.id: each.claim for each in verdicts}.values():
         lines.append(f"- **{claim.id}**: {claim.statement}. {claim.quote} {claim.note}".rstrip())
     return "\n".join(lines) + "\n"
 

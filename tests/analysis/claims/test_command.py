@@ -5,11 +5,11 @@ import shlex
 
 import numpy as np
 import pandas
+import paper_curves
 import pytest
 
 from rec_experiments import sweeps
 from rec_experiments.analysis import claims
-from rec_experiments.analysis.claims import paper_curves
 from rec_experiments.cli.main import run_command
 
 ON_POLICY, INTERVAL = "on-policy", "sync_interval = 20"
@@ -42,17 +42,18 @@ def fig5(tmp_path_factory):
 
 def test_the_card_comes_first_and_has_a_column_for_each_rate(fig5, tmp_path, capsys):
     run_command("claims", f"--out={tmp_path}/claims.json", "--scale=mini", fig5)
-    first, second, _, head, *lines = capsys.readouterr().out.splitlines()
+    first, second, third, _, head, *lines = capsys.readouterr().out.splitlines()
     assert first == "mini at 3.0e-05: 4 of 19 claims supported, 15 not run; on 10 seeds"
-    assert second == "mini at 1.0e-04: 0 of 19 claims supported, 19 not run"
+    none = "0 of 19 claims supported, 19 not run"
+    assert (second, third) == (f"mini at 1.0e-04: {none}", f"mini at 4.8e-05: {none}")
     assert head.split("  ")[0] == "claim"
-    assert lines[0].split() == ["on-policy-parity-red-drop", "supported", "not", "run"]
+    assert lines[0].split() == ["on-policy-parity-red-drop", "supported", *["not", "run"] * 2]
     assert lines.index("") == 4  # claims without any run are counted above, and not listed
     found = json.loads((tmp_path / "claims.json").read_text())
-    assert [each["rate"] for each in found] == [3e-5] * 19 + [1e-4] * 19
+    assert [each["rate"] for each in found] == [3e-5] * 19 + [1e-4] * 19 + [4.8e-5] * 19
     holds = next(each for each in found if each["claim"] == "data-weighting-holds-red-drop")
     assert (holds["verdict"], holds["seeds"], holds["claim_seeds"]) == ("supported", 10, JUDGED)
-    primary, gain, control = holds["parts"]
+    primary, gain, _, control = holds["parts"]
     assert (primary["seeds"], primary["direction"]) == (JUDGED, "not lower")
     assert primary["delta"] == pytest.approx(gain["mean"] / 5)
     assert (control["delta"], control["outcome"]) == (0, "supported")
@@ -71,14 +72,14 @@ def test_details_are_below_the_card(fig5, capsys):
 def test_the_page_has_a_column_for_each_setting_and_no_number_twice(fig5, tmp_path):
     run_command("claims", f"--out={tmp_path}/claims.md", "--scale=mini,paper", fig5)
     text = (tmp_path / "claims.md").read_text()
-    settings = "the paper's curves | mini at 3.0e-05 | mini at 1.0e-04 | paper"
+    settings = "mini at 3.0e-05 | mini at 1.0e-04 | mini at 4.8e-05 | paper"
     assert f"| claim | endpoint | {settings} |" in text
     [parity] = [
         each for each in text.splitlines() if each.startswith("| on-policy-parity-red-drop")
     ]
     assert parity.split(" | ")[1:] == [
         "second half, RED-Drop − REINFORCE (fig5, on-policy): alike",
-        "supported: 0", "supported: 0", "not run", "not run |",
+        "supported: 0", "not run", "not run", "not run |",
     ]  # fmt: skip
     assert text.count("δ = 0.06") == 1
 
@@ -108,7 +109,10 @@ def test_every_miniature_is_judged_where_no_scale_is_named(monkeypatch, tmp_path
 
     monkeypatch.setattr(claims, "judged", judged)
     run_command("claims", "seed=0,1", f"--runs={tmp_path}")
-    rates = {"mini": ("3.0e-05", "1.0e-04"), "mini_chain": ("3.0e-05", "4.8e-04")}
+    rates = {
+        "mini": ("3.0e-05", "1.0e-04", "4.8e-05"),
+        "mini_chain": ("3.0e-05", "4.8e-04", "6.0e-05"),
+    }
     titles = [f"{scale} at {rate}" for scale in rates for rate in rates[scale]]
     assert asked == [(title, ["seed=0,1"]) for title in titles]
 

@@ -7,12 +7,13 @@
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+import paper_curves
 import pytest
 import yaml
 from conftest import resolve
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.claims import CLAIMS, paper_curves, settings
+from rec_experiments.analysis.claims import CLAIMS, settings
 from rec_experiments.analysis.claims.decision import Direction, Outcome
 from rec_experiments.analysis.claims.judge import judge
 
@@ -51,11 +52,12 @@ def test_every_claim_can_fail(claim):
 
 
 def test_rates_and_seeds_are_fixed_beforehand():
-    for scale, second in (("mini", 1e-4), ("mini_chain", 4.8e-4)):
-        first, other = settings(scale, [])
-        assert (first.rate, other.rate) == (3e-5, second)
-        assert (first.own, other.own) == (True, False)
-        assert list(first.seeds) == list(other.seeds) == list(range(10, 20))
+    for scale, rates in (("mini", [3e-5, 1e-4, 4.8e-5]), ("mini_chain", [3e-5, 4.8e-4, 6e-5])):
+        found = settings(scale, [])
+        first = found[0]
+        assert [each.rate for each in found] == rates
+        assert [each.own for each in found] == [True, False, False]
+        assert all(list(each.seeds) == list(range(10, 20)) for each in found)
         assert resolve(f"setting={scale}/gsm8k")["optimizer"]["learning_rate"] == first.rate
     [typed] = settings("mini", ["optimizer.learning_rate=6e-5", "seed=0,1"])
     assert (typed.title, typed.seeds, typed.own) == ("mini", None, False)

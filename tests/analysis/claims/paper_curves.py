@@ -1,7 +1,7 @@
 """The papers' own curves, as far as their text describes them, in the form of runs.
 
 If a claim fails on its own source, its wording is wrong, so each claim was tried on these curves
-first. The points are in published/curves.yaml; between them a curve is straight.
+first. The points are in paper_curves.yaml; between them a curve is straight.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from rec_experiments.analysis.claims.definitions import CLAIMS
 from rec_experiments.analysis.claims.judge import Setting, Verdict, judge
 from rec_experiments.analysis.results.figure import FigureRuns
 
-FILE = Path(__file__).parents[1] / "published" / "curves.yaml"
+FILE = Path(__file__).with_suffix(".yaml")
 EVALUATIONS = 11  # of a run, evenly spaced over its steps, as in the miniature
 SETTING = Setting(scale="the paper's curves")
 
