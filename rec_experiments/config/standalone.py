@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import NamedTuple
 
 import torch
@@ -113,14 +112,6 @@ class StandaloneAlgorithm:
             "proximal": proximal_logp,
             "reference": reference_logp,
         }
-        named = {f"{role}_logp": tensor for role, tensor in policies.items()}
-        _check_given({"logp": logp, "groups": groups, "mask": mask})
-        _check_tensors(
-            {"logp": logp, "groups": groups, "mask": mask, "rewards": rewards, **named}
-            | {"advantages": advantages, "finished": finished, "judged": judged}
-            | {"versions": versions}
-        )
-        _check_counts(seed, 0 if step is None else step)
         logps = {role: tensor.detach() for role, tensor in policies.items() if tensor is not None}
         self._check_policies(logps, versions, step)
         _check_token_tensors({"logp": logp, "mask": mask}, logps, self._reads())
@@ -181,8 +172,9 @@ class StandaloneAlgorithm:
         for role in sorted(self._reads() - logps.keys()):
             if role != "proximal" or not computed:
                 raise ValueError(f"{role}_logp is missing: this algorithm needs it")
-            if self.proximal.of_versions:
-                _check_given({"versions": versions, "step": step})
+            if self.proximal.of_versions and (versions is None or step is None):
+                name = "versions" if versions is None else "step"
+                raise ValueError(f"{name} is missing: this algorithm needs it")
         if self.parts.needs.dense:
             raise ValueError("this algorithm needs all logits: it runs in the trainer only")
         if versions is not None and step is not None and (versions > step).any():
@@ -214,24 +206,6 @@ def _of_responses(advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
     if ((advantages_BT != advantage_B1) & mask_BT).any():
         raise ValueError("advantages must be the same at all live tokens of a response")
     return advantage_B1.squeeze(1)
-
-
-def _check_given(values: Mapping[str, object]) -> None:
-    for name, value in values.items():
-        if value is None:
-            raise ValueError(f"{name} is missing: this algorithm needs it")
-
-
-def _check_tensors(values: Mapping[str, object]) -> None:
-    for name, value in values.items():
-        if not isinstance(value, Tensor | None):
-            raise ValueError(f"{name} must be a tensor, it is of {type(value).__name__}")
-
-
-def _check_counts(seed: int, step: int) -> None:
-    for name, count in {"seed": seed, "step": step}.items():
-        if not isinstance(count, Integral) or count < 0:
-            raise ValueError(f"{name}={count}: must be an integer, at least 0")
 
 
 def _check_token_tensors(
