@@ -21,7 +21,7 @@ from rec_experiments.cli.parser import (
     option,
     run_folders,
 )
-from rec_experiments.common.errors import UserError
+from rec_experiments.common.errors import UserError, meant
 from rec_experiments.common.files import write_atomic, writing
 from rec_experiments.sweeps import load_figure, names
 
@@ -66,7 +66,7 @@ def main(
             raise UserError(f"{key}: not allowed with --wandb, which reads runs from W&B")
     for name in figures or ():
         if name not in names():
-            raise UserError(f"--figures {name}: has no runs; allowed: {', '.join(names())}")
+            raise UserError(f"--figures {name}: has no runs; {meant(name, names())}")
     usual = [name for name in names() if load_figure(name).picture == "curves"]
     sections = wandb_report.sections(figures or usual, [*overrides])
     entity, project = wandb

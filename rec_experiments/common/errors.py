@@ -19,6 +19,8 @@ PACKAGES = {
     "PIL": "pillow", "antlr4": "antlr4-python3-runtime", "hydra": "hydra-core", "yaml": "pyyaml",
 }  # fmt: skip
 
+MOST_NAMED = 20  # of the words that are allowed, in an error of a few lines
+
 ELSEWHERE = "another process is running it"  # the end of the error for a locked run folder
 GOES_ON = "interrupted; finished runs are kept, the same command continues"  # of a sweep
 
@@ -40,11 +42,12 @@ def first_line(error: BaseException) -> str:
 
 
 def meant(word: str, allowed: Sequence[str], before: str = "") -> str:
-    """The closest of the words that are allowed, with what stands `before` it, or all of them."""
+    """The closest of the words that are allowed, with what stands `before` it, or some of them."""
     close = difflib.get_close_matches(word, allowed, n=1)
     if close:
         return f"did you mean {before}{close[0]}? --help lists all"
-    return f"allowed: {', '.join(allowed)}"
+    more = "" if len(allowed) <= MOST_NAMED else ", …; --help lists all"
+    return f"allowed: {', '.join(allowed[:MOST_NAMED])}{more}"
 
 
 def check_installed(choice: str, package: str) -> None:

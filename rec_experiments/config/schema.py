@@ -65,7 +65,7 @@ def build(config: DictConfig, kind: type[T]) -> T:
         raise UserError(f"{error.full_key}: has no value") from error
     for key, value in flat(values).items():
         if isinstance(value, int) and abs(value) >= LARGEST:
-            raise UserError(f"{key}={value}: must be below 2^63")
+            raise UserError(f"{key}={value}: must be below {LARGEST}")
     pieces = {
         key: piece(key, value) if isinstance(value, dict) and TARGET in value else value
         for key, value in values.items()

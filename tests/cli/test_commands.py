@@ -134,7 +134,7 @@ def test_arguments_that_are_refused(word, told):
             ["export-loss", "grpo", "--trainer=trl", "--out=1x.py"],
             "--out=1x.py: must be the name of a Python module",
         ),
-        (["steps=1" + "0" * 30], "steps=1" + "0" * 30 + ": must be below 2^63"),
+        (["steps=1" + "0" * 30], "steps=1" + "0" * 30 + ": must be below 9223372036854775808"),
         (["sweeps", "status"], "sweeps status: needs the name of a sweep"),
         (["setting=nothing"], "setting=nothing: no such choice; allowed: lm/deepscaler, "),
         (["algo=grpo,opmd"], "algo=grpo,opmd: several values make several runs, which needs -m"),
