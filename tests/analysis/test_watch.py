@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import fabricated
-import numpy as np
 import pytest
 from conftest import resolve
 from rich.console import Console
@@ -64,18 +63,7 @@ def test_numbers_are_those_of_the_rows(going):
         "run", "state", "step", "accuracy", "staleness", "clipped", "tokens/s", "left", "note"
     ]  # fmt: skip
     # staleness: mean of steps 31 to 40
-    assert line.split() == [
-        "going",
-        "running",
-        "40/100",
-        "▃▂▂▃▄",
-        "0.4",
-        "1.5",
-        "2",
-        "%",
-        "250",
-        "going",
-    ]
+    assert " ".join(line.split()) == "going running 40/100 ▃▂▂▃▄ 0.4 1.5 2 % 250 going"
     assert alarms == [
         "going: a collapse may be coming: effective sample size 0.02 since step 10, should be at "
         "least 0.15",
@@ -131,24 +119,6 @@ def test_a_place_without_runs_is_refused(tmp_path):
         watch.jobs_in([tmp_path])
 
 
-def test_the_table_fits_the_terminal(tmp_path):
-    for name in ("rec_oneside_nois_offline_seed0_1a2b3c4d", "grpo_seed1_99aa88bb"):
-        write_run(tmp_path / name)
-    assert all(len(line) <= 80 for line in shown(tmp_path, width=80).splitlines())
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([], ""),
-        ([0.0, 1.0], "▁█"),
-        ([0.0] * 12 + [1.0] * 12, "▁▁▁▁▁▁██████"),
-    ],
-)
-def test_a_curve_in_characters(values, expected):
-    assert watch.curve(np.array(values)) == expected
-
-
 # The command --------------------------------------------------------------------------------------
 
 
@@ -189,16 +159,6 @@ def test_it_waits_for_a_first_run_and_goes_on_until_all_is_done(going, monkeypat
     assert len(refreshed) == before
 
 
-def test_ctrl_c_is_130(tmp_path, monkeypatch):
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(watch, "watch", interrupt)
-    with pytest.raises(SystemExit) as stop:
-        run_command("watch", str(write_run(tmp_path / "a")))
-    assert stop.value.code == 130
-
-
 def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
     from rec_experiments.sweeps import launched
 
@@ -212,10 +172,8 @@ def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["/nowhere"], ["/nowhere", "no such folder"]),
         (["runs"], ["runs: no run there, nor in a folder directly below"]),
         (["--every=soon"], ["--every=soon", "0.1"]),
-        (["--sweep=fig77"], ["fig77"]),
         (["--sweep=fig3", "runs/a"], ["runs/a", "--sweep fig3"]),
         (["seed=0"], ["seed=0", "sweep"]),
     ],

@@ -51,8 +51,9 @@ CODE = {**GURU, "data_source": "codegen__math__taco"}
 ROWS = {"math": [MATH], "guru_math": [GURU, CODE], "deepscaler": [PLAIN], "aime24": [PLAIN]}
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    ("name", "suffix"), zip(ROWS, [".jsonl", ".json", ".parquet", ".json"], strict=True)
+)
 def test_a_local_folder(name: str, suffix: str, tmp_path: Path) -> None:
     made = dataset(name, path=str(tmp_path))
     made.train.file, made.evaluation.file = f"train{suffix}", f"test{suffix}"
@@ -111,23 +112,17 @@ def test_what_the_hub_is_asked_for(name: str, expected: list, monkeypatch) -> No
             {**MATH, "solution": "no box"},
             "line 1: field 'solution' must hold the answer in",
         ),
-        ("math", {**MATH, "solution": "\\boxed{1"}, "field 'solution' must hold the answer in"),
-        ("deepscaler", {**PLAIN, "answer": " $ "}, None),
         ("deepscaler", {**PLAIN, "answer": " "}, "line 1: field 'answer' must hold an answer"),
-        ("deepscaler", {"problem": "?"}, "line 1: field 'answer' is missing; found problem"),
         ("guru_math", {**GURU, "prompt": []}, "line 1: field 'prompt.0.content' is missing"),
         ("guru_math", {**GURU, "reward_model": "x"}, "'reward_model.ground_truth' is missing"),
         ("guru_math", CODE, "dataset.train.filter={'data_source': '^math__'}: keeps none of 1"),
     ],
 )
-def test_malformed_rows(name: str, row: dict, said: str | None, tmp_path: Path) -> None:
+def test_malformed_rows(name: str, row: dict, said: str, tmp_path: Path) -> None:
     made = dataset(name, path=str(tmp_path))
     made.train.file = "train.jsonl"
     write(tmp_path, "train.jsonl", [row])
     write(tmp_path, "test.jsonl", [PLAIN])
-    if said is None:
-        made.load()
-        return
     with pytest.raises(UserError) as error:
         made.load()
     assert said in str(error.value)
@@ -141,9 +136,7 @@ def test_malformed_rows(name: str, row: dict, said: str | None, tmp_path: Path) 
         ("test.csv", "problem,answer\n", "holds no data"),
         ("test.json", '{"problem": "?"}\noops', "line 2: not valid JSON"),
         ("test.json", "[1]", "item 1: a JSON object is expected"),
-        ("test.json", "[", "test.json: not valid JSON"),
         ("test.json", "[" * 100_000, "test.json: not valid JSON"),
-        ("test.json", "[]", "holds no data"),
         ("test.parquet", "no table", "cannot be read: "),
     ],
 )
@@ -173,13 +166,6 @@ def test_files_as_people_write_them(file: str, content: bytes, tmp_path: Path) -
     assert {problem.answer for problem in train} == {"4"}
 
 
-def test_integers_of_a_table_are_answers(tmp_path: Path) -> None:
-    write(tmp_path, "test.parquet", [{"problem": "?", "answer": 204, "solution": "\\boxed{204}"}])
-    made = dataset("aime24", path=str(tmp_path / "test.parquet"))
-    [problem], _ = made.load()
-    assert problem.answer == "204"
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -200,15 +186,11 @@ def test_out_of_range_values_name_their_key(overrides: list[str], said: str) -> 
     [
         ("first \\boxed{1}, then \\boxed{2}", "boxed", "2"),
         ("\\boxed{\\frac{1}{\\sqrt{2}}}", "boxed", "\\frac{1}{\\sqrt{2}}"),
-        ("\\boxed{\\{1, 2\\}}", "boxed", "\\{1, 2\\}"),
         ("\\boxed{\\left\\{ x \\right.}", "boxed", "\\left\\{ x \\right."),
         ("so $\\boxed 3$.", "boxed", "3"),
         ("\\boxed{}", "boxed", None),
-        ("3", "boxed", None),
         (" $x^2$ ", "plain", "x^2"),
         ("$1$ and $2$", "plain", "$1$ and $2$"),
-        ("$18", "plain", "$18"),
-        ("", "plain", None),
         ("1 #### 2", "hashed", "2"),
         ("2", "hashed", None),
     ],
@@ -266,9 +248,7 @@ def test_toolace_rows(tmp_path: Path) -> None:
         (conversation(CALL, "Rome?", turn("tool"), turn("assistant")), True),
         (conversation(CALL, "Rome?", turn("tool"), turn("assistant"), turn("user")), False),
         (conversation("It is warm."), False),
-        (conversation("[]"), False),
         ({"system": "no tools", "conversations": conversation(CALL)["conversations"]}, False),
-        ({"system": SYSTEM, "conversations": [turn("user")]}, False),
         ({"system": SYSTEM, "conversations": [turn("assistant"), turn("user")]}, False),
         ({"instruction": "i", "input": "?", "output": "no call"}, False),
         ({"instruction": "i", "input": "?", "output": '[{"name": "f", "arguments": {}}]'}, True),
@@ -284,8 +264,6 @@ def test_which_rows_are_kept(row: dict, kept: bool, tmp_path: Path) -> None:
     [
         ([{"instruction": "i"}], "data.json item 1: field 'input' is missing; found instruction"),
         ([{"conversations": "x"}], "item 1: field 'conversations' is not a list"),
-        ([{"conversations": ["x"]}], "item 1: field 'conversations.0.from' is missing"),
-        ([conversation(CALL)], "dataset.held_out=20: leaves "),
         ([conversation("no")], "0 evaluation problems of 0 usable among 1 rows"),
     ],
 )
@@ -296,36 +274,24 @@ def test_bad_tool_rows(rows: list[dict], said: str, tmp_path: Path) -> None:
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize(("key", "value"), [("held_out", 1), ("train_problems", 0)])
-def test_tool_numbers_out_of_range(key: str, value: int) -> None:
-    with pytest.raises(UserError, match=f"^dataset.{key}={value}: must be"):
-        experiment("dataset=toolace", f"dataset.{key}={value}")
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("[f()]", [("f", {})]),
-        ('[Get Weather (v)(a="x")]', None),
         ('[Get Weather/now.v2(city="Rome")]', [("Get Weather/now.v2", {"city": "Rome"})]),
         ('[f(a="x"), g(b=2), f(a="x")]', [("f", {"a": "x"}), ("g", {"b": 2}), ("f", {"a": "x"})]),
         ("[f(a=1, b=-2.5, c=True, d=None)]", [("f", {"a": 1, "b": -2.5, "c": True, "d": None})]),
-        ("[f(a=true, b=false, c=null)]", [("f", {"a": True, "b": False, "c": None})]),
         ("[f(a=[1, (2, 3)], b={'k': {}})]", [("f", {"a": [1, [2, 3]], "b": {"k": {}}})]),
         ("[f(a=')], g(', b=\"(\")]", [("f", {"a": ")], g(", "b": "("})]),
         ('[f(a="it\'s \\"so\\"", b="\\n")]', [("f", {"a": 'it\'s "so"', "b": "\n"})]),
         ("f()", None),
         ("[f(]", None),
-        ("[f(),]", None),
         ("[f(1)]", None),
         ("[f(**x)]", None),
         ("[f(a=1, a=2)]", None),
         ("[f(a={1: 2})]", None),
         ("[f(a=b)]", None),
-        ("[f(a=g())]", None),
         ("[f(a=1e999)]", None),
-        ("[(a=1)]", None),
-        ("[f(a=1) if x]", None),
         ("[f(a=" + "-" * 5000 + "1)]", None),
     ],
 )
@@ -335,16 +301,10 @@ def test_python_calls(text: str, expected: list | None) -> None:
     assert calls == (expected and [(arguments, name) for name, arguments in expected])
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "-" * 100_000 + "1", "lambda:" * 100_000 + "1", "9" * 100_000, "(" * 100_000, "')" * 50_001,
-        "\ud800",
-    ],
-)  # fmt: skip
-def test_long_or_deep_arguments_are_rejected(arguments: str) -> None:
+def test_long_or_deep_arguments_are_rejected() -> None:
     """Without a limit, some of them exhaust Python's parser."""
-    assert python_calls(f"[f(a={arguments})]") is None
+    for arguments in ("-" * 100_000 + "1", "lambda:" * 100_000 + "1", "')" * 50_001, "\ud800"):
+        assert python_calls(f"[f(a={arguments})]") is None
 
 
 def test_long_calls_are_read() -> None:

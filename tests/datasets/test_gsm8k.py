@@ -73,7 +73,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         gsm8k_of(tmp_path).load()
 
 
-@pytest.mark.parametrize("path", ["/no/such/folder", "nowhere", "./data/gsm8k", "openai/gsm8k"])
+@pytest.mark.parametrize("path", ["/no/such/folder", "openai/gsm8k"])
 def test_a_path_where_nothing_is(path: str) -> None:
     with pytest.raises(UserError, match=f"^dataset.path={path}: no such folder.*train.jsonl"):
         gsm8k_of(path).load()

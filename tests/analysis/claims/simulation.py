@@ -12,7 +12,6 @@ import sys
 import numpy as np
 import pandas
 from numpy.typing import NDArray
-from rich.console import Console
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
 from rec_experiments.analysis.claims.definitions import CLAIMS, Endpoint
@@ -120,11 +119,10 @@ def _by_seed(values: Array) -> SeedValues:
     return SeedValues(dict(enumerate(values.tolist())), {})
 
 
-def show(console: Console, seeds: int = SEEDS) -> None:
+def show(seeds: int = SEEDS) -> None:
     """Print the share of every outcome for identical arms and for arms that differ by δ."""
     shown = [each for each in Outcome if each is not Outcome.not_run]
-    with Console(stderr=True).status(f"simulating {PAIRS} pairs of arms"):
-        found = simulated(np.random.default_rng(0), PAIRS, seeds)
+    found = simulated(np.random.default_rng(0), PAIRS, seeds)
     for at, title in enumerate(
         ("identical arms", "a true effect of δ as claimed", "a true effect of δ on the other side")
     ):
@@ -134,10 +132,10 @@ def show(console: Console, seeds: int = SEEDS) -> None:
         ]
         table = text_table([["endpoint", *(outcome.value for outcome in shown)], *rows])
         lines = [f"{PAIRS} pairs of arms, {seeds} seeds: {title}", *table, ""]
-        console.print("\n".join(lines), soft_wrap=True, highlight=False)
+        print("\n".join(lines))
     worst = max(false_rate(endpoint, shares[0]) for endpoint, shares in found)
-    console.print(f"The most frequent false outcome of identical arms: {worst:.1%}.")
+    print(f"The most frequent false outcome of identical arms: {worst:.1%}.")
 
 
 if __name__ == "__main__":
-    show(Console(), *map(int, sys.argv[1:]))
+    show(*map(int, sys.argv[1:]))

@@ -30,10 +30,15 @@ def test_no_claim_is_failed_by_its_own_source():
     assert {each.claim.id: each.outcome for each in found} == SUPPORTED
 
 
+@pytest.fixture(scope="module")
+def curves():
+    return paper_curves.figures(CURVES)
+
+
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_every_claim_can_fail(claim):
+def test_every_claim_can_fail(claim, curves):
     """Where its arms are swapped; one that says alike or not lower, where its arm stays at 0."""
-    data, end = paper_curves.figures(CURVES), claim.primary
+    data, end = dict(curves), claim.primary
     figure = data[end.figure]
     one, other = (
         next(arm for arm in figure.arms if matches(arm, pattern))

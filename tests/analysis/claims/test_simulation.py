@@ -10,17 +10,17 @@ from rec_experiments.analysis.claims.decision import Outcome
 @pytest.fixture(scope="module")
 def found():
     rng = np.random.default_rng(0)
-    return simulation.simulated(rng, pairs=200, seeds=10)
+    return simulation.simulated(rng, pairs=100, seeds=10)
 
 
 def test_false_verdicts_are_rare(found):
-    """At most 5 % of identical arms. With an effect of δ on the other side, of 200 pairs three
-    standard errors more: 9.7 %."""
+    """At most 5 % of identical arms. With an effect of δ on the other side, of 100 pairs three
+    standard errors more: 11.6 %."""
     for endpoint, (none, _, other_side) in found:
         assert simulation.false_rate(endpoint, none) <= 0.05, endpoint
         assert none[Outcome.premise_not_met] == 0
         assert sum(none.values()) == pytest.approx(1)
-        assert other_side[Outcome.supported] <= 0.097, endpoint
+        assert other_side[Outcome.supported] <= 0.116, endpoint
 
 
 def test_a_claim_that_is_true_is_found(found):

@@ -77,14 +77,11 @@ def changed(lines, number, column, value):
     [
         (lambda lines: ["a,b", "1,2"], "its first columns are not run, overrides, release, step"),
         (lambda lines: changed(lines, 2, "eval/accuracy", "abc"), "could not convert string"),
-        (lambda lines: changed(lines, 2, "eval/accuracy", ""), "run0: eval/accuracy is no share"),
         (
             lambda lines: changed(lines, 2, "eval/accuracy", "7.5"),
             "run0: eval/accuracy is no share",
         ),
-        (lambda lines: changed(lines, 2, "step", "x"), "invalid literal"),
         (lambda lines: [*lines[:2], lines[2] + ",1", *lines[3:]], "Expected . fields"),
-        (lambda lines: [lines[0], *lines[2:]], "run0: its steps do not rise from 0"),
         (lambda lines: [*lines, lines[5]], "run0: its steps do not rise from 0"),
     ],
 )

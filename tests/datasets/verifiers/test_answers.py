@@ -1,12 +1,11 @@
 """What counts as the gold answer, where it is a number and where it is an expression.
 
-1. Hand-written answers, each with what makes it right or wrong: the files in tests/answers.
+1. Hand-written answers, each with what makes it right or wrong: the files in `answers`.
 2. A number in any usual spelling is itself and no other; two numbers are none.
 3. Nothing makes a verifier raise, or hang on a number.
 4. A data set chooses one of the two.
 """
 
-import dataclasses
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -30,42 +29,26 @@ def right(response: str, answer: str, answers: str) -> bool:
 # 1. Hand-written answers
 
 
-def cases(name: str) -> list:
-    """Gold answer and response of each case of a file, named after what makes it right or wrong."""
-    text = (Path(__file__).parent / "answers" / f"{name}.yaml").read_text(encoding="utf-8")
-    reasons = yaml.load(text, yaml.BaseLoader)
-    return [
-        pytest.param(gold, response, id=f"{reason}-{response!a}-{number}")
-        for reason, pairs in reasons.items()
-        for number, (gold, response) in enumerate(pairs)
-    ]
-
-
 def tagged(response: str) -> str:
     return response if "<answer>" in response.lower() else f"<answer>{response}</answer>"
 
 
-@pytest.mark.parametrize(("gold", "response"), cases("number_right"))
-def test_right_where_a_number_is_asked_for(gold: str, response: str) -> None:
-    assert right(response, gold, "number")
-    assert right(tagged(response), gold, "number")
-
-
-@pytest.mark.parametrize(("gold", "response"), cases("number_wrong"))
-def test_wrong_where_a_number_is_asked_for(gold: str, response: str) -> None:
-    assert not right(response, gold, "number")
-    assert not right(tagged(response), gold, "number")
-
-
-@pytest.mark.parametrize(("gold", "response"), cases("expression_right"))
-def test_right_where_an_expression_is_asked_for(gold: str, response: str) -> None:
-    assert right(response, gold, "expression")
-
-
-@pytest.mark.parametrize(("gold", "response"), cases("expression_wrong"))
-def test_wrong_where_an_expression_is_asked_for(gold: str, response: str) -> None:
-    assert not right(response, gold, "expression")
-    assert not right(tagged(response), gold, "expression")
+@pytest.mark.parametrize("result", ["right", "wrong"])
+@pytest.mark.parametrize("answers", SAME)
+def test_hand_written(answers: str, result: str) -> None:
+    """Each file has pairs of gold answer and response, below what makes them right or wrong."""
+    file = Path(__file__).parent / "answers" / f"{answers}_{result}.yaml"
+    reasons = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)
+    pairs = [pair for of_reason in reasons.values() for pair in of_reason]
+    both = (answers, result) != ("expression", "right")  # sentences, some of which have no tag
+    misjudged = [
+        (gold, response)
+        for gold, response in pairs
+        for each in ([response, tagged(response)] if both else [response])
+        if right(each, gold, answers) != (result == "right")
+    ]
+    assert len(pairs) > 200
+    assert misjudged == []
 
 
 # 2. Spellings
@@ -121,46 +104,35 @@ def test_two_numbers_are_neither(one: int, other: int, joined: str) -> None:
 # 3. Hostile responses
 
 LONG = 100_000
-HOSTILE = {
-    "digits": "7" * LONG,
-    "spaced digits": "1 " * LONG,
-    "thousands": "1,000" * LONG,
-    "zeros": "0" * LONG + "18",
-    "words": "a " * LONG + "18",
-    "spaces inside": "18" + " " * LONG + "20",
-    "stars": "*" * LONG + "18",
-    "signs": "-" * LONG + "18",
-    "dots": "18" + "." * LONG,
-    "braces": "{" * LONG + "18",
-    "nested braces": "{" * LONG + "18" + "}" * LONG,
-    "nested styles": "\\text{" * LONG + "18" + "}" * LONG,
-    "nested fractions": "\\frac{1}{" * LONG + "18" + "}" * LONG,
-    "boxes": "\\boxed{" * LONG,
-    "nested boxes": "\\boxed{" * LONG + "}" * LONG,
-    "parentheses": "(" * LONG + "18" + ")" * LONG,
-    "tags": "<answer>" * LONG,
-    "marks": "####" * LONG,
-    "commas": ", " * LONG,
-    "equal signs": "=" * LONG + "20 = 18",
-    "a surrogate": "\ud800" * LONG,
-    "combining marks": "18" + "\u0338" * LONG,
-    "zero width": "1" + "\u200b" * LONG + "8",
-}
+HOSTILE = [
+    "7" * LONG,
+    "1 " * LONG,
+    "1,000" * LONG,
+    "18" + " " * LONG + "20",
+    "*" * LONG + "18",
+    "-" * LONG + "18",
+    "{" * LONG + "18" + "}" * LONG,
+    "\\text{" * LONG + "18" + "}" * LONG,
+    "\\boxed{" * LONG + "}" * LONG,
+    "(" * LONG + "18" + ")" * LONG,
+    "<answer>" * LONG,
+    "####" * LONG,
+    "=" * LONG + "20 = 18",
+    "\ud800" * LONG,
+    "1" + "\u200b" * LONG + "8",
+]
 
 
 @pytest.mark.parametrize("answers", SAME)
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_long_responses_are_wrong(text: str, answers: str) -> None:
-    assert not right(text, "18", answers)
-    assert not right(tagged(text), "18", answers)
+def test_long_responses_are_wrong(answers: str) -> None:
+    for text in HOSTILE:
+        assert not right(text, "18", answers), text[:9]
+        assert not right(tagged(text), "18", answers), text[:9]
 
 
-TOWERS = ["9^9^9^9^9", "$9^{9^{9^{9^{9}}}}$", "100000000!", "9**9**9**9", "\\boxed{99999!!!!}"]
-
-
-@pytest.mark.parametrize("text", TOWERS)
-def test_no_arithmetic_is_done_for_a_number(text: str) -> None:
-    assert not right(tagged(text), "18", "number")
+def test_no_arithmetic_is_done_for_a_number() -> None:
+    for text in ("9^9^9^9^9", "$9^{9^{9^{9^{9}}}}$", "100000000!", "\\boxed{99999!!!!}"):
+        assert not right(tagged(text), "18", "number")
 
 
 PIECES = [*"18 -.,/$\\{}()^", "\\frac", "\\text{"]
@@ -187,23 +159,9 @@ def test_no_pieces_of_latex_make_it_raise(text: str) -> None:
 # 4. The choice
 
 
-@pytest.mark.parametrize(
-    ("name", "answers"),
-    [
-        ("gsm8k", "number"),
-        ("aime24", "number"),
-        ("math", "expression"),
-        ("guru_math", "expression"),
-        ("deepscaler", "expression"),
-    ],
-)
+@pytest.mark.parametrize(("name", "answers"), [("gsm8k", "number"), ("math", "expression")])
 def test_each_data_set_has_its_choice(name: str, answers: str) -> None:
     task = experiment(f"dataset={name}").dataset
     assert task.answers == answers
     assert task.verify("\\boxed{18}", "18").accuracy == 1
     assert task.verify("\\boxed{36/2}", "18").accuracy == (answers == "expression")
-
-
-def test_another_choice_names_the_key_and_what_is_allowed() -> None:
-    with pytest.raises(ValueError, match=r"answers\n.*'number' or 'expression'"):
-        dataclasses.replace(experiment("dataset=gsm8k").dataset, answers="exact")

