@@ -48,13 +48,15 @@ def opsm(logp, behavior, advantages, mask, low=0.2, high=0.2, drift=1e-4, at=Non
     return _minimised(total, slopes, _count(mask))
 
 
-def ipo(logp, behavior, advantages, mask, threshold=0.1, tau=1e-3, at=None):
-    """(1/N) Σ 1(|π - π_old| <= threshold) r A - tau (log r)² (prime-rl, ipo_loss_fn)."""
+def ipo(logp, behavior, advantages, mask, threshold=0.1, tau=1e-3, outward=False, at=None):
+    """(1/N) Σ 1(|π - π_old| <= threshold) r A - tau (log r)² (prime-rl, ipo_loss_fn); `outward`
+    drops only where π - π_old has the sign of A (its default_loss_fn)."""
     at = logp if at is None else at
     kept = np.zeros(np.shape(mask), dtype=bool)
     total, slopes = 0.0, np.zeros(np.shape(mask))
     for i, t in _positions(mask):
-        kept[i, t] = abs(math.exp(at[i][t]) - math.exp(behavior[i][t])) <= threshold
+        moved = math.exp(at[i][t]) - math.exp(behavior[i][t])
+        kept[i, t] = abs(moved) <= threshold or (outward and moved * advantages[i] < 0)
         log_ratio = logp[i][t] - behavior[i][t]
         total -= tau * log_ratio**2
         slopes[i, t] = -2 * tau * log_ratio
@@ -302,3 +304,92 @@ def scalerl(logp, behavior, rewards, mask, groups, cap=5.0, eps=1e-6, at=None):
             slopes[i, t] = factor / len(tokens[g]) / len(live)
             total += slopes[i, t] * logp[i][t]
     return -total, -slopes
+
+
+def trm(logp, behavior, advantages, mask, low=0.2, high=0.2, delta=2.5, at=None):
+    """GRPO without rows with max_t (log r)²/2 > delta (TRM, arXiv 2512.23075)."""
+    at = logp if at is None else at
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i in range(len(advantages)):
+        positions = _row_positions(mask, i)
+        if any((at[i][t] - behavior[i][t]) ** 2 / 2 > delta for t in positions):
+            continue
+        for t in positions:
+            value, slopes[i, t] = _clipped_surrogate(
+                logp[i][t] - behavior[i][t], advantages[i], 1.0 - low, 1.0 + high
+            )
+            total += value
+    return _minimised(total, slopes, _count(mask))
+
+
+def luspo(logp, behavior, advantages, mask, groups, low=2e-3, high=2.5e-3):
+    """Mean of |y| min(sA, clip(s, 1-low, 1+high)A), d log s/d log π = 1/|y| (arXiv 2602.05261)."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, share in _shares(mask, groups, by_length=False).items():
+        positions = _row_positions(mask, i)
+        log_s = math.fsum(logp[i][t] - behavior[i][t] for t in positions) / len(positions)
+        value, slope = _clipped_surrogate(log_s, advantages[i], 1.0 - low, 1.0 + high)
+        total += share * len(positions) * value
+        slopes[i, positions] = share * slope
+    return -total, -slopes
+
+
+def real(logp, behavior, advantages, mask, groups, tau=0.5):
+    """-(1/G) Σ_g log(1 + Σ₊ e^(-s/tau)) + log(1 + Σ₋ e^(s/tau)), s = (1/|y|) Σ_t log r_t, over the
+    rows with a token; groups of A > 0 alone, or of A <= 0 alone, count in G only (2602.05630)."""
+    live = [i for i in range(len(advantages)) if _row_positions(mask, i)]
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for g in {int(groups[i]) for i in live}:
+        rows = [i for i in live if groups[i] == g]
+        good = [i for i in rows if advantages[i] > 0]
+        bad = [i for i in rows if advantages[i] <= 0]
+        for members, sign in ((good, -1.0), (bad, 1.0)) if good and bad else ():
+            logits = {}
+            for i in members:
+                positions = _row_positions(mask, i)
+                log_ratios = [logp[i][t] - behavior[i][t] for t in positions]
+                logits[i] = sign / tau * math.fsum(log_ratios) / len(positions)
+            whole = 1.0 + math.fsum(math.exp(x) for x in logits.values())
+            total -= math.log(whole)
+            for i, x in logits.items():
+                positions = _row_positions(mask, i)
+                slopes[i, positions] = -sign / tau * math.exp(x) / whole / len(positions)
+    count = max(1, len({int(groups[i]) for i in live}))
+    return -total / count, -slopes / count
+
+
+def fipo(
+    logp, behavior, advantages, mask, low=0.2, high=0.28, half_life=32.0, floor=1.0, cap=1.2,
+    safe=4.0, at=None,
+):  # fmt: skip
+    """(1/N) Σ sg(f) min(rA, clip(r)A), f_t = clip(exp Σ_{k>=t} 2^(-(k-t)/half_life) log r_k, floor,
+    cap), at most 1 where A < 0 and r_t > safe (FIPO, arXiv 2603.19835)."""
+    at = logp if at is None else at
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i in range(len(advantages)):
+        positions = _row_positions(mask, i)
+        for t in positions:
+            later = math.fsum(
+                2.0 ** (-(k - t) / half_life) * (at[i][k] - behavior[i][k])
+                for k in positions
+                if k >= t
+            )
+            factor = min(max(math.exp(later), floor), cap)
+            if advantages[i] < 0 and math.exp(at[i][t] - behavior[i][t]) > safe:
+                factor = min(factor, 1.0)
+            value, slope = _clipped_surrogate(
+                logp[i][t] - behavior[i][t], advantages[i], 1.0 - low, 1.0 + high
+            )
+            total += factor * value
+            slopes[i, t] = factor * slope
+    return _minimised(total, slopes, _count(mask))
+
+
+def cfpo(logp, behavior, advantages, mask, epsilon=0.2):
+    """(1/N) Σ rA - |A| (r-1)²/(2 epsilon) (CFPO, arXiv 2601.22801)."""
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        ratio, size = math.exp(logp[i][t] - behavior[i][t]), abs(advantages[i]) / epsilon
+        total += ratio * advantages[i] - size / 2 * (ratio - 1.0) ** 2
+        slopes[i, t] = ratio * advantages[i] - size * (ratio - 1.0) * ratio
+    return _minimised(total, slopes, _count(mask))

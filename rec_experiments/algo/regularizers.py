@@ -3,9 +3,9 @@
 import math
 from typing import ClassVar
 
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 
-from rec_experiments.algo.advantages import group_size, group_sum
+from rec_experiments.algo.advantages import group_max, group_size, group_sum
 from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.weights import MAX_LOG_WEIGHT
 from rec_experiments.common.batch import Tensor
@@ -138,6 +138,39 @@ class PairSquare(Piece):
         share_B = count_B / (count_B - 1).clamp(min=1) * drift_B * (drift_B - mean_B)
         length_B = mask_BT.sum(1).clamp(min=1)
         return (self.beta / 2 * share_B / length_B)[:, None] * mask_BT
+
+
+class RewardsAsLabels(Piece):
+    """log(1 + Σ₊ exp(−s̄/τ)) + log(1 + Σ₋ exp(s̄/τ)) of each group, with s̄ the mean of log ρ over a
+    response, + its live responses with A > 0 and − the others: rewards as labels of a
+    classification (REAL, arXiv 2602.05630). Groups without responses of both labels add nothing.
+
+    Every live token carries its group's loss, so that sequence_token_mean is the mean over groups.
+    tau: the temperature; the weight of a response is below 1/tau.
+    """
+
+    formula = "log(1 + Σ₊ exp(−s̄/{tau:g})) + log(1 + Σ₋ exp(s̄/{tau:g})), s̄ = mean of log ρ"
+
+    needs: ClassVar[Needs] = Needs(whole_batch=True)
+    tau: PositiveFloat
+
+    def __call__(self, batch: LossInput) -> Tensor | None:
+        length_B, groups_B = batch.mask_BT.sum(1), batch.groups_B
+        logit_B = _live_difference(batch).sum(1) / length_B.clamp(min=1) / self.tau
+        good_B = (batch.advantage_B > 0) & (length_B > 0)
+        bad_B = (batch.advantage_B <= 0) & (length_B > 0)
+        loss_B = _log_1_plus_sum_exp(-logit_B, good_B, groups_B) + _log_1_plus_sum_exp(
+            logit_B, bad_B, groups_B
+        )
+        both_B = (group_sum(good_B.long(), groups_B) > 0) & (group_sum(bad_B.long(), groups_B) > 0)
+        return loss_B[:, None].where(both_B[:, None] & batch.mask_BT, 0.0)
+
+
+def _log_1_plus_sum_exp(values_B: Tensor, chosen_B: Tensor, groups_B: Tensor) -> Tensor:
+    """For each row log(1 + Σ exp(value)) over the chosen rows of its group, without overflow."""
+    values_B = values_B.where(chosen_B, -math.inf)
+    top_B = group_max(values_B.detach(), groups_B).clamp(min=0.0)
+    return top_B + ((-top_B).exp() + group_sum((values_B - top_B).exp(), groups_B)).log()
 
 
 def _live_difference(batch: LossInput, role: str = "behavior") -> Tensor:

@@ -32,6 +32,28 @@ class NegativesNearBehavior(OneSide):
         return f"{super().describe(ratio)}; drops responses with A < 0 and {far}"
 
 
+class WorstToken(OneSide):
+    """The one-side mask without the responses that have a token with ½ (log ρ)² above `delta`: one
+    token far from the behavior policy puts the whole response outside the trust region (TRM, arXiv
+    2512.23075, with its symmetric estimate of a token's KL).
+
+    delta: in nats; null for no bound.
+    """
+
+    delta: NonNegativeFloat | None
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        kept_BT = super().__call__(log_ratio_BT, batch)
+        if self.delta is None:
+            return kept_BT
+        far_BT = batch.log_ratio_BT() ** 2 / 2 > self.delta
+        return kept_BT & ~far_BT.any(1, keepdim=True)
+
+    def describe(self, ratio: str) -> str:
+        worst = f"a token with ½(log ρ)² > {written(self.delta) or '∞'}"
+        return f"{super().describe(ratio)}; drops responses with {worst}"
+
+
 class MeanVariation(Piece):
     """Drops tokens with A > 0 and ρ > 1, or A < 0 and ρ < 1, in responses whose mean |ρ − 1| is
     above `bound` (VACO, arXiv 2603.01365, as Open Instruct's rho_mask_tv_divergence has it).

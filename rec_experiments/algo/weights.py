@@ -198,7 +198,26 @@ class PowerOfPositives(Piece):
         return f"({positive} where A > 0, {other} elsewhere)"
 
 
-class SoftVariation(Piece):
+class SoftRatio(Piece):
+    """ρ (1 − sign(A) (ρ − 1)/epsilon): the gradient of ρ A − |A| (ρ − 1)²/(2 epsilon) (CFPO, arXiv
+    2601.22801). It is 0 at the bound of a clip with the same epsilon, and negative beyond it.
+    """
+
+    formula = "ρ·(1 − sign(A)·(ρ − 1)/{epsilon:g})"
+
+    epsilon: PositiveFloat
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        ratio_BT = batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
+        moved_BT = self.moved(ratio_BT, batch)
+        return ratio_BT * (1 - batch.advantage_B.sign()[:, None] * moved_BT / self.epsilon)
+
+    def moved(self, ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        """How far a token is from the behavior policy; 0 at ρ = 1."""
+        return ratio_BT - 1
+
+
+class SoftVariation(SoftRatio):
     """ρ (1 − sign(A) (π_θ − π_behavior)/epsilon): the gradient of
     ρ A − |A| π_behavior (ρ − 1)²/(2 epsilon) (DRPO, arXiv 2606.09821, Eq. 8 and 9). With an epsilon
     below 1 it turns negative where a token's probability has moved by more than epsilon in the
@@ -207,13 +226,47 @@ class SoftVariation(Piece):
 
     formula = "ρ·(1 − sign(A)·(π_θ − π_behavior)/{epsilon:g})"
 
-    epsilon: PositiveFloat
+    def moved(self, ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+        return behavior_BT.exp() * super().moved(ratio_BT, batch)
+
+
+class FutureWeight(ImportanceWeight):
+    """The ratio times f = exp(Σ_{k≥t} γ^(k−t) log ρ_k), which is at least `floor` and at most `cap`
+    (FIPO, arXiv 2603.19835): a token counts more if the rest of its response became more likely.
+
+    half_life: tokens after which γ = 2^(−1/half_life) halves a change. safe_ratio: where A < 0 and
+    ρ is above it, f is at most 1.
+    """
+
+    formula = (
+        "{0}·f [f = exp(Σ_k≥t γ^(k−t) log ρ_k) in {floor:g} … {cap:g}, γ = 2^(−1/{half_life:g}); "
+        "f ≤ 1 where A < 0 and ρ > {safe_ratio:g}]"
+    )
+
+    half_life: PositiveFloat
+    floor: Annotated[float, Field(ge=0, le=1)]
+    cap: Annotated[float, Field(ge=1, le=MAX_WEIGHT)]
+    safe_ratio: PositiveFloat
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        ratio_BT = batch.log_ratio_BT().clamp(max=MAX_LOG_WEIGHT).exp()
-        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
-        moved_BT = behavior_BT.exp() * (ratio_BT - 1)
-        return ratio_BT * (1 - batch.advantage_B.sign()[:, None] * moved_BT / self.epsilon)
+        own_BT = batch.log_ratio_BT()
+        later_BT = discounted(own_BT, 2 ** (-1 / self.half_life)).clamp(max=math.log(self.cap))
+        factor_BT = later_BT.exp().clamp(min=self.floor)
+        risky_BT = (batch.advantage_B < 0)[:, None] & (own_BT > math.log(self.safe_ratio))
+        factor_BT = factor_BT.clamp(max=1.0).where(risky_BT, factor_BT)
+        return super().__call__(log_ratio_BT, batch) * factor_BT
+
+
+def discounted(values_BT: Tensor, discount: float) -> Tensor:
+    """Σ_{k≥t} discount^(k−t) values_k of each row, in log₂ T passes that double the distance."""
+    reach = 1
+    while reach < values_BT.shape[1]:
+        further_BT = values_BT.new_zeros(values_BT.shape)
+        further_BT[:, :-reach] = values_BT[:, reach:]
+        values_BT = values_BT + discount**reach * further_BT
+        reach *= 2
+    return values_BT
 
 
 def _by_sign(positive: float, other: float, batch: LossInput) -> Tensor:

@@ -17,7 +17,6 @@ from rec_experiments.algo.clips import OneSide
 from rec_experiments.algo.loss import TokenMean
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Needs, Piece
-from rec_experiments.config import composition as configuration
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, composing
 
@@ -27,8 +26,8 @@ CHOICES = [f"{slot}/{name}" for slot in SLOTS for name in choices_by_group()[slo
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_own_pieces(choice):
-    with composing():
-        config = OmegaConf.to_container(configuration.compose(choice, []), resolve=True)
+    with composing() as compose_group:
+        config = OmegaConf.to_container(compose_group(choice, []), resolve=True)
     pieces = {slot: schema.piece(slot, values) for slot, values in config.items()}
     algorithm = compose(**{"clip": OneSide(low=0.2, high=0.2), **pieces})
     contract.check(algorithm)

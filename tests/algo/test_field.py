@@ -236,6 +236,14 @@ OBJECTIVES = {
     "clip_cov": fixed(recent.clip_cov, drawn_by_step),
     "kl_cov": fixed(recent.kl_cov),
     "opo": lambda x, p: r.reinforce(p, by_length(x), x.mask),
+    "prime_rl": lambda x, p: recent.ipo(
+        p, x.behavior, x.mean, x.mask, threshold=0.2, outward=True, at=x.logp
+    ),
+    "luspo": grouped(recent.luspo),
+    "trm": fixed(recent.trm),
+    "real": lambda x, p: recent.real(p, x.behavior, x.mean, x.mask, x.groups),
+    "fipo": fixed(recent.fipo),
+    "cfpo": against(recent.cfpo),
     "scalerl": lambda x, p: recent.scalerl(p, x.behavior, x.rewards, x.mask, x.groups, at=x.logp),
 }
 
@@ -265,6 +273,12 @@ CHOICES = {
     "kl_cov regularizer.fraction=0.3 regularizer.beta=0.2": lambda x: recent.kl_cov(
         *x.against_behavior, fraction=0.3, beta=0.2
     )[1],
+    "trm clip.delta=0.3 clip.high=1": lambda x: recent.trm(
+        *x.against_behavior, high=1.0, delta=0.3
+    )[1],
+    "fipo weight.half_life=2 weight.floor=0.8 weight.cap=2 weight.safe_ratio=1.1": lambda x: (
+        recent.fipo(*x.against_behavior, half_life=2.0, floor=0.8, cap=2.0, safe=1.1)[1]
+    ),
     "correction=masked": lambda x: of_versions(
         x, r.masked_weights(x.behavior, x.sampler, x.mask, kept="one")
     ),
@@ -370,7 +384,10 @@ AT_NO_BOUND = {  # their bounds are on what is rounded
     ("dppo_tv", "at"),
     ("dppo_kl", "at"),
     ("clip=dual", "at"),
-    *((preset, "at") for preset in ("ipo", "cppo", "ripo", "vaco", "geometric_tis", "kpop")),
+    *(
+        (preset, "at")
+        for preset in ("ipo", "prime_rl", "cppo", "ripo", "vaco", "geometric_tis", "kpop")
+    ),
 }
 
 
@@ -412,6 +429,7 @@ LIKELY = {  # where tokens are likely, their bounds hold some back
         for bounds in (("tv", 0.1, 0.3), ("kl", 0.3, 0.1))
         for distance, low, high in [bounds]
     },
+    "prime_rl": functools.partial(expected_gradient, "prime_rl"),
     "ipo": lambda x: recent.ipo(x.logp, x.behavior, x.mean, x.mask)[1],
     "cppo": functools.partial(expected_gradient, "cppo"),
     "cppo clip.delta=0.4 clip.budget=0.1 clip.last_weight=0.5": lambda x: recent.cppo(
@@ -604,7 +622,7 @@ def test_every_preset_has_a_reference():
 
 NO_BASELINE = {"topr"}  # a reward of ½ is its 0, whatever the group
 # Their penalty, or their shift, has a gradient without any advantage.
-PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre", "ipo", "kl_cov"}
+PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre", "ipo", "prime_rl", "kl_cov"}
 
 
 @pytest.mark.parametrize("preset", sorted(set(OBJECTIVES) - PENALISED))
