@@ -30,10 +30,10 @@ EVALUATION_SHARE = 8  # one question in 8, chosen by a hash of its text, is an e
 class ReasoningGym(TextDataset):
     """Raises ValueError for a number out of range.
 
-    name: of a data set of the package, of which `composite` mixes others. parameters: those that
-    differ from its defaults. data_seed: of the problems, independent of the run's seed.
-    train_problems, eval_problems: numbers to generate. answer_tag: the verifier gets the text
-    within the last pair of these tags; null for the whole response.
+    name: of a data set of the package. parameters: those that differ from its defaults; `composite`
+    mixes the data sets of a list `datasets` of {name, weight, config}. data_seed: of the problems,
+    independent of the run's seed. train_problems, eval_problems: numbers to generate. answer_tag:
+    the verifier gets the text within the last pair of these tags; null for the whole response.
     """
 
     name: str
@@ -117,8 +117,12 @@ def _made(name: str, parameters: str, seed: int, size: int) -> ProceduralDataset
     """A data set of reasoning-gym. Raises UserError for an unknown name or parameter."""
     import reasoning_gym  # optional, and slow to import
 
+    given = json.loads(parameters)
     try:
-        return reasoning_gym.create_dataset(name, seed=seed, size=size, **json.loads(parameters))
+        if name == "composite":
+            specification = reasoning_gym.composite.DatasetSpec
+            given["datasets"] = [specification(**each) for each in given["datasets"]]
+        return reasoning_gym.create_dataset(name, seed=seed, size=size, **given)
     except Exception as error:  # each data set has its own checks
         raise UserError(
             f"dataset.name={name}: reasoning-gym refuses it with the parameters {parameters} "

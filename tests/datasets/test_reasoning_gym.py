@@ -67,6 +67,15 @@ def test_its_own_answers_are_right(name):
             assert gym.verify(wrong, problem.answer).accuracy == 0
 
 
+def test_a_composite_mixes_data_sets():
+    both = "[{name: lcm, weight: 1, config: {}}, {name: chain_sum, weight: 1, config: {}}]"
+    chosen = ("dataset.name=composite", f"+dataset.parameters.datasets={both}")
+    gym = experiment(*WORDS, *chosen).dataset
+    train, _ = gym.load()
+    assert {"LCM" in question for question in questions(train)} == {True, False}
+    assert all(gym.verify(p.solution, p.answer).accuracy == 1 for p in train)
+
+
 def test_without_a_tag_the_whole_response_is_scored():
     gym = experiment(*SUMS).dataset
     problem = gym.load()[0][0]
@@ -96,6 +105,7 @@ def test_a_changed_item_is_not_scored():
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
+        (["dataset.name=composite"], "dataset.name=composite: reasoning-gym refuses it"),
         (["dataset.name=chain_some"], "dataset.name=chain_some: reasoning-gym refuses it"),
         (["dataset.name=lcm", "+dataset.parameters.terms=3"], "unexpected keyword argument"),
         (["dataset.name=lcm", "+dataset.parameters.seed=3"], "multiple values for keyword"),
