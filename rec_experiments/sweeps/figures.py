@@ -6,9 +6,9 @@ Nothing here is composed by Hydra: the points of a figure are lines of overrides
 import fnmatch
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -18,29 +18,28 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments.common.errors import UserError, first_line, meant
+from rec_experiments.common.pieces import Settings
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.runs import metrics
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 OF_SWEEP = "hydra.sweeper."  # overrides that change the figure
-# What a figure may show of its runs.
-PICTURES = ("curves", "map", "stability")
-STATISTICS = ("lowest", "highest", "median", "mean")  # of a run's evaluations, for a table
+Statistic = Literal["lowest", "highest", "median", "mean"]  # of a run's evaluations, for a table
+STATISTICS = get_args(Statistic)
 
 
 class SetByArm(UserError):
     """The command line sets a key that an arm sets, whose label would be untrue."""
 
 
-@dataclass(kw_only=True, frozen=True, slots=True)
-class Sweep:
+class Sweep(Settings):
     """Arms × grid (conf/figure.yaml); without arms and grid the values that a command line lists.
 
     arms: legend label to overrides. grid: key to its values. only: patterns of the labels to run,
     with * for any text.
 
-    Raises UserError for a value of the wrong shape and for a pattern that matches no arm.
+    Raises ValueError for a value of the wrong type and for a pattern that matches no arm.
     """
 
     arms: dict[str, list[str]]
@@ -48,19 +47,12 @@ class Sweep:
     only: list[str]
 
     def __post_init__(self) -> None:
-        _check("arms", self.arms, dict, "a mapping from labels to lists of overrides")
-        _check("grid", self.grid, dict, "a mapping from keys to lists of values")
-        _check("only", self.only, list, "a list of labels")
-        for name in ("arms", "grid"):
-            for key, values in getattr(self, name).items():
-                _check(f"{name}.{key}", values, list, "a list")
         if self.arms and not self.only:
-            raise UserError("hydra.sweeper.only=[]: selects no arm; allowed: one label or more")
+            raise ValueError("only=[]: selects no arm; allowed: one label or more")
         for pattern in self.only:
-            _check("only", pattern, str, "a list of labels")
             if self.arms and not fnmatch.filter(self.arms, pattern):
-                raise UserError(
-                    f"hydra.sweeper.only={pattern}: matches no arm; allowed, with * for any text: "
+                raise ValueError(
+                    f"only={pattern}: matches no arm; allowed, with * for any text: "
                     + "; ".join(self.arms)
                 )
 
@@ -73,12 +65,6 @@ class Sweep:
         }
 
 
-def _check(key: str, value: Any, kind: type, words: str) -> None:
-    """Raise UserError for a value of another type."""
-    if not isinstance(value, kind):
-        raise UserError(f"hydra.sweeper.{key}={value}: must be {words}")
-
-
 @dataclass(frozen=True, slots=True)
 class Panel:
     """metric: a key of metrics.jsonl. label: of the y axis. log: whether that is logarithmic."""
@@ -88,15 +74,14 @@ class Panel:
     log: bool
 
 
-@dataclass(kw_only=True, frozen=True, slots=True)
 class Figure(Sweep):
     """A figure that is drawn from runs (sweeps/NAME.yaml).
 
     columns: the grid's key whose values are the columns. headings: those values to column titles.
-    panels: the rows. picture: one of PICTURES. map: what a map has as panels, across and down: the
+    panels: the rows. map: what a map has as panels, across and down: the
     word arm or column, or keys of a run's configuration; and the arm that the others are
     compared with.
-    statistics: those of STATISTICS to tabulate, or []. hours: estimated duration of one run.
+    statistics: to tabulate, or []. hours: estimated duration of one run.
     """
 
     name: str
@@ -106,9 +91,9 @@ class Figure(Sweep):
     columns: str
     headings: dict[str, str]
     panels: list[Panel]
-    picture: str
+    picture: Literal["curves", "map", "stability"]
     map: dict[str, Any]
-    statistics: list[str]
+    statistics: list[Statistic]
     hours: float
 
     def heading(self, point: "Point") -> str:
@@ -246,34 +231,28 @@ def swept(figure: Figure, overrides: Iterable[str]) -> list[str]:
 
 def _figure(name: str, node: dict[str, Any]) -> Figure:
     """The figure of the merged values of its files."""
-    _check("statistics", node["statistics"], list, "a list of names")
-    for key, values, allowed in (
-        ("panels", node["panels"], node["axes"]),
-        ("picture", [node["picture"]], PICTURES),
-        ("statistics", node["statistics"], STATISTICS),
-    ):
-        for value in values:
-            if value not in allowed:
-                raise UserError(
-                    f"hydra.sweeper.{key}={value}: no such choice; allowed: {', '.join(allowed)}"
-                )
-    return Figure(
-        **{each.name: node[each.name] for each in fields(Sweep)},
-        name=name,
-        title=_title(node),
-        caption=f"{node['caption']} {node['data'][node['setting']]}",
-        scale=node["scale"],
-        columns=node["columns"],
-        headings=node["headings"],
-        panels=[
-            Panel(metric, **{"label": metrics.label(metric), **node["axes"][metric]})
-            for metric in node["panels"]
-        ],
-        picture=node["picture"],
-        map=node["map"],
-        statistics=node["statistics"],
-        hours=node["hours"][node["setting"]],
-    )
+    for metric in node["panels"]:
+        if metric not in node["axes"]:
+            allowed = ", ".join(node["axes"])
+            raise UserError(f"{OF_SWEEP}panels={metric}: no such choice; allowed: {allowed}")
+    with schema.in_one_line(Figure, OF_SWEEP):
+        return Figure(
+            **{name: node[name] for name in Sweep.field_names()},
+            name=name,
+            title=_title(node),
+            caption=f"{node['caption']} {node['data'][node['setting']]}",
+            scale=node["scale"],
+            columns=node["columns"],
+            headings=node["headings"],
+            panels=[
+                Panel(metric, **{"label": metrics.label(metric), **node["axes"][metric]})
+                for metric in node["panels"]
+            ],
+            picture=node["picture"],
+            map=node["map"],
+            statistics=node["statistics"],
+            hours=node["hours"][node["setting"]],
+        )
 
 
 def _title(node: dict[str, Any]) -> str:
