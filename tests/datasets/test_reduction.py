@@ -119,12 +119,9 @@ def test_the_author_uses_all_orders_and_errs_as_configured(dataset: Reduction) -
     [
         ("3+4+2=1;#1", True),
         ("3+4=7;7+2=1;#1", True),
-        ("2+4+3=1;#1", True),
         ("3+4+2=2;#2", False),
-        ("3+4+3=2;2+2=4;#4", False),  # a number used twice
         ("3+4*2=6;#6", False),
         ("3=3;3+4+2=1;#1", False),
-        ("+3+4+2=1;#1", False),
         ("3+4+=7;7+2=1;#1", False),
     ],
 )

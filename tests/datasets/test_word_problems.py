@@ -21,6 +21,7 @@ def problems():
 
 
 def test_every_solution_derives_its_answer(problems):
+    judge = dataset()
     for problem in [*problems[0], *problems[1]]:
         *steps, last = problem.solution.split(". ")
         value = None
@@ -32,6 +33,7 @@ def test_every_solution_derives_its_answer(problems):
             value = c
         assert last == f"The answer is {problem.answer}."
         assert problem.answer == value
+        assert judge.verify(problem.solution, problem.answer).reward
 
 
 def test_numbers_of_the_derivation_are_in_the_story(problems):
@@ -68,12 +70,7 @@ def test_stories_differ_in_their_words(problems):
         ("The answer is -21.", 0.0),
         ("The answer is 210.", 0.0),
         ("none", 0.0),
-        ("", 0.0),
     ],
 )
 def test_the_last_number_counts(response, reward):
     assert dataset().verify(response, "21").reward == reward
-
-
-def test_every_solution_is_accepted(problems):
-    assert all(dataset().verify(p.solution, p.answer).reward for p in problems[0])

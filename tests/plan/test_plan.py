@@ -130,10 +130,6 @@ def test_the_hours_of_a_sweep_are_those_of_the_plan(monkeypatch):
         (["--gpu=a100"], "--gpu=a100: must be one of h100-80, a100-80, h200-141, a100-40"),
         (["margin_gb=-1"], "margin_gb=-1: must be a number of at least 0, and finite"),
         (["train_efficiency=0"], "train_efficiency=0: must be a number above 0, and finite"),
-        (
-            ["push_gb_per_second=inf"],
-            "push_gb_per_second=inf: must be a number above 0, and finite",
-        ),
         (["prompt_tokens=inf"], "prompt_tokens=inf: must be a number of at least 1, and finite"),
         (["padding=1"], "padding=1: must be a number of at least 0, and below 1"),
         (["setting=mini/gsm8k"], "model: a plan needs a model of transformers"),
