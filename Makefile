@@ -200,6 +200,7 @@ pages: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python docs/published.py $(ARCHIVES)
 	$(BIN)/python docs/forecasts.py
 	$(BIN)/python docs/staleness.py
+	$(BIN)/python docs/gains.py
 	$(BIN)/python -m rec_experiments claims --runs $(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) --out docs/claims.md
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs

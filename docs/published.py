@@ -89,9 +89,8 @@ def values(data: FigureRuns, metric: str, measure: Measure) -> Values:
 
 
 def section(published: dict[str, Any], found: Values) -> list[str]:
-    """A published table, then its ratios beside ours."""
+    """Where a table was published, and its ratios beside ours."""
     head, rows = published["columns"], published["rows"]
-    body = [[name, *("–" if x is None else f"{x:g}" for x in row)] for name, row in rows.items()]
     checked = f"checked {published['checked']}" if published["checked"] else "not checked"
     ratios = [ratio_row(each, head, rows, found) for each in published["ratios"]]
     columns = [
@@ -104,7 +103,7 @@ def section(published: dict[str, Any], found: Values) -> list[str]:
         f"## {published['name']}", "",
         f"{published['source']} ({published['read']}, {checked}): {published['about']}. "
         f"Numbers after a method: {published['unit']}.", "",
-        *markdown_table(["", *head], body), "", *markdown_table(columns, ratios), "",
+        *markdown_table(columns, ratios), "",
     ]  # fmt: skip
 
 
@@ -121,7 +120,7 @@ def ratio_row(
         f"{ratio['of']} ÷ {ratio['to']}; here {' ÷ '.join(ratio['here'])}",
         said,
         *(with_interval(each) if each else NOT_RUN for each in here),
-        same_order(theirs, [float(np.mean(each)) for each in here if each]),
+        same_order(theirs, here),
     ]
 
 
@@ -135,22 +134,30 @@ def ours(pair: list[str], rate: float, found: Values) -> list[float]:
 
 
 def with_interval(ratios: list[float]) -> str:
-    return f"{np.mean(ratios):.2f}{bracketed(interval_of_mean(ratios))}"
+    """The geometric mean, and its t interval, which is one of logarithms; the range of the seeds if
+    a ratio is 0."""
+    if not all(ratios):
+        return f"{min(ratios):.2f} to {max(ratios):.2f}"
+    logs = np.log(ratios)
+    ends = interval_of_mean([*logs])
+    return f"{np.exp(logs.mean()):.2f}{bracketed(ends and (np.exp(ends[0]), np.exp(ends[1])))}"
 
 
 def bracketed(ends: tuple[float, float] | None) -> str:
     return f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else ""
 
 
-def same_order(theirs: list[float], here: list[float]) -> str:
-    """At how many rates our ratio differs from 1 to the same side as all published ones."""
-    if not here:
-        return NOT_RUN
+def same_order(theirs: list[float], here: list[list[float]]) -> str:
+    """At how many rates with several seeds our mean ratio differs from 1 to the same side as all
+    published ones. here: the ratios of each rate."""
+    means = [np.mean(each) for each in here if len(each) > 1]
+    if not means:
+        return "one seed" if any(here) else NOT_RUN
     if not (max(theirs) < 1 - EQUAL or min(theirs) > 1 + EQUAL):
         return "no published order"
     below = theirs[0] < 1
-    same = sum(each < 1 - EQUAL if below else each > 1 + EQUAL for each in here)
-    return f"at {same} of {len(here)} rates"
+    same = sum(each < 1 - EQUAL if below else each > 1 + EQUAL for each in means)
+    return f"at {same} of {len(means)} rates"
 
 
 def exponents(data: FigureRuns) -> list[str]:

@@ -1,7 +1,8 @@
 """Published tables of stale data, and the page that holds them beside ours.
 
 1. The tables are whole, and each counterpart is an arm of sweep=presets and one of the page's ages.
-2. Ratios are paired by seed; an order is compared only where the published one is clear.
+2. Ratios are paired by seed and averaged as logarithms; an order is compared only where the
+   published one is clear and there are several seeds.
 """
 
 import published
@@ -58,8 +59,19 @@ def test_ratios_are_paired_by_seed():
     ],
 )
 def test_order(theirs, ours, order):
-    found = {("A", RATE, 149): {0: ours}, ("B", RATE, 0): {0: 1.0}}
+    found = {("A", RATE, 149): {0: ours, 1: ours}, ("B", RATE, 0): {0: 1.0, 1: 1.0}}
     assert row(theirs, found)[-1] == order
+
+
+def test_a_single_seed_has_no_order():
+    assert (
+        row([[1.0, 2.0]], {("A", RATE, 149): {0: 0.5}, ("B", RATE, 0): {0: 1.0}})[-1] == "one seed"
+    )
+
+
+def test_a_ratio_of_0_has_no_mean_of_logarithms():
+    found = {("A", RATE, 149): {0: 0.0, 1: 0.4}, ("B", RATE, 0): {0: 1.0, 1: 1.0}}
+    assert row([[1.0, 2.0]], found)[2] == "0.00 to 0.40"
 
 
 def test_without_runs_it_says_so():

@@ -126,8 +126,10 @@ def _expected(finding: Finding) -> str:
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """A page: the verdicts with their effects, premises and controls, and the claims in words."""
+    judged = {each.setting.title for each in verdicts if each.outcome is not Outcome.not_run}
+    shown = [each for each in verdicts if each.setting.title in judged]
     table = pandas.DataFrame(
-        [_row(verdict, finding) for verdict in verdicts for finding in verdict.findings],
+        [_row(verdict, finding) for verdict in shown for finding in verdict.findings],
         columns=["claim", "part", "endpoint", "setting", "effect"],
     )
     primary, gain = table["part"] == PRIMARY, table["part"] == GAIN
@@ -146,9 +148,10 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
     meanings = [f"{each.name}: {each.meaning}" for each in statistics]
     lines += ["", "## How to read the tables", ""]
     lines += [f"- {line}." for line in (*READING, *meanings)]
-    lines += ["", "## The claims in words", ""]
+    quotes = "`claims --details=ID` quotes the papers."
+    lines += ["", "## The claims in words", "", quotes, ""]
     for claim in {each.claim.id: each.claim for each in verdicts}.values():
-        lines.append(f"- **{claim.id}**: {claim.statement}. {claim.quote} {claim.note}".rstrip())
+        lines.append(f"- **{claim.id}**: {claim.statement}. {claim.note}".rstrip())
     return "\n".join(lines) + "\n"
 
 
