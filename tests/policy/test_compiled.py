@@ -41,6 +41,7 @@ def loss_and_gradient(policy, rows, layout):
     return loss.detach(), torch.cat([p.grad.flatten() for p in policy.parameters()])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_loss_and_gradient(checkpointing):
     """float64, but for norms, which the model computes in float32."""

@@ -194,15 +194,12 @@ def test_whole_batch_matters(name, drawn):
     assert np.abs(np.concatenate(apart) - together).max() > 1e-4
 
 
-# Presets that cover every kind of ratio, correction, penalty and aggregation, and every piece that
-# reads the whole mini-batch or the whole vocabulary.
+# Presets with every piece that reads the whole mini-batch, the whole vocabulary or another policy.
+# Those that see one row at a time are split without a model in tests/algo/test_field.py.
 PRESETS = [
-    "grpo", "gspo", "gmpo", "opmd", "red_drop", "copg", "m2po", "bapo", "a3po", "ppo_ewma", "tis",
-    "grpo_kl", "dppo_kl", "max_at_k_off_policy", "grpo regularizer=kl_exact", "scalerl", "opo",
-    "clip_cov clip.fraction=0.2 clip.above=0", "kl_cov regularizer.fraction=0.2", "kpop",
-    "cppo clip.delta=0.05", "opsm regularizer=kl_unbiased", "mu_grpo clip.trigger=0.9",
-    "ipo clip.delta=0.05", "geometric_tis correction.low=0.8 correction.high=1.2", "dis", "minirl",
-    "drpo weight.epsilon=0.5", "vaco clip.bound=0.05", "aspo", "up", "ripo clip.floor=0.9",
+    "gspo", "red_drop", "copg", "bapo", "a3po", "ppo_ewma", "tis", "max_at_k_off_policy",
+    "grpo regularizer=kl_exact", "scalerl", "clip_cov clip.fraction=0.2 clip.above=0",
+    "kl_cov regularizer.fraction=0.2",
 ]  # fmt: skip
 
 
@@ -275,9 +272,7 @@ def dense_gradient(model, reference, rollouts, pad_id, whole_batch, extra, size,
         others={"reference": reference},
     )
     limit = chunk * model.config.vocab_size
-    with (
-        mock.patch.object(logprobs, "LOGITS_AT_ONCE", limit),
-    ):
+    with mock.patch.object(logprobs, "LOGITS_AT_ONCE", limit):
         gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, INDEX, 0, model))
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
@@ -434,14 +429,13 @@ SHAPES = {
     "ppo": ("ppo", ["updates=ppo"]),
     "m2po": ("m2po", ["updates.epochs=2", "updates.mini_batches=2"]),
     "decoupled_ppo": ("decoupled_ppo", ["updates=ppo", "proximal=batch_start"]),
-    "ppo_ewma": (
-        "decoupled_ppo",
-        ["updates.epochs=2", "proximal=moving_average", "proximal.decay=0.6"],
-    ),
     "a3po": ("decoupled_ppo", ["sync.offset=2", "sync.interval=1", "proximal=interpolated"]),
     "replay of several updates": (
         "decoupled_ppo",
-        ["buffer=replay", "buffer.reuse=1", "updates.epochs=2", "proximal=moving_average"],
+        [
+            "buffer=replay", "buffer.reuse=1", "updates.epochs=2", "proximal=moving_average",
+            "proximal.decay=0.6",
+        ],
     ),
     "refill": ("ppo", ["buffer=refill", "updates.mini_batches=2"]),
 }  # fmt: skip
@@ -522,7 +516,7 @@ def run_by_hand(exp, model, given, reference, pad_id):
     return model, average
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"ppo"}))  # refill has its updates
 def test_run_by_hand(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
     exp, trainer, model, given = shaped_run(name, tmp_path / "run", monkeypatch)
