@@ -151,13 +151,16 @@ def test_one_version_stands_everywhere():
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """A reader's folder with the rows and the verifier of docs/data.md."""
+    """A reader's folder with the rows and the verifier of docs/own_experiment.md."""
     folder = tmp_path_factory.mktemp("reader")
-    blocks = dict(FENCE.findall((ROOT / "docs/data.md").read_text()))
+    blocks = FENCE.findall((ROOT / "docs/own_experiment.md").read_text())
+    [row] = [block for language, block in blocks if language == "json"]
+    [verifier] = [block for _, block in blocks if "def judge" in block]
+    assert verifier in (ROOT / "examples/own_experiment/my_verifier.py").read_text()
     (folder / "data").mkdir()
     for name in ("train", "test"):
-        (folder / "data" / f"{name}.jsonl").write_text(blocks["json"])
-    (folder / "my_verifier.py").write_text(blocks["python"])
+        (folder / "data" / f"{name}.jsonl").write_text(row)
+    (folder / "my_verifier.py").write_text(verifier)
     return folder
 
 
