@@ -32,8 +32,10 @@ from rec_experiments.config import schema
 from rec_experiments.config.composition import composing, explain
 
 SWEEP = ("-m", "--multirun")
-SHOWING = ("-c", "--cfg", "-p", "--package", "--resolve", "-i", "--info", "--hydra-help")  # Hydra's
-OPTIONS = ("--help", "--version", *(name for name in (*SWEEP, *SHOWING) if name.startswith("--")))
+SHOWING = ("-c", "--cfg", "-i", "--info", "--hydra-help")  # answered by Hydra
+OF_CFG = ("-p", "--package", "--resolve")
+KNOWN = ("--help", "--version", *SWEEP, *SHOWING, *OF_CFG)
+OPTIONS = [name for name in KNOWN if name.startswith("--")]
 
 
 @contextlib.contextmanager
@@ -64,7 +66,7 @@ def _exit(code: int, message: str) -> None:
     sys.exit(code)
 
 
-def start(words: list[str], task: Callable[[DictConfig], None]) -> None:
+def execute(words: list[str], task: Callable[[DictConfig], None]) -> None:
     """Run `task` on the configuration that these words compose, or on each job of a sweep (-m).
     Hydra answers those that only show a configuration."""
     home = os.path.expanduser("~")  # a shell leaves KEY=~/NAME as it is; "~" without a home folder
@@ -75,6 +77,8 @@ def start(words: list[str], task: Callable[[DictConfig], None]) -> None:
         if options.intersection(SHOWING):
             show(words)
             return
+        for option in options.intersection(OF_CFG):
+            raise UserError(f"{option}: goes with --cfg, as in --cfg job")
         check_sweep(words, bool(options))
         if options:
             from rec_experiments.sweeps.launch import launch  # imports submitit
@@ -130,7 +134,7 @@ def check_options(words: list[str]) -> None:
     """Raise UserError for an option that does not exist."""
     for word in words:
         name, equals, value = word.partition("=")
-        if not word.startswith("-") or name in (*OPTIONS, *SWEEP, *SHOWING):
+        if not word.startswith("-") or name in KNOWN:
             continue
         close = difflib.get_close_matches(name, OPTIONS, n=1)
         meant = f"{name.lstrip('-')}={value}" if equals else "".join(close)

@@ -18,7 +18,7 @@ from rec_experiments.runs.finished import report_finished
 def main() -> None:
     """Run what sys.argv says, alone or as one of the ranks of torchrun."""
     with as_rank():
-        command.start(sys.argv[1:], start)
+        command.execute(sys.argv[1:], start)
 
 
 @contextlib.contextmanager

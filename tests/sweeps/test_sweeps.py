@@ -380,7 +380,7 @@ def task(config):
         RunFolder(path).set_status("done")
 
 if __name__ == "__main__":
-    command.start(sys.argv[1:], task)
+    command.execute(sys.argv[1:], task)
 """
 
 # A run in earnest, which says in the end where the shared draws are, and which.
@@ -400,7 +400,7 @@ def task(config):
     (path / "told").write_text(json.dumps([os.environ[FOLDER], told]))
 
 if __name__ == "__main__":
-    command.start(sys.argv[1:], task)
+    command.execute(sys.argv[1:], task)
 """
 
 
