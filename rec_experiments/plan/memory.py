@@ -113,7 +113,7 @@ def training_memory(
 ) -> dict[str, Use]:
     """The peak of each phase for each rank, without its sampler.
 
-    shape: the model's configuration. prompt_tokens: see `passes.prompt_length`.
+    shape: the model's configuration. prompt_tokens: see `passes.largest_pass`.
     """
     source: Any = experiment.model
     config, own = configuration(shape), getattr(torch, source.dtype).itemsize

@@ -12,37 +12,23 @@ def recomputes(experiment: Experiment) -> bool:
     return "sampler" in experiment.algorithm().needs.logps
 
 
-def rows_of_update(experiment: Experiment) -> int:
-    """The most rows of a mini-batch that one rank computes."""
-    groups = -(-experiment.batch_size // experiment.updates.mini_batches)
-    return -(-groups * experiment.group_size // experiment.ranks)
+def largest_pass(experiment: Experiment, prompt_tokens: int) -> Sequences:
+    """The rows of the largest micro-batch: at most those of a mini-batch that one rank computes,
+    all of the maximal length.
 
-
-def prompt_length(experiment: Experiment, prompt_tokens: int) -> int:
-    """Tokens of each prompt: `prompt_tokens` if a token limit bounds the micro-batch, else the
-    longest prompt that the data set allows."""
-    task, limit = experiment.dataset, experiment.micro_batch_tokens
-    if limit is None or limit < task.max_prompt_tokens + task.max_response_tokens:
-        return task.max_prompt_tokens
-    return min(prompt_tokens, task.max_prompt_tokens)
-
-
-def rows_of_pass(experiment: Experiment, prompt_tokens: int) -> tuple[int, int]:
-    """Responses, all of the maximal length, in the largest micro-batch, and how many of them share
-    a prompt."""
+    Each prompt has `prompt_tokens` tokens if a token limit bounds the micro-batch, else as many as
+    the longest prompt that the data set allows.
+    """
     source: Any = experiment.model
-    T, P = experiment.dataset.max_response_tokens, prompt_length(experiment, prompt_tokens)
-    limit = experiment.micro_batch_tokens
-    rows = min(rows_of_update(experiment), experiment.micro_batch_size or sys.maxsize)
-    together = min(rows, experiment.group_size) if source.shared_prompts else 1
+    task, limit = experiment.dataset, experiment.micro_batch_tokens
+    P, T = task.max_prompt_tokens, task.max_response_tokens
+    if limit is not None and limit >= P + T:
+        P = min(prompt_tokens, P)
+    groups = -(-experiment.batch_size // experiment.updates.mini_batches)
+    rows = -(-groups * experiment.group_size // experiment.ranks)
+    rows = min(rows, experiment.micro_batch_size or sys.maxsize)
+    together = min(rows, experiment.group_size) if source.shared_prompts else 1  # of one prompt
     if limit:
         together = max(1, min(together, (limit - P) // T))
         rows = max(1, min(rows, limit // (P + together * T) * together))
-    return rows, together
-
-
-def largest_pass(experiment: Experiment, prompt_tokens: int) -> Sequences:
-    """The rows of the largest micro-batch."""
-    rows, together = rows_of_pass(experiment, prompt_tokens)
-    T, P = experiment.dataset.max_response_tokens, prompt_length(experiment, prompt_tokens)
     return Sequences.of([[i // together] * P for i in range(rows)], [[i] * T for i in range(rows)])
