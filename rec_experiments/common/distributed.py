@@ -142,20 +142,46 @@ class World:
             return self.leads
         return self.store.compare_set("failed first", "", str(self.rank)) == str(self.rank).encode()
 
-    def split(self, model: nn.Module, compute_dtype: torch.dtype | None = None) -> nn.Module:
-        """Move the model to this rank's device and split its parameters among the ranks.
+    def split(
+        self,
+        model: nn.Module,
+        compute_dtype: torch.dtype | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> nn.Module:
+        """Move the model to this rank's device and split its parameters among the ranks. All get
+        the weights of the first. One layer after the other is moved and split, so that no device
+        ever holds the whole model.
 
+        weights: those of the first rank, if they are not the model's own.
         Gradients are summed over the ranks: each divides its loss by the denominators of the whole
         mini-batch, so there is nothing to average. compute_dtype: the dtype in which parameters are
         gathered, if it is smaller than theirs; gradients are summed in that of the parameters.
         """
-        model.to(self.device)
-        if self.size > 1:
-            self.shard(model, compute_dtype)
+        if self.size == 1:
+            return model.to(self.device)
+        given = model.state_dict() if weights is None else weights
+        self.shard(model, compute_dtype)
+        self._send(given, model)
         return model
 
+    def _send(self, given: Mapping[str, Tensor], model: nn.Module) -> None:
+        """Copy the first rank's weights into a model that is split."""
+        import torch
+        import torch.distributed as dist
+
+        for name, own in model.state_dict().items():
+            if self.leads:
+                sent = given[name].to(self.device)
+            else:
+                sent = torch.empty(own.shape, dtype=own.dtype, device=self.device)
+            dist.broadcast(sent, src=0)
+            if is_split(own):
+                own.to_local().copy_(sent[self.rows(len(sent))])
+            else:
+                own.copy_(sent)
+
     def shard(self, model: nn.Module, compute_dtype: torch.dtype | None = None) -> None:
-        """Split the parameters of a model that is on this rank's device, in place."""
+        """Split the parameters of a model in place, on this rank's device."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         own = next(model.parameters()).dtype

@@ -111,7 +111,7 @@ def _digest(path: Path) -> bytes:
 
 def lock(file: IO[Any], kind: int = fcntl.LOCK_EX, patience: float = math.inf) -> bool:
     """Try to lock a file for `patience` seconds. Returns whether it succeeded: always on a file
-    system without locks, where nothing stops two processes from writing to one folder."""
+    system without locks, with a line on stderr: nothing stops two processes there."""
     end = time.monotonic() + patience
     while True:
         try:
@@ -124,6 +124,7 @@ def lock(file: IO[Any], kind: int = fcntl.LOCK_EX, patience: float = math.inf) -
         except OSError as error:
             if error.errno not in WITHOUT_LOCKS:
                 raise
+            print(f"{file.name}: its file system has no locks; start one process", file=sys.stderr)
             return True
 
 

@@ -161,6 +161,9 @@ class Pretrained(Piece):
                 f"model.attention={self.attention}: cannot be used here ({first_line(error)}); "
                 "use sdpa, which needs only torch"
             ) from error
+        return self._checked(model)
+
+    def _checked(self, model: "PreTrainedModel") -> "PreTrainedModel":
         self.check_family(model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
@@ -206,7 +209,7 @@ class Pretrained(Piece):
             )
         with contextlib.suppress(OSError):  # some models have none
             model.generation_config = GenerationConfig.from_pretrained(self.place)
-        return model
+        return self._checked(model.eval())
 
     @property
     def place(self) -> str:

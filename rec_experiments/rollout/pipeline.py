@@ -33,14 +33,15 @@ class Pipeline(Protocol):
         here: Build,
         elsewhere: Build,
         weights: Weights,
+        device: torch.device,
         ranks: int,
         versions: int,
         draws: bool,
     ) -> RolloutWorker:
         """Start a worker. here, elsewhere: make one in this process, or in another process.
-        weights: their layout. ranks: the training processes on this machine whose draws need a
-        device. versions: the most that one draw is made from. draws: False on a rank for which
-        rank 0 draws."""
+        weights: their layout. device: the run's. ranks: the training processes on this machine whose
+        draws need a device of their own. versions: the most that one draw is made from. draws:
+        False on a rank for which rank 0 draws."""
 
     def describe(self) -> str:
         """A one-line description."""
@@ -59,6 +60,7 @@ class Sequential(Piece):
         here: Build,
         elsewhere: Build,
         weights: Weights,
+        device: torch.device,
         ranks: int,
         versions: int,
         draws: bool,
@@ -89,6 +91,7 @@ class Overlap(Piece):
         here: Build,
         elsewhere: Build,
         weights: Weights,
+        device: torch.device,
         ranks: int,
         versions: int,
         draws: bool,
@@ -104,7 +107,6 @@ class Overlap(Piece):
         if not draws:
             return Bystander(self.max_ahead, versions)
 
-        device = next(iter(weights.values())).device
         number = device_number(self.device, device, torch.cuda.device_count(), ranks)
         variables = {}
         if number is not None:

@@ -92,7 +92,7 @@ def load_initial(
     secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)
     loaded = load(experiment, world, note)
-    if isinstance(experiment.model, Tiny | FineTuned):
+    if isinstance(experiment.model, Tiny | FineTuned) and world.leads:
         load_warm_start(
             experiment.model, experiment.dataset, loaded.model, loaded.chat, loaded.train_problems,
             note, on_warm_step,
@@ -104,8 +104,11 @@ def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> L
     """Load data and model, and check that they fit each other."""
     dataset = experiment.dataset
     train_problems, eval_problems = load_problems(experiment, world)
-    model = experiment.model.model()
-    chat = ChatTemplate(experiment.model.tokenizer(), model)
+    source = experiment.model
+    # The first rank sends its weights to the others.
+    sent = isinstance(source, Pretrained) and not world.leads
+    model = source.skeleton() if sent else source.model()  # type: ignore[attr-defined]
+    chat = ChatTemplate(source.tokenizer(), model)
     check_context(dataset, chat)
     check_rope(dataset, model.config)
     train_problems = short_enough(dataset, chat, train_problems, "training", note)
@@ -125,10 +128,12 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
     initial = plain if experiment.reference.swap_every is None else model
     models = place(model, initial, frozen_roles(experiment), world, compute)
     drawers = Led.of(world) if experiment.sampler.for_all_ranks else world
+    drawing = plain if world.size == 1 else without_weights(plain)  # weights come with each load
     worker = experiment.pipeline.start(
-        here=lambda: make_worker(experiment, plain.to(world.device), chat),
+        here=lambda: make_worker(experiment, drawing.to(world.device), chat),
         elsewhere=functools.partial(load_worker, experiment),
         weights=plain.state_dict(),
+        device=torch.device(world.device),
         ranks=drawing_ranks(experiment, world),
         versions=experiment.sync.most_versions,
         draws=world.leads or drawers is world,
@@ -208,27 +213,29 @@ def place(
     world: World,
     compute: torch.dtype,
 ) -> dict[str, PreTrainedModel]:
-    """Frozen models for these roles. `model` itself moves to its device, not yet split: the sampler
-    needs it whole.
+    """Frozen models for these roles. A single process moves `model` to its device, too.
 
     initial: the model that the reference equals: `model` or, if it has adapters, the model that
     they were added to. A single process uses the latter without a copy. A copy of the former stays
     on the host, except in updates that measure KL.
     """
+    if world.size > 1:
+        sources = {role: initial if role == "reference" else model for role in roles}
+        return {
+            role: world.split(frozen(without_weights(own)), compute, own.state_dict())
+            for role, own in sources.items()
+        }
     models = {}
-    if "reference" in roles and world.size == 1:
+    if "reference" in roles:
         shares = initial is not model
         models["reference"] = (
             initial.to(world.device).eval()
             if shares
-            else keep_on_host(_frozen_copy(initial), world.device)
+            else keep_on_host(frozen(copy.deepcopy(initial)), world.device)
         )
-    model.to(world.device)  # before the other copies, each of which is made whole and then split
-    for role in roles:
-        if role not in models:
-            own = initial if role == "reference" else model
-            models[role] = world.split(_frozen_copy(own), compute)
-    return models
+    model.to(world.device)
+    copies = {role: frozen(copy.deepcopy(model)) for role in roles if role not in models}
+    return models | copies
 
 
 def keep_on_host(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
@@ -242,8 +249,17 @@ def keep_on_host(model: PreTrainedModel, device: torch.device | str) -> PreTrain
     return model
 
 
-def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
-    return copy.deepcopy(model).eval().requires_grad_(False)
+def frozen(model: PreTrainedModel) -> PreTrainedModel:
+    return model.eval().requires_grad_(False)
+
+
+def without_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy whose weights have no values yet, and take no memory until they are written."""
+    hollow = {
+        id(weight): torch.nn.Parameter(torch.empty_like(weight), weight.requires_grad)
+        for weight in model.parameters()
+    }
+    return copy.deepcopy(model, hollow)
 
 
 def load_worker(experiment: Experiment) -> LocalWorker:

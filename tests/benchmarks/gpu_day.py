@@ -16,7 +16,7 @@ compiled layers are compared with one plain rank.
 Prints pass or fail beside what was doubtful (docs/scaling.md), with tokens per second (backward
 passes included), mismatch and the most memory that a GPU had in use (nvidia-smi, twice a second),
 and appends them to `--out`. Exit code 1 if a check failed. Operations per second at the paper's
-size are paper_setting.py's. With `--cpu` the same commands run on a tiny model with the native
+size are gpu_quarter.py's. With `--cpu` the same commands run on a tiny model with the native
 sampler, which tries this script and no GPU. vLLM has to be installed for the others.
 """
 

@@ -247,7 +247,7 @@ def test_two_processes_do_not_run_one_folder(folder, config, monkeypatch):
     assert not other.is_held()
 
 
-def test_a_file_system_without_locks(tmp_path, config, monkeypatch):
+def test_a_file_system_without_locks(tmp_path, config, monkeypatch, capsys):
     def flock(file, kind):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
@@ -255,6 +255,7 @@ def test_a_file_system_without_locks(tmp_path, config, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     folder.start(config, {})
     assert folder.status()["state"] == "running"
+    assert capsys.readouterr().err.endswith("its file system has no locks; start one process\n")
 
 
 def tensors(step: int) -> dict:

@@ -428,7 +428,7 @@ def test_a_job_that_does_not_come_back_is_failed(jobs, squeue, claim):
     assert state_of(jobs[0]) == sweeps.State("failed", 40, line)
 
 
-SLURM = {"gpus_per_node": 1, "cpus_per_task": 8, "mem": "128GB", "signal_delay_s": 600}
+SLURM = {"gpus_per_node": 1, "cpus_per_task": 8, "mem": "112GB", "signal_delay_s": 600}
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ SLURM = {"gpus_per_node": 1, "cpus_per_task": 8, "mem": "128GB", "signal_delay_s
     [
         (SLURM, 0, SLURM),
         (SLURM, 1, SLURM),
-        (SLURM, 8, SLURM | {"gpus_per_node": 8, "cpus_per_task": 64, "mem": "1024GB"}),
+        (SLURM, 8, SLURM | {"gpus_per_node": 8, "cpus_per_task": 64, "mem": "896GB"}),
         (
             {"gpus_per_node": "a100:1", "mem": 64000},
             2,
