@@ -67,7 +67,8 @@ def step_cost(
 
     a_token = cache_bytes_per_token(experiment, config)
     most = getattr(experiment.sampler, "max_num_seqs", None) or math.inf
-    wanted = drawn / ranks  # responses of an engine, of which it decodes some at once
+    engines = len(getattr(experiment.sampler, "urls", range(ranks)))
+    wanted = drawn / engines  # responses of one of them, of which it decodes some at once
     at_once = max(1.0, min(wanted, sampler.cache / ((prompt + response) * a_token), most))
     reading = gpu["bandwidth"] * values["decode_efficiency"]
     overhead = values["step_overhead_ms"] / 1000

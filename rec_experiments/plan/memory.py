@@ -130,8 +130,10 @@ def training_memory(
     frozen = len(roles) - alone  # on the device
     moved = part * len([role for role in roles if role != "reference" or moves])
     # The weights that the next batches are sampled from: split on the devices, or on the host.
-    sampled = 0 if overlaps else step_part
-    slots = 2 * weights if overlaps else 0  # shared memory for the process that samples
+    led = experiment.sampler.for_all_ranks and ranks > 1
+    sampled = step_part if led or not overlaps else 0
+    # Shared memory for the process that samples, which only the first rank has if it leads.
+    slots = 2 * weights / (ranks if led else 1) if overlaps else 0
     copy = weights if recomputes(experiment) and not overlaps else 0
     snapshot = step_part if experiment.kl_every else 0  # the weights before the optimizer's step
     brought = 0.0
@@ -141,7 +143,9 @@ def training_memory(
         brought = tables + (waiting - tables) * share
 
     resident = part * (1 + frozen) + moments + copy + sampled * (ranks > 1)
-    whole = held * (1 + bool(frozen)) + part * max(0, frozen - 1) + copy  # before it is split
+    # One layer after the other is split. A sampler here is copied from a model without values.
+    start = part * (1 + frozen) + 2 * embedding if ranks > 1 else held * (1 + frozen)
+    start += copy + (weights if ranks > 1 and not overlaps else 0)
     restored = resident + 2 * embedding / ranks
     if ranks > 1:
         restored += step_part + moved + 2 * sampled
@@ -150,7 +154,8 @@ def training_memory(
     saving = host + (state if experiment.async_checkpoints else 0)
     adds = pass_memory(experiment, shape, prompt_tokens)
     return {
-        "start": Use(whole, waiting + max(weights, slots)),
+        # The first rank alone loads the model.
+        "start": Use(start, waiting + slots + weights / ranks),
         "sample": Use(resident, saving),
         "train": Use(resident + step_part + brought + adds, saving),
         "step": Use(

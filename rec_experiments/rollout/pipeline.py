@@ -39,9 +39,9 @@ class Pipeline(Protocol):
         draws: bool,
     ) -> RolloutWorker:
         """Start a worker. here, elsewhere: make one in this process, or in another process.
-        weights: their layout. device: the run's. ranks: the training processes on this machine whose
-        draws need a device of their own. versions: the most that one draw is made from. draws:
-        False on a rank for which rank 0 draws."""
+        weights: their layout. device: the run's. ranks: the training processes on this machine
+        whose draws need a device of their own. versions: the most that one draw is made from.
+        draws: False on a rank for which rank 0 draws."""
 
     def describe(self) -> str:
         """A one-line description."""

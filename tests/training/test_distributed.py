@@ -36,7 +36,7 @@ from rec_experiments.common.distributed import World, whole
 from rec_experiments.policy.batching import collate
 from rec_experiments.policy.logprobs import compute_logprobs
 from rec_experiments.runs.checkpoints import Checkpoints
-from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.prepare import prepare, without_weights
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.metrics import TokenLog
 
@@ -96,6 +96,27 @@ def scores_around_a_step(world, model, rollouts, pad_id):
         for parameter in parameters:
             parameter.mul_(1.1)
     return before, score_of(model, rows)
+
+
+def weights_of_a_split(world):
+    """Of a model that each rank has begun with other weights, and of a copy without any."""
+    model = experiment(*MOVING).model.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(world.rank)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    copied = world.split(without_weights(model), weights=model.state_dict())
+    split = world.split(model)
+    return before, *({n: whole(w) for n, w in m.state_dict().items()} for m in (copied, split))
+
+
+def test_ranks_get_the_weights_of_the_first(ranks):
+    found = ranks(weights_of_a_split)
+    first, other = (before for before, *_ in found)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+    for _, copied, split in found:
+        assert_equal(copied, first)
+        assert_equal(split, first)
 
 
 def score_of(model, rows):
