@@ -32,6 +32,8 @@ ALIASES = {
     "response_mask": "mask",
     "old_log_probs": "behavior_logp",
     "rollout_log_probs": "sampler_logp",
+    "token_level_scores": "rewards",
+    "uid": "groups",
     "ref_log_prob": "reference_logp",
     "loss_mask": "mask",
     "action_log_probs": "behavior_logp",

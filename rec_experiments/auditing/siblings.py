@@ -90,8 +90,10 @@ def _noise(batch: Batch, pairs: Siblings, logp_BT: Tensor) -> float:
 
 
 def rounding(batch: Batch, *roles: str) -> float:
-    """How far log-probabilities of the same weights may be apart in these roles: 90 % of tokens."""
-    if batch.dtype is not None:
-        return BFLOAT16_ROUNDING if batch.dtype == "bfloat16" else FLOAT32_ROUNDING
-    found = {precision(batch, role) for role in roles}
+    """How far log-probabilities of the same weights may be apart in these roles: 90 % of tokens.
+    Where tokens and groups do not tell, as far as in bfloat16."""
+    try:
+        found = {precision(batch, role) for role in roles} if batch.dtype is None else {batch.dtype}
+    except Missing:
+        return BFLOAT16_ROUNDING
     return FLOAT32_ROUNDING if found == {"float32"} else BFLOAT16_ROUNDING

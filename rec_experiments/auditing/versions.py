@@ -147,7 +147,7 @@ def _truncation(batch: Batch, pair: Pair) -> Finding | None:
     rows_B = excess_BT.sum(1)
     deviation = float(rows_B.sum() / rows_B.square().sum().sqrt().clamp(min=1e-12))
     mean = 1 + float(excess_BT.sum()) / len(gap_N)
-    above = float((gap_N > max(2e-3, -0.2 * float(gap_N.min()))).double().mean())
+    above = float((gap_N > rounding(batch, pair.trainer, pair.sampler)).double().mean())
     if mean > 0.999 or deviation > -6 or above > 0.01:
         return None
     return Finding(

@@ -8,6 +8,7 @@ import torch
 from rec_experiments.common.batch import Rollouts, StepIndex
 from rec_experiments.runs.api import Experiment
 from rec_experiments.runs.prepare import prepare
+from rec_experiments.training.gradient import MiniBatch
 from rec_experiments.training.trainer import Trainer
 
 
@@ -55,8 +56,15 @@ def columns(trainer: Trainer, batch: Rollouts, index: StepIndex) -> dict:
         "eos": 1,
     }
     if "behavior" in rows.logps:
-        return {**found, "behavior_logp": rows.logps["behavior"], "sampler_logp": rows.logp_BT}
-    return {**found, "behavior_logp": rows.logp_BT}
+        found |= {"behavior_logp": rows.logps["behavior"], "sampler_logp": rows.logp_BT}
+    else:
+        found["behavior_logp"] = rows.logp_BT
+    mini_batch = MiniBatch.of(
+        trained, trainer.gradient.algorithm, index, trainer.seed, trainer.model
+    )
+    found["advantages"] = mini_batch.advantages.advantage_B
+    found["mask"] = found["mask"] & mini_batch.advantages.mask_BT
+    return found
 
 
 def _unpadded(rows: Rollouts) -> list[list[int]]:

@@ -34,6 +34,7 @@ class Lab:
     rate: float = 3e-4
     start: PreTrainedModel = field(init=False)
     behind: PreTrainedModel = field(init=False)
+    drawn: dict[tuple, Columns] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.start = self.behind = copy.deepcopy(self.model)
@@ -75,8 +76,13 @@ class Lab:
 
     def batch(self, seed: int, drawn_by: PreTrainedModel | None = None, **how: Any) -> Columns:
         """A clean batch of the current policy at step 5, drawn by it or by another model, with all
-        columns but the loss."""
-        drawn_by = drawn_by or self.model
+        columns but the loss. Each is drawn once."""
+        name = (seed, drawn_by, self.model, *how.items())
+        if name not in self.drawn:
+            self.drawn[name] = self._batch(seed, drawn_by or self.model, **how)
+        return {**self.drawn[name]}
+
+    def _batch(self, seed: int, drawn_by: PreTrainedModel, **how: Any) -> Columns:
         prompts = [prompt for prompt in self.prompts for _ in range(self.group)]
         tokens, logps, finished = sample(drawn_by, prompts, self.eos, self.limit, seed=seed, **how)
         found: Columns = {
@@ -239,7 +245,7 @@ def mixed(batch: Columns, prompts: bool) -> Columns:
 
 def slow_dropped(lab: Lab, seed: int) -> Columns:
     """The slowest third of a half more responses never arrives: time grows with length."""
-    wide = replace(lab, prompts=lab.prompts + lab.prompts[: len(lab.prompts) // 2])
+    wide = replace(lab, prompts=lab.prompts + lab.prompts[: len(lab.prompts) // 2], drawn={})
     wide.start = lab.start
     batch = wide.batch(seed)
     noise = torch.randn(len(batch["tokens"]), generator=torch.manual_seed(seed))
@@ -300,7 +306,8 @@ def plants(lab: Lab, seed: int) -> dict[str, tuple[str, Callable[[], Columns], b
         return {**batch, "step": 0, "versions": torch.zeros_like(batch["versions"])}
 
     def bos_twice() -> Columns:
-        again = replace(lab, prompts=[[lab.eos, lab.eos, *prompt] for prompt in lab.prompts])
+        twice = [[lab.eos, lab.eos, *prompt] for prompt in lab.prompts]
+        again = replace(lab, prompts=twice, drawn={})
         again.start = lab.start
         return again.batch(seed)
 
@@ -391,6 +398,16 @@ def miniature(seed: int = 0) -> Lab:
     return _started(trainer, 8)
 
 
+def low(lab: Lab, seed: int) -> Columns:
+    """A clean batch of a policy that both sides compute in bfloat16, each in its own way."""
+    drawn_by = copy.deepcopy(lab.model).bfloat16()
+    batch = lab.batch(seed, drawn_by=drawn_by)
+    logp = lab.score(lab.model, batch, dtype=torch.bfloat16)
+    return {
+        **batch, "logp": logp, "behavior_logp": logp, "versions": torch.full((len(logp),), 5),
+    }  # fmt: skip
+
+
 def _started(trainer: Any, prompts: int, **how: Any) -> Lab:
     worker = trainer.rollouts.worker
     encoded = worker.chat.encode_all([p.messages for p in trainer.rollouts.problems[:prompts]])
@@ -398,3 +415,12 @@ def _started(trainer: Any, prompts: int, **how: Any) -> Lab:
     for step in range(3):
         lab.step(lab.batch(100 + step))
     return lab
+
+
+def smollm2() -> Lab:
+    """SmolLM2-135M-Instruct on word problems, with short responses."""
+    from rec_experiments.runs.api import Experiment
+    from rec_experiments.runs.prepare import prepare
+
+    overrides = ("model=smollm2", "dataset=word_problems", "kl_every=0")
+    return _started(prepare(Experiment.compose(*overrides).settings), 8, limit=40, rate=1e-5)
