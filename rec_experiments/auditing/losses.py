@@ -141,7 +141,6 @@ def normalisation(batch: Batch) -> list[Finding]:
                 f"the loss is {matches[0]} ({chance})",
                 f"a token's weight depends on which {size} responses share its micro-batch: it "
                 f"varies by a factor of {_spread(batch, size):.2f}",
-                "divide by the tokens of the whole batch, over all micro-batches and ranks",
             )
         ]
     if batch.aggregation and matches and batch.aggregation not in {x.aggregation for x in by_batch}:
@@ -151,7 +150,6 @@ def normalisation(batch: Batch) -> list[Finding]:
                 f"the loss is {by_batch[0]}, declared is {batch.aggregation} ({chance})",
                 "token weights of short and long responses differ by up to a factor of "
                 f"{_spread(batch, 1):.2f} from what is meant",
-                f"normalise by {batch.aggregation}",
             )
         ]
     return []
@@ -175,6 +173,5 @@ def double_correction(batch: Batch) -> list[Finding]:
             "double correction",
             f"the loss is {matches[0]} (one of {values} values, P < {values * 2 * CLOSE:.1g})",
             f"weights change once more by {float(gap_N.expm1().square().mean().sqrt()):.1%}",
-            "take ρ against behavior_logp if κ corrects for the sampler, or leave κ out",
         )
     ]

@@ -3,21 +3,53 @@
 import html
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+FAULTS: dict[str, str] = yaml.safe_load(
+    (Path(__file__).parent / "faults.yaml").read_text(encoding="utf-8")
+)
+HEAD = '<!doctype html><meta charset="utf-8"><title>audit</title>'
+STYLE = "font:15px/1.5 monospace;max-width:100ch;margin:3em auto;white-space:pre-wrap"
+# A line of statistics, by the name of its part.
+LINES = {
+    "length": "length: {min:.0f} to {max:.0f} tokens, mean {mean:.1f}",
+    "age": "age: {min:.0f} to {max:.0f} gradient steps, mean {mean:.1f}",
+    "ratio": (
+        "ρ: mean {mean:.4f}, median {median:.4f}, largest {max:.4g}; (log ρ)²: mean "
+        "{mean_square:.2g}, median {median_square:.2g}\n"
+        "effective sample size: {ess_tokens:.1%} of tokens, {ess_responses:.1%} of responses"
+    ),
+    "ratio_by_age": (
+        "  age {min} to {max}: {tokens} tokens, mean ρ {mean:.4f}, (log ρ)² mean "
+        "{mean_square:.2g}, median {median_square:.2g}"
+    ),
+    "mismatch": (
+        "sampler against trainer, |Δ log π|: mean {mean:.2g}, median {median:.2g}, largest "
+        "{max:.2g}"
+    ),
+    "loss": "loss {value:.6g}: {is}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that is wrong with a batch.
 
-    fault: its name. evidence: what was measured, and how often a correct batch would show it.
-    effect: on the gradient. change: what to change.
+    fault: a name in faults.yaml. evidence: what was measured, and how often a correct batch would
+    show it. effect: on the gradient.
     """
 
     fault: str
     evidence: str
     effect: str
-    change: str
+
+    @property
+    def change(self) -> str:
+        """What to change."""
+        return FAULTS[self.fault]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,66 +61,35 @@ class Report:
     statistics: dict[str, Any]
     findings: list[Finding]
     untold: dict[str, str]
-    unread: tuple[str, ...] = ()
+    unread: tuple[str, ...]
 
     def json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        """The fields, and what to change."""
+        findings = [{**asdict(each), "change": each.change} for each in self.findings]
+        return json.dumps({**asdict(self), "findings": findings}, indent=1)
+
+    def html(self) -> str:
+        """A page that loads nothing from elsewhere."""
+        return f'{HEAD}<body style="{STYLE}">{html.escape(self.text())}</body>\n'
 
     def text(self) -> str:
         """One screen."""
-        lines = [*self._staleness(), ""]
+        lines = ["{responses} responses, {tokens} tokens".format(**self.statistics)]
+        for name, line in LINES.items():
+            values = self.statistics.get(name, [])
+            parts = values if isinstance(values, list) else [values]
+            lines += [line.format(**part) for part in parts]
+        if clips := self.statistics.get("clipped"):
+            shares = sorted(clips.items(), key=lambda each: -each[1])
+            cut = ", ".join(f"{name} {share:.2%}" for name, share in shares if share)
+            lines.append(f"clips would cut: {cut or 'nothing'}")
         for finding in self.findings:
-            lines += [f"FOUND {finding.fault}: {finding.evidence}"]
-            lines += [f"      effect: {finding.effect}", f"      change: {finding.change}"]
-        if not self.findings:
-            lines += ["no finding"]
+            lines += ["", f"FOUND {finding.fault}: {finding.evidence}"]
+            lines += [f"  effect: {finding.effect}", f"  change: {finding.change}"]
+        lines += [] if self.findings else ["", "no finding"]
         if self.untold:
             lines += ["", "not tested, for want of columns:"]
             lines += [f"  {test}: needs {columns}" for test, columns in self.untold.items()]
         if self.unread:
-            lines += [f"columns that no test reads: {', '.join(self.unread)}"]
+            lines.append(f"columns that no test reads: {', '.join(self.unread)}")
         return "\n".join(lines)
-
-    def html(self) -> str:
-        """A page that loads nothing from elsewhere."""
-        body = html.escape(self.text())
-        head = '<!doctype html><meta charset="utf-8"><title>audit</title>'
-        style = "font:15px/1.5 monospace;max-width:100ch;margin:3em auto;white-space:pre-wrap"
-        return f'{head}<body style="{style}">{body}</body>\n'
-
-    def _staleness(self) -> list[str]:
-        found = self.statistics
-        lines = [f"batch: {found['responses']} responses, {found['tokens']} tokens"]
-        if length := found["length"]:
-            lines[0] += " (" + "{min:.0f} to {max:.0f}, mean {mean:.1f})".format(**length)
-        if "age" in found:
-            lines += [
-                "age: {min:.0f} to {max:.0f} gradient steps, mean {mean:.1f}".format(**found["age"])
-            ]
-        if "ratio" in found:
-            lines += [
-                "ρ: mean {mean:.4f}, median {median:.4f}, largest {max:.4g}; (log ρ)²: mean "
-                "{mean_square:.2g}, median {median_square:.2g}".format(**found["ratio"]),
-                "effective sample size: {ess_tokens:.1%} of tokens, {ess_responses:.1%} of "
-                "responses".format(**found["ratio"]),
-            ]
-        for part in found.get("ratio_by_age", []):
-            ages = (
-                f"{part['from']}" if part["from"] == part["to"] else f"{part['from']}–{part['to']}"
-            )
-            lines += [
-                f"  age {ages:>7}: {part['tokens']:>7} tokens, mean ρ {part['mean']:.4f}, (log ρ)² "
-                f"mean {part['mean_square']:.2g}, median {part['median_square']:.2g}"
-            ]
-        if "mismatch" in found:
-            lines += [
-                "sampler against trainer, |Δ log π|: mean {mean:.2g}, median {median:.2g}, largest "
-                "{max:.2g}".format(**found["mismatch"])
-            ]
-        if clips := found.get("clipped"):
-            shares = sorted(clips.items(), key=lambda each: -each[1])
-            cut = ", ".join(f"{name} {share:.2%}" for name, share in shares if share)
-            lines += [f"clips would cut: {cut or 'nothing'}"]
-        if "loss" in found:
-            lines += [f"loss {found['loss']['value']:.6g}: {found['loss']['is']}"]
-        return lines

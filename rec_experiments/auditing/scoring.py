@@ -166,7 +166,6 @@ def sampling(batch: Batch, scores: Scores) -> list[Finding]:
                 evidence,
                 "the policy that is trained is not the one that draws; ρ does not show it if the "
                 "sampler reports log-probabilities before its temperature",
-                f"divide the trainer's logits by {value:g}, or sample at temperature 1",
             )
         ]
     return [
@@ -175,6 +174,5 @@ def sampling(batch: Batch, scores: Scores) -> list[Finding]:
             evidence,
             "the tail of the policy is never drawn and cannot be pushed down; ρ does not show it "
             "if the sampler reports log-probabilities before it cuts",
-            "sample with top_p=1 and top_k off",
         )
     ]

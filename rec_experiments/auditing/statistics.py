@@ -1,5 +1,6 @@
 """How far off-policy a batch is: ages, importance ratios, effective sample size, clipped shares."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.loss import SequenceRatio, TokenRatio, tokens
-from rec_experiments.auditing.batch import Batch, Missing
+from rec_experiments.auditing.batch import Batch, Missing, column
 from rec_experiments.auditing.pieces import choices
 
 LARGEST = 700.0  # of a log-ratio; exp(709) is the largest in float64
@@ -21,30 +22,38 @@ def measure(batch: Batch) -> dict[str, Any]:
     found: dict[str, Any] = {
         "responses": int(batch.used_B.sum()),
         "tokens": int(batch.mask_BT.sum()),
-        "length": _summary(batch.lengths_B[batch.used_B].double()),
+        "length": _range(batch.lengths_B[batch.used_B]),
     }
-    for name, part in _PARTS.items():
-        try:
+    parts: dict[str, Callable[[Batch], Any]] = {
+        "age": lambda batch: _range(batch.age_BT[batch.mask_BT]),
+        "ratio": ratios,
+        "ratio_by_age": ratios_by_age,
+        "mismatch": mismatch,
+        "clipped": clipped,
+    }
+    for name, part in parts.items():
+        with contextlib.suppress(Missing):
             found[name] = part(batch)
-        except Missing:
-            continue
     return found
 
 
-def ages(batch: Batch) -> dict[str, float]:
-    """Gradient steps between drawing and using a token: smallest, mean, largest."""
-    age_N = batch.age_BT[batch.mask_BT].double()
-    return {"min": float(age_N.min()), "mean": float(age_N.mean()), "max": float(age_N.max())}
+def _range(values_X: Tensor) -> dict[str, float]:
+    ordered_X = values_X.double().sort().values
+    return {
+        "min": float(ordered_X[0]), "mean": float(ordered_X.mean()), "max": float(ordered_X[-1]),
+    }  # fmt: skip
+
+
+def drawn_by(batch: Batch) -> str | None:
+    """The role of the policy that drew the tokens: in the trainer's computation, if that is
+    known."""
+    return next((role for role in ("behavior", "sampler") if role in batch.logps), None)
 
 
 def log_ratio(batch: Batch) -> Tensor:
-    """log π_current/π_behavior of each token that counts, 0 elsewhere; of the sampler where the
-    trainer's computation is unknown. B x T. Raises Missing."""
-    (current_BT,) = batch.need("logp")
-    drawn_BT = batch.logps.get("behavior", batch.logps.get("sampler"))
-    if drawn_BT is None:
-        raise Missing("behavior_logp")
-    return (current_BT - drawn_BT).where(batch.mask_BT, 0.0)
+    """log π_current/π_behavior of each token that counts, 0 elsewhere. B x T. Raises Missing."""
+    current_BT, drawn_BT = batch.need("logp", column(drawn_by(batch) or "behavior"))
+    return current_BT - drawn_BT
 
 
 def mismatch(batch: Batch) -> dict[str, float]:
@@ -54,18 +63,25 @@ def mismatch(batch: Batch) -> dict[str, float]:
     return {"mean": float(gap_N.mean()), "median": float(gap_N.median()), "max": float(gap_N.max())}
 
 
-def _ratio(batch: Batch) -> dict[str, float]:
+def ratios(batch: Batch) -> dict[str, float]:
+    """Importance ratios of tokens, their squared logarithms, and effective sample sizes."""
     log_ratio_BT = log_ratio(batch)
     log_N = log_ratio_BT[batch.mask_BT]
-    square_N = log_N.square()
     return {
-        "mean": float(log_N.clamp(max=LARGEST).exp().mean()),
+        **_moments(log_N),
         "median": float(log_N.median().exp()),
         "max": float(log_N.max().clamp(max=LARGEST).exp()),
-        "mean_square": float(square_N.mean()),
-        "median_square": float(square_N.median()),
         "ess_tokens": effective_share(log_N),
         "ess_responses": effective_share(log_ratio_BT.sum(1)[batch.used_B]),
+    }
+
+
+def _moments(log_N: Tensor) -> dict[str, float]:
+    """The median of (log ρ)² beside its mean, which has a heavy tail."""
+    return {
+        "mean": float(log_N.clamp(max=LARGEST).exp().mean()),
+        "mean_square": float(log_N.square().mean()),
+        "median_square": float(log_N.square().median()),
     }
 
 
@@ -75,37 +91,25 @@ def effective_share(log_weight_X: Tensor) -> float:
     return float((2 * log_sum - log_squares).exp() / len(log_weight_X))
 
 
-def _by_age(batch: Batch) -> list[dict[str, float]]:
+def ratios_by_age(batch: Batch) -> list[dict[str, float]]:
     """Ratios of the tokens of each age. More than SHOWN_AGES ages are joined into as many bins."""
     log_N, age_N = log_ratio(batch)[batch.mask_BT], batch.age_BT[batch.mask_BT]
-    bins = [part for part in age_N.unique().tensor_split(SHOWN_AGES) if len(part)]
     found = []
-    for part in bins:
-        of_N = (age_N >= part[0]) & (age_N <= part[-1])
-        here_N = log_N[of_N]
-        found.append(
-            {
-                "from": int(part[0]),
-                "to": int(part[-1]),
-                "tokens": int(of_N.sum()),
-                "mean": float(here_N.clamp(max=LARGEST).exp().mean()),
-                "mean_square": float(here_N.square().mean()),
-                "median_square": float(here_N.square().median()),
-            }
-        )
+    for part in age_N.unique().tensor_split(SHOWN_AGES):
+        if len(part):
+            here_N = log_N[(age_N >= part[0]) & (age_N <= part[-1])]
+            ages = {"min": int(part[0]), "max": int(part[-1]), "tokens": len(here_N)}
+            found.append({**ages, **_moments(here_N)})
     return found
 
 
 def clipped(batch: Batch) -> dict[str, float]:
     """The share of tokens with a gradient whose gradient each clip of conf drops. Without
     advantages each token counts twice: as pushed up, and as pushed down."""
-    log_ratio_BT = log_ratio(batch)
+    log_ratio_BT, ones_BT = log_ratio(batch), batch.mask_BT.double()
+    given = [ones_BT, -ones_BT] if batch.advantages_BT is None else [batch.advantages_BT]
+    inputs = [as_input(batch, log_ratio_BT, advantages_BT) for advantages_BT in given]
     found: dict[str, float] = {}
-    if batch.advantages_BT is None:
-        ones_BT = batch.mask_BT.double()
-        inputs = [as_input(batch, log_ratio_BT, ones_BT), as_input(batch, log_ratio_BT, -ones_BT)]
-    else:
-        inputs = [as_input(batch, log_ratio_BT, batch.advantages_BT)]
     for name, clip in choices("clip").items():
         if clip.needs.logps:
             continue
@@ -135,20 +139,3 @@ def as_input(batch: Batch, log_ratio_BT: Tensor, advantages_BT: Tensor) -> LossI
     rows = tokens(log_ratio_BT, advantages_BT.gather(1, place_B1).squeeze(1))
     rows.advantages.mask_BT.copy_(batch.mask_BT)
     return rows
-
-
-def _summary(values_X: Tensor) -> dict[str, float]:
-    if not len(values_X):
-        return {}
-    return {
-        "min": float(values_X.min()), "mean": float(values_X.mean()), "max": float(values_X.max()),
-    }  # fmt: skip
-
-
-_PARTS: dict[str, Callable[[Batch], Any]] = {
-    "age": ages,
-    "ratio": _ratio,
-    "ratio_by_age": _by_age,
-    "mismatch": mismatch,
-    "clipped": clipped,
-}

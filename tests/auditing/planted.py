@@ -16,6 +16,10 @@ from rec_experiments.common.batch import Sequences, padded
 from rec_experiments.policy.logprobs import ForwardPass
 
 Columns = dict[str, Any]
+QUESTIONS = (
+    "Hi!", "Say yes or no.", "What is 2 + 2?", "Name a color.", "Name a city.", "Who are you?",
+    "Is fire hot?", "Count to five.",
+)  # fmt: skip
 
 
 @dataclass
@@ -103,7 +107,7 @@ class Lab:
             found["behavior_logp"] = found["logp"].clone()
         else:
             found["behavior_logp"] = self.score(drawn_by, found)
-        return {**found, "reference_logp": self.score(self.start, found)}
+        return found
 
 
 def unpadded(batch: Columns, row: Any) -> list[int]:
@@ -209,7 +213,7 @@ def after_end(batch: Columns) -> Columns:
     tail = torch.arange(width) >= batch["mask"].sum(1)[:, None]
     tokens = batch["tokens"].masked_fill(tail, batch["eos"])
     found = {**batch, "tokens": tokens, "mask": torch.ones_like(batch["mask"])}
-    for name in ("logp", "behavior_logp", "sampler_logp", "reference_logp"):
+    for name in ("logp", "behavior_logp", "sampler_logp"):
         found[name] = batch[name].masked_fill(tail, -1.5)
     return found
 
@@ -303,7 +307,8 @@ def plants(lab: Lab, seed: int) -> dict[str, tuple[str, Callable[[], Columns], b
         return {**batch, "versions": torch.full_like(batch["versions"], 5)}
 
     def first(batch: Columns) -> Columns:
-        return {**batch, "step": 0, "versions": torch.zeros_like(batch["versions"])}
+        start = {"step": 0, "versions": torch.zeros_like(batch["versions"])}
+        return {**batch, **start, "reference_logp": lab.score(lab.start, batch)}
 
     def bos_twice() -> Columns:
         twice = [[lab.eos, lab.eos, *prompt] for prompt in lab.prompts]
@@ -389,15 +394,6 @@ def plants(lab: Lab, seed: int) -> dict[str, tuple[str, Callable[[], Columns], b
     }  # fmt: skip
 
 
-def miniature(seed: int = 0) -> Lab:
-    """The tiny model after its warm start and three gradient steps."""
-    from rec_experiments.runs.api import Experiment
-    from rec_experiments.runs.prepare import prepare
-
-    trainer = prepare(Experiment.compose("batch_size=8", f"seed={seed}").settings)
-    return _started(trainer, 8)
-
-
 def low(lab: Lab, seed: int) -> Columns:
     """A clean batch of a policy that both sides compute in bfloat16, each in its own way."""
     drawn_by = copy.deepcopy(lab.model).bfloat16()
@@ -408,19 +404,32 @@ def low(lab: Lab, seed: int) -> Columns:
     }  # fmt: skip
 
 
-def _started(trainer: Any, prompts: int, **how: Any) -> Lab:
-    worker = trainer.rollouts.worker
-    encoded = worker.chat.encode_all([p.messages for p in trainer.rollouts.problems[:prompts]])
-    lab = Lab(trainer.model.eval(), encoded, worker.chat.eos_ids[0], **how)
-    for step in range(3):
-        lab.step(lab.batch(100 + step))
-    return lab
-
-
-def smollm2() -> Lab:
-    """SmolLM2-135M-Instruct on word problems, with short responses."""
+def miniature(*overrides: str) -> Lab:
+    """The tiny model after its warm start and three gradient steps."""
     from rec_experiments.runs.api import Experiment
     from rec_experiments.runs.prepare import prepare
 
-    overrides = ("model=smollm2", "dataset=word_problems", "kl_every=0")
-    return _started(prepare(Experiment.compose(*overrides).settings), 8, limit=40, rate=1e-5)
+    trainer = prepare(Experiment.compose("batch_size=8", *overrides).settings)
+    worker = trainer.rollouts.worker
+    prompts = worker.chat.encode_all([p.messages for p in trainer.rollouts.problems[:8]])
+    return _started(Lab(trainer.model.eval(), prompts, worker.chat.eos_ids[0]), 3)
+
+
+def smollm2() -> Lab:
+    """SmolLM2-135M-Instruct after a gradient step, with short prompts."""
+    from transformers import AutoTokenizer
+
+    from rec_experiments.auditing.scoring import load
+    from rec_experiments.policy import smollm2
+
+    model = load(smollm2.make())
+    tokenizer = AutoTokenizer.from_pretrained(smollm2.folder())
+    turn = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    prompts = tokenizer([turn.format(question) for question in QUESTIONS])["input_ids"]
+    return _started(Lab(model, prompts, tokenizer.eos_token_id, limit=64, rate=1e-5), 1)
+
+
+def _started(lab: Lab, steps: int) -> Lab:
+    for step in range(steps):
+        lab.step(lab.batch(100 + step))
+    return lab

@@ -17,11 +17,12 @@ from rec_experiments.cli.main import call_command
 from rec_experiments.common.errors import UserError
 
 SEED = 3
+WARM = "model.warm_start.steps=100"  # a third of the usual
 
 
 @pytest.fixture(scope="module")
 def lab() -> planted.Lab:
-    return planted.miniature()
+    return planted.miniature(WARM)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_a_clean_batch_has_no_finding(lab, folder, clean):
     ids=" ".join,
 )
 def test_batches_of_this_project_have_no_finding(overrides):
-    small = ("batch_size=8", "steps=6", "eval_problems=8", "kl_every=0")
+    small = ("batch_size=8", "steps=6", "eval_problems=8", "kl_every=0", WARM)
     for batch in made.of_run(4, *small, *overrides):
         assert rec_experiments.audit(**batch).findings == []
 
