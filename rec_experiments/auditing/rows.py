@@ -15,7 +15,7 @@ PREFIX_LEVEL = 1e-9  # of all groups together; half of them must be below
 FIRST_TOKENS = 3  # groups that begin alike, with log-probabilities that differ
 CENTRED = 0.05  # how far the mean of a group may be from 0, relative to the mean advantage's size
 STANDARD_ERRORS = 5  # of the mean of all advantages
-LOST = 4.5  # standard errors of the trend of lost responses with length
+LOST = 3.5  # standard errors of the trend of lost responses with length: P < 3e-4
 PERMUTATIONS = 10_000  # of groups; P < .01 is asked for, too, since whole groups may be lost
 
 

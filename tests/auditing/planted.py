@@ -248,13 +248,13 @@ def mixed(batch: Columns, prompts: bool) -> Columns:
 
 
 def slow_dropped(lab: Lab, seed: int) -> Columns:
-    """The slowest third of a half more responses never arrives: time grows with length."""
-    wide = replace(lab, prompts=lab.prompts + lab.prompts[: len(lab.prompts) // 2], drawn={})
+    """The slower half of twice as many responses never arrives: time grows with length."""
+    wide = replace(lab, prompts=2 * lab.prompts, drawn={})
     wide.start = lab.start
     batch = wide.batch(seed)
     noise = torch.randn(len(batch["tokens"]), generator=torch.manual_seed(seed))
-    seconds = batch["mask"].sum(1) * (0.2 * noise).exp()
-    kept = seconds.argsort()[: 2 * len(seconds) // 3].sort().values
+    seconds = batch["mask"].sum(1) * (0.15 * noise).exp()
+    kept = seconds.argsort()[: len(seconds) // 2].sort().values
     return {"group_size": lab.group, **rows_of(batch, kept)}
 
 
@@ -426,7 +426,7 @@ def smollm2() -> Lab:
     tokenizer = AutoTokenizer.from_pretrained(smollm2.folder())
     turn = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
     prompts = tokenizer([turn.format(question) for question in QUESTIONS])["input_ids"]
-    return _started(Lab(model, prompts, tokenizer.eos_token_id, limit=64, rate=1e-5), 1)
+    return _started(Lab(model, prompts, tokenizer.eos_token_id, limit=16, rate=1e-5), 1)
 
 
 def _started(lab: Lab, steps: int) -> Lab:

@@ -37,7 +37,7 @@ def clean(lab) -> dict:
     return lab.batch(SEED)
 
 
-NAMES = [*planted.plants(None, 0)]
+NAMES = [name for name in planted.plants(None, 0) if name != "slow dropped"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -74,6 +74,25 @@ def test_batches_of_this_project_have_no_finding(overrides):
     small = ("batch_size=8", "steps=6", "eval_problems=8", "kl_every=0", WARM)
     for batch in made.of_run(4, *small, *overrides):
         assert rec_experiments.audit(**batch).findings == []
+
+
+def lengths(seed: int, slow: bool) -> dict:
+    """16 groups of 8 responses, of which half are lost: the slower ones, or any."""
+    rng = torch.Generator().manual_seed(seed)
+    length = (10 + 40 * torch.rand(16, 1, generator=rng)).expand(16, 8).flatten()
+    length = (length * (0.2 * torch.randn(128, generator=rng)).exp()).long() + 1
+    delay = (0.3 * torch.randn(128, generator=rng)).exp()
+    kept = (length * delay if slow else delay).argsort()[:64].sort().values
+    mask = torch.arange(int(length.max())) < length[kept, None]
+    return {"mask": mask, "groups": torch.arange(128)[kept] // 8, "group_size": 8}
+
+
+def test_slow_responses_that_are_lost():
+    found = [rec_experiments.audit(**lengths(seed, slow=True)).findings for seed in range(20)]
+    assert [len(findings) for findings in found].count(1) >= 18
+    assert {each.fault for findings in found for each in findings} == {"short answers preferred"}
+    for seed in range(100):
+        assert rec_experiments.audit(**lengths(seed, slow=False)).findings == []
 
 
 # Reading ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ and with a loss. Further: time and memory for 768 responses of 300 tokens.
 import argparse
 import collections
 import csv
+import itertools
 import resource
 import sys
 import tempfile
@@ -71,14 +72,14 @@ def clean(lab: planted.Lab, count: int) -> Iterator[dict]:
         "bfloat16": [lambda n: planted.low(lab, n), of_lab],
     }
     for name, (make, number) in sources.items():
-        yield row(name, (make(1000 + n) for n in range(number)))
+        yield counted(name, (make(1000 + n) for n in range(number)))
     each = (count - 2 * of_lab) // len(RUNS)
     for n, run in enumerate(RUNS):
         number = each if n else count - 2 * of_lab - each * (len(RUNS) - 1)
-        yield row(" ".join(run[len(SMALL) :]), made.of_run(number, *run))
+        yield counted(" ".join(run[len(SMALL) :]), made.of_run(number, *run))
 
 
-def row(name: str, batches) -> dict:
+def counted(name: str, batches) -> dict:
     found, count = collections.Counter(), 0
     for batch in batches:
         count += 1
@@ -125,18 +126,19 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     schema.register()
-    rows = [large()]
+    parts = [iter([large()])]
     if options.seeds:
         lab = planted.miniature()
-        rows += faults(lab, options.seeds, "miniature")
-        rows += clean(lab, options.clean)
+        parts += [faults(lab, options.seeds, "miniature"), clean(lab, options.clean)]
     if options.smollm2:
-        rows += faults(planted.smollm2(), 1, "SmolLM2")
+        parts.append(faults(planted.smollm2(), 1, "SmolLM2"))
     fields = ("model", "batches", "name", "fault", "needs_model", "count", "named", "others")
     with options.out.open("w", newline="") if options.out else sys.stdout as file:
         writer = csv.DictWriter(file, fields, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        for row in itertools.chain(*parts):
+            writer.writerow(row)
+            file.flush()
 
 
 if __name__ == "__main__":
