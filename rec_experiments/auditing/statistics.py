@@ -14,7 +14,7 @@ from rec_experiments.auditing.pieces import choices
 
 LARGEST = 700.0  # of a log-ratio; exp(709) is the largest in float64
 SHOWN_AGES = 8
-OF_SEQUENCES = ("sequence",)  # clips in conf whose bounds are for the ratio of a sequence
+OF_SEQUENCES = ("sequence", "sequence_wide")  # clips of conf for the ratio of a sequence
 
 
 def measure(batch: Batch) -> dict[str, Any]:
