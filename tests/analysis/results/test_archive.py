@@ -46,6 +46,7 @@ def test_archive_has_finished_runs_at_their_evaluations(folder):
 
 def test_archived_run_has_the_evaluations_and_means_of_its_folder(folder):
     found = runs([written(folder)])
+    assert set(found["arm"]) == {"algo=grpo"}  # without its seed
     assert found[["seed", "state", "step", "release"]].to_numpy().tolist() == [
         [0, "done", 40, 12], [1, "done", 40, 12],
     ]  # fmt: skip

@@ -187,3 +187,4 @@ def test_the_table_has_the_exponent_of_each_method():
     assert found["slopes"]["REINFORCE"]["slope"] == pytest.approx(-1)
     assert found["slopes"]["GRPO"]["slope"] == pytest.approx(-0.5)
     assert "REINFORCE -1.00 (" in edge_table.text(found)
+    assert "GRPO ends highest on-policy at a rate of 1e-05." in edge_table.text(found)
