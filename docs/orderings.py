@@ -26,7 +26,8 @@ class Scored(NamedTuple):
 def orderings(
     entries: Sequence[dict[str, Any]],
 ) -> tuple[list[list[str]], dict[str, list[Scored]]]:
-    """A row of the page for each pair of columns, and the scored orderings by their kind.
+    """A row of the page for each pair of columns with a miss, an ordering whose likelier side did
+    not come true or which has no runs; and the scored orderings by their kind.
 
     Each row of a published table in which two columns differ is an ordering. Those of one pair
     share a probability, and together have the weight 1.
@@ -45,12 +46,13 @@ def orderings(
             found[kind(*pair["here"])] += [
                 Scored(p if known else 0.5, x if known else None, 1 / len(above)) for x in above
             ]
-            lines.append([
-                f"{entry['table']}: {pair['of']} > {pair['to']}",
-                f"{sum(above)} of {len(above)}",
-                " > ".join(pair["here"]),
-                f"{p:.2f}" if known else "not run",
-            ])  # fmt: skip
+            if not known or any((p > 0.5) != x for x in above):
+                lines.append([
+                    f"{entry['table']}: {pair['of']} > {pair['to']}",
+                    f"{sum(above)} of {len(above)}",
+                    " > ".join(pair["here"]),
+                    f"{p:.2f}" if known else "not run",
+                ])  # fmt: skip
     return lines, found
 
 

@@ -60,7 +60,10 @@ def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
     )
     found = {name: values(data, *of) for name, of in MEASURES.items()}
     sections = [
-        line for each in tables if each["ratios"] for line in section(each, found[each["measure"]])
+        line
+        for each in tables
+        if any(ratio["here"] for ratio in each["ratios"])
+        for line in section(each, found[each["measure"]])
     ]
     grid = sweeps.load_figure("stability", []).grid[stability.RATE]
     rates = ",".join(map(str, [*LOWER_RATES, *grid]))
@@ -113,8 +116,6 @@ def ratio_row(
     of, to = head.index(ratio["of"]), head.index(ratio["to"])
     theirs = [row[of] / row[to] for row in rows.values() if None not in (row[of], row[to])]
     said = f"{min(theirs):.2f} to {max(theirs):.2f}" if len(theirs) > 1 else f"{theirs[0]:.2f}"
-    if not ratio["here"]:
-        return [f"{ratio['of']} ÷ {ratio['to']}", said, *["–"] * len(RATES), "no counterpart"]
     here = [ours(ratio["here"], rate, found) for rate in RATES]
     return [
         f"{ratio['of']} ÷ {ratio['to']}; here {' ÷ '.join(ratio['here'])}",
