@@ -83,7 +83,7 @@ def _method(config: Config, command: Sequence[str]) -> str:
         key, equals, value = word.lstrip("+~").partition("=")
         left_out = key in LEFT_OUT_KEYS or key.partition(".")[0] in LEFT_OUT_GROUPS
         if equals and not word.startswith("-") and not left_out:
-            changed[key] = Path(value).name if value.startswith("/") else value
+            changed[key] = value
     return JOINT.join([str(config["algo"]["name"]), *_texts(sorted(changed.items()))])
 
 
@@ -91,9 +91,19 @@ def _texts(values: Sequence[tuple[str, Any]]) -> list[str]:
     return [
         setting_name(value)
         if key == "setting"
-        else f"{SHORT.get(key, key.removesuffix(f'.{TARGET}'))}={value}"
+        else f"{SHORT.get(key, key.removesuffix(f'.{TARGET}'))}={_without_folder(value)}"
         for key, value in values
     ]
+
+
+def _without_folder(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+
+
+def shown(words: Sequence[str]) -> str:
+    """Overrides as labels show them."""
+    pairs = [word.lstrip("+~").partition("=") for word in words]
+    return JOINT.join(_texts([(key, value) for key, _, value in pairs]))
 
 
 def setting_name(setting: str) -> str:

@@ -40,6 +40,7 @@ MARKERS = 8  # on a mean curve, about
 # figure. A label of the vertical axis may have two lines.
 LEFT, RIGHT, BOTTOM, TOP = 0.76, 0.14, 0.45, 0.34
 ABOVE = 0.06  # the title
+TITLE_LINE, WIDEST_TITLE = 0.17, 12.5  # a further line of the title; its longest line
 HEADING = 0.2  # a line of the columns' titles
 APART, ROWS_APART = 0.18, 0.2  # between panels that share axes
 WITH_LABELS, ROWS_WITH_LABELS = LEFT + 0.1, BOTTOM + 0.12  # between panels with their own axes
@@ -84,12 +85,17 @@ def page(
     FigureCanvasAgg(figure)
     panels, below = figure.subfigures(2, 1, squeeze=False, height_ratios=parts)[:, 0]
     if layout:  # leaves room for a second line
-        title = textwrap.fill(title, int((width - 0.3) / TITLE_CHARACTER), break_on_hyphens=False)
+        title = _wrapped(title, width)
     panels.suptitle(title, fontsize=10, y=None if layout else 1 - ABOVE / height)
     if legend:
         handles, labels = zip(*legend, strict=True)
         below.legend(handles, labels, loc="center", ncols=columns, frameon=False, handlelength=3)
     return figure, panels
+
+
+def _wrapped(title: str, width: float) -> str:
+    """The title in lines that fit into `width` inches."""
+    return textwrap.fill(title, int((width - 0.3) / TITLE_CHARACTER), break_on_hyphens=False)
 
 
 def legend_columns(width: float, labels: Sequence[str]) -> int:
@@ -118,23 +124,25 @@ def draw(data: FigureRuns, window: int) -> Drawing:
     beside = len(data.arms) <= CELL[1] * 0.8 / NAME_LINE
     legend: Legend = [] if beside else [(_handle(look), arm) for arm, look in looks.items()]
     aside = NAME_AT + CHARACTER * max(map(len, data.arms)) if beside else 0.0
-    titled = len(data.title) * TITLE_CHARACTER + 0.3
+    titled = min(WIDEST_TITLE, len(data.title) * TITLE_CHARACTER + 0.3)
     cell = CELL[0] if columns < MANY else NARROW
     width = max(6.6, cell * columns + 0.4 + aside, titled)
     heads = [
         each if len(each) * HEAD_CHARACTER < cell else each.replace(", ", "\n")
         for each in data.columns
     ]
+    title = _wrapped(data.title, width)
+    above = TITLE_LINE * title.count("\n")
     heading = HEADING * (1 + max(head.count("\n") for head in heads)) if by_column else 0.0
-    height = CELL[1] * rows + 0.3 + heading
-    figure, panels = page(width, height, data.title, legend, layout=None)
+    height = CELL[1] * rows + 0.3 + heading + above
+    figure, panels = page(width, height, title, legend, layout=None)
     grid = panels.subplots(
         rows,
         columns,
         squeeze=False,
         sharex=by_column,
         sharey="row" if by_column else False,
-        gridspec_kw=_places(width, height, rows, columns, heading, aside),
+        gridspec_kw=_places(width, height, rows, columns, heading, aside, above),
     )
     cells = [
         (panel, *column) for panel in shown for column in zip(data.columns, heads, strict=True)
@@ -203,14 +211,20 @@ def _recorded(data: FigureRuns) -> list[Panel]:
 
 
 def _places(
-    width: float, height: float, rows: int, columns: int, heading: float, aside: float
+    width: float,
+    height: float,
+    rows: int,
+    columns: int,
+    heading: float,
+    aside: float,
+    above: float,
 ) -> dict[str, float]:
     """The keywords of matplotlib's GridSpec for a grid of panels on width x height inches.
 
-    heading: inches of the columns' titles, 0 if each panel has its own axes. aside: inches that
-    stay free at the right.
+    heading: inches of the columns' titles, 0 if each panel has its own axes. aside, above: inches
+    that stay free at the right, and for the further lines of the title.
     """
-    top = TOP + heading
+    top = TOP + heading + above
     across, down = (APART, ROWS_APART) if heading else (WITH_LABELS, ROWS_WITH_LABELS)
     panel_width = (width - LEFT - RIGHT - aside - across * (columns - 1)) / columns
     panel_height = (height - top - BOTTOM - down * (rows - 1)) / rows

@@ -21,6 +21,7 @@ from rec_experiments.analysis.results.settings import experiment, seed, settings
 from rec_experiments.analysis.results.table import STATE, table, with_content
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
+from rec_experiments.config.labels import shown
 from rec_experiments.runs import metrics
 
 SHOWN = ("eval/accuracy", "train/reward")  # panels of a multirun
@@ -138,7 +139,7 @@ def multirun(name: str, found: pandas.DataFrame) -> FigureRuns:
         name=name,
         runs=runs,
         steps=table(runs),
-        title=shlex.join(shared) or name,
+        title=shown(shared) or name,
         panels=[sweeps.Panel(metric, metrics.label(metric), log=False) for metric in SHOWN],
     )
 
