@@ -23,7 +23,7 @@ from pathlib import Path
 
 import hydra
 import pytest
-from conftest import SMALL, run, timeless
+from conftest import SMALL, refused, run, timeless
 from omegaconf import OmegaConf
 
 from rec_experiments import sweeps
@@ -535,11 +535,11 @@ def test_jobs_that_share_draws_are_the_runs_that_they_are_alone(multirun, tmp_pa
         assert folder.provenance()["starts"][0]["shared_draws"] is True
 
 
-def test_a_mistake_is_told_before_anything_starts(multirun, tmp_path):
-    done = multirun("sweep=fig3", "seed=0", "steps=5,0")
-    assert done.returncode == 2
-    assert done.stderr.strip() == "error: steps=0: must be at least 1"
-    assert not (tmp_path / "runs").exists()
+def test_a_mistake_is_told_before_anything_starts(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    words = ["-m", "sweep=fig3", "seed=0", "steps=5,0"]
+    assert refused(words, monkeypatch, capfd) == "error: steps=0: must be at least 1"
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_list_prints_each_run_once_and_its_resources(capsys, monkeypatch, tmp_path):
