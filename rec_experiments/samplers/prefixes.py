@@ -83,7 +83,8 @@ class BufferLayer(DynamicLayer):
     ) -> None:
         """The cache of the prompts with room for `extra` more tokens. most: the most prefixes."""
         super().__init__()
-        self.dtype, self.device, self.is_initialized = prompt.dtype, prompt.device, True
+        self.dtype, self.device = prompt.keys.dtype, prompt.keys.device
+        self.is_initialized = True
         self.count, self.length = len(prompt.keys), prompt.get_seq_length()
         self.memory, self.names = memory, ((number, 0), (number, 1))
         prompts = (prompt.keys, prompt.values)

@@ -36,6 +36,7 @@ UNFINISHED = {
     "fine_tuned": ["model.path=x"],
     "own": ["dataset.path=x", "dataset.verifier=my_module.judge"],
     "reasoning_gym": ["dataset.name=chain_sum"],
+    "verifiers": ["dataset.id=sums"],
 }
 
 
