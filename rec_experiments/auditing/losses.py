@@ -12,11 +12,10 @@ from rec_experiments.algo.inputs import Advantages, LossInput, Totals
 from rec_experiments.auditing.batch import Batch
 from rec_experiments.auditing.pieces import choices
 from rec_experiments.auditing.report import Finding
-from rec_experiments.auditing.statistics import as_input, log_ratio
+from rec_experiments.auditing.statistics import as_input, log_ratio, relative_change
 
 CLOSE = 1e-6  # of a loss to a candidate, relative to the mean size of a token's loss
 CLIPS = ("none", "one_side", "clip_higher")
-MICRO = "micro_batch"
 
 
 class Candidate(NamedTuple):
@@ -41,9 +40,9 @@ class Candidate(NamedTuple):
         )
 
 
-def match(batch: Batch) -> tuple[list[Candidate], int]:
-    """The candidates that give the batch's loss, the plainest first, and how many different values
-    all candidates have. Raises Missing."""
+def match(batch: Batch) -> tuple[list[Candidate], str]:
+    """The candidates that give the batch's loss, the plainest first, and the probability that one
+    does by chance. Raises Missing."""
     (loss,) = batch.need("loss")
     batch.need("advantages")
     found, values = [], set()
@@ -51,7 +50,7 @@ def match(batch: Batch) -> tuple[list[Candidate], int]:
         values.add(round(candidate.value / max(scale, 1e-12) / CLOSE))
         if abs(candidate.value - loss) <= CLOSE * scale + 1e-7 * abs(loss):
             found.append(candidate)
-    return found, len(values)
+    return found, f"one of {len(values)} values, P < {len(values) * 2 * CLOSE:.1g}"
 
 
 def candidates(batch: Batch) -> Iterator[tuple[float, Candidate]]:
@@ -130,48 +129,30 @@ def _denominators(batch: Batch, rows: LossInput) -> Advantages:
 
 def normalisation(batch: Batch) -> list[Finding]:
     """The loss has another denominator than the declared one, or one for each micro-batch."""
-    matches, values = match(batch)
-    by_batch = [each for each in matches if not each.micro]
-    chance = f"one of {values} values, P < {max(1, values) * 2 * CLOSE:.1g}"
-    if matches and not by_batch:
-        size = matches[0].micro
-        return [
-            Finding(
-                "normalisation",
-                f"the loss is {matches[0]} ({chance})",
-                f"a token's weight depends on which {size} responses share its micro-batch: it "
-                f"varies by a factor of {_spread(batch, size):.2f}",
-            )
-        ]
-    if batch.aggregation and matches and batch.aggregation not in {x.aggregation for x in by_batch}:
-        return [
-            Finding(
-                "normalisation",
-                f"the loss is {by_batch[0]}, declared is {batch.aggregation} ({chance})",
-                "token weights of short and long responses differ by up to a factor of "
-                f"{_spread(batch, 1):.2f} from what is meant",
-            )
-        ]
-    return []
-
-
-def _spread(batch: Batch, size: int) -> float:
-    """The largest over the smallest number of tokens in blocks of so many responses."""
-    tokens_M = batch.lengths_B.reshape(-1, size).sum(1).clamp(min=1)
-    return float(tokens_M.max() / tokens_M.min())
+    matches, chance = match(batch)
+    whole = [each for each in matches if not each.micro]
+    if not matches or (whole and batch.aggregation in (None, *(x.aggregation for x in whole))):
+        return []
+    found = (whole or matches)[0]
+    tokens_M = batch.lengths_B.reshape(-1, found.micro or 1).sum(1).clamp(min=1)
+    declared = f", declared is {batch.aggregation}" if whole else ""
+    return [
+        Finding(
+            "normalisation",
+            f"the loss is {found}{declared} ({chance})",
+            "weights of tokens differ by up to a factor of "
+            f"{float(tokens_M.max() / tokens_M.min()):.2f} between "
+            f"{'long and short responses' if whole else 'micro-batches'}",
+        )
+    ]
 
 
 def double_correction(batch: Batch) -> list[Finding]:
     """The loss fits only with the square of a correction."""
-    batch.need("sampler_logp", "behavior_logp")
-    matches, values = match(batch)
+    behavior_BT, sampler_BT = batch.need("behavior_logp", "sampler_logp")
+    matches, chance = match(batch)
     if not matches or not all(each.twice for each in matches):
         return []
-    gap_N = (batch.logps["behavior"] - batch.logps["sampler"])[batch.mask_BT]
-    return [
-        Finding(
-            "double correction",
-            f"the loss is {matches[0]} (one of {values} values, P < {values * 2 * CLOSE:.1g})",
-            f"weights change once more by {float(gap_N.expm1().square().mean().sqrt()):.1%}",
-        )
-    ]
+    change = relative_change(batch, behavior_BT - sampler_BT)
+    evidence = f"the loss is {matches[0]} ({chance})"
+    return [Finding("double correction", evidence, f"weights change once more, by {change:.1%}")]

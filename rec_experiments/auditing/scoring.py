@@ -155,24 +155,12 @@ def sampling(batch: Batch, scores: Scores) -> list[Finding]:
     (kind, value), gain = max(scores.gains.items(), key=lambda each: each[1])
     if gain - math.log(len(scores.gains)) < -math.log(LEVEL):
         return []
-    evidence = (
-        f"the tokens are e^{gain:.0f} times as likely under {kind}={value:g} as under the model "
-        f"(likelihood ratio, P < {LEVEL:g})"
-    )
-    if kind == "temperature":
-        return [
-            Finding(
-                "temperature",
-                evidence,
-                "the policy that is trained is not the one that draws; ρ does not show it if the "
-                "sampler reports log-probabilities before its temperature",
-            )
-        ]
     return [
         Finding(
-            "truncated sampling",
-            evidence,
-            "the tail of the policy is never drawn and cannot be pushed down; ρ does not show it "
-            "if the sampler reports log-probabilities before it cuts",
+            "temperature" if kind == "temperature" else "truncated sampling",
+            f"the tokens are e^{gain:.0f} times as likely under {kind}={value:g} as under the "
+            f"model (likelihood ratio, P < {LEVEL:g})",
+            "the policy that is trained is not the one that draws; ρ does not show it if the "
+            "sampler reports log-probabilities of the model as it is",
         )
     ]
