@@ -6,6 +6,7 @@ sweep=stability rise and fall, those of sweep=constant_lags and of the claims ar
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import early_warning
 import matplotlib as mpl
@@ -30,6 +31,7 @@ METHODS = (
 )  # fmt: skip
 SAWTOOTHS = ("interval 5", "interval 20", "interval 50", "offline")
 LAG, LAG_RATE = "constant lag 10", 1.0e-4
+HEAD = ["edge ÷ REINFORCE's", "GRPO", "lower bound alone"]
 QUANTITIES = {
     "maximum": max,
     "root mean square": lambda ages: float(np.sqrt(np.mean(np.square(ages)))),
@@ -93,9 +95,32 @@ def lag_edges(found: pandas.DataFrame) -> list[str]:
     lags = lags[lags["sync"].str.startswith("constant lag")]
     lags["lag"] = lags["sync"].str.rpartition(" ")[2].astype(int)
     lags = lags.sort_values("lag")
-    fresh, _ = best(runs("stability"), BASE, "interval 1", "reduction")
+    fresh = best(runs("stability"), BASE, "interval 1", "reduction").rate
     parts = ", ".join(f"{edge / fresh:.2f}" for edge in lags["edge"])
     return [f"at lags of {', '.join(map(str, lags['lag']))} it fails at {parts}"]
+
+
+def multiples() -> list[list[str]]:
+    """The edges of GRPO and the lower bound as multiples of REINFORCE's, paired by seed."""
+    table = pandas.concat([runs("stability"), runs("constant_lags")])
+    chosen = (table["task"] == "reduction") & table["seed"].isin((0, 1, 2)) & (table["age"] > 0)
+    found = stability.edges(table[chosen])
+    rows = []
+    for sync in ("interval 20", LAG):
+        base, *others = (
+            found[(found["arm"] == arm) & (found["sync"] == sync)] for arm in (BASE, "GRPO", LOWER)
+        )
+        of_base = [stability.multiple(other, base) for other in others]
+        rows.append([sync, *(_times(each) for each in of_base)])
+    return rows
+
+
+def _times(found: stability.Mean | None) -> str:
+    if found is None:
+        return ""
+    ends = found.interval
+    span = f" [{2 ** ends[0]:.0f}, {2 ** ends[1]:.0f}]" if ends else ""
+    return f"{found.bound}{2**found.mean:.0f}{span}"
 
 
 def paired() -> list[str]:
@@ -142,42 +167,51 @@ def picture(found: pandas.DataFrame) -> None:
 
 def methods() -> list[str]:
     """For each method and schedule of reduction: its best rate ÷ its best rate on fresh data, and
-    the gain there ÷ the gain on fresh data; then the offline gain on chain arithmetic."""
+    the gain there ÷ the gain on fresh data; then the gains at the best rates on chain arithmetic.
+    + marks a best rate that is the highest one tried."""
     table = runs("stability")
     table = table[table["seed"].isin((0, 1, 2))]
-    lag = runs("claims")
-    lag = lag[
-        (lag["task"] == "reduction") & (lag["sync"] == LAG) & (lag[stability.RATE] == LAG_RATE)
-    ]
+    lags = pandas.concat([runs("claims"), runs("constant_lags")])
     rows = []
     for arm in METHODS:
         source = BASE if arm.startswith("REC-") else arm  # on fresh data the clips do not act
-        rate, gain = best(table, source, "interval 1", "reduction")
+        fresh = best(table, source, "interval 1", "reduction")
         cells = [best(table, arm, sync, "reduction") for sync in SAWTOOTHS]
-        at_lag = lag[lag["arm"] == arm]["gain"].mean()
-        chain = [best(table, arm, sync, "chain")[1] for sync in ("interval 20", "offline")]
+        cells.insert(1, best(lags, arm, LAG, "reduction"))
+        chain = [best(table, arm, sync, "chain") for sync in ("interval 20", "offline")]
         rows.append([
-            arm, written(rate),
-            *(f"{fraction(of / rate)} · {max(got, 0) / gain:.0%}" for of, got in cells),
-            "" if np.isnan(at_lag) else f"{at_lag:.2f}",
-            *(f"{got:.2f}" for got in chain),
+            arm, written(fresh.rate), *(shares(each, fresh) for each in cells),
+            *(f"{each.gain:.2f}" for each in chain if each),
         ])  # fmt: skip
-    head = ["method", "best fresh rate", *SAWTOOTHS, f"{LAG}: gain at {written(LAG_RATE)}",
-            "chain, interval 20", "chain, offline"]  # fmt: skip
+    syncs = [SAWTOOTHS[0], LAG, *SAWTOOTHS[1:]]
+    head = ["method", "best fresh rate", *syncs, "chain, interval 20", "chain, offline"]
     return markdown_table(head, rows)
 
 
-def best(table: pandas.DataFrame, arm: str, sync: str, task: str) -> tuple[float, float]:
-    """The rate with the highest gain, mean over seeds, and that gain."""
+class Best(NamedTuple):
+    """The rate with the highest gain, mean over seeds, and whether no higher rate was tried."""
+
+    rate: float
+    gain: float
+    last: bool
+
+
+def best(table: pandas.DataFrame, arm: str, sync: str, task: str) -> Best | None:
+    """None if there are no runs."""
     chosen = table[(table["arm"] == arm) & (table["sync"] == sync) & (table["task"] == task)]
     gains = chosen.groupby(stability.RATE)["gain"].mean()
-    return float(gains.idxmax()), float(gains.max())
+    if gains.empty:
+        return None
+    return Best(float(gains.idxmax()), float(gains.max()), bool(gains.idxmax() == gains.index[-1]))
 
 
-def fraction(ratio: float) -> str:
-    """As in 1/16; the grid has steps of two."""
-    power = round(np.log2(ratio))
-    return f"{2**power}" if power >= 0 else f"1/{2**-power}"
+def shares(of: Best | None, fresh: Best) -> str:
+    """As in `1/4 · 56%`; rates are rounded to steps of two."""
+    if of is None:
+        return ""
+    power = round(np.log2(of.rate / fresh.rate))
+    rate = f"{2**power}" if power >= 0 else f"1/{2**-power}"
+    return f"{rate}{'+' if of.last else ''} · {max(of.gain, 0) / fresh.gain:.0%}"
 
 
 def page() -> str:
@@ -188,6 +222,7 @@ def page() -> str:
         "methods": methods(),
         "paired": paired(),
         "lag_edges": lag_edges(found),
+        "multiples": markdown_table(HEAD, multiples()),
         "warning": early_warning.table(),
     }
     text = (HERE / "staleness.template").read_text()

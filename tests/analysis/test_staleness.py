@@ -2,7 +2,7 @@
 
 1. All quantities of constant ages are that age; of a sawtooth they have their closed forms.
 2. Where edges follow a law in one quantity, that quantity has the exponent and predicts the lags.
-3. Fractions are those of a grid with steps of two.
+3. Shares are rounded to a grid with steps of two, and a best rate at its end is marked.
 """
 
 import numpy as np
@@ -43,5 +43,9 @@ def test_the_quantity_of_a_law_predicts_the_lags(name):
     assert [*cells.values()].count(cells[name]) == 1
 
 
-def test_fractions():
-    assert [staleness.fraction(x) for x in (2.0, 1.0, 0.51, 0.0624)] == ["2", "1", "1/2", "1/16"]
+def test_shares():
+    fresh = staleness.Best(2.4e-4, 0.5, last=False)
+    assert staleness.shares(staleness.Best(4.8e-4, 0.5, last=False), fresh) == "2 · 100%"
+    assert staleness.shares(staleness.Best(1.0e-4, 0.25, last=True), fresh) == "1/2+ · 50%"
+    assert staleness.shares(staleness.Best(1.5e-5, -0.1, last=False), fresh) == "1/16 · 0%"
+    assert staleness.shares(None, fresh) == ""
