@@ -393,3 +393,16 @@ def cfpo(logp, behavior, advantages, mask, epsilon=0.2):
         total += ratio * advantages[i] - size / 2 * (ratio - 1.0) ** 2
         slopes[i, t] = ratio * advantages[i] - size * (ratio - 1.0) * ratio
     return _minimised(total, slopes, _count(mask))
+
+
+def opd(logp, behavior, teacher, mask, fall=0.2, tau=1e-3, at=None):
+    """(1/N) Σ 1(π_old - π <= fall) sg(log π_T/π) r - tau (log r)² (prime-rl, ref_kl_loss_fn)."""
+    at = logp if at is None else at
+    total, slopes = 0.0, np.zeros(np.shape(mask))
+    for i, t in _positions(mask):
+        kept = math.exp(behavior[i][t]) - math.exp(at[i][t]) <= fall
+        log_ratio = logp[i][t] - behavior[i][t]
+        value = kept * (teacher[i][t] - at[i][t]) * math.exp(log_ratio)
+        total += value - tau * log_ratio**2
+        slopes[i, t] = value - 2 * tau * log_ratio
+    return _minimised(total, slopes, _count(mask))

@@ -218,6 +218,16 @@ class BatchStandard(Piece):
         return centered_B / (deviation + self.epsilon).clamp(min=1e-300)
 
 
+class BatchMean(Piece):
+    """r_i − r̄ with the mean r̄ of all rewards of the mini-batch: a baseline for prompts with one
+    response. SAO (arXiv 2607.07508) has a critic, others a running mean in its place."""
+
+    formula = "(r − r̄), r̄ of the mini-batch"
+
+    def __call__(self, rewards_B: Tensor, groups_B: Tensor) -> Tensor:
+        return center(rewards_B, groups_B.new_zeros(groups_B.shape))
+
+
 class LengthWeighted(Piece):
     """r_i − b with b = Σ_j l_j r_j/Σ_j l_j over the group, l_j the number of tokens of response j:
     the baseline of least variance if a response's gradient grows with its length (OPO, arXiv

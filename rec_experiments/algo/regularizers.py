@@ -94,12 +94,38 @@ class UnbiasedKl(ReferencePenalty):
 
     formula = "{beta:g} · ρ (π_ref/π_θ − 1 + log π_θ/π_ref) per token (unbiased)"
 
-    def __call__(self, batch: LossInput) -> Tensor | None:
+    def __call__(self, batch: LossInput) -> Tensor:
         log_ratio_BT = _live_difference(batch).clamp(max=MAX_LOG_WEIGHT)
         from_reference_BT = _live_difference(batch, "reference")
         # ρ q = π_ref/π_behavior does not depend on π_θ.
         constant_BT = (log_ratio_BT - from_reference_BT).detach().clamp(max=MAX_LOG_WEIGHT).exp()
         return self.beta * (constant_BT + log_ratio_BT.exp() * (from_reference_BT - 1))
+
+
+class Distillation(UnbiasedKl):
+    """UnbiasedKl to a teacher as the reference, and a small square: on-policy distillation on data
+    that may be old. Its gradient is −ρ log(π_ref/π_θ) ∇log π_θ, as if log π_ref/π_θ were the
+    advantage of a token (prime-rl's ref_kl_loss_fn).
+
+    fall: drops the divergence of a token with π_behavior − π_θ above it; null for no bound. tau: of
+    (log ρ)², on all tokens.
+    """
+
+    formula = (
+        "{beta:g} · ρ (π_ref/π_θ − 1 + log π_θ/π_ref), dropped where π_behavior − π_θ > {fall}, "
+        "+ {tau:g} · (log ρ)² per token"
+    )
+
+    fall: NonNegativeFloat | None
+    tau: NonNegativeFloat
+
+    def __call__(self, batch: LossInput) -> Tensor:
+        divergence_BT = super().__call__(batch)
+        if self.fall is not None:
+            behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+            fallen_BT = behavior_BT.exp() - batch.logp_BT.detach().exp() > self.fall
+            divergence_BT = divergence_BT.where(~fallen_BT, 0.0)
+        return divergence_BT + self.tau * _live_difference(batch) ** 2
 
 
 class ExactKl(Piece):

@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from rec_experiments.algo import contract
-from rec_experiments.algo.advantages import Advantage, DataWeighting, Truncation
+from rec_experiments.algo.advantages import Advantage, DataWeighting, Truncation, with_lengths
 from rec_experiments.algo.best_of_k import MaxAtK
 from rec_experiments.algo.loss import (
     Aggregation,
@@ -17,6 +18,7 @@ from rec_experiments.algo.loss import (
     Regularizer,
     Weight,
 )
+from rec_experiments.algo.regularizers import Distillation
 from rec_experiments.common.pieces import TARGET, Piece, Seed, Settings
 from rec_experiments.common.problems import Dataset, MultiTurnDataset
 from rec_experiments.common.protocols import Tracking
@@ -26,7 +28,7 @@ from rec_experiments.rollout.replay import ReplayBuffer
 from rec_experiments.rollout.reward import RewardAdjustment
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.samplers.native import Native, SamplerChoice
-from rec_experiments.training.policies import Proximal, Reference
+from rec_experiments.training.policies import Proximal, Reference, Teacher
 from rec_experiments.training.updates import AdamW8bit, Optimizer, Updates
 
 MOST_THREADS = 1024  # with a million, torch crashes
@@ -85,7 +87,7 @@ class Experiment(Pieces):
     seed: Seed
     steps: PositiveInt
     batch_size: PositiveInt
-    group_size: Annotated[int, Field(ge=2)]  # the baseline is the mean of a group
+    group_size: PositiveInt
     micro_batch_size: PositiveInt | None
     micro_batch_tokens: PositiveInt | None
     shuffle: bool
@@ -119,10 +121,7 @@ class Experiment(Pieces):
                 raise ValueError(
                     f"sync.{name}={getattr(self.sync, name)}: must be at most {LONGEST_SCHEDULE}"
                 )
-        if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
-            raise ValueError(
-                f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
-            )
+        self._refuse_small_groups()
         self._refuse_policies_that_nobody_reads()
         if self.sync.most_versions > 1 and isinstance(self.dataset, MultiTurnDataset):
             raise ValueError(
@@ -154,6 +153,26 @@ class Experiment(Pieces):
         if self.ranks > 1 and isinstance(self.optimizer, AdamW8bit):
             raise ValueError("optimizer=adamw_8bit: needs ranks=1; use optimizer=adamw")
 
+    def _refuse_small_groups(self) -> None:
+        """Groups of one are enough if a right and a wrong response to two prompts differ."""
+        if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
+            raise ValueError(
+                f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
+            )
+        if self.group_size > 1:
+            return
+        import torch
+
+        advantage = with_lengths(self.advantage, torch.ones(2, dtype=torch.long))
+        rewards_B = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        rng = np.random.default_rng(0)
+        found = self.data_weighting(advantage, rewards_B, torch.arange(2), rng)
+        if not (found.advantage_B[found.live_B] != 0).any() or self.buffer.redraws:
+            raise ValueError(
+                "group_size=1: must be at least 2, because this method compares the responses to "
+                "a prompt; algo=sao and advantage=batch_mean compare those of a batch"
+            )
+
     def _refuse_policies_that_nobody_reads(self) -> None:
         algorithm = self.algorithm()
         if not self.proximal.of_batch and "proximal" not in algorithm.needs.logps:
@@ -165,6 +184,19 @@ class Experiment(Pieces):
             raise ValueError(
                 f"reference.swap_every={self.reference.swap_every}: with kl_every=0 nothing reads "
                 "the reference; leave it at null"
+            )
+        teaches = isinstance(self.reference, Teacher)
+        if teaches and not algorithm.needs_reference:
+            raise ValueError(
+                "reference=teacher: no piece of the algorithm reads it; use algo=opd, or a "
+                "penalty as regularizer=kl_unbiased"
+            )
+        if isinstance(self.regularizer, Distillation) and not (
+            teaches or self.reference.swap_every
+        ):
+            raise ValueError(
+                "reference=initial: the policy begins as this model and would learn nothing from "
+                "it; name another with reference=teacher reference.path=RUN_OR_MODEL"
             )
 
     def config(self) -> dict[str, Any]:

@@ -39,6 +39,7 @@ ALLOWED = {  # by pydantic's name of an error
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "a text",
+    "none_required": "null",
     "list_type": "a list",
     "dict_type": "a mapping",
     "dataclass_type": "a mapping",

@@ -25,6 +25,7 @@ from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.parts import compute_dtype, frozen_roles
 from rec_experiments.training.gradient import begin_gradient
+from rec_experiments.training.policies import Teacher
 from rec_experiments.training.updates import AdamW8bit
 
 LAYERS = (3, 4)  # of the models that are measured
@@ -125,7 +126,8 @@ def training_memory(
     moments = moment_bytes(experiment, step_part)
     roles, overlaps = frozen_roles(experiment), isinstance(experiment.pipeline, Overlap)
     moves = experiment.reference.swap_every
-    alone = "reference" in roles and ranks == 1  # the reference waits on the host, or has no copy
+    # The reference waits on the host, or has no copy; not so a teacher, taken to be as large.
+    alone = "reference" in roles and ranks == 1 and not isinstance(experiment.reference, Teacher)
     waiting = weights if alone and not (adapter and not moves) else 0
     frozen = len(roles) - alone  # on the device
     moved = part * len([role for role in roles if role != "reference" or moves])

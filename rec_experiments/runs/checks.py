@@ -105,7 +105,7 @@ def check_memory(experiment: Experiment, eval_problems: int, memory: int) -> Non
             )
 
 
-def check_context(dataset: Dataset, chat: ChatTemplate) -> None:
+def check_context(dataset: Dataset, context: int) -> None:
     """Raise UserError if a longest prompt and a longest response exceed the model's context.
 
     With several turns, the last one may start at the end of a longest response, and is sampled to
@@ -113,11 +113,11 @@ def check_context(dataset: Dataset, chat: ChatTemplate) -> None:
     """
     limit, response = dataset.max_prompt_tokens, dataset.max_response_tokens
     times = 2 if isinstance(dataset, MultiTurnDataset) else 1
-    if limit + times * response > chat.context:
+    if limit + times * response > context:
         raise UserError(
             f"dataset.max_prompt_tokens={limit}: with {'twice ' * (times - 1)}"
             f"dataset.max_response_tokens={response} it exceeds the model's context of "
-            f"{chat.context} tokens"
+            f"{context} tokens"
         )
 
 

@@ -144,7 +144,7 @@ def evaluator_of(experiment: Experiment, model: PreTrainedModel) -> Evaluator:
     """Evaluates the model in this process. Moves it to its device, if it computes here."""
     world = dataclasses.replace(ALONE, device=pick_device(experiment.device, ALONE))
     chat = ChatTemplate(experiment.model.tokenizer(), model)
-    check_context(experiment.dataset, chat)
+    check_context(experiment.dataset, chat.context)
     _, problems = load_problems(experiment, world)
     problems = short_enough(experiment.dataset, chat, problems, "evaluation", print)
     if not isinstance(experiment.sampler, Vllm):  # which has its own weights on the device, and

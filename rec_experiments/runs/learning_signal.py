@@ -12,6 +12,7 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.plugins import CONF
 from rec_experiments.policy.models import Adapted, FineTuned, Pretrained
 from rec_experiments.runs.display import shortened
+from rec_experiments.training.policies import Teacher
 
 # Parameters of language models, and the settings that hold a rate at which such a model learned.
 RATES = {135e6: "lm/gsm8k", 500e6: "paper/gsm8k_05b", 1.5e9: "paper/gsm8k"}
@@ -115,7 +116,7 @@ def watch_first_batches(
         if row["step"] != last or len(rows) < last:  # not yet, or begun by an earlier process
             return
         signal = Signal.of_rows(rows)
-        if signal.varied and signal.cut < 1:
+        if (signal.varied or isinstance(experiment.reference, Teacher)) and signal.cut < 1:
             return
         found = "no gradient" if not signal.varied else "only responses that were cut"
         note(f"warning     {found} in the first batches: {what_to_try(signal, experiment)}")

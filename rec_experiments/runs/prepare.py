@@ -49,9 +49,11 @@ from rec_experiments.runs.parts import (
     make_evaluator,
     pass_limits,
 )
+from rec_experiments.runs.teacher import load_teacher
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.vllm import Vllm
 from rec_experiments.training.gradient import GradientPass
+from rec_experiments.training.policies import Teacher
 from rec_experiments.training.trainer import Trainer
 from rec_experiments.training.updates import Policies
 
@@ -109,7 +111,7 @@ def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> L
     sent = isinstance(source, Pretrained) and not world.leads
     model = source.skeleton() if sent else source.model()  # type: ignore[attr-defined]
     chat = ChatTemplate(source.tokenizer(), model)
-    check_context(dataset, chat)
+    check_context(dataset, chat.context)
     check_rope(dataset, model.config)
     train_problems = short_enough(dataset, chat, train_problems, "training", note)
     eval_problems = short_enough(dataset, chat, eval_problems, "evaluation", note)
@@ -125,8 +127,10 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
     model = plain
     if isinstance(experiment.model, Adapted):
         model = adapted(plain, experiment.model.lora)
-    initial = plain if experiment.reference.swap_every is None else model
-    models = place(model, initial, frozen_roles(experiment), world, compute)
+    reference = plain if experiment.reference.swap_every is None else model
+    if isinstance(experiment.reference, Teacher):
+        reference = load_teacher(experiment.reference.path, experiment, chat, plain.config)
+    models = place(model, reference, frozen_roles(experiment), world, compute)
     drawers = Led.of(world) if experiment.sampler.for_all_ranks else world
     drawing = plain if world.size == 1 else without_weights(plain)  # weights come with each load
     worker = experiment.pipeline.start(
@@ -208,30 +212,29 @@ def load_problems(experiment: Experiment, world: World) -> tuple[list[Problem], 
 
 def place(
     model: PreTrainedModel,
-    initial: PreTrainedModel,
+    reference: PreTrainedModel,
     roles: list[str],
     world: World,
     compute: torch.dtype,
 ) -> dict[str, PreTrainedModel]:
     """Frozen models for these roles. A single process moves `model` to its device, too.
 
-    initial: the model that the reference equals: `model` or, if it has adapters, the model that
-    they were added to. A single process uses the latter without a copy. A copy of the former stays
-    on the host, except in updates that measure KL.
+    reference: the model that the reference equals: `model`, a teacher or, if `model` has adapters,
+    the model that they were added to. A single process uses the latter two without a copy. A copy
+    of `model` stays on the host, except in updates that measure KL.
     """
     if world.size > 1:
-        sources = {role: initial if role == "reference" else model for role in roles}
+        sources = {role: reference if role == "reference" else model for role in roles}
         return {
             role: world.split(frozen(without_weights(own)), compute, own.state_dict())
             for role, own in sources.items()
         }
     models = {}
     if "reference" in roles:
-        shares = initial is not model
         models["reference"] = (
-            initial.to(world.device).eval()
-            if shares
-            else keep_on_host(frozen(copy.deepcopy(initial)), world.device)
+            keep_on_host(frozen(copy.deepcopy(model)), world.device)
+            if reference is model
+            else reference.to(world.device).eval()
         )
     model.to(world.device)
     copies = {role: frozen(copy.deepcopy(model)) for role in roles if role not in models}

@@ -26,13 +26,14 @@ SOURCE = "source.json"  # next to a copied package: the commit and the diff of t
 # Recorded of every start of a run; provenance.json has everything else of the newest start only.
 OF_A_START = (
     "time", "command", "release", "commit", "diff", "copy", "device", "cpu_capability", "ranks",
-    "data", "base", "shared_draws",
+    "data", "base", "teacher", "shared_draws",
 )  # fmt: skip
 
 # What a resumed run must find unchanged, by the key of its digest, and what to restore otherwise.
 UNCHANGED = {
     "data": ("the problems of its data set", "the data"),
     "base": ("the weights beside its adapters", "the model"),
+    "teacher": ("the weights of its teacher", "the teacher"),
 }
 
 # What changes rounding if it differs between two starts of a run.
@@ -42,14 +43,16 @@ ROUNDING = {
 }
 
 
-def collect(config: dict[str, Any], data: str, base: str | None = None) -> dict[str, Any]:
+def collect(
+    config: dict[str, Any], data: str, base: str | None = None, teacher: str | None = None
+) -> dict[str, Any]:
     """Release, commit, uncommitted diff, package versions, device and command of this process.
 
     config: the run's resolved configuration. data: of `data_digest`. base: a digest of the weights
-    beside adapters, if there are any. cpu_capability: torch's instruction set; results of different
-    instruction sets, or different numbers of ranks, differ by rounding. shared_draws: responses
-    from the initial weights may come from another run of the same sweep, in which case
-    time/rollout of those batches is meaningless.
+    beside adapters, if there are any. teacher: of the weights of a teacher. cpu_capability: torch's
+    instruction set; results of different instruction sets, or different numbers of ranks, differ by
+    rounding. shared_draws: responses from the initial weights may come from another run of the same
+    sweep, in which case time/rollout of those batches is meaningless.
     """
     import torch
 
@@ -68,6 +71,7 @@ def collect(config: dict[str, Any], data: str, base: str | None = None) -> dict[
         "ranks": config.get("ranks"),
         "data": data,
         "base": base,
+        "teacher": teacher,
         "shared_draws": bool(os.environ.get(shared.FOLDER)),
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in plugins.packages()},

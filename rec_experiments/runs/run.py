@@ -27,6 +27,7 @@ from rec_experiments.runs.trackers import (
     finish_tracking,
     group_name,
 )
+from rec_experiments.training.policies import Teacher
 from rec_experiments.training.trainer import Trainer
 
 PICTURE = "curves.png"
@@ -54,7 +55,8 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         stack.enter_context(on_stop(signals.append))  # before the status becomes `running`
         stack.callback(folder.unlock)
         data = provenance.data_digest(trainer.rollouts.problems, trainer.evaluator.problems)
-        folder.start(config, provenance.collect(config, data, base_of(trainer)), experiment.remake)
+        now = provenance.collect(config, data, base_of(trainer), teacher_of(trainer))
+        folder.start(config, now, experiment.remake)
         with recording_early_end(folder, reporter.note) as cleanups:
             if world.leads:  # the messages are read from files that only the first rank writes
                 for line in start_messages(experiment, folder, trainer, replaced):
@@ -89,6 +91,13 @@ def base_of(trainer: Trainer) -> str | None:
     """A digest of the weights beside adapters, which checkpoints do not hold; None without any."""
     base = lora.Base.of(trainer.model)
     return digest_of(base.weights) if base else None
+
+
+def teacher_of(trainer: Trainer) -> str | None:
+    """A digest of the weights of the teacher, which checkpoints do not hold; None without any."""
+    if not isinstance(trainer.policies.reference, Teacher):
+        return None
+    return digest_of(trainer.policies.models["reference"].state_dict())
 
 
 def start_messages(

@@ -95,6 +95,19 @@ class Reference(Piece):
         return f"swapped to the policy every {self.swap_every} batches"
 
 
+class Teacher(Reference):
+    """Another model, which stays as it is: what algo=opd distills.
+
+    path: a run folder, whose newest checkpoint it is, or a model of transformers.
+    """
+
+    swap_every: None
+    path: str
+
+    def describe(self) -> str:
+        return f"the teacher {self.path}"
+
+
 class StagedReference(Reference):
     """Each swap also resets the optimizer, as if a new run started from the current policy
     (arXiv 2505.22257, Algorithm 1)."""

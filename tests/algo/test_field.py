@@ -242,6 +242,10 @@ OBJECTIVES = {
     "prime_rl": lambda x, p: recent.ipo(
         p, x.behavior, x.mean, x.mask, threshold=0.2, outward=True, at=x.logp
     ),
+    "opd": lambda x, p: recent.opd(p, x.behavior, x.reference, x.mask, at=x.logp),
+    "sao": lambda x, p: recent.two_side(
+        p, x.behavior, x.rewards - x.rewards.mean(), x.mask, low=0.3, high=5.0, at=x.logp
+    ),
     "luspo": grouped(recent.luspo),
     "trm": fixed(recent.trm),
     "real": lambda x, p: recent.real(p, x.behavior, x.mean, x.mask, x.groups),
@@ -386,7 +390,7 @@ AT_NO_BOUND = {  # their bounds are on what is rounded
     ("clip=dual", "at"),
     *(
         (preset, "at")
-        for preset in ("ipo", "prime_rl", "cppo", "ripo", "vaco", "geometric_tis", "kpop")
+        for preset in ("ipo", "prime_rl", "opd", "cppo", "ripo", "vaco", "geometric_tis", "kpop")
     ),
 }
 
@@ -430,6 +434,7 @@ LIKELY = {  # where tokens are likely, their bounds hold some back
         for distance, low, high in [bounds]
     },
     "prime_rl": functools.partial(expected_gradient, "prime_rl"),
+    "opd": functools.partial(expected_gradient, "opd"),
     "ipo": lambda x: recent.ipo(x.logp, x.behavior, x.mean, x.mask)[1],
     "cppo": functools.partial(expected_gradient, "cppo"),
     "cppo clip.delta=0.4 clip.budget=0.1 clip.last_weight=0.5": lambda x: recent.cppo(
@@ -622,7 +627,7 @@ def test_every_preset_has_a_reference():
 
 NO_BASELINE = {"topr"}  # a reward of ½ is its 0, whatever the group
 # Their penalty, or their shift, has a gradient without any advantage.
-PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre", "ipo", "prime_rl", "kl_cov"}
+PENALISED = {"grpo_kl", "copg", "oapl", "opmd", "asymre", "ipo", "prime_rl", "opd", "kl_cov"}
 
 
 @pytest.mark.parametrize("preset", sorted(set(OBJECTIVES) - PENALISED))

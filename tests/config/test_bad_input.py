@@ -96,7 +96,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(words, told, tmp_path, monkeyp
 RANGES = (
     ("", "seed=-1", "at least 0"),
     ("", "seed=18446744073709551616", "below 9223372036854775808"),
-    ("", "group_size=1", "at least 2"),
+    ("", "group_size=0", "at least 1"),
+    ("", "group_size=1", "at least 2, because this method compares"),
+    ("algo=dapo advantage=batch_mean data_weighting=uniform", "group_size=1", "at least 2"),
     ("", "steps=0", "at least 1"),
     ("", "micro_batch_size=0", "at least 1, or null"),
     ("", "threads=1000000", "at most 1024"),

@@ -38,7 +38,7 @@ def test_every_preset_stands_at_its_defaults_in_the_sweep_of_presets():
     figure, _ = expanded("presets", "mini", "seed=0")
     plain = {lines[0]: label for label, lines in figure.arms.items() if len(lines) == 1}
     presets = {path.stem for path in (schema.CONF / "algo").glob("*.yaml")}
-    assert set(plain) == {f"algo={name}" for name in presets}
+    assert set(plain) == {f"algo={name}" for name in presets - {"opd"}}  # which needs a teacher
     for line, label in plain.items():
         assert label.startswith(choice("algo", line.removeprefix("algo="))["algo"]["name"])
 

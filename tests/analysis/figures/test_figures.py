@@ -394,7 +394,7 @@ def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["fig99"], "figure fig99: no such figure; did you mean fig9?"),
-        (["fig3", "--smooth=0"], "--smooth=0: must be a whole number, at least 1"),
+        (["fig3", "--smooth=0"], 'Invalid value "0" for --smooth. Must be >= 1; see '),
         (["fig3", "--runs=/nowhere"], "--runs=/nowhere: no such folder"),
         (["fig8", "seed=0"], "seed: fig8 is computed"),
         (["fig8", "--out=/dev/null/x"], "/dev/null/x: cannot be written (Not a directory)"),
