@@ -18,9 +18,9 @@ def keep(value: Any, *content: str) -> str:
     return name
 
 
-def is_live(name: str | None) -> bool:
+def is_live(name: object) -> bool:
     """Whether it is the name of such an object."""
-    return name is not None and name.startswith(SCHEME)
+    return isinstance(name, str) and name.startswith(SCHEME)
 
 
 def find(name: str, key: str) -> Any:

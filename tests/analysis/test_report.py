@@ -204,7 +204,7 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
         (["--runs=runs.csv.xz"], ["--runs runs.csv.xz", "must be a folder of runs"]),
         (["--out=page.pdf"], ["--out=page.pdf", ".html"]),
         (["--wandb=project"], ["--wandb=project", "ENTITY/PROJECT"]),
-        (["--wandb=a/b", "--figures=fig8"], ["--figures fig8", "fig3"]),
+        (["--wandb=a/b", "--figures=fig8"], ["--figures fig8", "has no runs"]),
     ],
 )
 def test_bad_input_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):

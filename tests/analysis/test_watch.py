@@ -173,7 +173,7 @@ def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
     ("arguments", "words"),
     [
         (["runs"], ["runs: no run there, nor in a folder directly below"]),
-        (["--every=soon"], ["--every=soon", "0.1"]),
+        (["--every=soon"], ["--every", '"soon"']),
         (["--sweep=fig3", "runs/a"], ["runs/a", "--sweep fig3"]),
         (["seed=0"], ["seed=0", "sweep"]),
     ],

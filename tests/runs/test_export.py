@@ -140,7 +140,7 @@ def test_intervals():
         ("export", ["{run}", "{tmp}"], "exists already"),
         ("export", ["{tmp}", "{tmp}/out"], "is not a run folder"),
         ("export", ["{run}", "{tmp}/out", "steps=7"], "steps=7: is not expected"),
-        ("evaluate", ["{run}", "--step=x"], "--step=x: must be a whole number"),
+        ("evaluate", ["{run}", "--step=x"], '--step: unable to convert "x" into int'),
         ("evaluate", ["{run}", "dataset=math"], "dataset=math: only single values of a run"),
         ("evaluate", ["{run}/missing"], "no such folder"),
         ("evaluate", [], "evaluate: takes one or two models, not 0"),
