@@ -155,7 +155,8 @@ def _columns(path: Path) -> dict[str, Any]:
 
         table = pandas.read_parquet(path)
         return {name: [_plain(value) for value in table[name]] for name in table.columns}
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    lines = path.read_text(encoding="utf-8-sig").split("\n")  # texts may hold other line ends
+    rows = [json.loads(line) for line in lines if line.strip()]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -181,12 +182,16 @@ def of(columns: Mapping[str, Any]) -> Batch:
     if not matrices:
         raise UserError(f"no column has a value for each token; one of {', '.join(OF_TOKENS)} must")
     mask_BT = _mask(given, matrices)
+    if not mask_BT.any():
+        raise UserError("mask: no token counts in the loss")
     for name, matrix in matrices.items():
         if matrix.shape != mask_BT.shape:
             raise UserError(
                 f"{name} {tuple(matrix.shape)}: must have one row for each response and one column "
                 f"for each token, as mask {tuple(mask_BT.shape)}"
             )
+    if "tokens" in matrices:
+        _check_finite("tokens", matrices["tokens"])
     prompts = _prompts(given, matrices.get("tokens"), mask_BT)
     if prompts is not None:
         given.setdefault("groups", [str(prompt) for prompt in prompts])
@@ -221,7 +226,10 @@ def _tensor(name: str, value: Any) -> Tensor:
     try:
         if isinstance(value, list) and value and isinstance(value[0], Sequence):
             return padded([[0 if x is None else x for x in row] for row in value], torch.float64)
-        return torch.as_tensor(value).detach().cpu()
+        found = torch.as_tensor(value).detach().cpu()
+        if found.is_complex():
+            raise TypeError(found.dtype)
+        return found
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{name}: must be numbers, or a list of numbers for each response"
@@ -267,9 +275,12 @@ def _prompts(
         ids_BP = _matrix("prompts", given["prompts"]).long()
         _check_rows("prompts", ids_BP, mask_BT)
         if isinstance(given["prompts"], list):
-            return [list(map(int, row)) for row in given["prompts"]]
+            pairs = zip(ids_BP, given["prompts"], strict=True)
+            return [ids[: len(row)].tolist() for ids, row in pairs]
         mask = given.get("prompt_mask", given.get("attention_mask", torch.ones_like(ids_BP)))
         live_BP = _matrix("prompt_mask", mask)[:, : ids_BP.shape[1]].bool()
+        if live_BP.shape != ids_BP.shape:
+            raise UserError(f"prompt_mask {tuple(live_BP.shape)}: must be as prompts")
         return [row[kept].tolist() for row, kept in zip(ids_BP, live_BP, strict=True)]
     if tokens_BT is None or mask_BT[:, 0].any():
         return None
@@ -286,8 +297,9 @@ def _spread(given: Mapping[str, Any], name: str, mask_BT: Tensor) -> Tensor | No
     _check_rows(name, found, mask_BT)
     if found.ndim != 2 or found.shape[1] not in (1, mask_BT.shape[1]):
         raise UserError(f"{name} {tuple(found.shape)}: must be B, or B x T as mask")
-    found = found.long() if name == "versions" else found.double()
-    return found.expand(mask_BT.shape).where(mask_BT, 0)
+    found_BT = found.expand(mask_BT.shape).where(mask_BT, 0)
+    _check_finite(name, found_BT)
+    return found_BT.long() if name == "versions" else found_BT.double()
 
 
 def _row(given: Mapping[str, Any], name: str, mask_BT: Tensor) -> Tensor | None:
@@ -295,11 +307,14 @@ def _row(given: Mapping[str, Any], name: str, mask_BT: Tensor) -> Tensor | None:
     if name not in given:
         return None
     value = given[name]
-    if name == "groups" and not isinstance(value, Tensor):
+    if name == "groups" and not isinstance(value, Tensor) and hasattr(value, "__len__"):
         numbers = {each: n for n, each in enumerate(dict.fromkeys(map(str, value)))}
         value = [numbers[str(each)] for each in value]
     found = _tensor(name, value)
     _check_rows(name, found, mask_BT)
+    if found.ndim > 2:
+        raise UserError(f"{name} {tuple(found.shape)}: must have one value for each response")
+    _check_finite(name, found)
     found = found.sum(1) if found.ndim == 2 else found
     return found.to({"groups": torch.long, "finished": torch.bool}.get(name, torch.float64))
 
@@ -308,6 +323,12 @@ def _check_rows(name: str, found: Tensor, mask_BT: Tensor) -> None:
     if not found.ndim or len(found) != len(mask_BT):
         rows = len(found) if found.ndim else "one number"
         raise UserError(f"{name}: must have {len(mask_BT)} rows, as mask, it has {rows}")
+
+
+def _check_finite(name: str, found: Tensor) -> None:
+    """A NaN would pass every test."""
+    if not torch.isfinite(found).all():
+        raise UserError(f"{name}: must be finite")
 
 
 def _one(given: Mapping[str, Any], name: str, kind: type) -> Any:
@@ -320,9 +341,12 @@ def _one(given: Mapping[str, Any], name: str, kind: type) -> Any:
     if len({*map(str, values)}) != 1:
         raise UserError(f"{name}: must be one value for the whole batch")
     try:
-        return None if values[0] is None else kind(values[0])
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name}={values[0]}: must be a number") from error
+        found = None if values[0] is None else kind(values[0])
+        if isinstance(found, int | float) and not abs(found) < 2**63:
+            raise ValueError(found)
+        return found
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name}={values[0]}: must be a finite number") from error
 
 
 def _ids(given: Mapping[str, Any], name: str) -> tuple[int, ...]:

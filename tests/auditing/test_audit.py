@@ -186,6 +186,37 @@ def test_what_cannot_be_read_is_one_line(clean, tmp_path):
             of(columns)
 
 
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ({"advantages": [math.nan, 1.0]}, "^advantages: must be finite"),
+        ({"rewards": [math.inf, 1.0]}, "^rewards: must be finite"),
+        ({"rewards": torch.ones(2, 2, 2)}, "^rewards .*must have one value"),
+        ({"versions": [math.nan, 0.0]}, "^versions: must be finite"),
+        ({"tokens": [[1, 2], [3, math.nan]]}, "^tokens: must be finite"),
+        ({"step": math.inf}, "^step=inf: must be a finite number"),
+        ({"step": 10**30}, "^step=1000.*: must be a finite number"),
+        ({"loss": math.nan}, "^loss=nan: must be a finite number"),
+        ({"groups": 3}, "^groups: must have 2 rows"),
+        ({"mask": [[0, 0], [0, 0]]}, "^mask: no token counts"),
+        ({"logp": torch.ones(2, 2, dtype=torch.complex64)}, "^logp: must be numbers"),
+        ({"prompts": torch.ones(2, 3), "prompt_mask": torch.ones(2, 2)}, "^prompt_mask"),
+    ],
+)
+def test_numbers_that_no_test_could_judge_are_refused(column, said):
+    batch = {"logp": [[-1.0, -2.0], [-1.0, -2.0]], "tokens": [[1, 2], [3, 4]]}
+    with pytest.raises(UserError, match=said):
+        of({**batch, **column})
+
+
+def test_lines_end_where_json_lines_do(tmp_path):
+    """Not at a line separator within a text."""
+    row = {"logp": [-1.0, -2.0], "groups": "a\u2028b"}
+    file = tmp_path / "batch.jsonl"
+    file.write_text(json.dumps(row, ensure_ascii=False) + "\r\n\r\n", encoding="utf-8-sig")
+    assert read(file).lengths_B.tolist() == [2]
+
+
 def test_the_command(clean, tmp_path, capsys):
     torch.save(clean, tmp_path / "clean.pt")
     call_command("audit", str(tmp_path / "clean.pt"), f"--html={tmp_path / 'page.html'}")
