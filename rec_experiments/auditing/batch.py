@@ -47,6 +47,7 @@ ALIASES = {  # what TRL, verl, SkyRL and prime-rl call a column
     "trainer_logprobs": "logp",
     "inference_logprobs": "sampler_logp",
 }
+DTYPES = ("float32", "bfloat16", "float16")
 READABLE = (".pt", ".safetensors", ".parquet", ".jsonl")
 
 
@@ -216,7 +217,7 @@ def of(columns: Mapping[str, Any]) -> Batch:
         eos=_ids(given, "eos"),
         bos=_ids(given, "bos"),
         aggregation=_one(given, "aggregation", str),
-        dtype=_one(given, "dtype", str),
+        dtype=_dtype(given),
         unread=tuple(sorted(given.keys() - {*OF_TOKENS, *OTHERS})),
     )
 
@@ -347,6 +348,15 @@ def _one(given: Mapping[str, Any], name: str, kind: type) -> Any:
         return found
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{name}={values[0]}: must be a finite number") from error
+
+
+def _dtype(given: Mapping[str, Any]) -> str | None:
+    """Also as torch writes it. Any other name would be taken for bfloat16's rounding."""
+    found: str | None = _one(given, "dtype", str)
+    name = None if found is None else found.removeprefix("torch.")
+    if name not in (None, *DTYPES):
+        raise UserError(f"dtype={found}: must be one of {', '.join(DTYPES)}")
+    return name
 
 
 def _ids(given: Mapping[str, Any], name: str) -> tuple[int, ...]:

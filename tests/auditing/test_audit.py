@@ -197,6 +197,7 @@ def test_what_cannot_be_read_is_one_line(clean, tmp_path):
         ({"step": math.inf}, "^step=inf: must be a finite number"),
         ({"step": 10**30}, "^step=1000.*: must be a finite number"),
         ({"loss": math.nan}, "^loss=nan: must be a finite number"),
+        ({"dtype": "fp32"}, "^dtype=fp32: must be one of float32, "),
         ({"groups": 3}, "^groups: must have 2 rows"),
         ({"mask": [[0, 0], [0, 0]]}, "^mask: no token counts"),
         ({"logp": torch.ones(2, 2, dtype=torch.complex64)}, "^logp: must be numbers"),
@@ -207,6 +208,11 @@ def test_numbers_that_no_test_could_judge_are_refused(column, said):
     batch = {"logp": [[-1.0, -2.0], [-1.0, -2.0]], "tokens": [[1, 2], [3, 4]]}
     with pytest.raises(UserError, match=said):
         of({**batch, **column})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "torch.float32", torch.float32])
+def test_a_dtype_as_torch_writes_it(dtype):
+    assert of({"logp": [[-1.0]], "dtype": dtype}).dtype == "float32"
 
 
 def test_lines_end_where_json_lines_do(tmp_path):
