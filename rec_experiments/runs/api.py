@@ -98,7 +98,7 @@ class Experiment:
         none."""
         from rec_experiments.runs.saved import model_of
 
-        return model_of(self.path, self.settings, step=None)[0]
+        return model_of(self.path, self.settings.model, step=None)[0]
 
 
 def _unless(choice: str, overrides: Sequence[str]) -> list[str]:

@@ -120,7 +120,7 @@ def evaluate(source: str, step: int | None, overrides: list[str]) -> Scores:
     path = Path(os.path.expanduser(source))
     if (path / CONFIG).is_file():
         experiment = experiment_of(path, overrides)
-        model, step = model_of(path, experiment, step)
+        model, step = model_of(path, experiment.model, step)
     elif not path.is_dir() and (len(path.parts) > 2 or (path.parent.is_dir() and path.parent.name)):
         raise UserError(f"{source}: no such folder; give a run or model folder, or a hub name")
     else:

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.files import remove, sync_folder, writing
 from rec_experiments.policy.models import Adapted
-from rec_experiments.runs.saved import experiment_of, model_of
+from rec_experiments.runs.saved import model_of, source_of
 
 
 def export(run: Path, out: Path, step: int | None, adapter: bool = False) -> int:
@@ -22,17 +22,17 @@ def export(run: Path, out: Path, step: int | None, adapter: bool = False) -> int
     """
     if out.exists():
         raise UserError(f"{out}: exists already; choose another folder")
-    experiment = experiment_of(run, [])
-    if adapter and not isinstance(experiment.model, Adapted):
+    source = source_of(run)
+    if adapter and not isinstance(source, Adapted):
         raise UserError(f"part=adapter: {run} trained all weights; leave the option out")
-    model, step = model_of(run, experiment, step, merged=not adapter)
+    model, step = model_of(run, source, step, merged=not adapter)
     partial = out.with_name(f".{secrets.token_hex(8)}.partial")
     made = [folder for folder in out.parents if not folder.exists()]  # innermost first
     with writing(out):
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             model.save_pretrained(partial)
-            experiment.model.tokenizer().save_pretrained(partial)
+            source.tokenizer().save_pretrained(partial)
             os.replace(partial, out)
         except BaseException as error:
             with contextlib.suppress(OSError):

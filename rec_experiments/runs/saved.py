@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -15,7 +15,7 @@ from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.policy import lora
-from rec_experiments.policy.models import Adapted, Pretrained
+from rec_experiments.policy.models import Adapted, ModelChoice, Pretrained
 from rec_experiments.runs import provenance
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.reading import read_object
@@ -59,14 +59,31 @@ def _restored(run: Path, words: list[str]) -> DictConfig:
         config = schema.restore(saved, words)
         schema.build(config, Experiment)
     except (OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
-        raise UserError(
-            f"run folder {run}: its {CONFIG} is not that of a run of this code ({explain(error)})"
-        ) from error
+        raise _foreign(run, error) from error
     return config
 
 
+def source_of(run: Path) -> ModelChoice:
+    """Which model a run trained. Its data set and verifier are neither imported nor needed. Raises
+    UserError for a folder that is none of a run, and for a model that only the folder names."""
+    if not (run / CONFIG).is_file():
+        raise UserError(f"{run}: is not a run folder; it has no {CONFIG}")
+    saved = read_config(run)
+    try:
+        values: Any = OmegaConf.to_container(schema.restore({"model": saved["model"]})["model"])
+        return cast("ModelChoice", schema.piece("model", values))
+    except (KeyError, OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
+        raise _foreign(run, error) from error
+
+
+def _foreign(run: Path, error: Exception) -> UserError:
+    return UserError(
+        f"run folder {run}: its {CONFIG} is not that of a run of this code ({explain(error)})"
+    )
+
+
 def model_of(
-    run: Path, experiment: Experiment, step: int | None, merged: bool = True
+    run: Path, source: ModelChoice, step: int | None, merged: bool = True
 ) -> tuple["PreTrainedModel", int]:
     """The model of a run after `step` gradient steps, or at its newest intact checkpoint, on the
     host; and that number of steps. Damaged checkpoints that are newer are named on stderr.
@@ -77,7 +94,6 @@ def model_of(
     configuration.
     """
     state = read_state(run / STATES, step)
-    source = experiment.model
     try:
         weights = state["weights"]["model"]
         if isinstance(source, Adapted):

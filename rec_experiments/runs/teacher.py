@@ -14,7 +14,7 @@ from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.runs.checks import check_context
 from rec_experiments.runs.run_folder import CONFIG
-from rec_experiments.runs.saved import experiment_of, model_of
+from rec_experiments.runs.saved import model_of, source_of
 
 
 def load_teacher(
@@ -45,9 +45,9 @@ def load_teacher(
 def _loaded(path: str, own: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     folder = Path(os.path.expanduser(path))
     if (folder / CONFIG).is_file():
-        other = experiment_of(folder, [])
-        return model_of(folder, other, None)[0], other.model.tokenizer()
+        source = source_of(folder)
+        return model_of(folder, source, None)[0], source.tokenizer()
     if not isinstance(own, Pretrained):
         raise UserError("is not a run folder; this model takes no other teacher")
-    source = dataclasses.replace(own, path=path)
-    return source.model(), source.tokenizer()
+    other = dataclasses.replace(own, path=path)
+    return other.model(), other.tokenizer()

@@ -38,7 +38,7 @@ def test_the_exported_folder_scores_as_the_run_said(done, tmp_path, step):
     out = tmp_path / "a model, {of} 'mine' (1)"
     assert export.export(done.path, out, step if step == 2 else None) == step
     loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
-    state = saved.model_of(done.path, saved.experiment_of(done.path, []), step)[0].state_dict()
+    state = saved.model_of(done.path, saved.source_of(done.path), step)[0].state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in state.items())
     said = {k: v for k, v in done.metrics()[step].items() if k.startswith("eval/")}
     assert said["eval/response_length"] > 1
@@ -175,6 +175,19 @@ def test_a_configuration_that_is_none_is_told_with_its_folder(tmp_path, change, 
     with pytest.raises(UserError, match=re.escape(f"run folder {tmp_path}: ")) as error:
         saved.experiment_of(tmp_path, [])
     assert told in str(error.value)
+
+
+def test_a_model_is_read_without_the_verifier_of_its_run(done, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(done.path, folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["dataset"] |= {"_target_": "no_such_module.Rows", "verifier": "timeit.timeit"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert export.export(folder, tmp_path / "out", None) > 0
+    config["model"]["_target_"] = "os.system"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=r"model=os\.system: only the run folder names it"):
+        export.export(folder, tmp_path / "other", None)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run import teacher_of
-from rec_experiments.runs.saved import experiment_of, model_of
+from rec_experiments.runs.saved import model_of, source_of
 
 DISTILL = (*SMALL, "algo=opd", "reference=teacher", "optimizer.learning_rate=3.0e-3")
 LONGER = ("dataset.max_prompt_tokens=64",)  # for a chat template
@@ -39,7 +39,7 @@ def test_the_student_comes_close(sync, taught, tmp_path):
 
 def test_the_teacher_is_the_newest_state_of_its_run(taught):
     trainer = prepare(experiment(*DISTILL, f"reference.path={taught}"))
-    model, step = model_of(taught, experiment_of(taught, []), None)
+    model, step = model_of(taught, source_of(taught), None)
     found = trainer.policies.models["reference"].state_dict()
     assert step == 1
     assert all(torch.equal(found[name], each) for name, each in model.state_dict().items())

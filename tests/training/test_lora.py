@@ -157,7 +157,7 @@ def test_a_run_trains_the_adapters_alone(done, folder):
         assert all(".lora_" in name for name in states[part])
     assert any(name.endswith("lora_B.default.weight") and weight.abs().max() > 1e-3
                for name, weight in states["model"].items())  # fmt: skip
-    model, _ = saved.model_of(done.path, saved.experiment_of(done.path, []), None)
+    model, _ = saved.model_of(done.path, saved.source_of(done.path), None)
     start = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     changed = {n for n, weight in model.state_dict().items() if not torch.equal(weight, start[n])}
     assert changed == {name for name in start if "_proj.weight" in name}
