@@ -1,6 +1,7 @@
 """The batch that is audited: its columns by name, read from a file or given as tensors."""
 
 import json
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rec_experiments.auditing.pieces import choices
 from rec_experiments.common.batch import padded
 from rec_experiments.common.errors import UserError, first_line
 
@@ -133,9 +135,13 @@ def read(path: Path) -> Batch:
     if path.suffix not in READABLE:
         raise UserError(f"{path}: the name must end in {', '.join(READABLE)}")
     if not path.is_file():
-        raise UserError(f"{path}: no such file")
+        raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}")
     try:
         columns = _columns(path)
+    except pickle.UnpicklingError as error:  # torch advises to run what is in the file
+        raise UserError(
+            f"{path}: holds more than tensors, numbers and texts, which is not read"
+        ) from error
     except Exception as error:  # of four libraries, about a broken file
         raise UserError(f"{path}: cannot be read as {path.suffix} ({first_line(error)})") from error
     try:
@@ -146,7 +152,10 @@ def read(path: Path) -> Batch:
 
 def _columns(path: Path) -> dict[str, Any]:
     if path.suffix == ".pt":
-        return dict(torch.load(path, weights_only=True, map_location="cpu"))
+        found = torch.load(path, weights_only=True, map_location="cpu")
+        if not isinstance(found, Mapping):
+            raise TypeError(f"it holds no dictionary of columns but {type(found).__name__}")
+        return dict(found)
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -158,6 +167,8 @@ def _columns(path: Path) -> dict[str, Any]:
         return {name: [_plain(value) for value in table[name]] for name in table.columns}
     lines = path.read_text(encoding="utf-8-sig").split("\n")  # texts may hold other line ends
     rows = [json.loads(line) for line in lines if line.strip()]
+    if not all(isinstance(row, dict) for row in rows):
+        raise TypeError("a line is no object of columns")
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -213,11 +224,11 @@ def of(columns: Mapping[str, Any]) -> Batch:
         step=_one(given, "step", int),
         loss=_one(given, "loss", float),
         learning_rate=_one(given, "learning_rate", float),
-        group_size=_one(given, "group_size", int),
+        group_size=_group_size(given),
         eos=_ids(given, "eos"),
         bos=_ids(given, "bos"),
-        aggregation=_one(given, "aggregation", str),
-        dtype=_dtype(given),
+        aggregation=_word(given, "aggregation", [*choices("aggregation")]),
+        dtype=_word(given, "dtype", DTYPES),
         unread=tuple(sorted(given.keys() - {*OF_TOKENS, *OTHERS})),
     )
 
@@ -350,13 +361,20 @@ def _one(given: Mapping[str, Any], name: str, kind: type) -> Any:
         raise UserError(f"{name}={values[0]}: must be a finite number") from error
 
 
-def _dtype(given: Mapping[str, Any]) -> str | None:
-    """Also as torch writes it. Any other name would be taken for bfloat16's rounding."""
-    found: str | None = _one(given, "dtype", str)
-    name = None if found is None else found.removeprefix("torch.")
-    if name not in (None, *DTYPES):
-        raise UserError(f"dtype={found}: must be one of {', '.join(DTYPES)}")
-    return name
+def _word(given: Mapping[str, Any], name: str, allowed: Sequence[str]) -> str | None:
+    """One of these words; a dtype also as torch writes it."""
+    found: str | None = _one(given, name, str)
+    word = None if found is None else found.removeprefix("torch.")
+    if word not in (None, *allowed):
+        raise UserError(f"{name}={found}: must be one of {', '.join(allowed)}")
+    return word
+
+
+def _group_size(given: Mapping[str, Any]) -> int | None:
+    found: int | None = _one(given, "group_size", int)
+    if found is not None and found < 1:
+        raise UserError(f"group_size={found}: must be at least 1")
+    return found
 
 
 def _ids(given: Mapping[str, Any], name: str) -> tuple[int, ...]:

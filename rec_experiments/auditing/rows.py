@@ -41,10 +41,11 @@ def prompt_in_mask(batch: Batch) -> list[Finding]:
         if (len(rows) - 1) * log_p < math.log(PREFIX_LEVEL / len(groups)):
             common.append(same)
             copies += same == max(map(len, rows))
-    if len(common) <= len(groups) / 2:
+    copied = copies > len(common) / 2
+    if not copied and len(common) <= len(groups) / 2:
         return []
     chance = f"(P < {PREFIX_LEVEL:g})"
-    if copies > len(common) / 2:
+    if copied:
         evidence = f"in {copies} of {len(groups)} groups all responses are one {chance}"
         return [Finding("copied responses", evidence, "advantages are 0 or noise")]
     share = sum(common) / len(common) / float(batch.lengths_B[batch.used_B].double().mean())

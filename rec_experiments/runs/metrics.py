@@ -12,7 +12,8 @@ INTRODUCTION = (
     "and, if there was one, the evaluation after s steps; row 0 is the initial policy. Expected",
     "values come from published runs where there are any ([the regime](miniature.md#the-regime)),",
     "otherwise from experience; `python -m rec_experiments regime` compares a run with published",
-    "values.",
+    "values. To add one, give its value in `training/metrics.py`, describe it in",
+    "`runs/metrics.yaml`, and run `make pages`.",
 )
 WITHOUT_UNIT = ("", "share", "reward")  # units that a label does not repeat
 

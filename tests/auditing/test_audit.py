@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import made
 import pandas
@@ -164,7 +165,7 @@ def test_what_cannot_be_read_is_one_line(clean, tmp_path):
     (tmp_path / "broken.jsonl").write_text("{")
     torch.save({**clean, "mask": clean["mask"][1:]}, tmp_path / "short.pt")
     for name, said in {
-        "harmful.pt": "cannot be read",
+        "harmful.pt": "holds more than tensors",
         "broken.jsonl": "cannot be read",
         "short.pt": "must have one row",
         "none.pt": "no such file",
@@ -198,6 +199,8 @@ def test_what_cannot_be_read_is_one_line(clean, tmp_path):
         ({"step": 10**30}, "^step=1000.*: must be a finite number"),
         ({"loss": math.nan}, "^loss=nan: must be a finite number"),
         ({"dtype": "fp32"}, "^dtype=fp32: must be one of float32, "),
+        ({"aggregation": "mean"}, "^aggregation=mean: must be one of .*token_mean"),
+        ({"group_size": 0}, "^group_size=0: must be at least 1"),
         ({"groups": 3}, "^groups: must have 2 rows"),
         ({"mask": [[0, 0], [0, 0]]}, "^mask: no token counts"),
         ({"logp": torch.ones(2, 2, dtype=torch.complex64)}, "^logp: must be numbers"),
@@ -274,3 +277,36 @@ def test_what_is_missing_is_said():
     assert report.findings == []
     assert report.untold["end token"] == "tokens"
     assert report.untold["normalisation"] == "loss"
+
+
+def test_a_few_copied_groups_are_enough():
+    """Two of 16 groups are eight copies of a response that has a probability below e^-30."""
+    tokens_BT = torch.randint(0, 50, (128, 12), generator=torch.manual_seed(0))
+    logp_BT = -3 - torch.rand(128, 12, generator=torch.manual_seed(1))
+    tokens_BT[:16] = tokens_BT[:16:8].repeat_interleave(8, 0)
+    columns = {"tokens": tokens_BT, "logp": logp_BT, "mask": torch.ones(128, 12)}
+    found = rec_experiments.audit(**columns, groups=torch.arange(128) // 8).findings
+    assert [each.fault for each in found] == ["copied responses"]
+    assert "in 2 of 16 groups" in found[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.pt", [1, 2], "holds no dictionary"),
+        ("b.pt", {"logp": Path("x")}, "holds more than tensors, numbers and texts"),
+        ("c.jsonl", "[1]", "no object of columns"),
+        ("d.pt", None, "is a folder"),
+    ],
+)
+def test_a_file_of_something_else_is_one_line(tmp_path, name, content, said):
+    file = tmp_path / name
+    if content is None:
+        file.mkdir()
+    elif isinstance(content, str):
+        file.write_text(content)
+    else:
+        torch.save(content, file)
+    with pytest.raises(UserError, match=said) as caught:
+        read(file)
+    assert "\n" not in str(caught.value)
