@@ -207,6 +207,7 @@ class Pretrained(Piece):
             model = AutoModelForCausalLM.from_config(
                 config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention
             )
+        model.tie_weights()  # which initialisation does otherwise
         with contextlib.suppress(OSError):  # some models have none
             model.generation_config = GenerationConfig.from_pretrained(self.place)
         return self._checked(model.eval())

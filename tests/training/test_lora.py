@@ -205,6 +205,14 @@ def test_an_overlapped_run_is_the_sequential_one(overrides, tmp_path):
     assert_same_result(*runs)
 
 
+def test_a_model_without_weights_ties_what_the_model_ties(overrides):
+    """Ranks that get their weights from the first one would gather others than it otherwise."""
+    source = experiment(*overrides).model
+    names = [dict(each.named_parameters()).keys() for each in (source.model(), source.skeleton())]
+    assert "lm_head.weight" not in names[0]
+    assert names[0] == names[1]
+
+
 @pytest.mark.long
 def test_two_ranks(ranks, overrides, tmp_path):
     """As one, to rounding; a resumed run bit for bit. Every rank has its rows of the adapters."""
