@@ -9,6 +9,7 @@ the alignment of gradients are not archived.
 
 import functools
 import sys
+from typing import Any
 
 import numpy as np
 import pandas
@@ -108,8 +109,8 @@ def table() -> list[str]:
     return markdown_table(head, [_row(name, found[of]) for name, of in groups.items()])
 
 
-def _signs(run: object) -> early_warning.Signs:
-    return early_warning.Signs(run.step, run.lost, run.log_drift)  # type: ignore[attr-defined]
+def _signs(run: Any) -> early_warning.Signs:
+    return early_warning.Signs(run.step, run.lost, run.log_drift)
 
 
 def _row(name: str, found: pandas.DataFrame) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 USER_ERROR = 2  # exit code for bad input
 # Signals that stop a run like Ctrl-C: from a scheduler, a closed terminal, a user.
 STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-INTERRUPTED = tuple(128 + number for number in (signal.SIGINT, *STOPPING))  # exit codes
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the last is of a limit (ulimit -f)
 RESUMES = "the same command resumes the run"
 

@@ -74,6 +74,7 @@ class Settings:
     @classmethod
     def field_names(cls) -> list[str]:
         """The names of the fields."""
+        # Subclasses are dataclasses, which a type checker cannot see here.
         return [each.name for each in fields(cls)]  # type: ignore[arg-type]
 
     @classmethod

@@ -13,53 +13,40 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.problems import Problem, VerifierResult
-from rec_experiments.datasets.text import TextDataset, prompt, solutions
+from rec_experiments.datasets.text import GeneratedDataset, prompt, solutions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reasoning_gym.dataset import ProceduralDataset
 
-EVALUATION_SHARE = 8  # one question in 8, chosen by a hash of its text, is an evaluation problem
 
-
-class ReasoningGym(TextDataset):
+class ReasoningGym(GeneratedDataset):
     """Raises ValueError for a number out of range.
 
     name: of a data set of the package. parameters: those that differ from its defaults; `composite`
     mixes the data sets of a list `datasets` of {name, weight, config}. data_seed: of the problems,
-    independent of the run's seed. train_problems, eval_problems: numbers to generate. answer_tag:
-    the verifier gets the text within the last pair of these tags; null for the whole response.
+    independent of the run's seed. answer_tag: the verifier gets the text within the last pair of
+    these tags; null for the whole response.
     """
 
     name: str
     parameters: dict[str, Any]
     data_seed: Annotated[int, Field(ge=0, lt=1 << 31)]
-    train_problems: PositiveInt
-    eval_problems: PositiveInt
     answer_tag: str | None
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems; no question is in both. Raises UserError for an unknown
         data set or parameter, and for too few distinct questions."""
-        dataset, wanted = self._dataset(), (self.train_problems, self.eval_problems)
-        splits: tuple[list[Problem], list[Problem]] = ([], [])
-        for item in range(self._items()):
-            entry = dataset[item]
-            split = zlib.crc32(entry["question"].encode()) % EVALUATION_SHARE == 0
-            if len(splits[split]) < wanted[split]:
-                splits[split].append(self._problem(item, entry))
-        for key, needed, found in zip(("train", "eval"), wanted, map(len, splits), strict=True):
-            if found < needed:
-                raise UserError(
-                    f"dataset.{key}_problems={needed}: {self.name} has only {found} of {needed} "
-                    f"distinct questions in {self._items()} items"
-                )
-        return splits
+        dataset = self._dataset()
+        entries = ((item, dataset[item]) for item in range(self.most))
+        return self.split(
+            ((entry["question"], self._problem(item, entry)) for item, entry in entries), self.name
+        )
 
     def verify(self, response: str, answer: str) -> VerifierResult:
         """The score of the package's verifier; only a score of 1 is correct."""
@@ -81,10 +68,6 @@ class ReasoningGym(TextDataset):
     ) -> list[tuple[int, list[str]]]:
         return solutions(problems, count, seed)
 
-    def _items(self) -> int:
-        """How many items to generate."""
-        return 2 * (self.train_problems + EVALUATION_SHARE * self.eval_problems)
-
     def _problem(self, item: int, entry: Mapping[str, Any]) -> Problem:
         gold = str(entry["answer"] or "")
         place = {"answer": gold, "item": item, "of": _fingerprint(entry)}
@@ -105,7 +88,7 @@ class ReasoningGym(TextDataset):
         return given.strip() if opened and closed else None
 
     def _dataset(self) -> ProceduralDataset:
-        return _made(self.name, json.dumps(self.parameters), self.data_seed, self._items())
+        return _made(self.name, json.dumps(self.parameters), self.data_seed, self.most)
 
 
 def _fingerprint(entry: Mapping[str, Any]) -> int:

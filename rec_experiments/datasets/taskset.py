@@ -10,52 +10,37 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import zlib
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.problems import Problem, VerifierResult
-from rec_experiments.datasets.text import TextDataset
+from rec_experiments.datasets.text import GeneratedDataset
 
 if TYPE_CHECKING:
     import verifiers.v1 as vf
 
-EVALUATION_SHARE = 8  # one task in 8, chosen by a hash of its data, is an evaluation problem
 
-
-class VerifiersTaskset(TextDataset):
+class VerifiersTaskset(GeneratedDataset):
     """Raises ValueError for a number out of range.
 
-    id: of an installed package that exports a taskset. parameters: of its configuration.
-    train_problems, eval_problems: numbers of tasks to take. correct: the total reward from which
-    an answer counts as right.
+    id: of an installed package that exports a taskset. parameters: of its configuration. correct:
+    the total reward from which an answer counts as right.
     """
 
     id: str
     parameters: dict[str, Any]
-    train_problems: PositiveInt
-    eval_problems: PositiveInt
     correct: PositiveFloat
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Training and evaluation problems; no task is in both. Raises UserError for an unknown
         taskset or parameter, a task that one response cannot answer, and too few tasks."""
-        wanted = (self.train_problems, self.eval_problems)
-        splits: tuple[list[Problem], list[Problem]] = ([], [])
-        for place, task in enumerate(self._tasks()):
-            split = zlib.crc32(task.hash.encode()) % EVALUATION_SHARE == 0
-            if len(splits[split]) < wanted[split]:
-                splits[split].append(self._problem(place, task))
-        for key, needed, found in zip(("train", "eval"), wanted, map(len, splits), strict=True):
-            if found < needed:
-                raise UserError(
-                    f"dataset.{key}_problems={needed}: {self.id} has {found} such tasks among its "
-                    f"first {self._most()}"
-                )
-        return splits
+        tasks = enumerate(self._tasks())
+        return self.split(
+            ((task.hash, self._problem(place, task)) for place, task in tasks), self.id
+        )
 
     def verify(self, response: str, answer: str) -> VerifierResult:
         """The sum of the task's weighted rewards for this response."""
@@ -72,10 +57,6 @@ class VerifiersTaskset(TextDataset):
 
     def describe(self) -> str:
         return f"{self.id} of verifiers"
-
-    def _most(self) -> int:
-        """The tasks to read, which may have no end."""
-        return 2 * (self.train_problems + EVALUATION_SHARE * self.eval_problems)
 
     def _problem(self, place: int, task: vf.Task) -> Problem:
         data = task.data
@@ -97,7 +78,7 @@ class VerifiersTaskset(TextDataset):
         )
 
     def _tasks(self) -> list[vf.Task]:
-        return _loaded(self.id, json.dumps(self.parameters), self._most())
+        return _loaded(self.id, json.dumps(self.parameters), self.most)
 
 
 def _trace(task: vf.Task, response: str) -> vf.Trace:

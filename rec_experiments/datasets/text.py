@@ -1,5 +1,7 @@
 """Base classes of the data sets whose responses are texts, judged in worker processes."""
 
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +12,8 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Piece
 from rec_experiments.common.problems import Message, Problem
 from rec_experiments.datasets.loading import Located, Source
+
+EVALUATION_SHARE = 8  # one generated problem in 8, chosen by a hash of its text, is held out
 
 
 class TextDataset(Piece):
@@ -26,6 +30,40 @@ class TextDataset(Piece):
     max_response_tokens: PositiveInt
     verifier_workers: PositiveInt
     verifier_timeout: float
+
+
+class GeneratedDataset(TextDataset):
+    """Problems that a package makes, as many as are wanted; no text is in both splits.
+
+    train_problems, eval_problems: numbers of problems to take.
+    """
+
+    train_problems: PositiveInt
+    eval_problems: PositiveInt
+
+    @property
+    def most(self) -> int:
+        """Items to look at, enough for both splits unless many share a text."""
+        return 2 * (self.train_problems + EVALUATION_SHARE * self.eval_problems)
+
+    def split(
+        self, found: Iterable[tuple[str, Problem]], name: str
+    ) -> tuple[list[Problem], list[Problem]]:
+        """Training and evaluation problems. found: each with the text whose hash chooses its split.
+        Raises UserError if they are too few. name: of the items, in that error."""
+        wanted = (self.train_problems, self.eval_problems)
+        splits: tuple[list[Problem], list[Problem]] = ([], [])
+        for text, problem in found:
+            held_out = zlib.crc32(text.encode()) % EVALUATION_SHARE == 0
+            if len(splits[held_out]) < wanted[held_out]:
+                splits[held_out].append(problem)
+        for key, needed, number in zip(("train", "eval"), wanted, map(len, splits), strict=True):
+            if number < needed:
+                raise UserError(
+                    f"dataset.{key}_problems={needed}: {name} has only {number} of {needed} in its "
+                    f"first {self.most} items"
+                )
+        return splits
 
 
 class ProblemSource(Source):

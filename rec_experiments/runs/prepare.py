@@ -108,8 +108,10 @@ def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> L
     train_problems, eval_problems = load_problems(experiment, world)
     source = experiment.model
     # The first rank sends its weights to the others.
-    sent = isinstance(source, Pretrained) and not world.leads
-    model = source.skeleton() if sent else source.model()  # type: ignore[attr-defined]
+    if isinstance(source, Pretrained) and not world.leads:
+        model = source.skeleton()
+    else:
+        model = source.model()
     chat = ChatTemplate(source.tokenizer(), model)
     check_context(dataset, chat.context)
     check_rope(dataset, model.config)

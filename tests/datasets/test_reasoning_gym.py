@@ -18,6 +18,7 @@ from conftest import SMALL, experiment, run
 from rec_experiments.common.errors import UserError, mistake
 from rec_experiments.common.problems import DemonstratedDataset
 from rec_experiments.datasets import reasoning_gym as ours
+from rec_experiments.datasets import text
 
 ROOT = Path(__file__).parents[2]
 SUMS = (
@@ -123,8 +124,8 @@ def test_bad_values_are_one_line(overrides, reason):
 
 def test_too_few_distinct_questions(monkeypatch):
     """As where all of them fall to one side."""
-    monkeypatch.setattr(ours, "zlib", SimpleNamespace(crc32=lambda text: 1))
-    with pytest.raises(UserError, match="chain_sum has only 0 of 8 distinct"):
+    monkeypatch.setattr(text, "zlib", SimpleNamespace(crc32=lambda _: 1))
+    with pytest.raises(UserError, match="chain_sum has only 0 of 8 in its first"):
         experiment(*WORDS, "dataset.name=chain_sum").dataset.load()
 
 
