@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -258,5 +259,20 @@ def register() -> None:
     """Make classes by their names and the configuration of outside packages known to Hydra. Raises
     UserError for a package that does not fit."""
     conf_folders()
+    _ignore_plugins_here()
     for plugin in (ClassSource, SearchPath):
         Plugins.instance().register(plugin)
+
+
+def _ignore_plugins_here() -> None:
+    """Keep Hydra, which imports every module of `hydra_plugins`, from those of the current folder:
+    `python -m` searches it first, and it may be the folder of somebody else's data."""
+    before = sys.path[:]
+    sys.path[:] = [place for place in before if Path(place).resolve() != Path.cwd()]
+    try:
+        found = importlib.import_module("hydra_plugins")
+        found.__path__ = [*found.__path__]  # that of a namespace would follow sys.path
+    except ModuleNotFoundError:
+        sys.modules["hydra_plugins"] = None  # type: ignore[assignment]  # Hydra takes it as missing
+    finally:
+        sys.path[:] = before

@@ -313,3 +313,11 @@ def test_the_command_line_may_name_it(mine, tmp_path):
     assert experiment_of(run, words).weight.cap == 3
     with pytest.raises(UserError, match=r"weight=mine\.Mine: only the run folder names it"):
         experiment_of(run, words[1:])
+
+
+@pytest.mark.parametrize("file", ["hydra_plugins/spy.py", "hydra_plugins/__init__.py"])
+def test_plugins_in_the_current_folder_are_not_imported(file, tmp_path):
+    (tmp_path / "hydra_plugins").mkdir()
+    (tmp_path / file).write_text("raise SystemExit('imported')")
+    done = command("--cfg", "job", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
