@@ -9,7 +9,6 @@ from rich.console import Console
 
 from rec_experiments.analysis import claims
 from rec_experiments.analysis.figures import catalogue
-from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.report import page, wandb_report
 from rec_experiments.analysis.results import table
 from rec_experiments.analysis.results.figure import output_folder
@@ -85,9 +84,11 @@ def write_page(
             )
     with Console(stderr=True).status("reading runs"):
         begun, found = table.runs(places), table.find(places)
-        chosen = figures or [name for name in names() if name in {*begun["figure"]}]
+        made = {*begun["figure"]} - {""}
+        known = [name for name in names() if name in made]
+        chosen = figures or [*known, *sorted(made - {*known})]
         pictures = page.draw(chosen, found, overrides)
-        swept = [name for name in chosen if name not in COMPUTED]
+        swept = [name for name in chosen if name in names()]
         scale = load_figure(swept[0], overrides).scale if swept else ""
         verdicts = claims.about(swept, scale, found, overrides) if swept else []
     if begun.empty and not pictures:

@@ -19,7 +19,7 @@ from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.figures.computed import COMPUTED
 from rec_experiments.analysis.figures.curves import WINDOW
 from rec_experiments.analysis.results.content import ACCURACY
-from rec_experiments.analysis.results.figure import NoRuns, figure_runs
+from rec_experiments.analysis.results.figure import NoRuns, figure_runs, multirun
 from rec_experiments.analysis.results.measures import final, seconds, value
 from rec_experiments.analysis.results.seeds import curve
 from rec_experiments.analysis.results.summary import remarks
@@ -56,8 +56,8 @@ def render(
 
 
 def draw(names: Iterable[str], found: pandas.DataFrame, overrides: Sequence[str]) -> list[Picture]:
-    """The figures that have runs, and those that are computed without. found: of `table.find`.
-    Raises UserError for a wrong override."""
+    """The figures and multiruns that have runs, and figures that are computed without. found: of
+    `table.find`. Raises UserError for a wrong override."""
     from rec_experiments.analysis.figures import render  # matplotlib is slow to import
 
     pictures = []
@@ -67,7 +67,8 @@ def draw(names: Iterable[str], found: pandas.DataFrame, overrides: Sequence[str]
             heading = drawing.summary.partition("\n")[0]
         else:
             try:
-                data = figure_runs(name, found, overrides)
+                known = name in catalogue.names()
+                data = figure_runs(name, found, overrides) if known else multirun(name, found)
             except (NoRuns, SetByArm):
                 continue
             drawing, notes, heading = catalogue.draw(data, WINDOW), remarks(data), data.title

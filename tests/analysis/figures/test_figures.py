@@ -383,6 +383,9 @@ def test_a_multirun_is_drawn_by_the_name_of_its_manifest(two_sweeps, tmp_path, c
     assert "mean and 95 % t interval over 2 seeds" in text
     assert {"GRPO", "RLOO"} == set(pandas.read_csv(tmp_path / "out" / "multirun-1.csv")["arm"])
     assert "multirun-1 is drawn with all" in refusal(["multirun-1", "seed=0"], capsys)
+    capsys.readouterr()
+    run_command("report", f"--out={tmp_path}/page.html")
+    assert "multirun-1" in capsys.readouterr().out.partition("runs:")[0]
 
 
 def test_all_draws_what_it_can_and_names_the_rest(two_sweeps, tmp_path, capsys):
