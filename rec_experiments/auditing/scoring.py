@@ -47,6 +47,7 @@ def load(folder: Path) -> PreTrainedModel:
     choice = Pretrained(
         path=str(folder), dtype="float32", compute_dtype="float32", attention="sdpa",
         gradient_checkpointing=False, packed=False, shared_prompts=False, compile_layers=False,
+        chat_template_kwargs={},
     )  # fmt: skip
     return choice.model().eval()
 

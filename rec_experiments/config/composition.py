@@ -172,6 +172,8 @@ def _of_key(error: OmegaConfBaseException) -> str:
     if not isinstance(error, ConfigKeyError | AttributeError) or error.parent_node is None:
         return first_line(error)
     key, values = str(error.key), OmegaConf.to_container(error.parent_node._get_root())
+    if not error.parent_node:
+        return f"takes any key, with a plus: +{error.full_key}=…"
     elsewhere = [name for name in flat(values) if name.endswith(f".{key}")]
     if key in COMMON_NAMES or len(elsewhere) == 1:
         return f"no such key; did you mean {COMMON_NAMES.get(key) or elsewhere[0]}?"

@@ -120,7 +120,7 @@ def _line(error: ValidationError, cls: type, prefix: str) -> str:
     # An unknown key explains a missing one better than the missing one does.
     first = next((each for each in found if each["type"] == UNKNOWN), found[0])
     kind, place, values = first["type"], first["loc"], first.get("ctx", {})
-    key = prefix + ".".join(map(str, place))
+    key = prefix + ".".join(str(part) for part in place if part != "[key]")
     if kind == "value_error":  # of a check in the class
         return f"{key}{'.' if place else ''}{values['error']}"
     if kind == UNKNOWN:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from rec_experiments.common import files, live
 from rec_experiments.common.errors import UserError, first_line
@@ -114,7 +114,7 @@ class Pretrained(Piece):
     in transformers. gradient_checkpointing: recompute activations in the backward pass. packed:
     pack the trainer's sequences into one row, without padding. shared_prompts: compute a prompt
     once for all of its responses in a micro-batch. compile_layers: torch.compile the trainer's
-    layers.
+    layers. chat_template_kwargs: variables of the chat template, by name.
     """
 
     path: str
@@ -128,6 +128,7 @@ class Pretrained(Piece):
     packed: bool
     shared_prompts: bool
     compile_layers: bool
+    chat_template_kwargs: dict[Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")], JsonValue]
 
     def __post_init__(self) -> None:
         if self.attention.startswith("flash") and {self.dtype, self.compute_dtype} == {"float32"}:
@@ -147,8 +148,20 @@ class Pretrained(Piece):
 
         if live.is_live(self.path):
             _, tokenizer = live.find(self.path, "model.path")
-            return tokenizer
-        return self._load(AutoTokenizer)
+            tokenizer = copy.deepcopy(tokenizer)
+        else:
+            tokenizer = self._load(AutoTokenizer)
+        tokenizer.chat_template = self._with_values(tokenizer.chat_template)
+        return tokenizer
+
+    def _with_values(self, template: Any) -> Any:
+        """The template, or templates by name, with `chat_template_kwargs` as defaults of its
+        variables. So an exported model formats prompts as in training."""
+        if isinstance(template, dict):
+            return {name: self._with_values(each) for name, each in template.items()}
+        values = self.chat_template_kwargs.items()
+        set_all = "".join(f"{{% set {n} = {n} | default({v!r}) %}}" for n, v in values)
+        return template and set_all + template
 
     def model(self) -> "PreTrainedModel":
         import torch

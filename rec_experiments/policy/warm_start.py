@@ -52,7 +52,7 @@ def load_warm_start(
         "version": VERSION,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
-        "model": _beginning(source, model, threads)
+        "model": _beginning(source, model, chat, threads)
         if isinstance(source, FineTuned)
         else dataclasses.asdict(source),
         "dataset": {"class": type(task).__name__, **dataclasses.asdict(task)},
@@ -85,12 +85,15 @@ def load_warm_start(
         )
 
 
-def _beginning(source: FineTuned, model: nn.Module, threads: int) -> dict[str, Any]:
+def _beginning(
+    source: FineTuned, model: nn.Module, chat: ChatTemplate, threads: int
+) -> dict[str, Any]:
     """What the start of a pretrained model depends on: not how the runs after it compute."""
     return {
         "weights": digest_of(model.state_dict()),
         "threads": threads,
         "attention": source.attention,
+        "template": chat.tokenizer.chat_template,
         "warm_start": dataclasses.asdict(source.warm_start),
     }
 

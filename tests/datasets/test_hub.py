@@ -19,7 +19,7 @@ from rec_experiments.datasets.loading import Source
 model = Pretrained(
     path="owner/model", dtype="float32", compute_dtype="float32", attention="sdpa",
     gradient_checkpointing=False, packed=False,
-    shared_prompts=False, compile_layers=False,
+    shared_prompts=False, compile_layers=False, chat_template_kwargs={},
 )
 rows = Source(hub="owner/rows", subset=None, split="train", file="train.jsonl")
 for ask in (lambda: rows.read("train", None), model.tokenizer, model.model):

@@ -17,7 +17,7 @@ import torch
 import transformers
 from conftest import accumulate_gradient, experiment
 from hydra.core.global_hydra import GlobalHydra
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments.cli import train
 from rec_experiments.common import rng
@@ -56,6 +56,11 @@ REASONING = (  # as DeepSeek-R1: the reasoning is open when the model begins
     "{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
 )
 CLOSED = REASONING.replace("<think>\n{%", "<think>\n\n</think>\n\n{%")
+SWITCHED = CHATML.replace(  # as Qwen3
+    "assistant\n{%",
+    "assistant\n{% if enable_thinking is defined and enable_thinking is false %}"
+    "<think>\n\n</think>\n\n{% endif %}{%",
+)
 GEMMA = (
     "{% for m in messages %}<start_of_turn>{{ 'model' if m['role'] == 'assistant' else 'user' }}\n"
     "{{ m['content'] }}<end_of_turn>\n{% endfor %}"
@@ -197,6 +202,38 @@ def test_date_in_the_prompt(folders, monkeypatch):
     text = chat.tokenizer.decode(chat.encode(QUESTION))
     assert text.startswith("<|begin_of_text|>Today Date: 26 Jul 2024\n<|system|>Be brief.")
     assert chat.encode(QUESTION).count(chat.encode(QUESTION)[0]) == 1  # one start token
+
+
+def test_variables_of_the_template(folders, tmp_path):
+    """An exported tokenizer formats prompts as the run does, and still takes other values."""
+    made = AutoTokenizer.from_pretrained(folders["qwen2"])
+    made.chat_template = SWITCHED
+    save(tmp_path / "model", AutoConfig.from_pretrained(folders["qwen2"]), made, made.eos_token_id)
+    off = "+model.chat_template_kwargs.enable_thinking=false"
+    models = [pretrained(tmp_path / "model", *words) for words in ([], [off])]
+    before, after = (
+        made.decode(ChatTemplate(each.tokenizer(), each.model()).encode(QUESTION))
+        for each in models
+    )
+    assert after == before + "<think>\n\n</think>\n\n"
+    models[1].tokenizer().save_pretrained(tmp_path / "exported")
+    exported = AutoTokenizer.from_pretrained(tmp_path / "exported")
+    options = {"tokenize": False, "add_generation_prompt": True}
+    assert exported.apply_chat_template([*QUESTION], **options) == after
+    assert exported.apply_chat_template([*QUESTION], enable_thinking=True, **options) == before
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("model.chat_template_kwargs=3", "kwargs=3: must be a mapping"),
+        ("model.chat_template_kwargs.a=3", r"kwargs\.a: takes any key, with a plus: \+model"),
+        ("+model.chat_template_kwargs.a-b=3", "kwargs.a-b=a-b: must be a text like"),
+    ],
+)
+def test_variables_that_are_none_are_one_line(word, line):
+    with pytest.raises(UserError, match=line):
+        pretrained("folder", word)
 
 
 @pytest.mark.parametrize(
