@@ -1,10 +1,10 @@
-"""Many shapes of update through one composition, each against an independent reference.
+"""Many shapes of update through one composition, each against the objective written out.
 
-1. A model's gradient equals a float64 reference backpropagated row by row, for any split into
+1. A model's gradient is that of the objective in float64, row by row, for any split into
    micro-batches and ranks, whether a piece reads its own rows or the whole mini-batch.
 2. Several updates a batch, a moving average, replay and refill train as written out by hand.
 
-tests/algo/test_field.py compares the losses themselves with references.
+tests/algo/test_field.py compares the losses themselves with their objectives.
 """
 
 import copy
@@ -13,13 +13,14 @@ from unittest import mock
 
 import conftest
 import numpy as np
+import objectives as o
 import pieces
 import pytest
-import references
 import torch
 from conftest import SMALL, by_row, experiment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.utils.rnn import pad_sequence
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 import rec_experiments
@@ -41,37 +42,15 @@ from rec_experiments.training.updates import Updates
 
 METHODS = sorted(pieces.METHODS)
 INDEX = StepIndex(batch=0, epoch=0, mini_batch=0, step=3)
-REFERENCES = {
-    "ppo": lambda x: references.ppo_clip(x.logp, x.behavior, x.mean, x.mask),
-    "cispo": lambda x: references.cispo(x.logp, x.behavior, x.mean, x.mask, cap=1.3),
-    "gspo": lambda x: references.gspo(x.logp, x.behavior, x.standard, x.mask, low=0.03, high=0.04),
-    "topr": lambda x: references.topr(x.logp, x.behavior, x.mean, x.mask),
-    "m2po": lambda x: references.m2po(x.logp, x.behavior, x.mean, x.mask, threshold=0.02),
-    "bapo": lambda x: references.bapo(x.logp, x.behavior, x.mean, x.mask, target=0.45),
-    "decoupled_ppo": lambda x: references.decoupled_ppo(
-        x.logp, x.behavior, x.proximal, x.mean, x.mask
-    ),
+OBJECTIVES = {
+    "ppo": lambda x: o.ppo(x, x.mean),
+    "cispo": lambda x: o.cispo(x, x.mean, cap=1.3),
+    "gspo": lambda x: o.gspo(x, x.standard, low=0.03, high=0.04),
+    "topr": lambda x: o.taper(x, o.token_mean, x.mean),
+    "m2po": lambda x: o.m2po(x, x.mean, threshold=0.02),
+    "bapo": lambda x: o.bapo(x, x.mean, target=0.45),
+    "decoupled_ppo": lambda x: o.decoupled_ppo(x, x.mean, x.proximal),
 }
-
-
-@dataclasses.dataclass
-class Numbers:
-    """A mini-batch as NumPy has it."""
-
-    logp: np.ndarray
-    behavior: np.ndarray
-    proximal: np.ndarray
-    rewards: np.ndarray
-    groups: np.ndarray
-    mask: np.ndarray
-
-    @property
-    def mean(self):
-        return references.group_mean_advantage(self.rewards, self.groups)
-
-    @property
-    def standard(self):
-        return references.group_std_advantage(self.rewards, self.groups)
 
 
 def exact_norm(self, hidden_states):
@@ -104,11 +83,6 @@ def drawn():
     return model, rollouts, trainer.evaluator.chat.pad_id
 
 
-def padded(rows) -> np.ndarray:
-    width = max(map(len, rows))
-    return np.array([[*row, *[0.0] * (width - len(row))] for row in rows])
-
-
 def logp_by_row(model, rollouts, pad_id) -> list[torch.Tensor]:
     """Each row through the model by itself."""
     return [
@@ -119,25 +93,26 @@ def logp_by_row(model, rollouts, pad_id) -> list[torch.Tensor]:
     ]
 
 
-def numbers_of(rollouts, logp: list[torch.Tensor]) -> Numbers:
+def rows_of(rollouts, logp: list[torch.Tensor]) -> o.Rows:
+    """A batch for the objectives, with these log-probabilities of the policy."""
     rows = by_row(rollouts)
-    return Numbers(
-        logp=padded([row.tolist() for row in logp]),
-        behavior=padded([row.logp for row in rows]),
-        proximal=padded([row.logps.get("proximal", row.logp) for row in rows]),
-        rewards=np.array([row.reward for row in rows]),
-        groups=np.array([row.group for row in rows]),
-        mask=padded([row.mask for row in rows]).astype(bool),
+
+    def padded(values):
+        return pad_sequence([torch.tensor(row).double() for row in values], batch_first=True)
+
+    return o.Rows(
+        logp=pad_sequence(logp, batch_first=True),
+        behavior=padded(row.logp for row in rows),
+        proximal=padded(row.logps.get("proximal", row.logp) for row in rows),
+        rewards=torch.tensor([row.reward for row in rows], dtype=torch.float64),
+        groups=torch.tensor([row.group for row in rows]),
+        mask=padded(row.mask for row in rows).bool(),
     )
 
 
-def gradient_by_hand(model, rollouts, pad_id, reference) -> torch.Tensor:
-    model = copy.deepcopy(model)
-    logp = logp_by_row(model, rollouts, pad_id)
-    _, each = reference(numbers_of(rollouts, logp))
-    for row, of_row in zip(logp, each, strict=True):
-        row.backward(torch.from_numpy(of_row[: len(row)]), retain_graph=True)
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+def gradient_by_hand(model, rollouts, pad_id, objective) -> torch.Tensor:
+    loss = objective(rows_of(rollouts, logp_by_row(model, rollouts, pad_id)))
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
 
 
 def gradient_on(world, model, rollouts, pad_id, name, size, in_chunks=False):
@@ -169,7 +144,7 @@ def test_gradient_by_hand(name, drawn, ranks, monkeypatch):
         for rank, (together, row) in enumerate(ranks(gradient_on, *drawn, name, size)):
             found[size, rank], rows[size, rank] = together, row
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
-    expected = gradient_by_hand(*drawn, REFERENCES[name])
+    expected = gradient_by_hand(*drawn, OBJECTIVES[name])
     largest = float(expected.abs().max())
     assert largest > 1e-4
     for how, gradient in found.items():
@@ -182,16 +157,19 @@ def test_gradient_by_hand(name, drawn, ranks, monkeypatch):
 def test_whole_batch_matters(name, drawn):
     """Otherwise the test above could not fail: piece by piece these two would keep other tokens."""
     _, rollouts, _ = drawn
-    numbers = numbers_of(rollouts, [torch.tensor(row.logp) for row in by_row(rollouts)])
-    noise = np.random.default_rng(1).normal(0, 0.3, numbers.mask.shape)
-    numbers.logp = numbers.behavior + noise + np.repeat([0.5, -0.5], 8)[:, None]
-    _, together = REFERENCES[name](numbers)
-    apart = []
+    x = rows_of(rollouts, [torch.tensor(row.logp).double() for row in by_row(rollouts)])
+    noise = (
+        np.random.default_rng(1).normal(0, 0.3, x.mask.shape) + np.repeat([0.5, -0.5], 8)[:, None]
+    )
+    x.logp = (x.behavior + torch.from_numpy(noise)).requires_grad_()
+    (together,) = torch.autograd.grad(OBJECTIVES[name](x), x.logp)
+    apart = 0.0
     for rows in (slice(0, 8), slice(8, 16)):
-        fields = [field.name for field in dataclasses.fields(Numbers)]
-        half = Numbers(**{field: getattr(numbers, field)[rows] for field in fields})
-        apart.append(REFERENCES[name](half)[1] * half.mask.sum() / numbers.mask.sum())
-    assert np.abs(np.concatenate(apart) - together).max() > 1e-4
+        given = {field: value[rows] for field, value in vars(x).items() if value is not None}
+        half = o.Rows(**given)
+        apart = apart + OBJECTIVES[name](half) * half.mask.sum() / x.mask.sum()
+    (apart,) = torch.autograd.grad(apart, x.logp)
+    assert (apart - together).abs().max() > 1e-4
 
 
 # Presets with every piece that reads the whole mini-batch, the whole vocabulary or another policy.
@@ -299,13 +277,9 @@ def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
         entropy, kl = -(p.exp() * p).sum(-1), (p.exp() * (p - q.detach())).sum(-1)
         added = EXTRAS[extra][1](kl, entropy)
         rows.append((p[range(len(response.tokens)), response.tokens], added))
-    numbers = numbers_of(rollouts, [logp.detach() for logp, _ in rows])
-    _, worth = REFERENCES["m2po" if whole_batch else "ppo"](numbers)
-    loss = sum(
-        (logp * torch.from_numpy(each[: len(logp)])).sum() + added.sum() / numbers.mask.sum()
-        for (logp, added), each in zip(rows, worth, strict=True)
-    )
-    loss.backward()
+    x = rows_of(rollouts, [logp for logp, _ in rows])
+    added = sum(each.sum() for _, each in rows) / x.mask.sum()
+    (OBJECTIVES["m2po" if whole_batch else "ppo"](x) + added).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
     largest = float(expected.abs().max())
     for size, chunk in ((1, 1000), (3, 1000), (None, 1000), (None, 7), (3, 5)):
@@ -414,16 +388,15 @@ def test_interpolated_policy():
 def test_moving_average():
     torch.manual_seed(0)
     policy, average = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    before = [p.detach().double().numpy().copy() for p in average.parameters()]
+    expected = [
+        0.75 * mine.detach() + 0.25 * theirs.detach()
+        for mine, theirs in zip(average.parameters(), policy.parameters(), strict=True)
+    ]
     MovingAverage(decay=0.75).move(average, policy)
-    for mine, theirs, old in zip(average.parameters(), policy.parameters(), before, strict=True):
-        new = {"w": theirs.detach().double().numpy()}
-        expected = references.ewma_update({"w": old}, new, 0.75)["w"]
-        np.testing.assert_allclose(mine.detach().numpy(), expected, rtol=1e-6)
+    torch.testing.assert_close([*average.parameters()], expected)
 
 
-# Whole runs, against the same written out: rows one by one, coefficients of the references, AdamW
-# in NumPy.
+# Whole runs, against the same written out: rows one by one, objectives, AdamW.
 
 SHAPES = {
     "ppo": ("ppo", ["updates=ppo"]),
@@ -472,46 +445,32 @@ def shaped_run(name: str, folder, monkeypatch):
     return exp, trainer, start, given
 
 
-def run_by_hand(exp, model, given, reference, pad_id):
+def run_by_hand(exp, model, given, objective, pad_id):
     """The weights after the same updates, and how each moving average ends."""
-    state, average, proximal = {}, copy.deepcopy(model), {}
-    rule = exp.proximal
-    parameters = list(model.parameters())
+    average, proximal, rule = copy.deepcopy(model), {}, exp.proximal
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.01)
     for batch, index in given:
         if index.epoch == index.mini_batch == 0:
-            proximal = {id(batch): [x.tolist() for x in logp_by_row(model, batch, pad_id)]}
+            proximal = {id(batch): logp_by_row(model, batch, pad_id)}
         chosen = exp.updates.groups(index, batch.groups, exp.seed)
         rows = [row for row, group in enumerate(batch.group_B.tolist()) if group in chosen]
         mini = dataclasses.replace(batch, logps={}).rows(torch.tensor(rows))
-        logp = logp_by_row(model, mini, pad_id)
+        x = rows_of(mini, logp_by_row(model, mini, pad_id))
         if isinstance(rule, BatchStart):
-            of_rows = [proximal[id(batch)][row] for row in rows]
+            x.proximal = pad_sequence([proximal[id(batch)][row] for row in rows], batch_first=True)
         elif isinstance(rule, MovingAverage):
-            of_rows = [x.tolist() for x in logp_by_row(average, mini, pad_id)]
+            x.proximal = pad_sequence(logp_by_row(average, mini, pad_id), batch_first=True)
         else:
-            of_rows = []
-            for row, response in zip(logp, by_row(mini), strict=True):
-                stale = index.step - response.version
-                share = max(0, stale - rule.lag) / max(1, stale)
-                both = zip(row.tolist(), response.logp, strict=True)
-                of_rows.append([old + share * (new - old) for new, old in both])
-        numbers = numbers_of(mini, logp)
-        numbers.proximal = padded(of_rows)
-        _, each = reference(numbers)
-        for row, of_row in zip(logp, each, strict=True):
-            row.backward(torch.from_numpy(of_row[: len(row)]), retain_graph=True)
-        named = dict(enumerate(parameters))
-        gradients, _ = references.clip_by_norm({n: p.grad.numpy() for n, p in named.items()}, 1.0)
-        values, state = references.adamw_step(
-            {n: p.detach().numpy() for n, p in named.items()}, gradients, state,
-            lr=0.01, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01,
-        )  # fmt: skip
-        with torch.no_grad():
-            for n, parameter in named.items():
-                parameter.copy_(torch.from_numpy(values[n]))
-                parameter.grad = None
-            if isinstance(rule, MovingAverage):
-                for mine, theirs in zip(average.parameters(), parameters, strict=True):
+            stale_B = index.step - mini.version_BX[:, 0]
+            share_B1 = (stale_B - rule.lag).clamp(min=0)[:, None] / stale_B.clamp(min=1)[:, None]
+            x.proximal = x.behavior + share_B1 * (x.logp - x.behavior)
+        optimizer.zero_grad()
+        objective(x).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if isinstance(rule, MovingAverage):
+            with torch.no_grad():
+                for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
                     mine.copy_(rule.decay * mine + (1 - rule.decay) * theirs)
     return model, average
 
@@ -521,8 +480,8 @@ def test_run_by_hand(name, tmp_path, monkeypatch):
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
     exp, trainer, model, given = shaped_run(name, tmp_path / "run", monkeypatch)
     before = [p.detach().clone() for p in model.parameters()]
-    reference = REFERENCES[SHAPES[name][0]]
-    expected, average = run_by_hand(exp, model, given, reference, trainer.evaluator.chat.pad_id)
+    objective = OBJECTIVES[SHAPES[name][0]]
+    expected, average = run_by_hand(exp, model, given, objective, trainer.evaluator.chat.pad_id)
     moved = 0.0
     trained = zip(trainer.model.parameters(), expected.parameters(), before, strict=True)
     for mine, theirs, old in trained:
