@@ -81,8 +81,10 @@ def lines(jobs: Sequence[Job]) -> list[Line]:
     names = _names(jobs)
     found = []
     for job in jobs:
-        state, rows = states[job.path], content(job.path).rows
-        steps = int(job.config.get("steps", 0))
+        state, inside = states[job.path], content(job.path)
+        if inside.state == "unreadable":  # a state alone does not tell of damaged metrics
+            state = State("unreadable", state.step, inside.note)
+        rows, steps = inside.rows, int(job.config.get("steps", 0))
         found.append(
             Line(
                 name=names[job.path], path=job.path, state=state, steps=steps, rows=rows,

@@ -94,13 +94,18 @@ def test_numbers_beyond_all_measure_stop_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("config.yaml", "{"), ("status.json", "["), ("metrics.jsonl", "x\n{}\n")]
-)
-def test_a_damaged_run_is_named(name, text, tmp_path, capsys):
-    write_run(tmp_path / "runs" / "good")
+    ("name", "text", "count"),
+    [
+        ("config.yaml", "{", "1 run: 1 done"), ("status.json", "[", "2 runs: 1 unreadable, 1 done"),
+        ("metrics.jsonl", 'x\n{"step": 40}\n', "2 runs: 1 unreadable, 1 done"),
+    ],
+)  # fmt: skip
+def test_a_damaged_run_is_named(name, text, count, tmp_path, capsys):
+    write_run(tmp_path / "runs" / "good", rows=rows_of(100))
     bad = write_run(tmp_path / "runs" / "bad")
     (bad / name).write_text(text)
     printed = shown(tmp_path / "runs", width=400)
+    assert printed.startswith(count)
     assert "good" in printed
     said = printed + capsys.readouterr().err
     assert f"run folder {bad}: {name}" in said
@@ -140,7 +145,7 @@ def test_it_waits_for_a_first_run_and_goes_on_until_all_is_done(going, monkeypat
 
     def change(number: int) -> None:
         if number == 3:
-            fabricated.write_lines(going / "metrics.jsonl", rows_of(41))
+            fabricated.write_lines(going / "metrics.jsonl", rows_of(50))
         if number == 4:
             (going / "status.json").write_text('{"state": "done"}')
 
@@ -150,7 +155,7 @@ def test_it_waits_for_a_first_run_and_goes_on_until_all_is_done(going, monkeypat
     console = refresh_until(monkeypatch, refreshed, change)
     watch.watch(look, 0.5, False, console)
     text = console.file.getvalue()
-    for words in ("no run is active yet; waiting", "40/100", "41/100", "1 run: 1 done"):
+    for words in ("no run is active yet; waiting", "40/100", "50/100", "1 run: 1 done"):
         assert words in text
     assert set(refreshed) == {0.5}
     assert 4 <= len(refreshed) <= 7

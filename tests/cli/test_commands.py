@@ -221,6 +221,29 @@ def test_locale_without_our_letters(tmp_path):
     assert done.returncode == 0, done.stderr.decode("ascii")
 
 
+NOBODY = """
+import os, pwd, runpy, sys
+del os.environ["HOME"]
+def getpwuid(number): raise KeyError(number)
+pwd.getpwuid = getpwuid
+sys.argv = ["rec_experiments", *"steps=1 eval_problems=4 model.warm_start.steps=1".split()]
+runpy.run_module("rec_experiments", run_name="__main__")
+"""
+
+
+def test_a_container_without_a_home_folder_trains_and_draws(tmp_path):
+    """Nor does a backend of matplotlib that does not exist matter."""
+    environment = {**os.environ, "MPLBACKEND": "nope"}
+    environment.pop("REC_EXPERIMENTS_CACHE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", NOBODY], cwd=tmp_path, env={**environment, "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [*tmp_path.glob("runs/*/curves.png")]
+    assert [*tmp_path.glob("rec_experiments-*/warm_start_*.pt")]
+
+
 def test_closed_pipe_ends_a_command_quietly(tmp_path):
     reader, writer = os.pipe()
     os.close(reader)

@@ -61,6 +61,7 @@ _TO_PROSE = [
     (re.compile(pattern), plain)
     for pattern, plain in (
         (r"\\frac\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}", r" \1/\2 "),
+        (r"(?<=\d)\s*(?:\\times|\\cdot|[×·])\s*10\^(?:\{(-?\d{1,4})\}|(\d)(?!\d))", r"e\1\2"),
         (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})(?![a-zA-Z])", "°"),
         (r"\\!", ""),
         (r"\\[,;: ()\[\]]|\\q?quad(?![a-zA-Z])|[\u00a0\u2009\u202f]", " "),
