@@ -70,7 +70,7 @@ def start(job, state="running", **details):
     folder = RunFolder(job.path)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.set_status(state, **details)
-    rows = [{"step": step, "eval/accuracy": 0.5} for step in range(41)]
+    rows = [{"step": step, "eval/accuracy": 0.0} for step in range(41)]
     lines = [*map(json.dumps, rows), '{"ste']
     (folder.path / "metrics.jsonl").write_text("\n".join(lines))
     return folder
@@ -208,7 +208,7 @@ def test_status_is_one_line_a_job_and_tells_of_failures(jobs, squeue, capsys):
     assert shared == "all: offline"
     assert head.split()[:3] == ["run", "state", "step"]
     assert [" ".join(line.split()) for line in lines] == [
-        f"GRPO · seed 0 done 40/150 {jobs[0].path.name}",
+        f"GRPO · seed 0 done 40/150 ▁▁▁▁▁▁▁▁▁▁▁▁ 0 {jobs[0].path.name}",
         "GRPO · seed 1 missing 0/?",
     ]
     start(jobs[1], "failed", reason="ValueError: boom")
