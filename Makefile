@@ -25,7 +25,7 @@ COMPUTED := fig1 fig2 fig8 bandit paper2_fig1 theorem1
 
 FAST := tests/algo/test_field.py tests/algo/test_public_call.py \
 	tests/analysis/claims/test_decision.py tests/analysis/claims/test_judge.py \
-	tests/analysis/results/test_measures.py tests/analysis/results/test_stability.py \
+	tests/analysis/results/test_statistics.py tests/analysis/results/test_stability.py \
 	tests/datasets/verifiers/test_answers.py tests/datasets/verifiers/test_tool_call.py \
 	tests/policy/test_batching.py tests/rollout/test_sync.py
 

@@ -10,9 +10,9 @@ from typing import Any
 import pandas
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.results.measures import final, initial, second_half
-from rec_experiments.analysis.results.settings import ages, settings
 from rec_experiments.analysis.results.stability import RATE
+from rec_experiments.analysis.results.statistics import final, initial, second_half
+from rec_experiments.config.settings import ages, settings
 
 RESULTS = Path(__file__).parent / "results"
 ACCURACY = "eval/accuracy"

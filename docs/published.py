@@ -15,14 +15,18 @@ import yaml
 import rec_experiments
 from rec_experiments import sweeps
 from rec_experiments.analysis.results import stability
-from rec_experiments.analysis.results.cells import table
 from rec_experiments.analysis.results.figure import FigureRuns, figure_runs
 from rec_experiments.analysis.results.formatting import markdown_table
-from rec_experiments.analysis.results.measures import Measure, final, mean
-from rec_experiments.analysis.results.seeds import curve, interval_of_mean
-from rec_experiments.analysis.results.settings import oldest_age, settings
+from rec_experiments.analysis.results.statistics import (
+    Statistic,
+    curve,
+    final,
+    interval_of_mean,
+    mean,
+)
 from rec_experiments.analysis.results.table import find
 from rec_experiments.config import schema
+from rec_experiments.config.settings import oldest_age, settings
 
 HERE = Path(__file__).parent
 TABLES = Path(rec_experiments.__file__).parent / "analysis" / "published" / "staleness.yaml"
@@ -36,7 +40,7 @@ AGES = ("on_policy", "interval5", "interval20", "interval50", "offline")
 SEEDS = "seed=0,1,2"
 EQUAL = 0.02  # ratios that are closer to 1 have no order
 NOT_RUN = "not run"
-MEASURES: dict[str, tuple[str, Measure]] = {
+MEASURES: dict[str, tuple[str, Statistic]] = {
     "accuracy": ("eval/accuracy", final),
     "clipped share": ("train/clip_fraction", mean),
 }
@@ -77,7 +81,7 @@ def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
     )
 
 
-def values(data: FigureRuns, metric: str, measure: Measure) -> Values:
+def values(data: FigureRuns, metric: str, measure: Statistic) -> Values:
     """A statistic of the finished runs."""
     found: Values = {}
     done = data.runs[data.runs["state"] == "done"]
@@ -164,7 +168,7 @@ def same_order(theirs: list[float], here: list[list[float]]) -> str:
 def exponents(data: FigureRuns) -> list[str]:
     """How the collapse rate of each method falls with age, over stale data within the grid."""
     runs = stability.with_on_policy(
-        table(data, [stability.RATE, stability.AGE]), data.map["on_policy"]
+        stability.gains(data, [stability.RATE, stability.AGE]), data.map["on_policy"]
     )
     edges = stability.edges(runs)
     arms = [arm for arm in data.arms if arm in set(runs["arm"])]

@@ -19,7 +19,7 @@ from fabricated import rows_of, write_run
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rec_experiments.analysis.results.content import content
+from rec_experiments.analysis.results.table import content
 from rec_experiments.common.batch import Responses, Rollouts
 from rec_experiments.common.problems import VerifierResult
 from rec_experiments.runs.run_folder import RunFolder

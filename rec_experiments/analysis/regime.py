@@ -19,10 +19,10 @@ import pandas
 import yaml
 
 from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.seeds import interval_of_mean
-from rec_experiments.analysis.results.settings import settings
+from rec_experiments.analysis.results.statistics import interval_of_mean
 from rec_experiments.analysis.results.table import table
 from rec_experiments.common.files import ARCHIVE
+from rec_experiments.config.settings import settings
 from rec_experiments.runs.metrics import title
 
 Lags = tuple[int, int | None]  # first and last, both included; None for no last

@@ -20,8 +20,8 @@ from rich.text import Text
 from rec_experiments.analysis.alarms import active_alarms, package_alarms
 from rec_experiments.analysis.early_warning import warning
 from rec_experiments.analysis.regime import number
-from rec_experiments.analysis.results.content import content, leave_out
-from rec_experiments.analysis.results.measures import seconds
+from rec_experiments.analysis.results.statistics import seconds
+from rec_experiments.analysis.results.table import content, leave_out
 from rec_experiments.common.errors import UserError, printable
 from rec_experiments.config.labels import JOINT, run_labels, without_shared
 from rec_experiments.runs.display import duration, sparkline

@@ -7,11 +7,11 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import Progress
 
+from rec_experiments import sweeps
 from rec_experiments.analysis import claims
 from rec_experiments.analysis.claims import tables
 from rec_experiments.analysis.claims.decision import Outcome
 from rec_experiments.analysis.claims.judge import Verdict
-from rec_experiments.analysis.results.figure import output_folder, scales
 from rec_experiments.analysis.results.formatting import to_json
 from rec_experiments.analysis.results.table import find
 from rec_experiments.cli.parser import (
@@ -24,6 +24,7 @@ from rec_experiments.cli.parser import (
 )
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.files import write_out
+from rec_experiments.config.composition import choices_by_group
 
 WRITERS = {
     ".json": lambda verdicts: to_json([tables.plain(verdict) for verdict in verdicts]),
@@ -31,7 +32,8 @@ WRITERS = {
 }
 
 
-MINIATURES = [name for name in scales() if name.startswith("mini")]
+SCALES = choices_by_group()["scale"]
+MINIATURES = [name for name in SCALES if name.startswith("mini")]
 
 
 def main(
@@ -40,7 +42,7 @@ def main(
         bool, Parameter(help="print the sweeps that make the runs of every claim, and end")
     ] = False,
     scale: Annotated[
-        list[str], option(names_among(scales()), f"some of {', '.join(scales())}")
+        list[str], option(names_among(SCALES), f"some of {', '.join(SCALES)}")
     ] = MINIATURES,
     details: Annotated[
         list[str],
@@ -71,7 +73,7 @@ def main(
 def judged(scales: list[str], runs: list[Path] | None, overrides: list[str]) -> list[Verdict]:
     """The verdicts at every scale and rate. Raises UserError if no claim has a finished run."""
     places = [each for scale in scales for each in claims.settings(scale, overrides)]
-    found = find(runs or [output_folder(overrides)])
+    found = find(runs or [sweeps.output_folder(overrides)])
     verdicts: list[Verdict] = []
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -8,9 +8,10 @@ import pandas
 from cyclopts import Parameter
 from rich.console import Console
 
+from rec_experiments import sweeps
 from rec_experiments.analysis import regime
 from rec_experiments.analysis.results import table
-from rec_experiments.analysis.results.figure import figure_runs, output_folder
+from rec_experiments.analysis.results.figure import figure_runs
 from rec_experiments.cli.parser import Runs, names_and_overrides, path
 from rec_experiments.common.errors import UserError
 
@@ -45,4 +46,4 @@ def read(
         return table.runs(places)
     for folder in folders:
         raise UserError(f"{folder}: not allowed with --sweep {sweep}; give folders or a sweep")
-    return figure_runs(sweep, table.find(runs or [output_folder(overrides)]), overrides).runs
+    return figure_runs(sweep, table.find(runs or [sweeps.output_folder(overrides)]), overrides).runs

@@ -7,24 +7,14 @@ from typing import Annotated
 
 from rich.console import Console
 
+from rec_experiments import sweeps
 from rec_experiments.analysis import claims
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.report import page, wandb_report
 from rec_experiments.analysis.results import table
-from rec_experiments.analysis.results.figure import output_folder
-from rec_experiments.cli.parser import (
-    PROGRAM,
-    Overrides,
-    file_ending,
-    names_among,
-    option,
-    run_folders,
-)
+from rec_experiments.cli.parser import PROGRAM, Overrides, Runs, file_ending, names_among, option
 from rec_experiments.common.errors import UserError, meant
 from rec_experiments.common.files import write_atomic, writing
-from rec_experiments.sweeps import load_figure, names
-
-OUT = "report.html"
 
 
 def entity_and_project(text: str) -> tuple[str, str]:
@@ -44,13 +34,8 @@ def main(
             "names, separated by commas; by default those whose sweep was launched",
         ),
     ] = None,
-    runs: Annotated[
-        list[Path] | None,
-        option(
-            run_folders, "folders that contain run folders; by default where the sweeps put them"
-        ),
-    ] = None,
-    out: Annotated[Path | None, option(file_ending(".html"), f"the page; by default {OUT}")] = None,
+    runs: Runs = None,
+    out: Annotated[Path, option(file_ending(".html"), "the page")] = Path("report.html"),
     wandb: Annotated[
         tuple[str, str] | None,
         option(entity_and_project, "ENTITY/PROJECT: create a W&B Report there instead of the page"),
@@ -58,38 +43,31 @@ def main(
 ) -> None:
     """Raises UserError for what the page or W&B refuses."""
     if not wandb:
-        write_page([*overrides], figures, runs, out or Path(OUT))
+        write_page([*overrides], figures, runs or [sweeps.output_folder(overrides)], out)
         return
-    for key, given in (("--runs", runs), ("--out", out)):
-        if given:
-            raise UserError(f"{key}: not allowed with --wandb, which reads runs from W&B")
+    if runs:
+        raise UserError("--runs: not allowed with --wandb, which reads runs from W&B")
+    names = sweeps.names()
     for name in figures or ():
-        if name not in names():
-            raise UserError(f"--figures {name}: has no runs; {meant(name, names())}")
-    usual = [name for name in names() if load_figure(name).picture == "curves"]
+        if name not in names:
+            raise UserError(f"--figures {name}: has no runs; {meant(name, names)}")
+    usual = [name for name in names if sweeps.load_figure(name).picture == "curves"]
     sections = wandb_report.sections(figures or usual, [*overrides])
-    entity, project = wandb
-    print(wandb_report.save(wandb_report.build(entity, project, sections)))
+    print(wandb_report.save(wandb_report.build(*wandb, sections)))
 
 
 def write_page(
-    overrides: list[str], figures: list[str] | None, runs: list[Path] | None, out: Path
+    overrides: list[str], figures: list[str] | None, places: list[Path], out: Path
 ) -> None:
     """Write the page. Raises UserError if there is nothing to show or it cannot be written."""
-    places = runs or [output_folder(overrides)]
-    for place in places:
-        if place.is_file():
-            raise UserError(
-                f"--runs {place}: must be a folder of runs; figures and claims read archives"
-            )
     with Console(stderr=True).status("reading runs"):
         begun, found = table.runs(places), table.find(places)
         made = {*begun["figure"]} - {""}
-        known = [name for name in names() if name in made]
-        chosen = figures or [*known, *sorted(made - {*known})]
-        pictures = page.draw(chosen, found, overrides)
-        swept = [name for name in chosen if name in names()]
-        scale = load_figure(swept[0], overrides).scale if swept else ""
+        chosen = figures or sorted(made, key=[*sweeps.names(), *sorted(made)].index)
+        drawn = {name: page.picture(name, found, overrides) for name in chosen}
+        pictures = [picture for picture in drawn.values() if picture]
+        swept = [name for name in chosen if name in sweeps.names()]
+        scale = sweeps.load_figure(swept[0], overrides).scale if swept else ""
         verdicts = claims.about(swept, scale, found, overrides) if swept else []
     if begun.empty and not pictures:
         makes = f"-m sweep={swept[0]}" if swept else "-m sweep=FIGURE"
@@ -100,7 +78,7 @@ def write_page(
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, html)
-    drawn = ", ".join(picture["name"] for picture in pictures) or "no figure"
-    print(f"{out}: {drawn}; runs: {len(lines)}; {len(html) / 1e6:.1f} MB")
-    if without := set(chosen) - {picture["name"] for picture in pictures}:
-        print(f"  no run yet: {', '.join(sorted(without))}")
+    shown = ", ".join(name for name in chosen if drawn[name]) or "no figure"
+    print(f"{out}: {shown}; runs: {len(lines)}; {len(html) / 1e6:.1f} MB")
+    if without := sorted(name for name in chosen if not drawn[name]):
+        print(f"  no run yet: {', '.join(without)}")

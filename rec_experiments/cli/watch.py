@@ -12,11 +12,10 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from rec_experiments.analysis import watch
-from rec_experiments.analysis.results.figure import default_folder
 from rec_experiments.cli.parser import Runs, names_and_overrides, number, path
 from rec_experiments.common.errors import UserError
 from rec_experiments.sweeps.jobs import Job
-from rec_experiments.sweeps.manifest import launched
+from rec_experiments.sweeps.manifest import launched, output_folder
 
 EVERY = 2.0  # seconds between two refreshes
 
@@ -27,7 +26,7 @@ def main(
         Parameter(
             "RUN",
             help="run folders, or folders that contain some; with --sweep KEY=VALUE, which selects "
-            f"runs; by default {default_folder()}",
+            f"runs; by default {output_folder()}",
         ),
     ],
     sweep: Annotated[
@@ -48,7 +47,7 @@ def main(
     else:
         for key in (*(["--runs"] if runs else []), *overrides):
             raise UserError(f"{key}: selects runs of a sweep; name one, as in --sweep fig3")
-        look = _of_folders([*map(path, names)] or [default_folder()])
+        look = _of_folders([*map(path, names)] or [output_folder()])
     try:
         watch.watch(look, every, once, Console(highlight=False))
     except KeyboardInterrupt:

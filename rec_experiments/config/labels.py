@@ -13,7 +13,7 @@ import yaml
 
 from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.config.identity import NOT_IDENTITY, flat, identity
-from rec_experiments.config.plugins import conf_folders
+from rec_experiments.config.plugins import conf_file
 
 Config = dict[str, Any]
 Named = tuple[Config, Sequence[str]]  # a run's resolved configuration, and the words of its command
@@ -119,12 +119,8 @@ def setting_name(setting: str) -> str:
 @functools.cache
 def _names(scale: str) -> dict[str, str]:
     """The names of a scale's settings; none for a scale that does not exist."""
-    for folder in conf_folders():
-        file = folder / "scale" / f"{scale}.yaml"
-        if file.is_file():
-            found: dict[str, str] = yaml.safe_load(file.read_text(encoding="utf-8"))["names"]
-            return found
-    return {}
+    file = conf_file(f"scale/{scale}")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))["names"] if file else {}
 
 
 def _told_apart(labels: Sequence[str], runs: Sequence[Named], same: set[str]) -> list[str]:

@@ -88,6 +88,13 @@ def conf_folders() -> list[Path]:
     return [*folders.values()]
 
 
+def conf_file(name: str) -> Path | None:
+    """The file of a choice, as in `scale/mini`, here or in an outside package; None if there is
+    none."""
+    files = (folder / f"{name.lstrip('/')}.yaml" for folder in conf_folders())
+    return next(filter(Path.is_file, files), None)
+
+
 def copy(target: Path, ignore: Callable[[str, list[str]], set[str]]) -> None:
     """Copy the packages into `target`, a folder for PYTHONPATH that contains a copy of ours.
 

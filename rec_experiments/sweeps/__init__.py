@@ -6,6 +6,8 @@ from rec_experiments.sweeps.figures import Panel as Panel
 from rec_experiments.sweeps.figures import Point as Point
 from rec_experiments.sweeps.figures import SetByArm as SetByArm
 from rec_experiments.sweeps.figures import Sweep as Sweep
+from rec_experiments.sweeps.figures import claim_rates as claim_rates
+from rec_experiments.sweeps.figures import claim_seeds as claim_seeds
 from rec_experiments.sweeps.figures import load_figure as load_figure
 from rec_experiments.sweeps.figures import names as names
 from rec_experiments.sweeps.figures import points as points

@@ -20,7 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from rec_experiments.common.errors import UserError, first_line, meant
 from rec_experiments.common.pieces import Settings
 from rec_experiments.config import schema
-from rec_experiments.config.composition import explain
+from rec_experiments.config.composition import choices_by_group, explain
+from rec_experiments.config.plugins import conf_file
 from rec_experiments.runs import metrics
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
@@ -142,9 +143,9 @@ def load_figure(name: str, overrides: Iterable[str] = ()) -> Figure:
     if name not in names():
         raise UserError(f"sweep={name}: no such figure; allowed: {', '.join(names())}")
     changes = [each for each in parse(overrides) if _shapes_sweep(each)]
-    common = _read("figure.yaml")
+    common = _read("figure")
     scales = [str(each.value()) for each in changes if each.get_key_element() == "scale"]
-    scale = _read(f"scale/{[common.pop('scale'), *scales][-1]}.yaml")
+    scale = _read(f"scale/{[common.pop('scale'), *scales][-1]}")
     root = OmegaConf.merge(scale, common, *_layers(name))
     OmegaConf.set_struct(root, True)
     for change in changes:
@@ -177,18 +178,28 @@ def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
 
 def _layers(name: str) -> list[dict[str, Any]]:
     """The files of a sweep: those that it is based on, and its own."""
-    content = _read(f"sweep/{name}.yaml")
+    content = _read(f"sweep/{name}")
     return [*(_layers(content["based_on"]) if "based_on" in content else []), content]
 
 
 def _read(file: str) -> dict[str, Any]:
     """A file of conf, ours or an outside package's. Raises UserError if there is none."""
-    places = [folder / file for folder in schema.conf_folders()]
-    if found := next(filter(Path.is_file, places), None):
+    if found := conf_file(file):
         return yaml.safe_load(found.read_text(encoding="utf-8"))
-    group, _, choice = file.removesuffix(".yaml").rpartition("/")
-    choices = [path.stem for place in places for path in place.parent.glob("*.yaml")]
-    raise UserError(f"{group}={choice}: no such choice; {meant(choice, sorted(choices))}")
+    group, _, choice = file.rpartition("/")
+    raise UserError(f"{group}={choice}: no such choice; {meant(choice, choices_by_group()[group])}")
+
+
+def claim_seeds(scale: str) -> list[int] | None:
+    """The seeds that claims are judged on at a scale; None if they take the figures' own, and for
+    ""."""
+    return _read(f"scale/{scale}").get("claim_seeds") if scale else None
+
+
+def claim_rates(scale: str) -> list[float]:
+    """The learning rates that claims are judged at: first that of the scale's settings, which needs
+    no override. Empty if the scale names none."""
+    return [float(rate) for rate in _read(f"scale/{scale}").get("claim_rates", [])]
 
 
 def points(figure: Sweep, overrides: Iterable[str]) -> list[Point]:

@@ -201,7 +201,7 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
     [
         ([], ["nothing to show: there is no run yet"]),
         (["--figures=fig3,fig77"], ["--figures=fig77", "fig3"]),
-        (["--runs=runs.csv.xz"], ["--runs runs.csv.xz", "must be a folder of runs"]),
+        (["--runs=runs.csv.xz"], ["runs.csv.xz", "is no archive of runs"]),
         (["--out=page.pdf"], ["--out=page.pdf", ".html"]),
         (["--wandb=project"], ["--wandb=project", "ENTITY/PROJECT"]),
         (["--wandb=a/b", "--figures=fig8"], ["--figures fig8", "has no runs"]),

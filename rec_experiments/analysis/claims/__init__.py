@@ -14,14 +14,7 @@ import pandas
 from rec_experiments import sweeps
 from rec_experiments.analysis.claims.definitions import CLAIMS, Claim
 from rec_experiments.analysis.claims.judge import Setting, Verdict, judge
-from rec_experiments.analysis.results.figure import (
-    FigureRuns,
-    NoRuns,
-    chooses_seeds,
-    claim_rates,
-    claim_seeds,
-    figure_runs,
-)
+from rec_experiments.analysis.results.figure import FigureRuns, NoRuns, figure_runs
 from rec_experiments.common.errors import UserError
 from rec_experiments.sweeps import SetByArm
 
@@ -33,9 +26,9 @@ RATE = "optimizer.learning_rate"
 def settings(scale: str, overrides: Sequence[str]) -> list[Setting]:
     """Where claims are judged at a scale: at each of its rates, or at that of overrides which name
     a rate or a setting, on its seeds or those that an override names."""
-    seeds = None if chooses_seeds(overrides) else claim_seeds(scale)
-    rates = claim_rates(scale)
     chosen = {each.partition("=")[0] for each in overrides}
+    seeds = None if "seed" in chosen else sweeps.claim_seeds(scale)
+    rates = sweeps.claim_rates(scale)
     if not rates or chosen & {RATE, "setting"}:
         return [Setting(scale=scale, seeds=seeds, own=RATE not in chosen)]
     return [Setting(scale=scale, rate=rate, own=rate == rates[0], seeds=seeds) for rate in rates]

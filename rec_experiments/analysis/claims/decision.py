@@ -21,7 +21,7 @@ from enum import Enum
 import numpy as np
 from scipy.special import gammaincinv
 
-from rec_experiments.analysis.results.seeds import CONFIDENCE, interval_of_mean, t_factor
+from rec_experiments.analysis.results.statistics import CONFIDENCE, interval_of_mean, t_factor
 
 MOST_SEEDS = 1000  # the largest number of seeds considered
 EQUAL_SEEDS = 6  # equal values that decide: 2^(1−6) < 5 %

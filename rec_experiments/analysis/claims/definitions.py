@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from rec_experiments.analysis.claims.decision import Direction
-from rec_experiments.analysis.results.measures import STATISTICS, Statistic
+from rec_experiments.analysis.results.statistics import STATISTICS, Statistic
 
 FILE = Path(__file__).with_name("claims.yaml")
 

@@ -33,7 +33,7 @@ from rec_experiments.analysis.claims.decision import (
 )
 from rec_experiments.analysis.claims.definitions import Claim, Endpoint
 from rec_experiments.analysis.results.figure import FigureRuns
-from rec_experiments.analysis.results.seeds import SeedValues, by_seed
+from rec_experiments.analysis.results.statistics import SeedValues, by_seed
 
 SHARE = 0.2  # of the on-policy gain; a smaller effect does not matter
 GAIN, PREMISE, PRIMARY, CONTROL = "on-policy gain", "premise", "primary endpoint", "control"
@@ -211,7 +211,7 @@ def _values(endpoint: Endpoint, figure: FigureRuns | None) -> SeedValues:
 
     def of(pattern: str) -> SeedValues:
         steps = figure.select(_label(figure.arms, pattern), endpoint.column)
-        return by_seed(steps, endpoint.statistic.of, endpoint.metric)
+        return by_seed(steps, endpoint.statistic, endpoint.metric)
 
     first = of(endpoint.arm)
     return _paired(first, of(endpoint.against), endpoint.factor) if endpoint.against else first

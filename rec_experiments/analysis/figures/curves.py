@@ -2,7 +2,7 @@
 
 import pandas
 
-from rec_experiments.analysis.results import seeds
+from rec_experiments.analysis.results import statistics
 from rec_experiments.analysis.results.figure import FigureRuns
 
 SMOOTHED = ("train/reward", "train/late_accuracy")  # the first is the only one of the paper
@@ -19,7 +19,7 @@ def curve(rows: pandas.DataFrame, metric: str, window: int) -> pandas.Series:
 
 def measured(rows: pandas.DataFrame, metric: str) -> pandas.Series:
     """The finite values of a run's curve by step."""
-    points = seeds.curve(rows, metric)
+    points = statistics.curve(rows, metric)
     return points[points.abs() < float("inf")]
 
 

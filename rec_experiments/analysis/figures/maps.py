@@ -14,10 +14,10 @@ from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
 from rec_experiments.analysis.figures.render import Drawing, page, styled, unfinished
-from rec_experiments.analysis.results import cells, edge_table, stability
+from rec_experiments.analysis.results import stability
 from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.seeds import interval_of_mean
+from rec_experiments.analysis.results.statistics import interval_of_mean
 from rec_experiments.common.errors import UserError
 
 Cell = tuple[Any, Any]  # values of the rows' and the columns' key
@@ -52,9 +52,9 @@ def draw(data: FigureRuns) -> Drawing:
     that the figure names."""
     keys, base = _keys(data), data.map.get("against")
     others = [key for key in itertools.chain(*keys.values()) if key != "arm"]
-    table, value = cells.table(data, others), "gain"
+    table, value = stability.gains(data, others), "gain"
     if base:
-        table, value = cells.against(table, base, others), "difference"
+        table, value = stability.against(table, base, others), "difference"
     (across,), (down,) = keys["across"], keys["down"]
     panels = _values(table, keys["panels"])
     head = [*keys["panels"], down, across]
@@ -90,7 +90,7 @@ def draw(data: FigureRuns) -> Drawing:
         ],
     }
     rows = [[*cell, _with_half(gains)] for cell, gains in listed]
-    text = "\n".join(text_table([[*head, title], *rows])) + "\n"
+    text = "\n".join([data.title, "", *text_table([[*head, title], *rows])]) + "\n"
     return Drawing(data.name, figure, table, found, text, _caption(data))
 
 
@@ -99,11 +99,12 @@ def draw_stability(data: FigureRuns) -> Drawing:
     """The stability map: a panel per method, the share of the on-policy gain that it keeps at each
     rate and age, and the edge beyond which it fails."""
     table = stability.with_on_policy(
-        cells.table(data, [stability.RATE, stability.AGE]), data.map.get("on_policy", {})
+        stability.gains(data, [stability.RATE, stability.AGE]), data.map.get("on_policy", {})
     )
     arms = [arm for arm in data.arms if arm in set(table["arm"])]
     kept = stability.kept(table, LEAST).set_index(["arm", stability.AGE, stability.RATE])
-    edges = stability.means(stability.edges(table))
+    found = stability.edges(table)
+    edges = stability.means(found)
     columns, rows = _axis(table, stability.RATE), _axis(table, stability.AGE)
     if len(columns) < 2:
         raise UserError(f"{data.name}: needs finished runs at two or more learning rates")
@@ -122,11 +123,10 @@ def draw_stability(data: FigureRuns) -> Drawing:
             _draw_star(axes, data.map["star"], rows, columns)
         axes.set_title(arm, fontsize=8.5)
     _color_bar(figure, bar, norm, "share of the on-policy gain that is kept")
-    summary = edge_table.summary(data, table)
-    return Drawing(
-        data.name, figure, table, summary, edge_table.text(summary),
-        _caption(data),
-    )  # fmt: skip
+    plain = stability.edge_table(found).astype(object)
+    statistics = {"figure": data.name, "edges": plain.where(plain.notna(), None).to_dict("records")}
+    text = f"{data.title}\n\n{stability.edge_text(found, table)}\n"
+    return Drawing(data.name, figure, table, statistics, text, _caption(data))
 
 
 def _with_half(values: list[float]) -> str:

@@ -23,7 +23,7 @@ from rec_experiments.analysis.figures import style
 from rec_experiments.analysis.figures.curves import SMOOTHED, curve, measured, tidy
 from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.formatting import to_json
-from rec_experiments.analysis.results.seeds import CONFIDENCE, band
+from rec_experiments.analysis.results.statistics import CONFIDENCE, band
 from rec_experiments.analysis.results.summary import summary, summary_text
 from rec_experiments.common.files import write_atomic
 from rec_experiments.sweeps import Panel
@@ -245,33 +245,30 @@ def _draw_panel(axes: Axes, data: FigureRuns, panel: Panel, column: str, window:
         curves = [curve(rows, panel.metric, window) for _, rows in runs]
         mean = band(curves)
         axes.plot(
-            mean.steps,
-            mean.mean,
+            mean.index,
+            mean["mean"],
             color=look.color,
             linestyle=look.dash,
             marker=look.marker,
             zorder=look.zorder,
-            markevery=marker_places(len(mean.steps), place, len(data.arms)),
+            markevery=marker_places(len(mean), place, len(data.arms)),
         )
-        if mean.interval:
-            _draw_band(axes, mean.steps, mean.interval, look.color, panel.log)
+        if mean["low"].notna().any():
+            _draw_band(axes, mean, look.color, panel.log)
         positive |= any((values > 0).any() for values in curves)
     if panel.log and positive:
         axes.set_yscale("log", nonpositive="clip")
         axes.minorticks_off()
 
 
-def _draw_band(
-    axes: Axes, steps: list[int], interval: tuple[np.ndarray, np.ndarray], color: str, log: bool
-) -> None:
+def _draw_band(axes: Axes, band: pandas.DataFrame, color: str, log: bool) -> None:
     """Draw an interval. It does not widen the range of the axes, which that of the curves sets.
 
     log: leave out the steps at which the interval reaches 0.
     """
-    low, high = interval
+    at, low, high = band.index.to_numpy(), band["low"].to_numpy(), band["high"].to_numpy()
     drawn = low > 0 if log else np.isfinite(low)
-    parts = np.split(np.arange(len(steps)), np.flatnonzero(np.diff(drawn)) + 1)
-    at = np.array(steps)
+    parts = np.split(np.arange(len(at)), np.flatnonzero(np.diff(drawn)) + 1)
     outlines = [
         np.column_stack([np.r_[at[part], at[part[::-1]]], np.r_[low[part], high[part[::-1]]]])
         for part in parts

@@ -5,7 +5,7 @@ The page needs no network. Curves to explore are those of a tracker, as of `trac
 
 import base64
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,12 +16,8 @@ import pandas
 from rec_experiments.analysis.claims import tables
 from rec_experiments.analysis.claims.judge import Verdict
 from rec_experiments.analysis.figures import catalogue
-from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.figures.curves import WINDOW
-from rec_experiments.analysis.results.content import ACCURACY
-from rec_experiments.analysis.results.figure import NoRuns, figure_runs, multirun
-from rec_experiments.analysis.results.measures import final, seconds, value
-from rec_experiments.analysis.results.seeds import curve
+from rec_experiments.analysis.results.figure import NoRuns
+from rec_experiments.analysis.results.statistics import ACCURACY, NoValue, curve, final, seconds
 from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.analysis.results.table import table
 from rec_experiments.runs.metrics import title
@@ -33,7 +29,7 @@ TONES = {
     "supported": "good", "contradicted": "bad", "no difference above δ": "bad",
     "undecided": "open", "done": "good", "failed": "bad", "running": "open",
 }  # fmt: skip
-Picture = dict[str, Any]  # name, title, png (base64), caption, notes, summary
+Picture = dict[str, Any]  # the drawing, its png (base64) and notes
 Line = dict[str, str | int | float]  # of the table of runs, by heading; "" for no number
 
 
@@ -55,35 +51,20 @@ def render(
     )
 
 
-def draw(names: Iterable[str], found: pandas.DataFrame, overrides: Sequence[str]) -> list[Picture]:
-    """The figures and multiruns that have runs, and figures that are computed without. found: of
-    `table.find`. Raises UserError for a wrong override."""
+def picture(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> Picture | None:
+    """A figure or multirun; None without runs. found: of `table.find`. Raises UserError for a wrong
+    override."""
     from rec_experiments.analysis.figures import render  # matplotlib is slow to import
 
-    pictures = []
-    for name in names:
-        if name in COMPUTED:
-            drawing, notes = COMPUTED[name](), []
-            heading = drawing.summary.partition("\n")[0]
-        else:
-            try:
-                known = name in catalogue.names()
-                data = figure_runs(name, found, overrides) if known else multirun(name, found)
-            except (NoRuns, SetByArm):
-                continue
-            drawing, notes, heading = catalogue.draw(data, WINDOW), remarks(data), data.title
-        png = base64.b64encode(render.png(drawing.figure, DPI, quick=True)).decode()
-        pictures.append(
-            {
-                "name": name,
-                "title": heading,
-                "png": png,
-                "caption": drawing.caption,
-                "notes": notes,
-                "summary": drawing.summary,
-            }
-        )
-    return pictures
+    try:
+        data = catalogue.runs_of(name, found, overrides)
+    except (NoRuns, SetByArm):
+        return None
+    drawing = catalogue.draw(name, data)
+    png = base64.b64encode(render.png(drawing.figure, DPI, quick=True)).decode()
+    heading = drawing.summary.partition("\n")[0]
+    notes = remarks(data) if data else []
+    return {"drawing": drawing, "title": heading, "png": png, "notes": notes}
 
 
 def lines_of(runs: pandas.DataFrame, home: Path) -> list[Line]:
@@ -92,7 +73,6 @@ def lines_of(runs: pandas.DataFrame, home: Path) -> list[Line]:
     for _, labels in runs.groupby("run", sort=False):
         run = labels.iloc[0]
         rows = table(labels.iloc[:1])
-        numbers = {title(key): value(final, curve(rows, key)) for key in MEASURED}
         lines.append(
             {
                 "run": run["arm"],
@@ -101,10 +81,17 @@ def lines_of(runs: pandas.DataFrame, home: Path) -> list[Line]:
                 "seed": int(run["seed"]),
                 "state": run["state"],
                 "step": int(run["step"]),
-                **{name: "" if number is None else number for name, number in numbers.items()},
+                **{title(key): _final(rows, key) for key in MEASURED},
                 "seconds": float(seconds(rows).sum()),
                 "figures": ", ".join(filter(None, labels["figure"].unique())),
                 "note": run["note"],
             }
         )
     return lines
+
+
+def _final(rows: pandas.DataFrame, metric: str) -> float | str:
+    try:
+        return final(curve(rows, metric))
+    except NoValue:
+        return ""

@@ -6,15 +6,17 @@ the gradient steps since the previous evaluation, and so has no value at step 0.
 column if some run has it. Numbers have DIGITS significant digits.
 """
 
+import functools
 import lzma
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pandas
 
-from rec_experiments.analysis.results.content import ACCURACY, ARCHIVED
-from rec_experiments.analysis.results.table import runs, table
+from rec_experiments.analysis.results.statistics import ACCURACY
+from rec_experiments.common.errors import UserError, first_line
 
+ARCHIVED = ["run", "overrides", "release", "step"]
 EVALUATED = (ACCURACY, "eval/response_length")
 AVERAGED = (
     "train/reward", "train/kl", "train/clip_fraction", "train/log_ratio_second_moment",
@@ -23,19 +25,36 @@ AVERAGED = (
 DIGITS = 4
 
 
-def archived(places: Iterable[Path]) -> tuple[bytes, int]:
-    """The finished runs in folders and in other archives as the content of an archive, and their
-    number. Raises UserError for a file that is no archive."""
-    found = runs(places)
-    done = found[found["state"] == "done"].drop_duplicates("run").sort_values("run")
-    if done.empty:
-        return b"", 0
-    steps = table(done, ["overrides"]).replace([np.inf, -np.inf], np.nan)
+def archived(steps: pandas.DataFrame) -> bytes:
+    """The content of an archive. steps: of finished runs, with their overrides."""
+    steps = steps.replace([np.inf, -np.inf], np.nan)
     metrics = [metric for metric in (*EVALUATED, *AVERAGED) if metric in steps]
     at = steps[ACCURACY].notna()
     since = steps["run"].map(str) + (at.groupby(steps["run"]).cumsum() - at).map("/{}".format)
     means = steps[[*metrics]].groupby(since, sort=False).transform("mean")
     rows = steps[ARCHIVED].join(means)[at].dropna(axis=1, how="all")
     text = rows.to_csv(index=False, float_format=f"%.{DIGITS}g")
-    content = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
-    return content, len(done)
+    return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+
+
+def read_archive(file: Path) -> pandas.DataFrame:
+    """The table of an archive, indexed by run. Raises UserError for a file that is none."""
+    return _read(file, file.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(file: Path, changed: int) -> pandas.DataFrame:
+    """changed: time of the last change of the file, as the cache's key."""
+    try:
+        found = pandas.read_csv(
+            file,
+            dtype={"run": str, "overrides": str, "release": "Int64"},
+            float_precision="round_trip",
+        )
+        if [*found.columns[: len(ARCHIVED)]] != ARCHIVED:
+            raise ValueError(f"its first columns are not {', '.join(ARCHIVED)}")
+        found["overrides"] = found["overrides"].fillna("")
+        metrics = found.columns[len(ARCHIVED) :]
+        return found.astype(dict.fromkeys(metrics, float) | {"step": int}).set_index("run")
+    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+        raise UserError(f"{file}: is no archive of runs ({first_line(error)})") from None

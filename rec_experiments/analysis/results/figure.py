@@ -1,27 +1,23 @@
 """The runs of a figure: arms × columns × seeds, found in the table of runs.
 
 The points of the sweep are expanded from its file and the command line. A point and a run belong
-together if their overrides make the same experiment (`settings.experiment`), so nothing is composed
-to find a run.
+together if their overrides make the same experiment (`config.settings`), so nothing is composed to
+find a run.
 """
 
 import functools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pandas
-import yaml
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.results.content import leave_out
-from rec_experiments.analysis.results.settings import experiment, seed, settings
 from rec_experiments.analysis.results.table import STATE, table, with_content
 from rec_experiments.common.errors import UserError
-from rec_experiments.config import schema
 from rec_experiments.config.labels import shown
+from rec_experiments.config.settings import experiment, seed
 from rec_experiments.runs import metrics
 
 SHOWN = ("eval/accuracy", "train/reward")  # panels of a multirun
@@ -37,9 +33,8 @@ class FigureRuns:
 
     runs: a row for each arm, column and seed, with the columns of `table.runs`; `overrides` are
     those of the figure's point. A run that has not begun has the state `missing`. steps: a row for
-    each recorded step of these runs, as `table.table`. scale: a choice of conf/scale. picture: kind
-    of picture. map: as in sweeps.Figure. statistics: names of the evaluation statistics that get a
-    table. swept: as sweeps.swept, keys whose values divide the columns further.
+    each recorded step of these runs, as `table.table`. swept: keys whose values divide the columns
+    further (sweeps.swept). The others: as in sweeps.Figure.
     """
 
     name: str
@@ -99,28 +94,21 @@ def figure_runs(name: str, found: pandas.DataFrame, overrides: Sequence[str]) ->
     )
     labels["seed"] = labels["overrides"].map(seed)
     labels["experiment"] = labels["overrides"].map(experiment)
-    known = found[["experiment", "run", "path"]]
-    matched = labels.reset_index(names="point").merge(known, on="experiment")
-    known = with_content(matched).sort_values(["release", "step"], ascending=False, kind="stable")
-    known = known.drop_duplicates("point").set_index("point")[["run", "path", *STATE]]
-    runs = labels.join(known).drop(columns="experiment")
+    known = with_content(found[found["experiment"].isin(labels["experiment"])])
+    known = known.drop_duplicates("experiment")[["experiment", "run", "path", *STATE]]
+    runs = labels.merge(known, how="left", on="experiment").drop(columns="experiment")
     runs = runs.fillna({"run": "", "path": "", "state": "missing", "step": 0, "note": ""})
-    runs = _without_torn(runs.astype({"step": int}))
+    runs = runs.astype({"step": int})
     if (runs["state"] == "missing").all():
         command = ["python", "-m", "rec_experiments", "-m", f"sweep={name}", *overrides]
         raise NoRuns(f"{name}: no run found; make them with: {shlex.join(command)}")
+    of_figure = ("title", "caption", "scale", "panels", "picture", "map", "statistics")
     return FigureRuns(
         name=name,
         runs=runs,
         steps=table(runs),
-        title=figure.title,
-        caption=figure.caption,
-        scale=figure.scale,
-        panels=figure.panels,
-        picture=figure.picture,
-        map=figure.map,
-        statistics=figure.statistics,
         swept=sweeps.swept(figure, [*overrides]),
+        **{key: getattr(figure, key) for key in of_figure},
     )
 
 
@@ -130,7 +118,7 @@ def multirun(name: str, found: pandas.DataFrame) -> FigureRuns:
 
     found: of `table.find(places)`. Raises NoRuns if no run has begun.
     """
-    runs = with_content(found[found["figure"] == name])
+    runs = with_content(found[found["figure"] == name]).sort_index()
     if (runs["state"] == "missing").all():
         raise NoRuns(f"{name}: none of its runs has begun")
     words = [shlex.split(overrides) for overrides in runs["overrides"]]
@@ -142,59 +130,3 @@ def multirun(name: str, found: pandas.DataFrame) -> FigureRuns:
         title=shown(shared) or name,
         panels=[sweeps.Panel(metric, metrics.label(metric), log=False) for metric in SHOWN],
     )
-
-
-def _without_torn(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """The runs, of which those that are done before their last step are unreadable."""
-    steps = [settings(overrides)["steps"] for overrides in runs["overrides"]]
-    torn = (runs["state"] == "done") & (runs["step"] != steps)
-    for path, step in runs.loc[torn, ["path", "step"]].itertuples(index=False):
-        leave_out(f"run {path}: is done, but ends at step {step}")
-    return runs.assign(state=runs["state"].mask(torn, "unreadable"))
-
-
-def chooses_seeds(overrides: Iterable[str]) -> bool:
-    return any(override.partition("=")[0] == "seed" for override in overrides)
-
-
-def scales() -> list[str]:
-    """All choices of scale, sorted."""
-    return sorted(_scale_files())
-
-
-def claim_seeds(scale: str) -> list[int] | None:
-    """The seeds that claims are judged on at a scale; None if they take the figures' own, and for
-    a multirun, which has no scale.
-
-    conf/scale fixes them before the runs: adding seeds until a verdict appears finds a difference
-    sooner or later.
-    """
-    return _scale_file(scale).get("claim_seeds") if scale else None
-
-
-def claim_rates(scale: str) -> list[float]:
-    """The learning rates that claims are judged at: first that of the scale's settings, which needs
-    no override. Empty if the scale names none."""
-    return [float(rate) for rate in _scale_file(scale).get("claim_rates", [])]
-
-
-def _scale_file(scale: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(_scale_files()[scale].read_text(encoding="utf-8"))
-    return found
-
-
-def _scale_files() -> dict[str, Path]:
-    found = (folder / "scale" for folder in schema.conf_folders())
-    return {file.stem: file for folder in found for file in folder.glob("*.yaml")}
-
-
-def output_folder(overrides: Iterable[str]) -> Path:
-    """Where the sweeps put their runs."""
-    chosen = [line.partition("=")[2] for line in overrides if line.startswith("output_dir=")]
-    return Path(chosen[-1]).expanduser() if chosen else default_folder()
-
-
-def default_folder() -> Path:
-    """The default output_dir."""
-    config = (schema.CONF / "config.yaml").read_text(encoding="utf-8")
-    return Path(yaml.safe_load(config)["output_dir"])

@@ -1,39 +1,84 @@
-"""The region of learning rate and age of the data in which each method learns.
+"""Gains of a figure's runs, and the region of learning rate and age in which each method learns.
 
 A run *fails* if the area under the second half of its curve lies below its first evaluation, so its
-`gain` (cells.table) is negative. The *edge* of a method at an age is the lowest rate above its best
-one at which it fails: for each seed the rate at which the gain crosses zero, interpolated linearly
-in the logarithm of the rate. A seed that fails at no rate of the grid bounds the edge from below,
-one that fails at every rate bounds it from above. Intervals are t intervals over seeds of log2.
+`gain` is negative. The *edge* of a method at an age is the lowest rate above its best one at which
+it fails: for each seed the rate at which the gain crosses zero, interpolated linearly in the
+logarithm of the rate. A seed that fails at no rate of the grid bounds the edge from below, one that
+fails at every rate bounds it from above. Intervals are t intervals over seeds of log2.
 
 The columns of the table here: arm, seed, RATE, AGE (the age of the oldest data, in gradient steps),
-and the statistics of cells.
+and `gain`.
 """
 
 import fnmatch
 import math
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
-from scipy.optimize import isotonic_regression
 from scipy.special import stdtrit
 
-from rec_experiments.analysis.results.seeds import CONFIDENCE, interval_of_mean
+from rec_experiments.analysis.results.figure import FigureRuns
+from rec_experiments.analysis.results.formatting import text_table
+from rec_experiments.analysis.results.statistics import (
+    ACCURACY,
+    CONFIDENCE,
+    curve,
+    initial,
+    interval_of_mean,
+    second_half,
+)
+from rec_experiments.common.errors import UserError
+from rec_experiments.config.settings import oldest_age, settings
 
 RATE, AGE = "optimizer.learning_rate", "sync"
 ON_POLICY = 0  # age
+BASE = "REINFORCE"  # edges are written as multiples of its edge
+NONE = "none"  # how a table writes null, as in a clip without a bound
 EDGES = ["arm", AGE, "seed", "log2", "side"]  # columns of a table of edges
 
 
-class Mean(NamedTuple):
-    """A mean over seeds. bound: ≥ or ≤ if it is only a bound, as some seed lies beyond the grid; ?
-    if seeds lie beyond both ends; empty otherwise. interval: None for a bound or a single seed."""
+# Gains --------------------------------------------------------------------------------------------
 
-    mean: float
-    interval: tuple[float, float] | None
-    bound: str
+
+def gains(data: FigureRuns, keys: Sequence[str]) -> pandas.DataFrame:
+    """One row per finished run: arm, the values of the keys, seed, `initial` (the first
+    evaluation), `second_half` (the mean of those in the second half of the steps) and `gain`, their
+    difference.
+
+    keys: of the experiment's settings; `column`, the heading of the figure's column; AGE. Raises
+    UserError if runs of one seed share a cell, because they differ in a key that is not listed.
+    """
+    done = data.runs[data.runs["state"] == "done"]
+    found = done[["arm", "column", "seed"]].copy()
+    for key in keys:
+        if key != "column":
+            found[key] = [_value(overrides, key) for overrides in done["overrides"]]
+    if found.duplicated(["arm", *keys, "seed"]).any():
+        raise UserError(
+            f"{data.name}: several runs of one seed would share a cell of the map; give every key "
+            f"but seed and {', '.join(keys)} a single value"
+        )
+    curves = {run: curve(rows, ACCURACY) for run, rows in data.steps.groupby("run", sort=False)}
+    found["initial"] = [initial(curves[run]) for run in done["run"]]
+    found["second_half"] = [second_half(curves[run]) for run in done["run"]]
+    found["gain"] = found["second_half"] - found["initial"]
+    return found[["arm", *keys, "seed", "initial", "second_half", "gain"]]
+
+
+def _value(overrides: str, key: str) -> Any:
+    found = settings(overrides)
+    value = oldest_age(found) if key == AGE else found.get(key)
+    return NONE if value is None else value
+
+
+def against(table: pandas.DataFrame, arm: str, keys: Sequence[str]) -> pandas.DataFrame:
+    """The rows of other arms, with the `difference` of their gain to that of `arm` at the same keys
+    and seed; rows without such a counterpart are left out."""
+    base = table[table["arm"] == arm][[*keys, "seed", "gain"]]
+    paired = table[table["arm"] != arm].merge(base, on=[*keys, "seed"], suffixes=("", "_of_base"))
+    return paired.assign(difference=paired["gain"] - paired.pop("gain_of_base"))
 
 
 def with_on_policy(table: pandas.DataFrame, alike: dict[str, str]) -> pandas.DataFrame:
@@ -49,6 +94,29 @@ def with_on_policy(table: pandas.DataFrame, alike: dict[str, str]) -> pandas.Dat
         if arm not in set(fresh["arm"])
     ]
     return pandas.concat([table, *added], ignore_index=True)
+
+
+def kept(table: pandas.DataFrame, least: float) -> pandas.DataFrame:
+    """Per arm, AGE and RATE the mean gain, and as `kept` its share of the same method's on-policy
+    gain at the same rate; NaN where that is not known or below `least`, `learns` False if below."""
+    mean = table.groupby(["arm", AGE, RATE], sort=False)["gain"].mean().reset_index()
+    fresh = mean[mean[AGE] == ON_POLICY].set_index(["arm", RATE])["gain"]
+    base = mean.set_index(["arm", RATE]).index.map(fresh).to_numpy(dtype=float)
+    mean["kept"] = np.where(base >= least, mean["gain"] / base, np.nan)
+    mean["learns"] = ~(base < least)
+    return mean
+
+
+# Edges --------------------------------------------------------------------------------------------
+
+
+class Mean(NamedTuple):
+    """A mean over seeds. bound: ≥ or ≤ if it is only a bound, as some seed lies beyond the grid; ?
+    if seeds lie beyond both ends; empty otherwise. interval: None for a bound or a single seed."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    bound: str
 
 
 def crossing(rates: Sequence[float], gains: Sequence[float]) -> float:
@@ -133,37 +201,6 @@ def within_grid(edges: pandas.DataFrame) -> pandas.DataFrame:
     return edges[outside == 0]
 
 
-def best_rate(table: pandas.DataFrame, arm: str) -> float:
-    """The rate at which the method ends highest on-policy, mean over seeds."""
-    on_policy = table[(table["arm"] == arm) & (table[AGE] == ON_POLICY)]
-    return float(on_policy.groupby(RATE)["final"].mean().idxmax())
-
-
-def age_survived(table: pandas.DataFrame, arm: str, rate: float) -> int | None:
-    """The largest age up to which, age by age, the gain is above 0: the lower end of its interval
-    over seeds (a single seed: the gain). None if not even the first."""
-    survived = None
-    runs = table[(table["arm"] == arm) & (table[RATE] == rate)]
-    for age, of_age in runs.groupby(AGE):
-        gains = list(of_age["gain"])
-        ends = interval_of_mean(gains)
-        if (ends[0] if ends else gains[0]) <= 0:
-            break
-        survived = int(age)
-    return survived
-
-
-def kept(table: pandas.DataFrame, least: float) -> pandas.DataFrame:
-    """Per arm, AGE and RATE the mean gain, and as `kept` its share of the same method's on-policy
-    gain at the same rate; NaN where that is not known or below `least`, `learns` False if below."""
-    mean = table.groupby(["arm", AGE, RATE], sort=False)["gain"].mean().reset_index()
-    fresh = mean[mean[AGE] == ON_POLICY].set_index(["arm", RATE])["gain"]
-    base = mean.set_index(["arm", RATE]).index.map(fresh).to_numpy(dtype=float)
-    mean["kept"] = np.where(base >= least, mean["gain"] / base, np.nan)
-    mean["learns"] = ~(base < least)
-    return mean
-
-
 class Law(NamedTuple):
     """log2(edge) = (a method's constant) + slope · log2(age). interval: of the slope over seeds."""
 
@@ -194,37 +231,57 @@ def law(edges: pandas.DataFrame, arms: Collection[str]) -> Law | None:
     return Law(float(np.mean(slopes)), interval_of_mean(slopes), cells) if slopes else None
 
 
-def explained(table: pandas.DataFrame) -> dict[str, float]:
-    """How well one falling curve per method describes the gain, of each of four quantities: the
-    `rate` alone, `rate × age`, `rate × √age` and the measured `drift` (E[(log ρ)²]).
-
-    The share of the variance of the gain within methods that the best monotone curve explains, over
-    stale runs at rates from the best one on; at lower rates a higher rate is more learning. Empty
-    if no run has a measured drift.
-    """
-    parts = []
-    for (_, _), runs in table[table[AGE] > ON_POLICY].groupby(["arm", AGE]):
-        best = runs.groupby(RATE)["gain"].mean().idxmax()
-        parts.append(runs[runs[RATE] >= best])
-    stale = pandas.concat(parts).dropna(subset=["drift"])
-    if stale.empty:
-        return {}
-    quantities = {
-        "rate": stale[RATE],
-        "rate × age": stale[RATE] * stale[AGE],
-        "rate × √age": stale[RATE] * np.sqrt(stale[AGE]),
-        "drift": stale["drift"],
-    }
-    return {name: _monotone_r2(stale, values) for name, values in quantities.items()}
+# The map as a table -------------------------------------------------------------------------------
 
 
-def _monotone_r2(runs: pandas.DataFrame, values: pandas.Series) -> float:
-    left = total = 0.0
-    for _, of_arm in runs.assign(quantity=values).groupby("arm"):
-        gains = of_arm["gain"]
-        ties = of_arm.groupby("quantity")["gain"].agg(["mean", "size"])  # one value per quantity
-        curve = isotonic_regression(ties["mean"], weights=ties["size"], increasing=False).x
-        fitted = of_arm["quantity"].map(dict(zip(ties.index, curve, strict=True)))
-        left += float(((gains - fitted) ** 2).sum())
-        total += float(((gains - gains.mean()) ** 2).sum())
-    return 1 - left / total if total else math.nan
+def edge_table(edges: pandas.DataFrame) -> pandas.DataFrame:
+    """A row for each method and age with an edge: `seeds`, `rate` with its ends `low` and `high`
+    and its `bound`, and the same of its multiple of BASE's edge, paired by seed."""
+    cells = dict(iter(edges.groupby(["arm", AGE], sort=False)))
+    rows = []
+    for (arm, age), cell in cells.items():
+        row = {"arm": arm, "age": age, "seeds": len(cell)}
+        of_base = multiple(cell, cells.get((BASE, age), cell[:0]))
+        for prefix, each in (("", mean(cell["log2"], cell["side"])), ("of_base_", of_base)):
+            middle, ends, bound = each or (math.nan, None, "")
+            low, high = np.exp2(ends or (math.nan,) * 2)
+            values = {"rate": 2.0**middle, "low": low, "high": high, "bound": bound}
+            row |= {f"{prefix}{name}": value for name, value in values.items()}
+        rows.append(row)
+    return pandas.DataFrame(rows)
+
+
+def edge_text(edges: pandas.DataFrame, table: pandas.DataFrame) -> str:
+    """The table of edges with a column for each age, and how to read it. edges: of the table."""
+    found = edge_table(edges)
+    cells = found.assign(cell=[_cell(row) for row in found.to_dict("records")])
+    wide = cells.pivot_table("cell", "arm", "age", "first", sort=False).sort_index(axis=1)
+    body = wide.fillna("–").reset_index().to_numpy().tolist()
+    factors = {age: pooled_factor(edges, age) for age in wide}
+    known = ", ".join(f"{factor:.2f} (age {age})" for age, factor in factors.items() if factor)
+    return "\n".join(
+        [
+            *text_table([["method", *(f"age {age}" for age in wide)], *body]),
+            "",
+            f"{len(table)} runs, seeds {', '.join(map(str, sorted(table['seed'].unique())))}. "
+            f"Cells: the collapse rate, and in round brackets its multiple of {BASE}'s at the same "
+            "age, paired by seed; both with their 95 % t interval over seeds. ≥ and ≤ mark bounds, "
+            "where the edge of a seed is outside the grid.",
+            "If all methods have the same variance, the interval of every multiple reaches a "
+            f"factor either way of {known or 'unknown size'}.",
+        ]
+    )
+
+
+def _cell(row: dict[str, Any]) -> str:
+    text = f"{row['bound']}{row['rate']:.2g}"
+    if math.isfinite(row["low"]):
+        text += f" [{row['low']:.2g}, {row['high']:.2g}]"
+    if row["arm"] == BASE or math.isnan(row["of_base_rate"]):
+        return text
+    middle, low, high = (
+        f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+        for value in (row["of_base_rate"], row["of_base_low"], row["of_base_high"])
+    )
+    ends = f" [{low}, {high}]" if low != "nan" else ""
+    return f"{text} ({row['of_base_bound']}{middle}×{ends})"

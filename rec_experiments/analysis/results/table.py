@@ -26,37 +26,36 @@ measured"; a measured number that is not finite is inf or -inf. Select and group
     done.groupby(["arm", "column", "seed"])["eval/accuracy"].last()
 
 `figure.figure_runs` has the same two tables of one figure, with the labels of its sweep;
-`measures` has the statistics of a run, `seeds` those of several seeds, and `settings.settings` the
-values of an experiment from its overrides.
+`statistics` has the statistics of a run and of several seeds, and `config.settings` the values of
+an experiment from its overrides.
 """
 
+import functools
+import math
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.results.content import (
-    ACCURACY,
-    NOTHING,
-    Content,
-    archived_overrides,
-    content,
-    leave_out,
-)
-from rec_experiments.analysis.results.settings import experiment, seed, settings, words_of
-from rec_experiments.common.errors import UserError
+from rec_experiments.analysis.results.archive import read_archive
+from rec_experiments.analysis.results.statistics import ACCURACY
+from rec_experiments.common.errors import UserError, first_line, printable
 from rec_experiments.common.files import ARCHIVE
 from rec_experiments.config.identity import flat
 from rec_experiments.config.labels import methods, schedule_name
+from rec_experiments.config.settings import below, experiment, seed, settings, words_of
+from rec_experiments.runs import provenance
+from rec_experiments.runs.reading import Stamp, read_rows, stamp, unreadable
 from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 
 LABELS = ["figure", "arm", "column", "seed"]
 FOUND = [*LABELS, "run", "path", "overrides", "experiment"]
-STATE = [*Content._fields[:4]]
+STATE = ["state", "step", "release", "note"]
 PROGRAM = "rec_experiments"
 NO_METHOD = ("seed", "setting", "sync")  # overrides that the label of an archived run leaves out
 
@@ -65,25 +64,26 @@ def runs(places: Iterable[Path]) -> pandas.DataFrame:
     """The runs in some folders of run folders, run folders and archives.
 
     If a run is in several places, one copy counts: a finished one, then the one of the newest
-    release, then the longest. Damaged runs, and finished copies with other evaluations, are
-    reported on stderr. Raises UserError for a damaged manifest or archive.
+    release, then the longest. Damaged runs are reported on stderr. Raises UserError for a damaged
+    manifest or archive.
     """
-    found = with_content(find(places))
+    found = find(places)
+    copies = with_content(found.drop_duplicates("path")).drop_duplicates("run")
     listed = found["figure"] != ""
-    return _labelled(found[listed | ~found["run"].isin(found["run"][listed])].copy())
+    labels = found[listed | ~found["run"].isin(found["run"][listed])]
+    labels = labels[[*LABELS, "run"]].drop_duplicates()
+    return _labelled(labels.merge(copies.drop(columns=LABELS), on="run"))
 
 
 def table(runs: pandas.DataFrame, columns: Sequence[str] = ()) -> pandas.DataFrame:
     """A row for each recorded step of the runs, in their order. columns: more columns of `runs` to
     repeat in every row."""
-    parts = [
-        NOTHING.rows if state in ("missing", "unreadable") else content(Path(path)).rows
-        for path, state in zip(runs["path"], runs["state"], strict=True)
-    ]
     about = runs[[*LABELS, "run", "state", "release", *columns]].reset_index(drop=True)
-    repeated = about.loc[about.index.repeat([len(part) for part in parts])]
-    rows = pandas.concat([NOTHING.rows, *parts], ignore_index=True)
-    return pandas.concat([repeated.reset_index(drop=True), rows], axis=1)
+    parts = {-1: NOTHING.rows}  # concat needs one
+    for at, (path, state) in enumerate(zip(runs["path"], runs["state"], strict=True)):
+        if state not in ("missing", "unreadable"):
+            parts[at] = content(path).rows
+    return about.join(pandas.concat(parts).droplevel(1), how="inner").reset_index(drop=True)
 
 
 def load_runs(*places: str | Path, keys: Sequence[str] = ()) -> pandas.DataFrame:
@@ -114,15 +114,18 @@ def _values(path: Path, overrides: str) -> Mapping[str, Any]:
     return flat(read_config(path)) if path.is_dir() else settings(overrides)
 
 
+# Where runs are -----------------------------------------------------------------------------------
+
+
 def find(places: Iterable[Path]) -> pandas.DataFrame:
-    """Where runs are, with the columns up to `overrides`; none is read."""
+    """Where runs are, with the columns up to `experiment`; none is read."""
     found = [line for place in places for line in _found_in(place)]
     return pandas.DataFrame(found, columns=FOUND)
 
 
 def _found_in(place: Path) -> Iterator[list[Any]]:
     if place.name.endswith(ARCHIVE):
-        for run, overrides in archived_overrides(place).items():
+        for run, overrides in read_archive(place)["overrides"].groupby(level=0).first().items():
             yield _without_manifest(place / run, overrides)
         return
     listed = set()
@@ -132,23 +135,22 @@ def _found_in(place: Path) -> Iterator[list[Any]]:
             overrides = shlex.join(words_of(shlex.split(line.overrides)))
             about = [line.figure, line.arm, line.column, line.seed, Path(line.run).name]
             yield [*about, place / line.run, overrides, experiment(overrides)]
-    for path in [place] if (place / CONFIG).is_file() else run_folders([place]):
+    for path in [place] if (place / CONFIG).is_file() else run_folders(place):
         if path.name not in listed:
             yield _without_manifest(path, _overrides(path))
 
 
-def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """The run folders directly in some folders, sorted."""
-    return sorted(file.parent for folder in folders for file in folder.glob("*/status.json"))
+def run_folders(folder: Path) -> list[Path]:
+    """The run folders directly in a folder, sorted."""
+    return sorted(file.parent for file in folder.glob("*/status.json"))
 
 
 def _without_manifest(path: Path, overrides: str | None) -> list[Any]:
     """overrides: None if they are not known."""
     line = overrides or ""
     words = [word for word in shlex.split(line) if word.split("=")[0] not in NO_METHOD]
-    sync = {key.partition(".")[2]: value for key, value in settings(line).items()}
-    about = ["", " ".join(words), schedule_name(sync), seed(line), path.name, path, line]
-    return [*about, "" if overrides is None else experiment(line)]
+    about = ["", " ".join(words), schedule_name(below("sync", settings(line))), seed(line)]
+    return [*about, path.name, path, line, "" if overrides is None else experiment(line)]
 
 
 def _overrides(path: Path) -> str | None:
@@ -177,39 +179,90 @@ def _labelled(runs: pandas.DataFrame) -> pandas.DataFrame:
     return runs
 
 
+# What is in them ----------------------------------------------------------------------------------
+
+
+class Content(NamedTuple):
+    """What is in a run folder, or in an archive of a run. rows: `step` and the metrics."""
+
+    state: str
+    step: int
+    release: int | None
+    note: str
+    rows: pandas.DataFrame
+
+
+NOTHING = Content("missing", 0, None, "", pandas.DataFrame({"step": np.zeros(0, dtype=int)}))
+
+
 def with_content(found: pandas.DataFrame) -> pandas.DataFrame:
-    """The runs that were found with all columns, each once for each of its labels."""
-    paths = found["run"].map(_best_copies(found)).fillna(found["path"])
-    found = found.assign(path=paths).drop_duplicates([*LABELS, "run"])
-    states = [content(path)[: len(STATE)] for path in found["path"]]
-    about = pandas.DataFrame(states, columns=STATE, index=found.index)
-    about["release"] = about["release"].astype("Int64")
-    return pandas.concat([found, about], axis=1).reset_index(drop=True)
+    """The runs that were found with their states: finished ones first, then those of the newest
+    release, then the longest."""
+    about = pandas.DataFrame(
+        [content(path)[:4] for path in found["path"]], columns=STATE, index=found.index
+    ).astype({"release": "Int64"})
+    order = about.assign(done=about["state"] == "done", begun=about["state"] != "missing")
+    keys = ["done", "release", "step", "begun"]
+    order = order.sort_values(keys, ascending=False, kind="stable", na_position="last")
+    return found.join(about).loc[order.index]
 
 
-def _best_copies(found: pandas.DataFrame) -> dict[str, Path]:
-    """The copy that counts of each run that is in several places."""
-    best, differ = {}, []
-    for run, paths in found.groupby("run")["path"].unique().items():
-        if len(paths) > 1:
-            read = {path: content(path) for path in paths}
-            best[str(run)] = chosen = max(paths, key=lambda path: _rank(read[path]))
-            differ += [
-                f"{path}, of which {chosen} counts"
-                for path, other in read.items()
-                if other.state == read[chosen].state == "done"
-                and not _same(other.rows, read[chosen].rows)
-            ]
-    if differ:
-        leave_out(f"{len(differ)} copies of runs with other evaluations, as {differ[0]}")
-    return best
+def content(path: Path) -> Content:
+    """The state and the rows of a run folder, or of ARCHIVE/RUN. A damaged run is reported on
+    stderr; it is unreadable and has no rows."""
+    try:
+        if not path.parent.name.endswith(ARCHIVE):
+            return _folder(path, stamp(path))
+        rows = read_archive(path.parent).loc[[path.name]]
+        release = rows["release"].iloc[0]
+        newest = None if pandas.isna(release) else int(release)
+        metrics = rows.drop(columns=["overrides", "release"])
+        return Content("done", int(rows["step"].iloc[-1]), newest, "", metrics)
+    except UserError as error:
+        leave_out(str(error))
+        return NOTHING._replace(state="unreadable", note=str(error))
 
 
-def _rank(copy: Content) -> tuple[bool, int, int, bool]:
-    return copy.state == "done", copy.release or 0, copy.step, copy.state != "missing"
+@functools.lru_cache(maxsize=4096)
+def _folder(path: Path, now: Stamp) -> Content:
+    """now: sizes and times of the files, as the cache's key. Raises UserError for a damaged one."""
+    folder = RunFolder(path)
+    state = str(folder.status().get("state", "missing"))
+    if state == "missing":
+        return NOTHING
+    releases = [each.get("release") for each in provenance.starts(folder.provenance())]
+    rows = _rows(path / "metrics.jsonl", state == "done")
+    step = int(rows["step"].iloc[-1]) if len(rows) else 0
+    return Content(state, step, max(filter(None, releases), default=None), "", rows)
 
 
-def _same(one: pandas.DataFrame, other: pandas.DataFrame) -> bool:
-    """Whether two copies have the same evaluations, to the digits of an archive."""
-    first, second = (each.set_index("step")[ACCURACY].dropna() for each in (one, other))
-    return first.index.equals(second.index) and bool(np.allclose(first, second, rtol=1e-3))
+def _rows(file: Path, done: bool) -> pandas.DataFrame:
+    """The rows of metrics.jsonl. Recorded values that are not finite become inf or -inf.
+
+    Raises UserError unless a finished run has each step once, in order, and an evaluation at the
+    end.
+    """
+    recorded = [
+        {key: math.inf if _is_nan(value) else value for key, value in row.items()}
+        for _, row in read_rows(file)
+    ]
+    try:
+        rows = pandas.DataFrame(recorded or NOTHING.rows).astype(float).astype({"step": int})
+    except (TypeError, ValueError, OverflowError) as error:
+        raise unreadable(file, first_line(error)) from None
+    odd = np.flatnonzero(rows["step"] != np.arange(len(rows)))
+    if done and len(odd):
+        raise unreadable(file, f"it has step {rows['step'][odd[0]]} in place of step {odd[0]}")
+    if done and not (len(rows) and ACCURACY in rows and rows[ACCURACY].notna().iloc[-1]):
+        raise unreadable(file, "it has no evaluation at the end")
+    return rows
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+@functools.cache  # once per reason
+def leave_out(reason: str) -> None:
+    """Print on stderr why a run is left out."""
+    print(f"left out: {printable(reason)}", file=sys.stderr)

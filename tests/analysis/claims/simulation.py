@@ -17,8 +17,7 @@ from rec_experiments.analysis.claims.decision import Direction, Outcome
 from rec_experiments.analysis.claims.definitions import CLAIMS, Endpoint
 from rec_experiments.analysis.claims.judge import GAIN, PRIMARY, SHARE, combine, find
 from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.measures import Statistic
-from rec_experiments.analysis.results.seeds import SeedValues
+from rec_experiments.analysis.results.statistics import SeedValues, Statistic
 
 Array = NDArray[np.float64]
 Shares = dict[Outcome, float]
@@ -74,7 +73,7 @@ def _measured(curves: Array, statistic: Statistic) -> Array:
     """The statistic of every curve; the last axis is the evaluations."""
 
     def of(curve: Array) -> float:
-        return statistic.of(pandas.Series(curve, STEPS, name=METRIC))
+        return statistic(pandas.Series(curve, STEPS, name=METRIC))
 
     return np.apply_along_axis(of, -1, curves)
 

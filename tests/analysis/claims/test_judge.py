@@ -15,7 +15,7 @@ from scipy import stats
 from rec_experiments.analysis.claims.decision import Direction, Outcome
 from rec_experiments.analysis.claims.definitions import Claim, Endpoint
 from rec_experiments.analysis.claims.judge import Finding, Setting, judge
-from rec_experiments.analysis.results.measures import STATISTICS
+from rec_experiments.analysis.results.statistics import STATISTICS
 
 SETTING = Setting(scale="mini")
 SECOND_HALF, FINAL = STATISTICS["second_half"], STATISTICS["final"]

@@ -26,7 +26,6 @@ from PIL import Image
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.analysis.figures import catalogue, computed, curves, render, style
 from rec_experiments.analysis.figures.computed import fig2, fig8, section3, theorem1
-from rec_experiments.analysis.results import figure as figure_module
 from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.cli import figures as figures_command
 from rec_experiments.cli.main import run_command
@@ -326,7 +325,7 @@ def two_sweeps(tmp_path, monkeypatch):
     command = "python -m rec_experiments setting=mini/gsm8k sync=offline algo=grpo steps=40 seed=0"
     write_run(root / "one", rows_of(STABLE, 0), command=command.split())
     monkeypatch.setattr(catalogue, "usual", lambda: ["fig3", "fig4", "fig8"])
-    monkeypatch.setattr(figure_module, "default_folder", lambda: root)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(figures_command.claims, "about", lambda *arguments: [])
     return root
 

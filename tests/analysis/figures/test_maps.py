@@ -56,7 +56,7 @@ def test_stability_table_has_the_edges(runs):
     drawing = maps.draw_stability(stability_of(runs))
     edges = {(row["arm"], row["age"]): row for row in drawing.statistics["edges"]}
     assert edges["REINFORCE", 19]["rate"] == pytest.approx(2e-5 * 2**0.5)
-    assert edges["GRPO", 19]["of_base"][1] == pytest.approx(2)
+    assert edges["GRPO", 19]["of_base_rate"] == pytest.approx(2)
     assert edges["GRPO", 0]["bound"] == "≥"
     assert "2.8e-05 [2.8e-05, 2.8e-05]" in drawing.summary
 

@@ -7,8 +7,6 @@ import pandas
 import pytest
 from fabricated import rows_of, write_run
 
-from rec_experiments.analysis.results import content
-from rec_experiments.analysis.results.archive import archived
 from rec_experiments.analysis.results.figure import figure_runs
 from rec_experiments.analysis.results.table import find, runs, table
 from rec_experiments.cli.main import call_command
@@ -29,9 +27,8 @@ def folder(tmp_path):
 
 
 def written(folder, *places):
-    content, _ = archived(places or [folder])
     file = folder / f"all{ARCHIVE}"
-    file.write_bytes(content)
+    call_command("archive", f"--runs={','.join(map(str, places or [folder]))}", f"--out={file}")
     return file
 
 
@@ -62,7 +59,8 @@ def test_archived_run_has_the_evaluations_and_means_of_its_folder(folder):
 
 def test_archives_and_folders_join_into_the_same_bytes(folder, capsys):
     file = written(folder)
-    assert archived([file, folder])[0] == archived([folder])[0] == file.read_bytes()
+    before = file.read_bytes()
+    assert written(folder, file, folder).read_bytes() == before
     assert capsys.readouterr().err == ""
 
 
@@ -78,12 +76,7 @@ def changed(lines, number, column, value):
     [
         (lambda lines: ["a,b", "1,2"], "its first columns are not run, overrides, release, step"),
         (lambda lines: changed(lines, 2, "eval/accuracy", "abc"), "could not convert string"),
-        (
-            lambda lines: changed(lines, 2, "eval/accuracy", "7.5"),
-            "run0: eval/accuracy is no share",
-        ),
         (lambda lines: [*lines[:2], lines[2] + ",1", *lines[3:]], "Expected . fields"),
-        (lambda lines: [*lines, lines[5]], "run0: its steps do not rise from 0"),
     ],
 )
 def test_damaged_archive_is_refused_in_one_line(folder, change, message):
@@ -93,14 +86,6 @@ def test_damaged_archive_is_refused_in_one_line(folder, change, message):
     with pytest.raises(UserError, match=message) as caught:
         find([file])
     assert str(caught.value).startswith(f"{file}: is no archive of runs (")
-
-
-def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(content, "LARGEST_ARCHIVE", 1 << 20)
-    file = tmp_path / f"bomb{ARCHIVE}"
-    file.write_bytes(lzma.compress(bytes(2 << 20)))
-    with pytest.raises(UserError, match="it unpacks to more than 1 MB"):
-        find([file])
 
 
 def test_command_writes_an_archive(folder, tmp_path, capsys):

@@ -1,13 +1,12 @@
 """The stability map's numbers against synthetic gains whose edges are known in closed form."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
 import pytest
 
-from rec_experiments.analysis.results import edge_table, stability
+from rec_experiments.analysis.results import stability
 
 RATES = [1e-5 * 2**i for i in range(8)]
 AGES = [0, 4, 19, 49, 149]
@@ -22,8 +21,8 @@ def synthetic(edge_of, seeds=range(5), rates=RATES, ages=AGES, arms=("GRPO", "RE
                 edge = math.log2(edge_of(arm, age, seed))
                 for rate in rates:
                     gain = min(0.1, 0.1 * (edge - math.log2(rate)))
-                    rows.append((arm, age, rate, seed, gain, gain, rate * age))
-    columns = ["arm", stability.AGE, stability.RATE, "seed", "gain", "final", "drift"]
+                    rows.append((arm, age, rate, seed, gain))
+    columns = ["arm", stability.AGE, stability.RATE, "seed", "gain"]
     return pandas.DataFrame(rows, columns=columns)
 
 
@@ -91,8 +90,7 @@ def test_multiple_of_edges_outside_the_grid_is_a_bound(edge, base, bound):
     edges = stability.edges(table)
     found = stability.multiple(*pair(edges))
     assert (found and (found.bound, found.interval)) == (bound and (bound, None))
-    data = SimpleNamespace(name="x", title="X", arms=["GRPO", "REINFORCE"])
-    text = edge_table.text(edge_table.summary(data, table))
+    text = stability.edge_text(edges, table)
     row = next(line for line in text.splitlines() if line.startswith("GRPO"))
     assert ("×" in row) == bool(bound)
     assert not bound or f"({bound}" in row
@@ -134,11 +132,6 @@ def test_law_finds_the_slope(slope):
     assert law.slope == pytest.approx(slope, abs=1e-6)
 
 
-def test_age_survived_ends_at_the_first_failure():
-    table = synthetic(lambda arm, age, seed: {0: 1, 4: 1, 19: 1e-6, 49: 1, 149: 1}[age])
-    assert stability.age_survived(table, "GRPO", RATES[3]) == 4
-
-
 def test_kept_is_a_share_of_the_on_policy_gain():
     table = synthetic(lambda arm, age, seed: 1e-3 if age == 0 else 4e-5 * 2**0.5)
     kept = stability.kept(table, 0.05).set_index(["arm", stability.AGE, stability.RATE])["kept"]
@@ -153,38 +146,3 @@ def test_on_policy_runs_are_shared():
     shared = stability.with_on_policy(without, {"REC-*": "REINFORCE"})
     assert len(shared) == len(table)
     assert set(shared[shared[stability.AGE] == 0]["arm"]) == {"REINFORCE", "REC-Ring"}
-
-
-def test_rate_times_age_explains_a_gain_that_depends_on_it():
-    table = synthetic(lambda arm, age, seed: 1e-3 / max(age, 1))
-    explained = stability.explained(table)
-    assert explained["rate × age"] == pytest.approx(1)
-    assert explained["rate × √age"] < 0.99
-    assert explained["rate"] < explained["rate × √age"]
-
-
-def test_one_curve_cannot_explain_what_differs_at_one_rate():
-    """Ages share each rate, so the best curve is the mean at each rate, in any order of rows."""
-    table = synthetic(lambda arm, age, seed: 1e-9, seeds=[0], ages=[4, 19], arms=("GRPO",))
-    table["gain"] = -np.log2(table[stability.RATE]) + np.where(table[stability.AGE] == 4, 1.0, -1.0)
-    spread = np.var(np.arange(len(RATES)))
-    for rows in (table, table[::-1]):
-        found = stability.explained(rows)["rate"]
-        assert found == pytest.approx(spread / (spread + 1))
-
-
-def test_without_a_measured_drift_nothing_is_explained():
-    table = synthetic(lambda arm, age, seed: 1e-4).assign(drift=math.nan)
-    assert stability.explained(table) == {}
-
-
-def test_the_table_has_the_exponent_of_each_method():
-    table = synthetic(
-        lambda arm, age, seed: 4e-4 / (max(age, 1) if arm == "REINFORCE" else max(age, 1) ** 0.5)
-    )
-    data = SimpleNamespace(name="x", title="X", arms=["GRPO", "REINFORCE"])
-    found = edge_table.summary(data, table)
-    assert found["slopes"]["REINFORCE"]["slope"] == pytest.approx(-1)
-    assert found["slopes"]["GRPO"]["slope"] == pytest.approx(-0.5)
-    assert "REINFORCE -1.00 (" in edge_table.text(found)
-    assert "GRPO ends highest on-policy at a rate of 1e-05." in edge_table.text(found)

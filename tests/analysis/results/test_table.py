@@ -9,10 +9,10 @@ from conftest import resolve
 from fabricated import rows_of, write_run
 
 from rec_experiments.analysis.results.figure import NoRuns, figure_runs
-from rec_experiments.analysis.results.settings import NO_SETTING, experiment, oldest_age, settings
 from rec_experiments.analysis.results.table import find, runs, table
 from rec_experiments.common.errors import UserError
 from rec_experiments.config.identity import flat
+from rec_experiments.config.settings import NO_SETTING, experiment, oldest_age, settings
 from rec_experiments.sweeps import load_figure, points
 from rec_experiments.sweeps.manifest import COLUMNS
 
@@ -138,16 +138,6 @@ def test_a_finished_run_has_each_step_once_and_in_order(tmp_path, spoil, why):
     assert why in runs([tmp_path])["note"][0]
 
 
-def test_a_finished_run_that_has_lost_its_end_does_not_count(folder, capsys):
-    """A copy that was cut off between two lines, after an evaluation, looks whole."""
-    file = folder / "run6" / "metrics.jsonl"
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:31]))
-    data = figure_runs("fig3", find([folder]), ["seed=1", "sync=offline", "steps=40"])
-    assert data.runs["state"].tolist() == ["done", "unreadable", "done", "failed", "missing"]
-    assert "run6: is done, but ends at step 30" in capsys.readouterr().err
-    assert "run6" not in set(data.steps["run"])
-
-
 def test_recorded_values_that_are_not_finite_are_infinite(tmp_path):
     rows = [{"step": 0, "m": math.nan}, {"step": 1}, {"step": 2, "m": -math.inf}]
     write_run(tmp_path / "run", rows, "failed")
@@ -164,9 +154,6 @@ def test_of_copies_the_finished_one_counts(tmp_path, capsys):
         write_run(folder / "both", rows_of("GRPO", 0, steps), state)
     assert runs(folders)["path"].tolist() == [folders[2] / "both"]
     assert capsys.readouterr().err == ""
-    write_run(tmp_path / "d" / "both", rows_of("GRPO", 1))
-    assert len(runs([*folders, tmp_path / "d"])) == 1
-    assert "left out: 1 copies of runs with other evaluations" in capsys.readouterr().err
 
 
 def test_a_run_that_no_command_line_started_is_in_no_figure(tmp_path):

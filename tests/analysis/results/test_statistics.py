@@ -9,16 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rec_experiments.analysis.results.measures import (
+from rec_experiments.analysis.results.statistics import (
     STATISTICS,
     NoValue,
     area,
+    band,
+    by_seed,
+    curve,
+    interval_of_mean,
     last,
     measured,
     seconds,
-    value,
 )
-from rec_experiments.analysis.results.seeds import band, by_seed, curve, interval_of_mean
 
 
 def of(*values, steps=None):
@@ -45,7 +47,7 @@ def of(*values, steps=None):
     ],
 )
 def test_closed_forms(name, values, expected):
-    measure = STATISTICS[name].of
+    measure = STATISTICS[name]
     assert measure(of(*values)) == pytest.approx(expected)
     for lacking in (of(), of(math.nan, math.nan)):
         with pytest.raises(NoValue, match="m was not measured"):
@@ -61,8 +63,7 @@ def test_a_curve_that_is_not_finite_somewhere_has_no_statistic():
     """The rest of the curve would be a selection."""
     with pytest.raises(NoValue, match="m is not finite at step 2"):
         measured(of(0.5, math.nan, math.inf))
-    assert value(last, of(0.5, math.inf)) is None
-    assert value(last, of(0.5, math.nan)) == 0.5
+    assert last(of(0.5, math.nan)) == 0.5
 
 
 def test_seconds_count_rollouts_as_far_as_training_waited():
@@ -84,12 +85,11 @@ def test_the_interval_is_that_of_students_t(values):
 def test_a_band_is_the_interval_at_each_step_and_never_changes_its_seeds():
     long, short = of(0.0, 0.2, 0.4, steps=[0, 10, 20]), of(1.0, 1.0, steps=[0, 10])
     found = band([long, short])
-    assert found.steps == [0, 10]
-    np.testing.assert_allclose(found.mean, [0.5, 0.6])
-    for at, pair in enumerate(([0.0, 1.0], [0.2, 1.0])):
-        assert [ends[at] for ends in found.interval] == pytest.approx(interval_of_mean(pair))
-    assert band([]).steps == []
-    assert band([long]).interval is None
+    assert found["mean"].to_dict() == pytest.approx({0: 0.5, 10: 0.6})
+    for step, pair in ((0, [0.0, 1.0]), (10, [0.2, 1.0])):
+        assert tuple(found.loc[step, ["low", "high"]]) == pytest.approx(interval_of_mean(pair))
+    assert band([]).empty
+    assert band([long])["low"].isna().all()
 
 
 def test_finished_runs_count_once_and_say_why_they_have_no_number():

@@ -10,14 +10,13 @@ import functools
 import hashlib
 import shlex
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rec_experiments.common.pieces import TARGET
-from rec_experiments.config import schema
 from rec_experiments.config.identity import NOT_IDENTITY, flat
+from rec_experiments.config.plugins import conf_file, conf_folders
 from rec_experiments.rollout.schedule import ages_of
 
 Settings = dict[str, Any]  # by dotted key; also `algo`, the name of the preset
@@ -60,12 +59,7 @@ def seed(overrides: str) -> int:
 
 def ages(found: Settings) -> list[int]:
     """The age of the data at each gradient step, as `Schedule.ages` counts it."""
-    groups: dict[str, Settings] = {"sync": {}, "updates": {}}
-    for key, value in found.items():
-        group, _, name = key.partition(".")
-        if group in groups and name:
-            groups[group][name] = value
-    return ages_of(**groups, steps=found["steps"])
+    return ages_of(below("sync", found), below("updates", found), steps=found["steps"])
 
 
 def oldest_age(found: Settings) -> int:
@@ -73,26 +67,34 @@ def oldest_age(found: Settings) -> int:
     return max(ages(found))
 
 
+def below(key: str, found: Settings) -> Settings:
+    """The values of a group, such as `sync`, by their names in it."""
+    return {
+        name.removeprefix(f"{key}."): value
+        for name, value in found.items()
+        if name.startswith(f"{key}.")
+    }
+
+
 @functools.cache
 def _groups() -> frozenset[str]:
-    folders = (folder for conf in schema.conf_folders() for folder in conf.glob("*/"))
-    return frozenset(folder.name for folder in folders)
+    return frozenset(folder.name for conf in conf_folders() for folder in conf.glob("*/"))
 
 
 @functools.cache
 def _composed(chosen: tuple[tuple[str, str], ...]) -> Settings:
     """The values before those that the command line sets one by one."""
-    base, choices = _file("config", "")
-    method, of_method = _file("algorithm", "")
+    base, choices = file_values("config")
+    method, of_method = file_values("algorithm")
     choices = {**of_method, **choices, **dict(chosen)}
     wide = {}
     for group in GLOBAL:
-        wide[group], by_file = _file(choices.get(group), group)
+        wide[group], by_file = file_values(choices.get(group), group)
         choices = {**choices, **by_file, **dict(chosen)}
     found: Settings = {}
     for group, choice in choices.items():
         if group not in GLOBAL:
-            values, _ = _file(choice, group)
+            values, _ = file_values(choice, group)
             found |= {f"{group}.{key}": value for key, value in values.items()}
     found |= {**method, **wide["algo"], **base, **wide["gpus"], **wide["setting"]}
     found = {key: value for key, value in found.items() if key.split(".")[0] not in NO_SETTING}
@@ -100,11 +102,10 @@ def _composed(chosen: tuple[tuple[str, str], ...]) -> Settings:
 
 
 @functools.cache
-def _file(choice: str | None, group: str) -> tuple[Settings, dict[str, str]]:
+def file_values(choice: str | None, group: str = "") -> tuple[Settings, dict[str, str]]:
     """The values of a file of a group, or of conf/ itself, with those of the files that it builds
     on, and the choices that it makes in groups. A choice may also name a class."""
-    places = (folder / group / f"{choice}.yaml" for folder in schema.conf_folders())
-    file = next(filter(Path.is_file, places), None)
+    file = conf_file(f"{group}/{choice}")
     if file is None:
         return {TARGET: choice} if choice else {}, {}
     content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
@@ -117,7 +118,7 @@ def _file(choice: str | None, group: str) -> tuple[Settings, dict[str, str]]:
                 choices[key.removeprefix("override ").lstrip("/")] = name
         elif entry != "_self_" and "@" not in entry:
             of_group = "" if entry.startswith("/") else group
-            more, others = _file(entry.lstrip("/"), of_group)
+            more, others = file_values(entry.lstrip("/"), of_group)
             values, choices = {**values, **more}, {**choices, **others}
     content.pop("hydra", None)
     return {**values, **{key: _plain(value) for key, value in flat(content).items()}}, choices
