@@ -9,7 +9,6 @@ each run. The lag of a row is the number of gradient steps since its batch was g
 import functools
 import math
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,26 +18,23 @@ import pandas
 import yaml
 
 from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.statistics import interval_of_mean
 from rec_experiments.analysis.results.table import table
 from rec_experiments.common.files import ARCHIVE
 from rec_experiments.config.settings import settings
 from rec_experiments.runs.metrics import title
 
 Lags = tuple[int, int | None]  # first and last, both included; None for no last
-Block = tuple[str, pandas.DataFrame]  # a title, and a table of texts with one line for each arm
-Blocks = dict[str, pandas.DataFrame]
+Blocks = dict[str, pandas.DataFrame]  # by title: a table of texts with one line for each arm
 
 PUBLISHED = Path(__file__).with_name("published") / "regime.yaml"
 PARTS = ("start", "middle", "end")
 SHARE = 10  # a part is a tenth of the points of a run
-LEAST_LAGS = 5  # for a slope over lags
 MOST_LAGS = 6  # that a table shows
 PERCENT = ("clip_fraction", "live_groups", "distinct_responses", "truncated")  # shown in per cent
 BY_LAG = ("clip_fraction", "log_ratio_second_moment", "ess", "ratio_p01", "ratio_p99")
-GROWING = ("clip_fraction", "log_ratio_second_moment")  # whose growth with the lag is measured
 BY_PART = ("kl", "kl_response", "entropy", "grad_norm", "response_length", "truncated")
 SIDES = {"ρ > 1": "high", "ρ < 1": "low", "A > 0": "positive", "A < 0": "negative"}
+COMPARED = "published values, and these arms beside them"
 WIDTH = 100  # characters of a line of text
 
 
@@ -64,10 +60,8 @@ class Range:
         low, high = (
             None if end is None else shown(self.quantity, end) for end in (self.low, self.high)
         )
-        if low is None:
-            return f"at most {high}"
-        if high is None:
-            return f"at least {low}"
+        if low is None or high is None:
+            return f"at most {high}" if low is None else f"at least {low}"
         return low if low == high else f"{low} to {high}"
 
 
@@ -91,19 +85,16 @@ class Published(Range):
     @property
     def where(self) -> str:
         """As in `entropy at lag 1 to 3 at the end`."""
-        words = [named(self.quantity)]
-        if self.lags:
-            first, last = self.lags
-            words.append(f"at lag {first}" + (" and more" if last is None else f" to {last}"))
-        if self.part:
-            words.append(f"at the {self.part}")
-        return " ".join(words)
+        first, last = self.lags or (0, 0)
+        lags = f" at lag {first}" + (" and more" if last is None else f" to {last}")
+        part = f" at the {self.part}" if self.part else ""
+        return named(self.quantity) + (lags if self.lags else "") + part
 
     @property
     def sentence(self) -> str:
         checked = f"checked {self.checked}" if self.checked else "not checked"
         text = f"{self.name}: {self.setting}. {self.source}; {self.read}, {checked}."
-        return f"{text} {self.note}" if self.note else text
+        return f"{text} {self.note or ''}".rstrip()
 
 
 @functools.cache
@@ -142,21 +133,8 @@ def means(
 def _part(values: pandas.Series, part: str) -> pandas.Series:
     """The first, middle or last tenth of the points, at least one."""
     size = max(1, round(len(values) / SHARE))
-    start = {"start": 0, "middle": (len(values) - size) // 2, "end": len(values) - size}[part]
+    start = PARTS.index(part) * (len(values) - size) // 2
     return values.iloc[start : start + size]
-
-
-def exponents(steps: pandas.DataFrame, quantity: str) -> list[float]:
-    """For each version of the sampler's policy in each run, the exponent with which the quantity
-    grows with the lag: the least-squares slope of its logarithm over that of the lag. Values and
-    lags of 0 have no logarithm and are left out, and so are versions with few other lags."""
-    values = steps.reindex(columns=["run", "train/policy_version", "lag", f"train/{quantity}"])
-    found = []
-    for _, rows in values[(values.iloc[:, 2:] > 0).all(axis=1)].groupby([*values.columns[:2]]):
-        lags, numbers = np.log(rows.iloc[:, 2:].to_numpy()).T
-        if rows["lag"].nunique() >= LEAST_LAGS:
-            found.append(float(np.polyfit(lags, numbers, 1)[0]))
-    return found
 
 
 def spread(lags: set[int]) -> list[int]:
@@ -168,6 +146,17 @@ def spread(lags: set[int]) -> list[int]:
     even = np.linspace(0, ordered[-1], MOST_LAGS - 1)[1:]
     nearest = [max(lag for lag in ordered if lag <= max(point, ordered[0])) for point in even]
     return sorted({*ordered[:2], *nearest})
+
+
+def value_here(steps: pandas.DataFrame, published: Published) -> pandas.Series:
+    """The numbers of the arms. An arm has none unless the last lag occurs more than once in a run:
+    the steps at which the lags first build up are not comparable."""
+    found = means(steps, published.quantity, published.lags, published.part)
+    last = published.lags[1] if published.lags else None
+    if last is None:
+        return found
+    times = (steps["lag"] == last).groupby([steps["arm"], steps["run"]]).sum()
+    return found[times.groupby("arm").max().reindex(found.index) > 1]
 
 
 # Tables -------------------------------------------------------------------------------------------
@@ -183,7 +172,7 @@ def tables(runs: pandas.DataFrame) -> dict[str, Blocks]:
     steps = table(in_folders)
     steps = steps.assign(lag=lags_of(steps))
     return {
-        str(column): dict(_tables(rows, overrides))
+        str(column): _tables(rows, overrides)
         for column, rows in steps.groupby("column", sort=False)
     }
 
@@ -193,68 +182,47 @@ def records(block: pandas.DataFrame) -> list[dict[str, Any]]:
     return block.rename_axis(block.index.name or "arm").reset_index().to_dict("records")
 
 
-def _tables(steps: pandas.DataFrame, overrides: dict[str, str]) -> Iterator[Block]:
+def _tables(steps: pandas.DataFrame, overrides: dict[str, str]) -> Blocks:
     """Tables with a number; columns without one are left out."""
-    arms = steps["arm"].unique()
-
-    def block(name: str, columns: dict[str, pandas.Series]) -> Iterator[Block]:
-        found = pandas.DataFrame(columns, index=arms).dropna(axis="columns", how="all")
-        if len(found.columns):
-            yield name, found.map(number)
-
     lags = spread({int(lag) for lag in steps["lag"].dropna()})
-    at = {"all": None, **{f"lag {lag}": (lag, lag) for lag in lags}}
-    yield from block("runs and batches", _about(steps))
-    for quantity in BY_LAG:
-        columns = {
-            head: percent(quantity) * means(steps, quantity, each) for head, each in at.items()
-        }
-        if quantity in GROWING:
-            columns |= _growth(steps, quantity)
-        yield from block(named(quantity), columns)
-    sides = {head: 100 * means(steps, f"clip_fraction_{side}") for head, side in SIDES.items()}
-    yield from block("clipped share by side and by sign of the advantage, %", sides)
-    for quantity in BY_PART:
-        of_parts = {part: percent(quantity) * means(steps, quantity, part=part) for part in PARTS}
-        yield from block(named(quantity), of_parts)
-    distance = {f"lag {lag}": means(steps, "weight_lag", (lag, lag)) for lag in lags}
-    yield from block(
-        "distance of the weights ÷ their norm: in a step, and since the rollout",
-        {"a step": means(steps, "weight_step"), **distance},
-    )
+    at: dict[str, Lags | None] = {"all": None, **{f"lag {lag}": (lag, lag) for lag in lags}}
+
+    def block(quantity: str, columns: dict[str, dict[str, Any]]) -> dict[str, pandas.Series]:
+        factor = percent(quantity)
+        return {head: factor * means(steps, quantity, **which) for head, which in columns.items()}
+
+    found = {"runs and batches": _about(steps)}
+    found |= {named(each): block(each, {k: {"lags": v} for k, v in at.items()}) for each in BY_LAG}
+    found["clipped share by side and by sign of the advantage, %"] = {
+        head: 100 * means(steps, f"clip_fraction_{side}") for head, side in SIDES.items()
+    }
+    found |= {
+        named(each): block(each, {part: {"part": part} for part in PARTS}) for each in BY_PART
+    }
+    found["distance of the weights ÷ their norm: in a step, and since the rollout"] = {
+        "a step": means(steps, "weight_step"),
+        **{head: means(steps, "weight_lag", which) for head, which in [*at.items()][1:]},
+    }
+    arms = steps["arm"].unique()
+    frames = {name: pandas.DataFrame(each, index=arms) for name, each in found.items()}
+    frames = {name: each.dropna(axis="columns", how="all") for name, each in frames.items()}
+    shown_frames = {name: each.map(number) for name, each in frames.items() if len(each.columns)}
     compared = _compared(steps, overrides)
-    if len(compared):
-        yield "published values, and these arms beside them", compared
+    return shown_frames | ({COMPARED: compared} if len(compared) else {})
 
 
 def _about(steps: pandas.DataFrame) -> dict[str, pandas.Series]:
     """interval: gradient steps per version of the sampler's policy, median over versions. windows:
     how often the sampler's policy was updated."""
-    runs = steps.groupby(["arm", "run"], sort=False)
     versions = steps.reindex(columns=["train/policy_version"]).iloc[:, 0]
     counts = versions.groupby([steps["arm"], steps["run"], versions], sort=False).size()
-    of_runs = pandas.DataFrame(
-        {
-            "steps": runs["step"].last(),
-            "interval": counts.groupby(["arm", "run"], sort=False).median(),
-            "trained": counts.groupby(["arm", "run"], sort=False).sum(),
-        }
-    )
-    of_runs["windows"] = of_runs.pop("trained") / of_runs["interval"]
+    of_run = counts.groupby(["arm", "run"], sort=False)
+    last = steps.groupby(["arm", "run"], sort=False)["step"].last()
+    windows = of_run.sum() / of_run.median()
+    of_runs = pandas.DataFrame({"steps": last, "interval": of_run.median(), "windows": windows})
     arms = of_runs.groupby("arm", sort=False)
     shares = {named(key): 100 * means(steps, key) for key in ("live_groups", "distinct_responses")}
     return {"seeds": arms.size(), **dict(arms.mean().items()), **shares}
-
-
-def _growth(steps: pandas.DataFrame, quantity: str) -> dict[str, pandas.Series]:
-    """A quantity's exponent over the lag: mean and 95 % t interval over the windows of all runs."""
-    found = {arm: exponents(rows, quantity) for arm, rows in steps.groupby("arm", sort=False)}
-    ends = {arm: interval_of_mean(each) or (math.nan,) * 2 for arm, each in found.items()}
-    return {
-        "exponent": pandas.Series({arm: np.mean(each) for arm, each in found.items() if each}),
-        "from": pandas.Series({arm: low for arm, (low, _) in ends.items()}),
-        "to": pandas.Series({arm: high for arm, (_, high) in ends.items()}),
-    }
 
 
 def _compared(steps: pandas.DataFrame, overrides: dict[str, str]) -> pandas.DataFrame:
@@ -268,17 +236,6 @@ def _compared(steps: pandas.DataFrame, overrides: dict[str, str]) -> pandas.Data
                 lines.append((each.name, each.where, each.span, arm, *place))
     head = ["published", "quantity", "range", "arm", "here", "place"]
     return pandas.DataFrame(lines, columns=head).set_index("published")
-
-
-def value_here(steps: pandas.DataFrame, published: Published) -> pandas.Series:
-    """The numbers of the arms. An arm has none unless the last lag occurs more than once in a run:
-    the steps at which the lags first build up are not comparable."""
-    found = means(steps, published.quantity, published.lags, published.part)
-    last = published.lags[1] if published.lags else None
-    if last is None:
-        return found
-    times = (steps["lag"] == last).groupby([steps["arm"], steps["run"]]).sum()
-    return found[times.groupby("arm").max().reindex(found.index) > 1]
 
 
 # Text ---------------------------------------------------------------------------------------------
