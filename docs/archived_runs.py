@@ -19,9 +19,9 @@ ACCURACY = "eval/accuracy"
 COLUMNS = [
     "run", "arm", "task", "sync", "ages", "age", "seed", RATE, "gain", "final", "halved", "every",
 ]  # fmt: skip
-FOUR_PARTS = "GRPO, four parts"  # the one method here that is no arm of sweep=presets
+FOUR_PARTS = "GRPO, four parts"  # the one method here that is no arm of a sweep
 SHARED = (
-    "seed", "setting", "sync", "optimizer", "threads", "eval_problems", "checkpoint_every",
+    "seed", "setting", "sync", "optimizer", "model", "threads", "eval_problems", "checkpoint_every",
 )  # fmt: skip
 TASKS = {"mini/gsm8k": "reduction", "mini_chain/gsm8k": "chain", "lm/gsm8k": "language model"}
 
@@ -52,7 +52,7 @@ def _run(overrides: str, rows: pandas.DataFrame) -> dict[str, Any]:
     halved = curve.index[curve <= curve.iloc[0] / 2]
     [setting] = [word.partition("=")[2] for word in words if word.startswith("setting=")]
     return {
-        "arm": _labels().get(_method(words), overrides),
+        "arm": labels().get(_method(words), overrides),
         "task": TASKS.get(setting, setting),
         "sync": schedule(found["sync.interval"], found["sync.offset"]),
         "ages": ages(found),
@@ -74,8 +74,12 @@ def schedule(interval: int | None = 1, offset: int = 0) -> str:
 
 
 @functools.cache
-def _labels() -> dict[frozenset[str], str]:
-    arms = sweeps.load_figure("presets", []).arms
+def labels() -> dict[frozenset[str], str]:
+    arms = {
+        label: words
+        for figure in ("presets", "mechanism")
+        for label, words in sweeps.load_figure(figure, []).arms.items()
+    }
     return {_method(words): label for label, words in arms.items()} | {
         frozenset({"algo=grpo", "updates=four_parts"}): FOUR_PARTS
     }

@@ -79,6 +79,37 @@ class Ring(RatioBounds):
         return f"ring, keeps {kept}"
 
 
+class Quadrants(RatioBounds):
+    """The one-side mask that also drops what pulls the policy back: successes that have become
+    unlikely (A > 0, ρ < 1 − fallen) and failures that have become likely (A < 0, ρ > 1 + risen).
+
+    Its bounds act on tokens with rarest ≤ π_behavior < commonest; all others are kept. With
+    fallen = low and risen = high on all tokens it is the two-side mask.
+    """
+
+    fallen: Share | None
+    risen: NonNegativeFloat | None
+    rarest: Share
+    commonest: Annotated[float, Field(gt=0)] | None
+
+    def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
+        sign_B1 = batch.advantage_B[:, None]
+        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0).exp()
+        exempt_BT = (behavior_BT < self.rarest) | (behavior_BT >= _bound(self.commonest))
+        successes_BT = two_side(log_ratio_BT, log_floor(self.fallen), log_ceiling(self.high))
+        failures_BT = two_side(log_ratio_BT, log_floor(self.low), log_ceiling(self.risen))
+        return exempt_BT | successes_BT.where(sign_B1 > 0, failures_BT)
+
+    def describe(self, ratio: str) -> str:
+        successes = interval(below(self.fallen), ratio, above(self.high))
+        failures = interval(below(self.low), ratio, above(self.risen))
+        kept = f"keeps {successes} where A > 0 and {failures} where A < 0"
+        if self.rarest == 0 and self.commonest is None:
+            return kept
+        less = "" if self.commonest is None else f" < {self.commonest:g}"
+        return f"{kept}, if {self.rarest:g} ≤ π_behavior{less}"
+
+
 class Dual(OneSide):
     """The one-side mask without the tokens with A < 0 and ρ > ceiling: their surrogate is at
     least ceiling · A, so that no single token dominates the step (arXiv 1912.09729).

@@ -415,6 +415,24 @@ def test_dual_at_its_ceiling():
     assert piece(column, batch).flatten().tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("bound", "sign", "kept"),
+    [
+        ("low", -1, [False, True, True]), ("high", 1, [True, True, False]),
+        ("fallen", 1, [False, True, True]), ("risen", -1, [True, True, False]),
+    ],
+)  # fmt: skip
+def test_quadrants(bound, sign, kept):
+    """Each bound drops its own quadrant of ρ = 1/2, 1 and 3, of tokens in its range only."""
+    every = dict.fromkeys(("low", "high", "fallen", "risen"))
+    piece = clips.Quadrants(**{**every, bound: 0.4}, rarest=0.25, commonest=0.5)
+    column, batch = piece_input([math.log(0.5), 0.0, math.log(3.0)], advantage=sign)
+    for behavior, expected in ((0.24, [True] * 3), (0.25, kept), (0.5, [True] * 3)):
+        logps = {"behavior": torch.full_like(column, behavior).log()}
+        here = dataclasses.replace(batch, logps=logps)
+        assert piece(column, here).flatten().tolist() == expected
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_around_proximal_at_its_bounds(sign):
     piece = clips.AroundProximal(low=0.2, high=0.3)

@@ -32,6 +32,18 @@ ALWAYS = {  # two methods, on any batch
         ("rec_ring", "clip.outer_low=null", "clip.outer_high=null"),
         ("rec_twoside_nois",),
     ),
+    "Quadrants without their inward bounds are one-sided": (
+        ("grpo", "clip=quadrants"),
+        ("grpo",),
+    ),
+    "Quadrants with all four bounds are two-sided": (
+        ("rec_twoside_is", "clip=quadrants", "clip.fallen=0.2", "clip.risen=0.2"),
+        ("rec_twoside_is",),
+    ),
+    "Quadrants that act on no token are unclipped": (
+        ("grpo", "clip=quadrants", "clip.rarest=1"),
+        ("grpo", "clip=none"),
+    ),
     **{
         f"{preset} {bounds} is unclipped": ((preset, *bounds.split()), (preset, "clip=none"))
         for preset, bounds in (

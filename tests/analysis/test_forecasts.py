@@ -16,10 +16,9 @@ import orderings
 import pandas
 import pytest
 import yaml
-from archived_runs import COLUMNS, FOUR_PARTS
+from archived_runs import COLUMNS, labels
 from orderings import Scored
 
-from rec_experiments import sweeps
 from rec_experiments.analysis.results.stability import RATE, Mean
 
 
@@ -78,7 +77,7 @@ def test_collapse_times_that_follow_the_law_are_predicted():
 
 
 def test_every_forecast_names_a_method_and_a_schedule():
-    known = {*sweeps.load_figure("presets", []).arms, FOUR_PARTS}
+    known = {*labels().values()}
     for topic in yaml.safe_load((forecasts.HERE / "forecasts.yaml").read_text()):
         for forecast in topic["forecasts"]:
             low, high = map(float, forecast["between"])
