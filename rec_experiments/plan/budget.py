@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 
-from rec_experiments.common import files
-from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.labels import gpus_of
@@ -43,15 +42,7 @@ def shape_of(experiment: Experiment) -> dict[str, Any]:
     shapes: dict[str, Any] = yaml.safe_load(SHAPES.read_text(encoding="utf-8"))
     if source.path in shapes:
         return dict(shapes[source.path])
-    if not Path(source.path).is_dir():
-        files.hub_silence()  # one question to the hub instead of many
-    try:
-        found = AutoConfig.from_pretrained(source.path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model.path={source.path}: its configuration cannot be read ({first_line(error)}); "
-            f"known without it: {', '.join(shapes)}"
-        ) from error
+    found = source.shape()
     layers = getattr(found, "num_hidden_layers", None)
     if layers is None:
         raise UserError(

@@ -14,7 +14,7 @@ from rec_experiments.common.pieces import Piece, Seed, Settings
 from rec_experiments.policy import smollm2
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 CACHE = "cache"
 # No float16: small gradients would become 0 without loss scaling.
@@ -207,15 +207,21 @@ class Pretrained(Piece):
                 "share prompts; use shared_prompts=false"
             )
 
+    def shape(self) -> "PretrainedConfig":
+        """The configuration of the model's architecture."""
+        from transformers import AutoConfig
+
+        return self._load(AutoConfig)
+
     def skeleton(self) -> "PreTrainedModel":
         """The model without initialised weights, whose memory is never touched."""
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+        from transformers import AutoModelForCausalLM, GenerationConfig
         from transformers.initialization import no_init_weights
 
         if live.is_live(self.path):
             return self.model()
-        config = self._load(AutoConfig)
+        config = self.shape()
         with no_init_weights():
             model = AutoModelForCausalLM.from_config(
                 config, dtype=getattr(torch, self.dtype), attn_implementation=self.attention

@@ -69,7 +69,7 @@ def test_what_is_offered_for_24_gigabytes_leaves_two(words):
     assert not found.fits
 
 
-def test_a_configuration_with_names_of_its_own(tmp_path):
+def test_a_configuration_with_names_of_its_own(tmp_path, monkeypatch):
     """GPT-2's n_layer, and a number of layers that is its class's default."""
     GPT2Config(n_layer=3, n_embd=64, n_head=4, vocab_size=512).save_pretrained(tmp_path / "gpt2")
     exp = experiment(*GUARDED, f"model.path={tmp_path}/gpt2")
@@ -78,7 +78,8 @@ def test_a_configuration_with_names_of_its_own(tmp_path):
     few, _ = memory.model_bytes(exp, {**shape, "num_hidden_layers": 2})
     assert memory.model_bytes(exp, shape)[0] - few == pytest.approx(12 * 64 * 64 * 4, rel=0.03)
     LlamaConfig(hidden_size=64, vocab_size=512).save_pretrained(tmp_path / "llama")
-    shape = budget.shape_of(experiment("model=pretrained", f"model.path={tmp_path}/llama"))
+    monkeypatch.setenv("REC_EXPERIMENTS_CACHE", str(tmp_path))
+    shape = budget.shape_of(experiment("model=pretrained", "model.path=cache:llama"))
     assert shape["num_hidden_layers"] == LlamaConfig().num_hidden_layers
     Gemma3Config().save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"model\.path=.*gemma3 has no num_hidden_layers"):
