@@ -40,6 +40,8 @@ PRELOAD = (
     "rec_experiments.samplers.shared",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
+    "torch.profiler._cupti_monitor",
+    "torch.utils.serialization.config",
 )
 
 

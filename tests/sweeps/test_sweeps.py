@@ -383,7 +383,8 @@ if __name__ == "__main__":
     command.execute(sys.argv[1:], task)
 """
 
-# A run in earnest, which says in the end where the shared draws are, and which.
+# A run in earnest, which says in the end where the shared draws are, and which, and what was
+# imported only then.
 TELLING = """
 import json, os, sys
 from pathlib import Path
@@ -393,11 +394,13 @@ from rec_experiments.config.identity import run_path
 from rec_experiments.sweeps import checked
 
 def task(config):
+    before = {*sys.modules}
     train.start(config)
     path = run_path(checked(config))
+    late = [name for name in sys.modules if name not in before]
     files = {file.name: file.stat() for file in Path(os.environ[FOLDER]).iterdir()}
     told = {name: (found.st_ino, found.st_mtime_ns) for name, found in files.items()}
-    (path / "told").write_text(json.dumps([os.environ[FOLDER], told]))
+    (path / "told").write_text(json.dumps([os.environ[FOLDER], told, late]))
 
 if __name__ == "__main__":
     command.execute(sys.argv[1:], task)
@@ -515,15 +518,17 @@ def test_every_launcher_takes_the_sweep(multirun, tmp_path, launcher):
 @pytest.mark.parametrize("multirun", [TELLING], indirect=True)
 def test_jobs_that_share_draws_are_the_runs_that_they_are_alone(multirun, tmp_path):
     """The second one reads all that the first has drawn from the initial weights: it writes no file
-    of its own, and replaces none. Under interval 2 a third batch is drawn from other weights."""
+    of its own, and replaces none. Under interval 2 a third batch is drawn from other weights.
+    Whoever installs or edits something meanwhile disturbs neither: all is imported before."""
     common = [*SMALL, "sync.interval=2"]
     arms = ["grpo", "reinforce"]
     done = multirun(*common, f"algo={','.join(arms)}", "hydra.launcher.jobs=1")
     assert done.returncode == 0, done.stderr
     folders = [RunFolder(*tmp_path.glob(f"runs/{arm}_*")) for arm in arms]
-    (one, first), (other, second) = (
+    (one, first, late), (other, second, _) = (
         json.loads((folder.path / "told").read_text()) for folder in folders
     )
+    assert not [name for name in late if name.startswith(("rec_experiments", "torch"))]
     assert one == other
     assert first == second
     assert len(first) == 2 * 2  # the evaluation at the start and two batches at once, with digests
