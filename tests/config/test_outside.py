@@ -7,7 +7,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import re
 import subprocess
@@ -15,7 +14,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from conftest import SMALL, command, experiment, resolve
 
@@ -187,24 +185,6 @@ def mine(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, "mine", raising=False)
 
     return write
-
-
-def test_the_class_of_the_readme_works(tmp_path, monkeypatch):
-    section = (ROOT / "README.md").read_text().partition("## Your own algorithm")[2]
-    code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
-    (tmp_path / "my_module.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    chosen = ("weight=my_module.TruncatedWeight", "weight.cap=3")
-    algorithm = rec_experiments.algorithm("reinforce", *chosen)
-    out = algorithm(
-        logp=torch.tensor([[-1.0], [-1.0]]),
-        behavior_logp=torch.tensor([[-1.5], [-3.0]]),  # ρ is exp(0.5) and exp(2)
-        rewards=torch.tensor([1.0, 0.0]),
-        groups=torch.tensor([0, 0]),
-        mask=torch.ones(2, 1),
-    )
-    assert float(out.loss) == pytest.approx((math.exp(0.5) - 3) * 0.5 / 2)
-    assert "· min(ρ, cap) (cap=3.0) ·" in algorithm.describe()
 
 
 def test_a_dotted_class_has_its_defaults_and_its_ranges(mine):

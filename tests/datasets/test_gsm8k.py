@@ -8,12 +8,10 @@ import json
 import os
 from pathlib import Path
 
-import datasets
 import pytest
 from conftest import experiment
 
 from rec_experiments.cli.check import check_gold
-from rec_experiments.common.errors import UserError
 from rec_experiments.common.problems import Problem
 from rec_experiments.datasets.math_problems import MathProblems
 from rec_experiments.datasets.verifiers.math_answer import well_formed
@@ -59,42 +57,6 @@ def test_the_bonus_reaches_the_reward(tmp_path: Path) -> None:
     gsm8k = gsm8k_of(tmp_path, format_bonus=0.1)
     assert gsm8k.verify("<think>a</think><answer>72</answer>", "72").reward == 1.1
     assert gsm8k.verify("72", "73").reward == -0.1
-
-
-GOOD = lines(ROWS)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(GOOD)
-    with pytest.raises(UserError, match=f"dataset.path={tmp_path}: the folder has no test.jsonl"):
-        gsm8k_of(tmp_path).load()
-    (tmp_path / "test.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match=r"test\.jsonl: cannot be read: not UTF-8 text"):
-        gsm8k_of(tmp_path).load()
-
-
-@pytest.mark.parametrize("path", ["/no/such/folder", "openai/gsm8k"])
-def test_a_path_where_nothing_is(path: str) -> None:
-    with pytest.raises(UserError, match=f"^dataset.path={path}: no such folder.*train.jsonl"):
-        gsm8k_of(path).load()
-
-
-def test_a_file_cannot_be_both_splits(tmp_path: Path) -> None:
-    file = write(tmp_path, GOOD, GOOD) / "train.jsonl"
-    with pytest.raises(UserError, match=r"must be a folder with train\.jsonl and test\.jsonl"):
-        gsm8k_of(file).load()
-
-
-def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise ConnectionError("Couldn't reach it\nand a long story")
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(
-        UserError, match=r"dataset\.train\.hub=openai/gsm8k: .*reach it.*dataset\.path=FOLDER"
-    ) as error:
-        gsm8k_of(None).load()
-    assert "\n" not in str(error.value)
 
 
 def test_check_gold_names_what_is_rejected() -> None:

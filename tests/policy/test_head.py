@@ -217,25 +217,6 @@ def leaves_of(*shapes, seed=0):
     return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.parametrize("at_once", [2 * 7, 5 * 7])  # chunks, and few enough to be kept
-@pytest.mark.parametrize("outputs", [("logp_N",), ("logp_N", "entropy_N", "kl_N")])
-def test_gradcheck(outputs, at_once):
-    shapes = ((5, 3), (7, 3), (7,))
-    target_N = torch.tensor([0, 6, 2, 2, 1])
-    reference = Head(*(x.detach() for x in leaves_of((5, 3), (7, 3), (7,), seed=1)))
-    differentiable = {name.removesuffix("_N") for name in outputs} - {"logp"}
-
-    def scores(hidden_ND, weight_VD, bias_V):
-        scores_NX = token_scores(
-            Head(hidden_ND, weight_VD, bias_V), {"reference": reference}, target_N, 0.7,
-            kl=True, differentiable=differentiable,
-        )  # fmt: skip
-        return tuple(getattr(named(scores_NX, kl=True), name) for name in outputs)
-
-    with mock.patch.object(logprobs, "LOGITS_AT_ONCE", at_once):
-        assert torch.autograd.gradcheck(scores, leaves_of(*shapes))
-
-
 @pytest.mark.parametrize(("kept", "made"), [(2**20, 1), (5 * 7 - 1, 2)])
 def test_kept_logits(kept, made, monkeypatch):
     leaves, target_N = leaves_of((5, 3), (7, 3), (7,)), torch.tensor([0, 6, 2, 2, 1])
@@ -299,20 +280,6 @@ def test_gradients_are_those_asked_for(differentiable, tokens):
     assert scores.entropy_BT.requires_grad == ("entropy" in differentiable)
     assert scores.kl_BT.requires_grad == ("kl" in differentiable)
     assert not scores.others["reference"].requires_grad
-
-
-def test_model_is_unchanged():
-    model = build(FAMILIES["llama"]())
-    names, before = list(model.state_dict()), model(torch.tensor([[1, 2, 3]])).logits
-    scored(model, model, rows(), tokens=2)
-    with (
-        mock.patch.object(logprobs, "tempered_logp", side_effect=RuntimeError("no luck")),
-        chunks_of(2),
-        pytest.raises(RuntimeError, match="no luck"),
-    ):
-        measured(model, None, rows(), 1.0)
-    assert list(model.state_dict()) == names
-    assert torch.equal(model(torch.tensor([[1, 2, 3]])).logits, before)
 
 
 class Largest(TorchDispatchMode):

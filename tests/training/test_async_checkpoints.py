@@ -70,20 +70,6 @@ def step_of(path):
     return int(path.parent.name.removeprefix(".step_").removesuffix(".partial"))
 
 
-def test_finish_does_not_wait_unless_told_to(tmp_path, writer):
-    going_on = threading.Event()
-    writer(lambda path: going_on.wait(PATIENCE))
-    found = Checkpoints(tmp_path, ALONE)
-    found.save(1, {"step": 1, "weights": {}}, None, background=True)
-    began = time.monotonic()
-    found.finish(wait=False)
-    assert time.monotonic() - began < PATIENCE / 4
-    assert found.steps() == []
-    going_on.set()
-    found.finish()
-    assert found.steps() == [1]
-
-
 def test_training_goes_on(tmp_path, writer):
     """The write of step 2 ends only when the row of step 3 is there: one that waits would hang."""
     reached, writing, most = threading.Event(), [], []
