@@ -13,6 +13,8 @@ import math
 
 import numpy as np
 import torch
+from conftest import by_row
+from torch.nn.utils.rnn import pad_sequence
 
 ROUNDING = 1e-12
 where = torch.where
@@ -88,6 +90,24 @@ class Rows:
 
     def row_mean(self, value):
         return self.row_sum(value) / self.tokens.clamp(min=1)
+
+
+def rows_of(rollouts, logp: list[torch.Tensor]) -> Rows:
+    """A batch of the trainer, with these log-probabilities of the policy, row by row."""
+    rows = by_row(rollouts)
+
+    def padded(values):
+        return pad_sequence([torch.tensor(row).double() for row in values], batch_first=True)
+
+    return Rows(
+        logp=pad_sequence(logp, batch_first=True),
+        behavior=padded(row.logps.get("behavior", row.logp) for row in rows),
+        proximal=padded(row.logps.get("proximal", row.logp) for row in rows),
+        sampler=padded(row.logp for row in rows),
+        rewards=torch.tensor([row.reward for row in rows], dtype=torch.float64),
+        groups=torch.tensor([row.group for row in rows]),
+        mask=padded(row.mask for row in rows).bool(),
+    )
 
 
 # Means, as losses.

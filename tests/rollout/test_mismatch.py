@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import math
 
+import objectives as o
 import pytest
 import torch
 from conftest import SMALL, accumulate_gradient, by_row, experiment
@@ -97,22 +98,14 @@ def test_the_weight_in_closed_form():
 
 def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
     """REINFORCE with importance weights: Σ A · ρ · min(e^gap, cap) · ∇log π / tokens."""
-    model, rollouts, gap_BT, pad_id = drawn
+    model, rollouts, _, pad_id = drawn
     ours, _ = gradient_of(drawn, 1.5, "rec_oneside_is")
-    rewards = rollouts.reward_B.reshape(-1, 4)
-    advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
-    algorithm = rec_experiments.algorithm("rec_oneside_is").parts
-    model, loss = copy.deepcopy(model), torch.zeros((), dtype=torch.float64)
-    for i, row in enumerate(by_row(rollouts)):
+    model, logp = copy.deepcopy(model), []
+    for row in by_row(rollouts):
         rows = collate(Sequences.of([row.prompt], [row.tokens]), pad_id)
-        logp = compute_logprobs(model, rows, 1.0).logp_BT
-        log_ratio = (logp - torch.tensor([row.logps["behavior"]])).detach()
-        keep = algorithm.clip(log_ratio, tokens(log_ratio, advantages[i : i + 1]))
-        weight = log_ratio.exp() * gap_BT[i : i + 1, : len(row.tokens)].double().exp().clamp(
-            max=1.5
-        )
-        loss = loss - (keep * weight * advantages[i] * logp).sum()
-    (loss / rollouts.length_B.sum()).backward()
+        logp.append(compute_logprobs(model, rows, 1.0).logp_BT[0])
+    x = o.rows_of(rollouts, logp)
+    o.ppo(x, x.mean, weights=x.kappa.clamp(max=1.5)).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert expected.abs().max() > 1e-4
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-8)

@@ -14,6 +14,7 @@ from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
+import objectives as o
 import pytest
 import torch
 from conftest import (
@@ -146,33 +147,27 @@ def test_gradient_of_the_policys_tokens(model, weight):
             parameter.mul_(1.2)
     gradient, log = gradient_of(model, rollouts, "reinforce", f"weight={weight}", reference=other)
 
-    mine = copy.deepcopy(model)
-    rewards, groups = rollouts.reward_B.numpy(), rollouts.group_B.numpy()
-    n = sum(pattern.count("T") for pattern in patterns)
-    loss, entropies, divergences, ratios = 0.0, [], [], []
-    for i, r in enumerate(by_row(rollouts)):
-        prompt = r.prompt
-        advantage = rewards[i] - rewards[groups == groups[i]].mean()
-        ids = torch.tensor([prompt + r.tokens])
-        logp_TV, reference_TV = (
-            torch.log_softmax(m(ids).logits[0, len(prompt) - 1 : -1].double() / 0.8, -1)
+    mine, logp, entropies, divergences = copy.deepcopy(model), [], [], []
+    for r in by_row(rollouts):
+        ids = torch.tensor([r.prompt + r.tokens])
+        now_TV, then_TV = (
+            torch.log_softmax(m(ids).logits[0, len(r.prompt) - 1 : -1].double() / 0.8, -1)
             for m in (mine, other)
         )
-        for t in [t for t, written in enumerate(r.mask) if written]:
-            logp = logp_TV[t, r.tokens[t]]
-            ratios.append(float((logp.detach() - r.logp[t]).exp()))
-            loss = loss - advantage * (ratios[-1] if weight == "importance" else 1) * logp / n
-            now_V, then_V = logp_TV[t].detach(), reference_TV[t].detach()
-            entropies.append(-float((now_V.exp() * now_V).sum()))
-            divergences.append(float((now_V.exp() * (now_V - then_V)).sum()))
+        logp.append(now_TV[range(len(r.tokens)), r.tokens])
+        entropies.append(-(now_TV.exp() * now_TV).sum(1)[r.mask].detach())
+        divergences.append((now_TV.exp() * (now_TV - then_TV)).sum(1)[r.mask].detach())
+    x = o.rows_of(rollouts, logp)
+    ratio = o.sg(x.r)
+    loss = o.token_mean(x, x.mean[:, None] * (ratio if weight == "importance" else 1) * x.logp)
     loss.backward()
     expected = torch.cat([p.grad.flatten() for p in mine.parameters()])
     assert expected.abs().max() > 1e-3
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-8)  # logp is kept in float32
     assert log["train/loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert log["train/entropy"] == pytest.approx(np.mean(entropies), rel=1e-5)
-    assert log["train/kl"] == pytest.approx(np.mean(divergences), rel=1e-5)
-    assert log["train/ratio_mean"] == pytest.approx(np.mean(ratios), rel=1e-5)
+    assert log["train/entropy"] == pytest.approx(float(torch.cat(entropies).mean()), rel=1e-5)
+    assert log["train/kl"] == pytest.approx(float(torch.cat(divergences).mean()), rel=1e-5)
+    assert log["train/ratio_mean"] == pytest.approx(float(ratio[x.mask].mean()), rel=1e-5)
 
 
 def test_warm_start_of_the_policys_tokens():

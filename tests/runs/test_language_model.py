@@ -8,18 +8,14 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import assert_equal, experiment, resolve, run, timeless
+from conftest import assert_equal, experiment, run, timeless
 from language_models import smollm2_folder, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rec_experiments.common import distributed
-from rec_experiments.common.distributed import whole as whole_tensor
 from rec_experiments.common.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.runs import evaluation, export
-from rec_experiments.runs.prepare import prepare
-from rec_experiments.runs.run_folder import RunFolder
 
 FEW = (
     "setting=lm/gsm8k", "threads=1", "model.warm_start.steps=2", "model.warm_start.batch_size=2",
@@ -100,33 +96,6 @@ def test_transformers_scores_the_exported_model_alike(few, whole, tmp_path):
     )  # fmt: skip
     assert of_run.metrics == of_model.metrics
     assert {"eval/pass@2", "eval/pass@4"} < of_run.metrics.keys()
-
-
-def on_ranks(world, path, overrides):
-    """Rows and weights of a run on this rank."""
-    overrides = (*overrides, f"ranks={world.size}")
-    folder, config = RunFolder(path, world), resolve(*overrides)
-    folder.check(config)
-    folder.start(config, {})
-    trainer = prepare(experiment(*overrides), world=world)
-    trainer.train(folder)
-    folder._lock.close() if world.leads else None
-    state = trainer.model.state_dict()
-    return folder.metrics(), {name: whole_tensor(each) for name, each in state.items()}
-
-
-@pytest.mark.long
-@with_smollm2
-def test_two_ranks_train_as_one(few, ranks, tmp_path):
-    """Metrics and weights agree up to rounding."""
-    overrides = (*few, *WAITING, "steps=1", "sampler.max_rows=2")
-    rows, weights = on_ranks(distributed.ALONE, tmp_path / "one", overrides)
-    (two_rows, two_weights), (_, others) = ranks(on_ranks, tmp_path / "two", overrides)
-    for row, two_row in zip(rows, two_rows, strict=True):
-        assert timeless(two_row) == pytest.approx(timeless(row), rel=1e-2, abs=1e-4)
-    for name, tensor in weights.items():
-        torch.testing.assert_close(two_weights[name], tensor, rtol=1e-4, atol=2e-4)
-        assert torch.equal(two_weights[name], others[name])
 
 
 # The supervised start -----------------------------------------------------------------------------

@@ -93,25 +93,8 @@ def logp_by_row(model, rollouts, pad_id) -> list[torch.Tensor]:
     ]
 
 
-def rows_of(rollouts, logp: list[torch.Tensor]) -> o.Rows:
-    """A batch for the objectives, with these log-probabilities of the policy."""
-    rows = by_row(rollouts)
-
-    def padded(values):
-        return pad_sequence([torch.tensor(row).double() for row in values], batch_first=True)
-
-    return o.Rows(
-        logp=pad_sequence(logp, batch_first=True),
-        behavior=padded(row.logp for row in rows),
-        proximal=padded(row.logps.get("proximal", row.logp) for row in rows),
-        rewards=torch.tensor([row.reward for row in rows], dtype=torch.float64),
-        groups=torch.tensor([row.group for row in rows]),
-        mask=padded(row.mask for row in rows).bool(),
-    )
-
-
 def gradient_by_hand(model, rollouts, pad_id, objective) -> torch.Tensor:
-    loss = objective(rows_of(rollouts, logp_by_row(model, rollouts, pad_id)))
+    loss = objective(o.rows_of(rollouts, logp_by_row(model, rollouts, pad_id)))
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
 
 
@@ -157,7 +140,7 @@ def test_gradient_by_hand(name, drawn, ranks, monkeypatch):
 def test_whole_batch_matters(name, drawn):
     """Otherwise the test above could not fail: piece by piece these two would keep other tokens."""
     _, rollouts, _ = drawn
-    x = rows_of(rollouts, [torch.tensor(row.logp).double() for row in by_row(rollouts)])
+    x = o.rows_of(rollouts, [torch.tensor(row.logp).double() for row in by_row(rollouts)])
     noise = (
         np.random.default_rng(1).normal(0, 0.3, x.mask.shape) + np.repeat([0.5, -0.5], 8)[:, None]
     )
@@ -277,7 +260,7 @@ def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
         entropy, kl = -(p.exp() * p).sum(-1), (p.exp() * (p - q.detach())).sum(-1)
         added = EXTRAS[extra][1](kl, entropy)
         rows.append((p[range(len(response.tokens)), response.tokens], added))
-    x = rows_of(rollouts, [logp for logp, _ in rows])
+    x = o.rows_of(rollouts, [logp for logp, _ in rows])
     added = sum(each.sum() for _, each in rows) / x.mask.sum()
     (OBJECTIVES["m2po" if whole_batch else "ppo"](x) + added).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
@@ -455,7 +438,7 @@ def run_by_hand(exp, model, given, objective, pad_id):
         chosen = exp.updates.groups(index, batch.groups, exp.seed)
         rows = [row for row, group in enumerate(batch.group_B.tolist()) if group in chosen]
         mini = dataclasses.replace(batch, logps={}).rows(torch.tensor(rows))
-        x = rows_of(mini, logp_by_row(model, mini, pad_id))
+        x = o.rows_of(mini, logp_by_row(model, mini, pad_id))
         if isinstance(rule, BatchStart):
             x.proximal = pad_sequence([proximal[id(batch)][row] for row in rows], batch_first=True)
         elif isinstance(rule, MovingAverage):
