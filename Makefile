@@ -30,7 +30,7 @@ FAST := tests/algo/test_field.py tests/algo/test_public_call.py \
 	tests/policy/test_batching.py tests/rollout/test_sync.py
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-gpu resolve locks mutants smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format bench test-peers bench-peers bench-memory bench-report gpu-day \
+.PHONY: help install install-gpu resolve locks mutants smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format test-peers bench-peers bench-memory gpu-day \
 	kill-test golden locked-metrics notebooks docs pages clean $(SWEPT) $(COMPUTED)
 
 help: ## show this list
@@ -153,9 +153,6 @@ format: $(STAMP) ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## measure the native sampler against transformers' generate
-	$(BIN)/python tests/benchmarks/sampler.py
-
 $(PEERS_STAMP): pyproject.toml constraints.txt constraints-peers.txt
 	$(call install,$(PEERS_VENV),constraints.txt,--constraint constraints-peers.txt --editable '.[dev]' trl)
 	@# Only verl's file of losses is used; its other dependencies are for clusters.
@@ -169,12 +166,8 @@ bench-peers: $(PEERS_STAMP) ## measure speed and memory against TRL, a plain loo
 	$(PEERS_VENV)/bin/python -m rec_experiments get smollm2
 	$(PEERS_VENV)/bin/python tests/benchmarks/peers.py --out docs/peers.json $(ARGS)
 
-bench-memory: $(STAMP) ## compare the plan's memory with that of real steps, and measure a checkpoint's
+bench-memory: $(STAMP) ## compare the plan's memory with that of real steps
 	$(BIN)/python tests/benchmarks/plan_reality.py $(ARGS)
-	$(BIN)/python tests/benchmarks/state_memory.py
-
-bench-report: $(STAMP) ## time claims and report over 1,000 made-up runs
-	$(BIN)/python tests/benchmarks/many_runs.py $(ARGS)
 
 $(GPU_STAMP): pyproject.toml constraints-gpu.txt
 	$(call install,$(GPU_VENV),constraints-gpu.txt,--editable '.[vllm,dev]')

@@ -16,7 +16,7 @@ import rec_experiments
 from rec_experiments.algo.advantages import group_sum
 from rec_experiments.algo.clips import OneSide
 from rec_experiments.algo.inputs import Advantages, LossInput, Totals
-from rec_experiments.algo.loss import SequenceMean, tokens
+from rec_experiments.algo.loss import tokens
 from rec_experiments.common import batch
 from rec_experiments.common.batch import StepIndex
 from rec_experiments.policy.logprobs import Head, Logprobs
@@ -60,15 +60,9 @@ def narrow() -> Advantages:
             lambda: OneSide(low=0.2, high=0.2)(zeros(B, T - 1), loss_input()),
             r"OneSide\.__call__: batch\.logp_BT has shape \(3, 5\), but T is 4 by log_ratio_BT",
         ),
-        (
-            lambda: SequenceMean()(zeros(B, T), narrow()),
-            r"advantages\.mask_BT has shape \(3, 4\), but T is 5 by loss_BT",
-        ),
         (lambda: loss_input(groups_B=zeros(B, 1)), r"groups_B has shape \(3, 1\), not B$"),
-        (lambda: loss_input(version_BX=zeros(1, 1)), r"version_BX has shape \(1, 1\), but B is 3"),
         (lambda: loss_input(advantages=narrow()), r"advantages\.mask_BT has shape \(3, 4\)"),
         (lambda: Head(zeros(7, 2), zeros(9, 3), None), r"weight_VD has shape .* but D is 2"),
-        (lambda: Logprobs(zeros(B, T), zeros(B), None, {}), r"entropy_BT has shape .* not B x T"),
     ],
 )
 def test_a_wrong_call_is_refused(call, message):

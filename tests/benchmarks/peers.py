@@ -65,10 +65,6 @@ TRAINERS = {
     "TRL, best": ("trl_trainer.py", "trl_best", "one_pass"),
     "TRL, default": ("trl_trainer.py", "trl_default", "default"),
 }
-TRIED = {
-    f"TRL, {name}": ("trl_trainer.py", f"trl_{name}", name)
-    for name in ("one_pass", "passes_of_64", "static_cache", "continuous")
-}
 SAMPLERS = {
     "this project's sampler": ("drawing.py", "native"),
     "transformers' generate": ("drawing.py", "generate"),
@@ -99,13 +95,6 @@ WORKLOADS = {
         hashed=False,
         steps=20,
         contestants={"this project": ("this_project.py", "tiny")} | TRAINERS,
-    ),
-    "tried": Workload(
-        title="settings of TRL, on responses that all differ",
-        overrides=DIFFERENT,
-        hashed=True,
-        steps=2,
-        contestants={"this project, model=pretrained": PRETRAINED} | TRIED,
     ),
     "smollm2": Workload(
         title="SmolLM2 of 135M parameters on word problems, on-policy: 8 prompts x 8 responses, at "

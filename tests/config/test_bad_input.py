@@ -181,29 +181,26 @@ DATA = {
     "missing folder": (None, ["dataset.path=data", "no such folder"]),
     "missing file": ({"train.jsonl": GOOD}, ["dataset.path=data", "test.jsonl"]),
     "malformed line": ({"train.jsonl": GOOD + "\n{oops", "test.jsonl": GOOD}, ["line 2"]),
-    "missing field": ({"train.jsonl": '{"question": "?"}', "test.jsonl": GOOD}, ["answer"]),
     "no answer in the solution": (
         {"train.jsonl": '{"question": "?", "answer": "who knows"}', "test.jsonl": GOOD}, ["####"],
     ),
-    "empty file": ({"train.jsonl": "", "test.jsonl": GOOD}, ["train.jsonl"]),
-    "not text": ({"train.jsonl": b"\xff\xfe\x00", "test.jsonl": GOOD}, ["train.jsonl"]),
+    "not text": ({"train.jsonl": "\udcff\udcfe", "test.jsonl": GOOD}, ["train.jsonl"]),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", [train.main, lambda: run_command("check", *sys.argv[1:])])
 @pytest.mark.parametrize("name", DATA)
-def test_bad_data_is_one_line(name, entry, tmp_path, monkeypatch, capfd):
+def test_bad_data_is_one_line(name, tmp_path, monkeypatch, capfd):
+    """Of a run and of its check."""
     monkeypatch.chdir(tmp_path)
     files, expected = DATA[name]
     if files is not None:
         (tmp_path / "data").mkdir()
     for file, content in (files or {}).items():
-        data = content if isinstance(content, bytes) else content.encode()
-        (tmp_path / "data" / file).write_bytes(data)
+        (tmp_path / "data" / file).write_text(content, errors="surrogateescape")
     before = sorted(tmp_path.rglob("*"))
-    line = refused(["dataset=gsm8k", "dataset.path=data"], monkeypatch, capfd, entry)
-    for part in expected:
-        assert part in line
+    for entry in (train.main, lambda: run_command("check", *sys.argv[1:])):
+        line = refused(["dataset=gsm8k", "dataset.path=data"], monkeypatch, capfd, entry)
+        assert all(part in line for part in expected)
     assert sorted(tmp_path.rglob("*")) == before
 
 

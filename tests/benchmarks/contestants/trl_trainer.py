@@ -16,10 +16,7 @@ ONE_PASS = {"gradient_checkpointing": False, "loss_type": "bnpo", "logging_steps
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "one_pass": ONE_PASS,
-    "passes_of_64": {**ONE_PASS, "loss_type": "dapo", "per_device_train_batch_size": 64},
     "passes_of_16": {**ONE_PASS, "loss_type": "dapo", "per_device_train_batch_size": 16},
-    "static_cache": {**ONE_PASS, "cache_implementation": "static"},
-    "continuous": {**ONE_PASS, "use_transformers_continuous_batching": True},
 }
 DEFAULT_ROWS = 8
 
