@@ -6,7 +6,6 @@
 4. sequence_mean is the mean over groups of the mean over the group's live sequences (Eq. 10).
 """
 
-import functools
 import math
 
 import numpy as np
@@ -14,14 +13,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from test_field import Batch, composed, drawn, worth
 
-import rec_experiments
 from rec_experiments.algo.advantages import GroupStandard, center, keep_balanced
 from rec_experiments.common.batch import Responses, SampleKey
 from rec_experiments.rollout.reward import FlipNoise, OverlongPenalty
 from rec_experiments.training.metrics import quantiles
 
-algorithm_of = functools.cache(rec_experiments.algorithm)
 FORMAT_REWARDS = [1.1, 0.9, 0.1, -0.1]  # accuracy and format bonus, as the paper's runs had them
 
 
@@ -76,63 +74,37 @@ def test_float32_rounding(reward, size):
     assert (center(rewards_B.double(), torch.zeros(size).long()) == 0).all()
 
 
-def batch(**changes) -> dict:
-    g = torch.Generator().manual_seed(0)
-    behavior = -torch.rand(8, 5, generator=g, dtype=torch.float64)
-    logp = behavior + 0.3 * torch.randn(8, 5, generator=g, dtype=torch.float64)
-    return {
-        "logp": logp.requires_grad_(),
-        "behavior_logp": behavior,
-        "rewards": torch.tensor([1.0, 0, 1, 0, 0, 0, 1, 1]),
-        "groups": torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]),
-        "mask": torch.arange(5) < torch.tensor([5, 4, 3, 2, 5, 1, 2, 3])[:, None],
-        **changes,
-    }
-
-
-def gradient(inputs, preset="grpo", *overrides):
-    loss = algorithm_of(preset, *overrides)(**inputs).loss
-    return torch.autograd.grad(loss, inputs["logp"])[0]
-
-
-def without_rows(inputs, rows):
-    kept = [row for row in range(8) if row not in rows]
-    return {
-        name: value[kept].detach().requires_grad_() if name == "logp" else value[kept]
-        for name, value in inputs.items()
-    }, kept
+def rows_of(batch: Batch, rows) -> Batch:
+    return Batch(**{name: value[rows] for name, value in vars(batch).items()})
 
 
 @pytest.mark.parametrize("preset", ["reinforce", "grpo", "opmd", "asymre", "red_drop", "pairwise"])
 def test_unjudged_rows(preset):
-    judged = torch.tensor([True, True, False, True, False, True, True, True])
-    rewards = torch.where(judged, batch()["rewards"], torch.nan)  # nobody reads it
-    found = gradient(batch(judged=judged, rewards=rewards), preset)
-    smaller, kept = without_rows(batch(), [2, 4])
-    assert (found[[2, 4]] == 0).all()
-    torch.testing.assert_close(found[kept], gradient(smaller, preset), rtol=1e-12, atol=1e-15)
-
-
-def test_unjudged_group():
-    judged = torch.tensor([False] * 4 + [True] * 4)
-    found = gradient(batch(judged=judged), "grpo")
-    assert torch.isfinite(found).all()
-    assert (found[:4] == 0).all()
-    assert (gradient(batch(judged=torch.zeros(8).bool()), "grpo") == 0).all()
+    """Nor does a group matter of which none was judged."""
+    batch, algorithm = drawn(0, "far"), composed(preset)
+    judged = (np.arange(13) != 1) & (batch.groups != 3)
+    rewards = torch.from_numpy(np.where(judged, batch.rewards, np.nan))  # nobody reads it
+    found = worth(algorithm, batch, judged=torch.from_numpy(judged), rewards=rewards)
+    assert (found[~judged] == 0).all()
+    expected = worth(algorithm, rows_of(batch, judged))
+    np.testing.assert_allclose(found[judged], expected, rtol=1e-12, atol=1e-15)
+    assert (worth(algorithm, batch, judged=torch.zeros(13).bool()) == 0).all()
 
 
 def test_truncated_responses():
-    finished = torch.tensor([True, True, False, True, False, True, True, True])
-    inputs = batch(finished=finished)
-    plain = gradient(batch(), "reinforce")
-    assert torch.equal(gradient(inputs, "reinforce"), plain)
-    masked = gradient(inputs, "reinforce", "truncation=mask")
-    tokens, live = inputs["mask"].sum(), inputs["mask"][finished].sum()
+    batch, plain = drawn(0, "far"), composed("reinforce")
+    finished = np.arange(13) % 3 != 2
+    given = {"finished": torch.from_numpy(finished)}
+    expected = worth(plain, batch)
+    assert (worth(plain, batch, **given) == expected).all()
+    masked = worth(composed("reinforce", "truncation=mask"), batch, **given)
     assert (masked[~finished] == 0).all()  # the baseline still has their rewards
-    torch.testing.assert_close(masked[finished], plain[finished] * tokens / live)
-    penalised = gradient(inputs, "reinforce", "truncation=penalise", "truncation.penalty=0.25")
-    rewards = inputs["rewards"] - 0.25 * ~finished
-    torch.testing.assert_close(penalised, gradient(batch(rewards=rewards), "reinforce"))
+    share = batch.mask.sum() / batch.mask[finished].sum()
+    np.testing.assert_allclose(masked[finished], share * expected[finished], rtol=1e-12)
+    penalty = composed("reinforce", "truncation=penalise", "truncation.penalty=0.25")
+    penalised = worth(penalty, batch, **given)
+    batch.rewards = batch.rewards - 0.25 * ~finished
+    np.testing.assert_allclose(penalised, worth(plain, batch), rtol=1e-12, atol=1e-15)
 
 
 @given(st.integers(1, 300), st.integers(0, 1000))

@@ -1,8 +1,24 @@
-"""The public call of an algorithm: arguments, errors, and advantages given by the caller."""
+"""The public call of an algorithm: arguments, errors, randomness, masks, and given advantages."""
 
+import dataclasses
+
+import numpy as np
+import objectives as o
 import pytest
 import torch
-from test_field import composed, drawn, worth
+from test_field import (
+    OBJECTIVES,
+    WHOLE,
+    assert_derivative,
+    composed,
+    drawn,
+    whole_input,
+    worth,
+)
+
+import rec_experiments
+from rec_experiments.algo.inputs import Advantages, LossInput
+from rec_experiments.common.errors import UserError
 
 NEEDED = {
     "grpo": set(),
@@ -133,3 +149,72 @@ def test_advantages_by_token():
 def test_exact_kl_needs_the_trainer():
     with pytest.raises(ValueError, match="needs all logits: it runs in the trainer only"):
         composed("grpo", "regularizer=kl_exact")(**drawn(0, "far").call())
+
+
+def test_red_drop_is_seeded():
+    algorithm, call = composed("red_drop"), drawn(1, "near").call()
+    np.random.seed(1)
+    first = algorithm(**call, seed=5).loss
+    np.random.seed(2)
+    torch.manual_seed(9)
+    assert torch.equal(first, algorithm(**call, seed=5).loss)
+    others = [algorithm(**{**call, "step": step}, seed=5).loss for step in range(10, 16)]
+    assert any(not torch.equal(first, other) for other in others)
+
+
+def test_count_dropped():
+    batch = drawn(1, "near")
+    kept, counted = (
+        whole_input(composed("red_drop", f"data_weighting.count_dropped={each}").parts, batch)
+        for each in (False, True)
+    )
+    assert torch.equal(kept.advantages.advantage_B, counted.advantages.advantage_B)
+    assert kept.advantages.totals.tokens < counted.advantages.totals.tokens == batch.mask.sum()
+
+
+def test_a_group_without_live_tokens():
+    batch = drawn(6, "near")
+    batch.mask[batch.groups == 1] = False
+    algorithm = composed("reinforce", "aggregation=sequence_mean")
+    assert_derivative(algorithm, lambda x: o.sum_mean(x, x.mean[:, None] * x.logp), batch)
+    batch.mask[:] = False
+    assert composed("grpo")(**batch.call()).loss == 0
+
+
+@pytest.mark.parametrize("preset", sorted(set(OBJECTIVES) - WHOLE))
+def test_loss_on_the_meta_device(preset):
+    """There any .item() raises."""
+    parts = composed(preset).parts
+    given = whole_input(parts, drawn(0, "far"))
+
+    def on_meta(cls, value):
+        moved = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        tensors = {k: x.to("meta") for k, x in moved.items() if isinstance(x, torch.Tensor)}
+        return cls(**{**moved, **tensors})
+
+    given = on_meta(
+        LossInput,
+        dataclasses.replace(
+            given,
+            logps={role: x.to("meta") for role, x in given.logps.items()},
+            advantages=on_meta(Advantages, given.advantages),
+        ),
+    )
+    assert parts.loss(given).loss.shape == ()
+
+
+def test_other_policies_are_constants():
+    """A behavior policy that was not detached changes no gradient, and gets none."""
+    algorithm = composed("opmd", "correction=truncated", "correction.cap=1000")
+    batch = drawn(0, "far")
+    call = batch.call()
+    moving = call["behavior_logp"] + (call["logp"] - call["logp"].detach()).nan_to_num()
+    loss = algorithm(**{**call, "behavior_logp": moving}).loss
+    (found,) = torch.autograd.grad(loss, call["logp"])
+    assert (found.numpy() == worth(algorithm, batch)).all()
+
+
+@pytest.mark.parametrize("override", ["updates=ppo", "buffer.redraws=1", "reward=clipped"])
+def test_run_configuration_is_refused(override):
+    with pytest.raises(UserError, match=f"{override}: configures a run"):
+        rec_experiments.algorithm("grpo", override)
