@@ -9,6 +9,12 @@ import transformers
 from rec_experiments.policy import smollm2
 from rec_experiments.policy.models import byte_tokenizer
 
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.2,
+}  # fmt: skip
+SHAPE = {**SIZES, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
 
 def smollm2_folder() -> Path:
     """The user's own copy of the model; a test is skipped where there is none."""

@@ -24,7 +24,6 @@ from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier, re
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs.prepare import prepare, verifier_for
 
-ROOT = Path(__file__).parents[2]
 JUDGE = """
 def judge(response, answer):
     return 1.0 if response.strip() == answer else 0.0
@@ -83,19 +82,6 @@ def test_fields_and_a_system_prompt_can_be_named_once(place):
         assert [m["content"] for m in problem.messages] == ["Add.", "2+2"]
         assert json.loads(problem.answer) == {"value": 4, "unit": "€"}
         assert problem.solution == "four"
-
-
-def test_a_hub_name_is_handed_to_the_hub(place, monkeypatch):
-    asked = []
-
-    def load_dataset(name, subset, data_files, split):
-        asked.append((name, subset, data_files, split))
-        return [{"question": "1+1=", "answer": "2"}]
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    own = experiment(*FEW, "dataset.path=null", "dataset.train.hub=me/sums").dataset
-    assert [len(side) for side in own.load()] == [1, 1]
-    assert asked == [("me/sums", None, None, "train"), ("me/sums", None, None, "test")]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import torch.distributed
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from language_models import SHAPE
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -40,22 +41,10 @@ from rec_experiments.policy.logprobs import (
 )
 
 VOCABULARY = 97
-SHAPE = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
+STYLE = {**SHAPE, "vocab_size": VOCABULARY}
 FAMILIES = {
-    "qwen2 tied": lambda: transformers.Qwen2Config(**SHAPE, tie_word_embeddings=True),
-    "llama": lambda: transformers.LlamaConfig(**SHAPE, tie_word_embeddings=False),
+    "qwen2 tied": lambda: transformers.Qwen2Config(**STYLE, tie_word_embeddings=True),
+    "llama": lambda: transformers.LlamaConfig(**STYLE, tie_word_embeddings=False),
 }
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
@@ -298,7 +287,7 @@ class Largest(TorchDispatchMode):
 
 def test_largest_tensor():
     vocabulary, tokens, chunk = 1009, 320, 40
-    config = transformers.Qwen2Config(**{**SHAPE, "vocab_size": vocabulary, "hidden_size": 8})
+    config = transformers.Qwen2Config(**{**STYLE, "vocab_size": vocabulary, "hidden_size": 8})
     model, reference = build(config), build(config, seed=1)
     batch = collate(Sequences.of([[1, 2]] * 8, [list(range(40))] * 8), 0)
     limit = chunk * vocabulary
@@ -315,7 +304,7 @@ def test_largest_tensor():
 
 
 def test_soft_cap():
-    config = transformers.Gemma2Config(**SHAPE, head_dim=8, final_logit_softcapping=2.0)
+    config = transformers.Gemma2Config(**STYLE, head_dim=8, final_logit_softcapping=2.0)
     model = build(config)
     assert not has_plain_head(model)
     batch = rows()

@@ -11,6 +11,7 @@ import torch
 from conftest import Row, sequences_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from language_models import SHAPE
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
 from rec_experiments.policy.batching import collate, packed
@@ -18,11 +19,7 @@ from rec_experiments.policy.logprobs import ForwardPass
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 
-STYLE = {
-    "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2,
-    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
-}  # fmt: skip
+STYLE = {**SHAPE, "vocab_size": 61}
 CONFIGS = {
     "qwen2": Qwen2Config(**STYLE, tie_word_embeddings=True),
     "llama": LlamaConfig(**STYLE, tie_word_embeddings=False),

@@ -17,6 +17,7 @@ import torch
 import transformers
 from conftest import accumulate_gradient, experiment
 from hydra.core.global_hydra import GlobalHydra
+from language_models import CHATML, SIZES
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments.cli import train
@@ -30,19 +31,7 @@ from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.decoding import NativeSampler
 
-SHAPE = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.1,
-}
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+STYLE = {**SIZES, "max_position_embeddings": 256, "initializer_range": 0.1}
 DATED = (  # as Llama 3.2: the day it is, unless the caller names one
     "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
     "<|begin_of_text|>Today Date: {{ date_string }}\n"
@@ -98,7 +87,7 @@ def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     made = tokenizer(CHATML, "<pad>", ["<|im_start|>", "<|im_end|>"])
     config = transformers.Qwen2Config(
-        **SHAPE, vocab_size=len(made) + 7, tie_word_embeddings=True, bos_token_id=None,
+        **STYLE, vocab_size=len(made) + 7, tie_word_embeddings=True, bos_token_id=None,
         eos_token_id=made.eos_token_id, pad_token_id=made.pad_token_id,
     )  # fmt: skip
     stops = [made.eos_token_id, made.pad_token_id]
@@ -107,7 +96,7 @@ def folders(tmp_path_factory):
     made = tokenizer(DATED, None, names)
     stops = made.convert_tokens_to_ids(names[1:])
     config = transformers.LlamaConfig(
-        **SHAPE, vocab_size=len(made), tie_word_embeddings=False, pad_token_id=None,
+        **STYLE, vocab_size=len(made), tie_word_embeddings=False, pad_token_id=None,
         bos_token_id=made.convert_tokens_to_ids(names[0]), eos_token_id=stops,
     )  # fmt: skip
     found["llama"] = save(root / "llama", config, made, stops)

@@ -13,7 +13,6 @@ from rec_experiments.runs.display import (
     PANELS,
     Reporter,
     curves,
-    draw_curves,
     duration,
     introduce,
     say,
@@ -58,12 +57,6 @@ def test_the_curves_are_the_rows():
     assert line.get_xydata().tolist() == [[step, 1.0 + step / STEPS] for step in range(STEPS + 1)]
     kl = curves(rows(1.0), "").axes[2]
     assert kl.get_yscale() == "log"
-
-
-def test_the_file_is_whole_or_absent(tmp_path):
-    draw_curves(rows(1.0), "a title", tmp_path / "curves.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_terminal_gets_whole_words():

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from conftest import said, sample
+from language_models import SHAPE
 
 from rec_experiments.common.batch import SampleKey
 from rec_experiments.common.rng import TRAIN
@@ -42,11 +43,8 @@ def mismatched(**values):
 def model(request):
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, initializer_range=0.15,
-        bos_token_id=None, eos_token_id=None, pad_token_id=None,
-        tie_word_embeddings=request.param,
-    )  # fmt: skip
+        **{**SHAPE, "vocab_size": 61, "initializer_range": 0.15}, tie_word_embeddings=request.param
+    )
     return transformers.LlamaForCausalLM(config).eval()
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from conftest import SMALL, experiment, said, sample
+from language_models import SHAPE
 
 from rec_experiments.common import files
 from rec_experiments.common.batch import Responses, SampleKey
@@ -29,15 +30,7 @@ from rec_experiments.samplers.shared import SharedDraws
 EOS, PAD, LIMIT, ROWS = [1, 2], 0, 14, 5
 PROMPTS = [list(range(3, 3 + n)) for n in (3, 7, 5)]
 DRAWS = [[SampleKey(0, TRAIN, 4, group, k) for k in range(3 + group)] for group in range(3)]
-CONFIG = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.15,
-}
+CONFIG = {**SHAPE, "vocab_size": 61, "initializer_range": 0.15}
 
 
 def build(**config):

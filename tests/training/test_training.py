@@ -2,9 +2,7 @@
 
 1. The gradient does not depend on equal sequences being computed once. Responses without a
    verdict are in no baseline, no loss and no denominator.
-2. Only the right policy version draws a batch.
-3. Evaluation at step s scores the weights after s steps.
-4. A resumed run is the uninterrupted one, bit for bit, with a damaged checkpoint too.
+2. A resumed run is the uninterrupted one, bit for bit, with a damaged checkpoint too.
 """
 
 import copy
@@ -17,14 +15,11 @@ from conftest import (
     SMALL,
     accumulate_gradient,
     assert_same_result,
-    experiment,
-    resolve,
 )
 
 import rec_experiments
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
-from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training import gradient as training
 from rec_experiments.training.trainer import measures_kl
@@ -113,61 +108,6 @@ def test_damaged_checkpoint(tmp_path, damage):
     folder = RunFolder(tmp_path / "cut")
     assert folder.load_checkpoint()[1] == [newest.name]
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
-
-
-def test_versions_follow_the_schedule(tmp_path):
-    """A record of the weights each batch was drawn with, against the weights of each step."""
-    overrides = ("steps=6", "sync.interval=2", "sync.offset=1")
-    exp = experiment(*MOVING, *overrides)
-    trainer = prepare(exp)
-    folder = RunFolder(tmp_path / "run")
-    folder.start(resolve(*MOVING, *overrides), {})
-    worker = trainer.rollouts.worker
-    draw = worker.draw
-
-    def fingerprint(model):
-        return float(sum(p.detach().double().abs().sum() for p in model.parameters()))
-
-    def spy(snapshot, requests):
-        out = draw(snapshot, requests)
-        for request in requests:
-            drawn_with[request.keys[0][0].batch] = fingerprint(worker.sampler.model)
-        return out
-
-    weights_after, drawn_with = {0: fingerprint(trainer.model)}, {}
-    worker.draw = spy
-    trainer.train(
-        folder, lambda row: weights_after.update({row["step"]: fingerprint(trainer.model)})
-    )
-    for batch in range(6):
-        assert drawn_with[batch] == weights_after[exp.sync.version(batch)], batch
-    assert len({weights_after[step] for step in range(7)}) == 7
-    rows = folder.metrics()[1:]
-    assert [row["train/staleness"] for row in rows] == exp.sync.ages(1, 6)
-    assert [row["train/policy_version"] for row in rows] == [*map(exp.sync.version, range(6))]
-
-
-def test_evaluation_of_step(tmp_path):
-    """The accuracy in row s is that of the weights in the checkpoint of step s."""
-    overrides = ("eval_every=1", "steps=2", "optimizer.learning_rate=0.05")
-    folder = run(tmp_path / "run", *overrides)
-    exp = experiment(*MOVING, *overrides)
-    trainer = prepare(exp)
-    other = RunFolder(tmp_path / "other")
-    other.start({}, {})
-    rows = {row["step"]: row for row in folder.metrics()}
-    lengths = {}
-    for step in (0, 1, 2):
-        if step:
-            saved = torch.load(
-                folder.checkpoints / f"step_{step:08d}" / "rank_0.pt", weights_only=True
-            )
-            trainer.model.load_state_dict(saved["weights"]["model"])
-        again = trainer.evaluate(other, step)
-        lengths[step] = again["eval/response_length"]
-        assert again["eval/accuracy"] == rows[step]["eval/accuracy"]
-        assert again["eval/response_length"] == rows[step]["eval/response_length"]
-    assert lengths[1] != lengths[2]
 
 
 def test_zero_gradient_is_a_step(mini_batch):
