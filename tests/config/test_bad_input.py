@@ -114,6 +114,13 @@ RANGES = (
     ("", "sync.offset=1000000000000", "at most 1000000"),
     ("sync=offline", "sync.offset=3", "must be 0"),
     ("sync=in_flight", "sync.max_age=-1", "at least 0"),
+    ("sync=in_flight", "sync.interval=2", "sync.interval=2: must be 1"),
+    ("sync=in_flight", "sync.versions=1", "at least 2"),
+    ("sync=in_flight sync.offset=2", "sync.max_age=1", "at least offset=2"),
+    ("sync=in_flight", "sync.late=never", "one of wait, drop"),
+    ("sync=in_flight", "sync.cache=lost", "one of recomputed, kept"),
+    ("sync=in_flight dataset=calculator", "seed=0", "a data set whose responses have one turn"),
+    ("sync=in_flight sampler=vllm", "sync.cache=kept", "or sampler=native"),
     ("", "sampler.temperature=1e-300", "at least 0.001"),
     ("", "sampler.eval_temperature=1e-300", "at least 0.001, or 0"),
     ("sampler=vllm", "sampler.eval_temperature=0.001", "at least 0.01, or 0"),
@@ -132,10 +139,16 @@ RANGES = (
     ("reward=noise", "reward.low=2", "at most high=1.0"),
     ("", "model.heads=5", "must divide hidden_size=64"),
     ("", "model.warm_start.learning_rate=.inf", "a finite number"),
+    ("model=pretrained model.shared_prompts=true", "model.attention=eager", "must be sdpa"),
+    ("model=pretrained model.shared_prompts=true", "model.packed=true", "must be false"),
     ("model=pretrained", "model.attention=flash_attention_2", "needs compute_dtype=bfloat16"),
     ("", "dataset.min_steps=5", "at most 4"),
     ("", "dataset.verifier_workers=-1", "between 0 and 1024"),
     ("", "dataset.verifier_timeout=0", "greater than 0"),
+    ("dataset=math", "dataset.train.hub=nowhere", "must be OWNER/NAME"),
+    ("dataset=math", "dataset.evaluation.hub=null", "path=null: must be a local folder or file"),
+    ("dataset=math +dataset.train.filter.level='('", "seed=0", "level=(: must be a regular"),
+    ("dataset=math", "dataset.verifier_workers=0", "at least 1"),
     ("dataset=calculator", "dataset.max_turns=2", "must be greater than max_steps"),
     ("", "updates.mini_batches=17", "at most the 16 prompts"),
     ("buffer=replay", "buffer.reuse=16", "below batch_size=16"),
@@ -149,7 +162,7 @@ RANGES = (
 @pytest.mark.parametrize(("choices", "line", "told"), RANGES, ids=lambda text: text[:60])
 def test_a_value_out_of_range_names_its_key(choices, line, told):
     config = OmegaConf.merge(composed(*choices.split()), OmegaConf.from_dotlist([line]))
-    if choices == "model=pretrained":
+    if choices.startswith("model=pretrained"):
         config.model.path = "x"
     with pytest.raises(UserError) as refusal:
         schema.build(config, Experiment)

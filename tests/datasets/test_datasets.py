@@ -167,21 +167,6 @@ def test_files_as_people_write_them(file: str, content: bytes, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["dataset.train.hub=nowhere"], "dataset.train.hub=nowhere: must be OWNER/NAME"),
-        (["dataset.evaluation.hub=null"], "dataset.path=null: must be a local folder or file"),
-        (["+dataset.train.filter.level='('"], "dataset.train.filter.level=(: must be a regular"),
-        (["dataset.verifier_workers=0"], "dataset.verifier_workers=0: must be at least 1"),
-    ],
-)
-def test_out_of_range_values_name_their_key(overrides: list[str], said: str) -> None:
-    with pytest.raises(UserError) as error:
-        experiment("dataset=math", *overrides)
-    assert str(error.value).startswith(said)
-
-
-@pytest.mark.parametrize(
     ("text", "form", "answer"),
     [
         ("first \\boxed{1}, then \\boxed{2}", "boxed", "2"),

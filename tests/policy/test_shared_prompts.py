@@ -149,15 +149,3 @@ def test_families_that_cannot_share(tmp_path, config, why):
     source = ("model=pretrained", f"model.path={tmp_path}", "model.shared_prompts=true")
     with pytest.raises(UserError, match=rf"model\.shared_prompts=true: {why}"):
         experiment(*source).model.model()
-
-
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("model.attention=eager", "attention=eager: must be sdpa with shared_prompts=true"),
-        ("model.packed=true", "packed=true: must be false with shared_prompts=true"),
-    ],
-)
-def test_incompatible_layouts(override, line):
-    with pytest.raises(UserError, match=line):
-        experiment("model=pretrained", "model.path=x", "model.shared_prompts=true", override)

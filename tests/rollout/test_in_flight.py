@@ -2,7 +2,7 @@
 
 1. Which version draws which token, against tables and rollouts written by hand.
 2. Log-probabilities are those of each token's own version, also where the sampler's cache is stale.
-3. What is dropped and masked, the metrics, and what is refused.
+3. What is dropped and masked, and the metrics.
 
 tests/rollout/test_overlap.py holds that overlapped and resumed runs are the same bits.
 """
@@ -16,7 +16,6 @@ from conftest import SMALL, assert_equal, by_row, experiment, resolve
 
 from rec_experiments.algo.inputs import LossInput
 from rec_experiments.common.batch import Responses, Rollouts, StepIndex
-from rec_experiments.common.errors import UserError
 from rec_experiments.common.problems import VerifierResult
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
@@ -208,20 +207,3 @@ def test_names_of_a_schedule_in_flight():
     again = schema.build(schema.restore(config), Experiment).sync
     assert again == experiment("sync=in_flight", "sync.offset=1").sync
     assert "the oldest token up to 9 gradient steps old" in again.describe(2)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["sync.interval=2"], r"sync\.interval=2: must be 1"),
-        (["sync.versions=1"], r"sync\.versions=1: must be at least 2"),
-        (["sync.offset=2", "sync.max_age=1"], r"sync\.max_age=1: must be at least offset=2"),
-        (["sync.late=never"], r"sync\.late=never: must be one of wait, drop"),
-        (["sync.cache=lost"], r"sync\.cache=lost: must be one of recomputed, kept"),
-        (["dataset=calculator"], r"sync=in_flight: needs a data set whose responses have one turn"),
-        (["sampler=vllm", "sync.cache=kept"], r"sync\.cache=kept: .* or sampler=native"),
-    ],
-)
-def test_refused(overrides, message):
-    with pytest.raises(UserError, match=message):
-        experiment("sync=in_flight", *overrides)
