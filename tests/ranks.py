@@ -1,9 +1,15 @@
-"""Two processes that train as one, kept for the session, since their imports take seconds."""
+"""Two processes that train as one: kept for the session, since their imports take seconds, or
+started by torchrun."""
 
 import os
+import re
 import socket
+import subprocess
+import sys
 import traceback
 from multiprocessing import get_context
+from multiprocessing.connection import wait
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +18,7 @@ from rec_experiments.common import distributed
 from rec_experiments.config import schema
 
 RANKS = 2
-PATIENCE = 600  # seconds until a task of the ranks counts as hung
+PATIENCE = 600  # seconds until ranks count as hung
 
 
 class Ranks:
@@ -36,26 +42,29 @@ class Ranks:
                 "REC_EXPERIMENTS_CACHE": os.environ["REC_EXPERIMENTS_CACHE"],
                 "TORCH_DISTRIBUTED_DEBUG": "DETAIL",  # a mismatch of collectives is an error
             }  # fmt: skip
-            process = context.Process(target=_serve, args=(theirs, environment), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, environment))
             process.start()
             self.pipes.append(ours)
             self.processes.append(process)
 
     def __call__(self, function, *arguments) -> list:
         """function(world, *arguments) on every rank; the results in the order of ranks. After a
-        failure the processes are new ones, so that it fails no other test."""
+        failure, which the other ranks may wait for in vain, the processes are new ones."""
         for pipe in self.pipes:
             pipe.send((function, arguments))
+        answers = {}
         try:
-            for pipe in self.pipes:
-                assert pipe.poll(PATIENCE), "a rank hangs"
-            answers = [pipe.recv() for pipe in self.pipes]
-            assert not (failed := [error for _, error in answers if error]), "\n".join(failed)
+            while waiting := [pipe for pipe in self.pipes if pipe not in answers]:
+                ready = wait(waiting, PATIENCE)
+                assert ready, "a rank hangs"
+                for pipe in ready:
+                    answers[pipe], error = pipe.recv()
+                    assert not error, error
         except (AssertionError, EOFError):
             self.close()
             self.start()
             raise
-        return [answer for answer, _ in answers]
+        return [answers[pipe] for pipe in self.pipes]
 
     def close(self):
         for process in self.processes:
@@ -82,3 +91,32 @@ def ranks():
     pool = Ranks(RANKS)
     yield pool
     pool.close()
+
+
+def torchrun(
+    *arguments,
+    cwd,
+    program=("-m", "rec_experiments"),
+    ranks=RANKS,
+    nodes=("--standalone",),
+    **popen,
+):
+    """The command that the README shows, as a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *nodes,
+         "--nproc-per-node", str(ranks), *program, *arguments],
+        cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen,
+    )  # fmt: skip
+
+
+def outcome(process) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+def pids(process) -> dict[int, int]:
+    """Process ids of the ranks that torchrun has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    environments = {int(pid): Path(f"/proc/{pid}/environ").read_bytes() for pid in children}
+    found = {pid: re.search(rb"\0RANK=(\d+)\0", text) for pid, text in environments.items()}
+    return {int(match[1]): pid for pid, match in found.items() if match}

@@ -1,29 +1,35 @@
-"""The plan's peak of memory against the measured one, on a CPU.
+"""What the plan is held to: memory and time of gradient steps, of a push and of a state, on a CPU.
 
-Run `python tests/benchmarks/plan_reality.py [--large]`. For models of random weights, with and
-without packing, activation checkpointing and a reference, a fresh process takes gradient steps.
-Printed are the peak that the plan predicts and the growth of the process's resident memory, which
-also holds what Python and torch allocate besides. MALLOC_MMAP_THRESHOLD_ makes glibc return freed
-memory, as the plan assumes.
+Run `python tests/benchmarks/plan_reality.py [--large] [--out FILE]`. For models of random weights,
+with and without packing, activation checkpointing and a reference, a fresh process takes gradient
+steps. A line has the growth of the process's resident memory, which also holds what Python and
+torch allocate besides, and the processor seconds of the second step. MALLOC_MMAP_THRESHOLD_ makes
+glibc return freed memory, as the plan assumes. tests/plan/test_reality.py compares the plan with
+the lines in docs/results/plan.jsonl.
 """
 
 import argparse
 import copy
 import datetime
 import itertools
+import json
 import os
 import resource
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from rec_experiments.common.distributed import copied_to_host
 from rec_experiments.plan import memory, passes
 from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.lora import trained
 from rec_experiments.runs.api import Experiment
+from rec_experiments.runs.checkpoints import stream
 from rec_experiments.training.gradient import begin_gradient
 
 LLAMA = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": False}
@@ -49,7 +55,7 @@ RUN = (
 TOKENS = {"20M": 2048, "100M": 2048, "500M": 512}  # of a pass
 KEYS = ("model.packed", "model.gradient_checkpointing", "kl_every")
 VARIANTS = list(itertools.product(("false", "true"), ("false", "true"), ("0", "1")))
-WHAT = ("predicted", "measured")
+GB = 1e9
 MMAP = str(1 << 16)  # bytes from which a block is the system's
 
 
@@ -59,8 +65,14 @@ def resident() -> int:
     return pages * resource.getpagesize()
 
 
-def take_steps(experiment, model) -> None:
-    """Two gradient steps of full micro-batches, with a reference where KL is measured."""
+def overrides(name: str, variant: tuple[str, ...]) -> list[str]:
+    chosen = [f"{key}={value}" for key, value in zip(KEYS, variant, strict=True)]
+    return [*RUN, f"micro_batch_tokens={TOKENS[name]}", *chosen]
+
+
+def take_steps(experiment, model) -> float:
+    """Two gradient steps of full micro-batches, with a reference where KL is measured. Returns the
+    processor seconds of the second one."""
     forward = ForwardPass(
         pad_id=0, temperature=1.0, compute_dtype=torch.float32, packed=experiment.model.packed,
         fast_path=False,
@@ -72,6 +84,7 @@ def take_steps(experiment, model) -> None:
     held = copied_to_host(model.state_dict())
     optimizer = experiment.optimizer.build(model)
     for step in range(2):
+        started = time.process_time()
         begin_gradient(model)
         scores = forward(model, rows, others=others, kl=bool(others), chunked=True)
         scores.logp_BT.mean().backward()
@@ -80,63 +93,81 @@ def take_steps(experiment, model) -> None:
         experiment.optimizer.step(optimizer, model, step)
         del before
     del held
+    return time.process_time() - started
 
 
-def measure(shape: dict, overrides: list[str]) -> int:
-    """Bytes that the process grows by, at most, in two gradient steps."""
-    torch.set_num_threads(1)
-    experiment = Experiment.compose(*overrides).settings
-    warm = {**shape, "num_hidden_layers": 1, "hidden_size": 24, "intermediate_size": 8,
+def gradient_step(name: str, *variant: str) -> dict[str, float]:
+    """The most bytes by which the process grows in two gradient steps."""
+    experiment = Experiment.compose(*overrides(name, variant)).settings
+    warm = {**SHAPES[name], "num_hidden_layers": 1, "hidden_size": 24, "intermediate_size": 8,
             "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 3000}  # fmt: skip
     take_steps(experiment, memory.build(experiment, warm))  # libraries load what they need
     before = resident()
-    take_steps(experiment, memory.build(experiment, shape))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    seconds = take_steps(experiment, memory.build(experiment, SHAPES[name]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"bytes": peak - before, "seconds": round(seconds, 3)}
 
 
-def predict(shape: dict, overrides: list[str]) -> int:
-    experiment = Experiment.compose(*overrides).settings
-    phases = memory.training_memory(experiment, shape, PROMPT_TOKENS)
-    return int(max(phases[name].device + phases[name].host for name in ("train", "step")))
+def push(name: str) -> dict[str, float]:
+    """Weights of float32 as bfloat16 files in memory, and read again by a server."""
+    weights = memory.build(Experiment.compose(*RUN).settings, SHAPES[name]).state_dict()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        started = time.process_time()
+        cast = {key: weight.to(torch.bfloat16) for key, weight in weights.items()}
+        save_file(cast, f"{folder}/weights")
+        read = [weight.clone() for weight in load_file(f"{folder}/weights").values()]
+        seconds = time.process_time() - started
+    pushed = sum(weight.nbytes for weight in read)
+    return {"bytes": pushed, "seconds": round(seconds, 3), "gb_per_second": rate(pushed, seconds)}
 
 
-def found(what: str, *words: str) -> int:
-    """Bytes, from a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--of", what, *words],
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(done.stderr or f"{what}: ended with code {done.returncode}")
-    return int(done.stdout.split()[-1])
+def save(name: str) -> dict[str, float]:
+    """A checkpoint's file, with its checksums."""
+    weights = memory.build(Experiment.compose(*RUN).settings, SHAPES[name]).state_dict()
+    size = sum(weight.nbytes for weight in weights.values())
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        stream(Path(folder) / "state", lambda out: torch.save(weights, out))
+        seconds = time.process_time() - started
+    return {"bytes": size, "seconds": round(seconds, 3), "gb_per_second": rate(size, seconds)}
+
+
+def rate(size: int, seconds: float) -> float:
+    return round(size / GB / seconds, 2)
+
+
+PARTS = {"step": gradient_step, "push": push, "save": save}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--large", action="store_true", help="500M too: 14 GB, half an hour")
     parser.add_argument("--only", choices=SHAPES)
-    parser.add_argument("--of", nargs="+", metavar=("WHAT", "OVERRIDE"))
+    parser.add_argument("--out", type=Path, help="append the lines to this file")
+    parser.add_argument("--part", nargs="+", metavar=("PART", "WORD"))
     options = parser.parse_args()
-    if options.of:
-        what, name, *overrides = options.of
-        print({"predicted": predict, "measured": measure}[what](SHAPES[name], overrides))
+    torch.set_num_threads(1)
+    if options.part:
+        part, *words = options.part
+        print(json.dumps(PARTS[part](*words)))
         return
-    print(f"{datetime.date.today()}, CPU, torch {torch.__version__}")
-    print("model  packed  checkpointing  reference  predicted MB  measured MB  predicted/measured")
     names = [options.only] if options.only else list(SHAPES)[: 3 if options.large else 2]
-    for name in names:
-        for variant in VARIANTS:
-            chosen = [f"{key}={value}" for key, value in zip(KEYS, variant, strict=True)]
-            overrides = [*RUN, f"micro_batch_tokens={TOKENS[name]}", *chosen]
-            predicted, measured = (found(what, name, *overrides) for what in WHAT)
-            packed, checkpointing, kl = variant
-            reference = "true" if kl != "0" else "false"
-            print(
-                f"{name:5}  {packed:6}  {checkpointing:13}  {reference:9}  "
-                f"{predicted / 1e6:12.0f}  {measured / 1e6:11.0f}  {predicted / measured:18.3f}",
-                flush=True,
-            )
+    work = [("step", name, *variant) for name in names for variant in VARIANTS]
+    work += [(part, names[-1]) for part in ("push", "save")]
+    for words in work:
+        done = subprocess.run(
+            [sys.executable, __file__, "--part", *words],
+            env={**os.environ, "MALLOC_MMAP_THRESHOLD_": MMAP},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(done.stderr or f"{words}: ended with code {done.returncode}")
+        about = {"date": f"{datetime.date.today()}", "device": "CPU", "torch": torch.__version__}
+        line = json.dumps({"part": words, **about, **json.loads(done.stdout.splitlines()[-1])})
+        print(line, flush=True)
+        if options.out:
+            with options.out.open("a") as file:
+                file.write(line + "\n")
 
 
 if __name__ == "__main__":

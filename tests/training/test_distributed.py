@@ -5,17 +5,18 @@
 3. A resumed run equals the uninterrupted one bit for bit, also after SIGKILL of a rank.
 4. If a checkpoint is damaged on one rank, all ranks skip it.
 5. A failing rank ends the run; its error is printed once.
+6. Rank 0 can draw for all, in flight and after a resume: the batches are those of one rank.
 """
 
+import contextlib
 import copy
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from conftest import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import RANKS, outcome, pids, torchrun
 
 import rec_experiments
 from rec_experiments.common import distributed
@@ -38,10 +40,8 @@ from rec_experiments.policy.logprobs import compute_logprobs
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare, without_weights
 from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.samplers.native import Native
 from rec_experiments.training.metrics import TokenLog
-
-RANKS = 2
-PATIENCE = 600  # seconds until a command counts as hung
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # which ranks that share a model have
 
@@ -157,10 +157,11 @@ def run_on(world, path, overrides, until=None, base=MOVING):
         if row["step"] == until:
             raise InterruptedError
 
-    try:
-        trainer.train(folder, stop, notes.append)
-    except InterruptedError:
-        assert until is not None
+    with contextlib.closing(trainer.rollouts.worker):
+        try:
+            trainer.train(folder, stop, notes.append)
+        except InterruptedError:
+            assert until is not None
     folder._lock.close() if world.leads else None
     weights = {name: whole(t).detach() for name, t in trainer.model.state_dict().items()}
     return [*map(timeless, folder.metrics())], weights, folder.load_checkpoint()[0], notes
@@ -231,6 +232,27 @@ def test_resumed_run(ranks, tmp_path):
     assert sum(map(len, parts)) == len(next(iter(entire[0][1].values())))  # each has its own rows
 
 
+def run_led(world, path, overrides, until=None):
+    """As `run_on`, with a sampler of which rank 0 draws for all, in a process of its own."""
+    with mock.patch.object(Native, "for_all_ranks", True):
+        return run_on(world, path, (*overrides, "pipeline=overlap"), until)
+
+
+@pytest.mark.parametrize("shape", ["one update a batch", "in flight"])
+def test_the_first_rank_draws_for_all(ranks, tmp_path, shape):
+    """Evaluations meet weights that the sampler has and weights that it has not."""
+    overrides = ("steps=7", "sync.interval=3", "eval_every=2", *SHAPES[shape])
+    rows, weights, _, _ = run_on(distributed.ALONE, tmp_path / "one", overrides)
+    ranks(run_led, tmp_path / "two", overrides, 4)
+    resumed = ranks(run_led, tmp_path / "two", overrides)
+    assert "resumed after gradient step 3" in resumed[0][3]
+    for two_rows, two_weights, _, _ in resumed:
+        for row, two_row in zip(rows, two_rows, strict=True):
+            assert two_row == pytest.approx(row, rel=1e-3, abs=1e-5), row["step"]
+        for name, tensor in weights.items():
+            torch.testing.assert_close(two_weights[name], tensor, rtol=1e-4, atol=2e-5)
+
+
 def saved_bytes(world, folder):
     """The size of this rank's file with weights as the process that draws shares them: views of one
     block, two of them tied."""
@@ -259,35 +281,6 @@ def test_checkpoint_damaged_on_one_rank(ranks, tmp_path):
         assert f"checkpoint {newest.name} is damaged and was skipped" in notes
         assert "resumed after gradient step 2" in notes
     assert_same(resumed, entire)
-
-
-def torchrun(
-    *arguments,
-    cwd,
-    program=("-m", "rec_experiments"),
-    ranks=RANKS,
-    nodes=("--standalone",),
-    **popen,
-):
-    """The command that the README shows, as a process."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *nodes,
-         "--nproc-per-node", str(ranks), *program, *arguments],
-        cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen,
-    )  # fmt: skip
-
-
-def outcome(process) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE)
-    return process.returncode, out, err
-
-
-def pids(process) -> dict[int, int]:
-    """Process ids of the ranks that torchrun has started."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    environments = {int(pid): Path(f"/proc/{pid}/environ").read_bytes() for pid in children}
-    found = {pid: re.search(rb"\0RANK=(\d+)\0", text) for pid, text in environments.items()}
-    return {int(match[1]): pid for pid, match in found.items() if match}
 
 
 # A process that aborts where the interpreter is taken down, as one with gloo's threads may.
