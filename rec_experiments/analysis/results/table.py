@@ -47,7 +47,7 @@ from rec_experiments.analysis.results.statistics import ACCURACY
 from rec_experiments.common.errors import UserError, first_line, printable
 from rec_experiments.common.files import ARCHIVE
 from rec_experiments.config.identity import flat
-from rec_experiments.config.labels import methods, schedule_name
+from rec_experiments.config.labels import methods, schedule_name, shown
 from rec_experiments.config.settings import below, experiment, seed, settings, words_of
 from rec_experiments.runs import provenance
 from rec_experiments.runs.reading import Stamp, read_rows, stamp, unreadable
@@ -57,7 +57,7 @@ LABELS = ["figure", "arm", "column", "seed"]
 FOUND = [*LABELS, "run", "path", "overrides", "experiment"]
 STATE = ["state", "step", "release", "note"]
 PROGRAM = "rec_experiments"
-NO_METHOD = ("seed", "setting", "sync")  # overrides that the label of an archived run leaves out
+NO_METHOD = ("seed", "sync")  # overrides that the label of an archived run leaves out
 
 
 def runs(places: Iterable[Path]) -> pandas.DataFrame:
@@ -149,7 +149,8 @@ def _without_manifest(path: Path, overrides: str | None) -> list[Any]:
     """overrides: None if they are not known."""
     line = overrides or ""
     words = [word for word in shlex.split(line) if word.split("=")[0] not in NO_METHOD]
-    about = ["", " ".join(words), schedule_name(below("sync", settings(line))), seed(line)]
+    words.sort(key=lambda word: not word.startswith("algo="))  # the method first
+    about = ["", shown(words), schedule_name(below("sync", settings(line))), seed(line)]
     return [*about, path.name, path, line, "" if overrides is None else experiment(line)]
 
 

@@ -116,3 +116,8 @@ def test_runs_of_the_archives_are_found(file, figure, overrides, found):
     """A new key with a value in existing configurations would hide them all."""
     data = figure_runs(figure, find([RESULTS / f"{file}{ARCHIVE}"]), overrides.split())
     assert (data.runs["state"] == "done").sum() == found
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob(f"*{ARCHIVE}")), ids=lambda file: file.name)
+def test_every_archived_run_has_a_name_of_its_own(file):
+    assert not find([file]).duplicated(["arm", "column", "seed"]).any()
