@@ -271,6 +271,17 @@ def test_gradients_are_those_asked_for(differentiable, tokens):
     assert not scores.others["reference"].requires_grad
 
 
+def test_the_head_comes_back_after_an_error():
+    model = build(FAMILIES["llama"]())
+    with (
+        mock.patch.object(logprobs, "tempered_logp", side_effect=RuntimeError("no luck")),
+        chunks_of(2),
+        pytest.raises(RuntimeError, match="no luck"),
+    ):
+        measured(model, None, rows(), 1.0)
+    assert has_plain_head(model)
+
+
 class Largest(TorchDispatchMode):
     """The size of the largest tensor that any operation returns."""
 
