@@ -98,17 +98,22 @@ def gradient_by_hand(model, rollouts, pad_id, objective) -> torch.Tensor:
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
 
 
-def gradient_on(world, model, rollouts, pad_id, name, size, in_chunks=False):
+def gradient_on(
+    world, model, rollouts, pad_id, algorithm, size, proximal=None, reference=None, temperature=1.0
+):
     """The gradient as training computes it, and its metrics, on one rank or many."""
     Qwen2RMSNorm.forward, norm = exact_norm, Qwen2RMSNorm.forward
     try:
         model = world.split(copy.deepcopy(model))
-        algorithm = pieces.method(name)
+        others = {} if reference is None else {"reference": world.split(copy.deepcopy(reference))}
         gradient = GradientPass(
             algorithm=algorithm,
-            forward=ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=torch.float32),
+            forward=ForwardPass(
+                pad_id=pad_id, temperature=temperature, compute_dtype=torch.float32
+            ),
             limits=Limits(sequences=size, tokens=None),
-            proximal=BatchStart() if "proximal" in algorithm.needs.logps else None,
+            others=others,
+            proximal=proximal,
             world=world,
         )
         log = gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, INDEX, 0, model))
@@ -118,13 +123,23 @@ def gradient_on(world, model, rollouts, pad_id, name, size, in_chunks=False):
         Qwen2RMSNorm.forward = norm
 
 
+def scaled(model):
+    """Another policy: weights times 1.1."""
+    other = copy.deepcopy(model).requires_grad_(False)
+    for parameter in other.parameters():
+        parameter.mul_(1.1)
+    return other
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_gradient_by_hand(name, drawn, ranks, monkeypatch):
     """The same, written by hand, in micro-batches of 1, 3 and all, on one rank and on two."""
-    found, rows = {}, {}
+    found, rows, algorithm = {}, {}, pieces.method(name)
+    proximal = BatchStart() if "proximal" in algorithm.needs.logps else None
     for size in (1, 3, None):
-        found[size], rows[size] = gradient_on(ALONE, *drawn, name, size)
-        for rank, (together, row) in enumerate(ranks(gradient_on, *drawn, name, size)):
+        given = (*drawn, algorithm, size, proximal)
+        found[size], rows[size] = gradient_on(ALONE, *given)
+        for rank, (together, row) in enumerate(ranks(gradient_on, *given)):
             found[size, rank], rows[size, rank] = together, row
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
     expected = gradient_by_hand(*drawn, OBJECTIVES[name])
@@ -174,44 +189,20 @@ def with_all_policies(rollouts, computed: bool):
     return dataclasses.replace(rollouts, logps=logps, version_BX=torch.arange(16)[:, None] % 4)
 
 
-def preset_gradient(world, model, rollouts, pad_id, algorithm, size):
-    """The gradient of a method with every policy that it asks for, on one rank or many."""
-    Qwen2RMSNorm.forward, norm = exact_norm, Qwen2RMSNorm.forward
-    try:
-        others = {}
-        if algorithm.parts.needs_reference:
-            reference = copy.deepcopy(model).requires_grad_(False)
-            for parameter in reference.parameters():
-                parameter.mul_(1.1)
-            others["reference"] = world.split(reference)
-        model = world.split(copy.deepcopy(model))
-        gradient = GradientPass(
-            algorithm=algorithm.parts,
-            forward=ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=torch.float32),
-            limits=Limits(sequences=size, tokens=None),
-            others=others,
-            proximal=algorithm.proximal,
-            world=world,
-        )
-        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm.parts, INDEX, 0, model))
-        return torch.cat([whole(p.grad).flatten() for p in model.parameters()])
-    finally:
-        Qwen2RMSNorm.forward = norm
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_gradient_of_any_split(preset, drawn, ranks):
     """Into micro-batches of 1, 3 and all; and over two ranks."""
     model, rollouts, pad_id = drawn
     algorithm = rec_experiments.algorithm(*preset.split())
     computed = isinstance(algorithm.proximal, Interpolated)
-    batch = model, with_all_policies(rollouts, computed), pad_id
-    expected = preset_gradient(ALONE, *batch, algorithm, None)
+    batch = model, with_all_policies(rollouts, computed), pad_id, algorithm.parts
+    others = algorithm.proximal, scaled(model) if algorithm.parts.needs_reference else None
+    expected, _ = gradient_on(ALONE, *batch, None, *others)
     largest = float(expected.abs().max())
     assert largest > 1e-4
-    cuts = [preset_gradient(ALONE, *batch, algorithm, size) for size in (1, 3)]
-    cuts += ranks(preset_gradient, *batch, algorithm, 3)
-    for found in cuts:
+    cuts = [gradient_on(ALONE, *batch, size, *others) for size in (1, 3)]
+    cuts += ranks(gradient_on, *batch, 3, *others)
+    for found, _ in cuts:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
 
 
@@ -221,23 +212,6 @@ EXTRAS = {  # a regulariser, and what it adds to each token's loss
 }
 
 
-def dense_gradient(model, reference, rollouts, pad_id, whole_batch, extra, size, chunk):
-    """Of PPO or M2PO with an exact extra in the loss; `chunk` tokens of logits at a time."""
-    model = copy.deepcopy(model)
-    method = pieces.METHODS["m2po" if whole_batch else "ppo"]
-    algorithm = pieces.compose(**method, regularizer=EXTRAS[extra][0])
-    gradient = GradientPass(
-        algorithm=algorithm,
-        forward=ForwardPass(pad_id=pad_id, temperature=0.7, compute_dtype=torch.float32),
-        limits=Limits(sequences=size, tokens=None),
-        others={"reference": reference},
-    )
-    limit = chunk * model.config.vocab_size
-    with mock.patch.object(logprobs, "LOGITS_AT_ONCE", limit):
-        gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, INDEX, 0, model))
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
 @pytest.mark.parametrize(
     ("whole_batch", "extra"), [(False, "spread"), (True, "spread"), (False, "kl_exact")]
 )
@@ -245,10 +219,7 @@ def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
     """By the library's own logits and autograd, row by row; and in any cut, in chunks or not."""
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
     policy, rollouts, pad_id = drawn
-    reference = copy.deepcopy(policy)
-    with torch.no_grad():
-        for parameter in reference.parameters():
-            parameter.mul_(1.1)
+    reference = scaled(policy)
     model, rows = copy.deepcopy(policy), []
     for response in by_row(rollouts):
         prompt = response.prompt
@@ -260,13 +231,17 @@ def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
         entropy, kl = -(p.exp() * p).sum(-1), (p.exp() * (p - q.detach())).sum(-1)
         added = EXTRAS[extra][1](kl, entropy)
         rows.append((p[range(len(response.tokens)), response.tokens], added))
-    x = o.rows_of(rollouts, [logp for logp, _ in rows])
+    x, name = o.rows_of(rollouts, [logp for logp, _ in rows]), "m2po" if whole_batch else "ppo"
     added = sum(each.sum() for _, each in rows) / x.mask.sum()
-    (OBJECTIVES["m2po" if whole_batch else "ppo"](x) + added).backward()
+    (OBJECTIVES[name](x) + added).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
     largest = float(expected.abs().max())
+    algorithm = pieces.compose(**pieces.METHODS[name], regularizer=EXTRAS[extra][0])
     for size, chunk in ((1, 1000), (3, 1000), (None, 1000), (None, 7), (3, 5)):
-        found = dense_gradient(policy, reference, rollouts, pad_id, whole_batch, extra, size, chunk)
+        monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", chunk * model.config.vocab_size)
+        found, _ = gradient_on(
+            ALONE, policy, rollouts, pad_id, algorithm, size, None, reference, 0.7
+        )
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
 
 
