@@ -114,6 +114,7 @@ def gradient_on(
             limits=Limits(sequences=size, tokens=None),
             others=others,
             proximal=proximal,
+            kl=bool(others),
             world=world,
         )
         log = gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, INDEX, 0, model))
@@ -204,6 +205,18 @@ def test_gradient_of_any_split(preset, drawn, ranks):
     cuts += ranks(gradient_on, *batch, 3, *others)
     for found, _ in cuts:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
+
+
+@pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 5, 9, 13], 2)])
+def test_a_rank_without_rows(rows, size, drawn, ranks):
+    model, rollouts, pad_id = drawn
+    algorithm = rec_experiments.algorithm("asymre").parts
+    batch = model, rollouts.rows(torch.tensor(rows)), pad_id, algorithm, size, None, scaled(model)
+    alone, row = gradient_on(ALONE, *batch)
+    assert alone.abs().max() > 1e-4
+    for together, its_row in ranks(gradient_on, *batch):
+        torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-15)
+        assert its_row == pytest.approx(row, rel=1e-11, abs=1e-13)
 
 
 EXTRAS = {  # a regulariser, and what it adds to each token's loss
