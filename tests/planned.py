@@ -4,7 +4,7 @@ import functools
 
 from conftest import experiment
 
-from rec_experiments.plan import assumptions, budget
+from rec_experiments.plan import budget, usual
 
 # The paper's settings as they are laid out on GPUs of 80 GB; where a model does not fit, no file.
 LAYOUTS = {
@@ -22,7 +22,7 @@ LAYOUTS = {
 @functools.cache
 def planned(name: str) -> budget.Plan:
     """name: of LAYOUTS."""
-    return budget.plan(experiment(*LAYOUTS[name]), "h100-80", assumptions()["values"])
+    return budget.plan(experiment(*LAYOUTS[name]), "h100-80", usual())
 
 
 def gigabytes(found: budget.Plan) -> dict[str, dict[str, float]]:

@@ -14,34 +14,33 @@ from cyclopts import Parameter
 
 from rec_experiments.cli.parser import overrides
 from rec_experiments.common.errors import UserError
-from rec_experiments.plan import ASSUMPTIONS, assumptions
-
-# Amounts that are set aside, which may be 0.
-RESERVES = {
-    "margin_gb", "context_gb", "nccl_gb", "fragmentation", "engine_gb", "asleep_gb", "process_gb",
-    "padding", "step_overhead_ms",
-}  # fmt: skip
-LENGTHS = {"prompt_tokens", "response_tokens", "stragglers"}  # of at least 1
+from rec_experiments.plan import constants, usual
 
 
 def main(
     *words: Annotated[
         str,
         overrides(
-            "of a run: setting=paper/guru gpus=8x80gb micro_batch_tokens=8192 …; and assumptions, "
-            f"which {ASSUMPTIONS.name} explains: "
-            + " ".join(f"{key}={value:g}" for key, value in assumptions()["values"].items())
+            "of a run: setting=paper/guru gpus=8x80gb micro_batch_tokens=8192 …; and constants, "
+            "which --sources explains: "
+            + " ".join(f"{key}={value:g}" for key, value in usual().items())
         ),
     ],
-    gpu: Annotated[str, Parameter(help=f"one of {', '.join(assumptions()['gpus'])}")] = next(
-        iter(assumptions()["gpus"])
+    gpu: Annotated[str, Parameter(help=f"one of {', '.join(constants()['gpus'])}")] = next(
+        iter(constants()["gpus"])
     ),
+    sources: Annotated[
+        bool, Parameter(help="print each constant's source, and nothing else")
+    ] = False,
 ) -> None:
     """Raises UserError for an unknown GPU and for a run that does not fit."""
     from rec_experiments.plan import budget, report  # imports torch
     from rec_experiments.runs.api import Experiment
 
-    given = assumptions()
+    if sources:
+        print(*report.sources(), sep="\n")
+        return
+    given = constants()
     if gpu not in given["gpus"]:
         raise UserError(f"--gpu={gpu}: must be one of {', '.join(given['gpus'])}")
     assume = dict(word.split("=", 1) for word in words if word.split("=")[0] in given["values"])
@@ -54,26 +53,23 @@ def main(
 
 
 def assumed(overrides: Iterable[str]) -> dict[str, float]:
-    """The values of assumptions.yaml, with the length of the setting's responses."""
-    given = assumptions()
+    """The usual values, with the length of the setting's responses."""
     chosen = dict(override.partition("=")[::2] for override in overrides).get("setting")
-    usual = given["values"]["response_tokens"]
-    return given["values"] | {"response_tokens": given["response_tokens"].get(chosen, usual)}
+    values = usual()
+    length = constants()["response_tokens"].get(chosen, values["response_tokens"])
+    return values | {"response_tokens": length}
 
 
 def number(key: str, text: str) -> float:
-    """The value of an assumption. Raises UserError if it is out of range."""
+    """The value of a constant. Raises UserError if it is out of range."""
+    known = constants()["values"][key]
+    least, below = known.get("least"), known.get("below", math.inf)
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    if key in RESERVES and value == 0:
-        return value
-    most = 1 if key == "padding" else math.inf
-    least = 1 if key in LENGTHS else 0
-    if not 0 < value < most or value < least:
-        allowed = "of at least 0" if key in RESERVES else "above 0"
-        allowed = "of at least 1" if key in LENGTHS else allowed
-        below = "below 1" if key == "padding" else "finite"
-        raise UserError(f"{key}={text}: must be a number {allowed}, and {below}")
+        value = math.nan
+    if not ((value > 0 if least is None else value >= least) and value < below):
+        allowed = "above 0" if least is None else f"of at least {least}"
+        end = "finite" if below == math.inf else f"below {below}"
+        raise UserError(f"{key}={text}: must be a number {allowed}, and {end}")
     return value

@@ -11,7 +11,7 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.labels import gpus_of
-from rec_experiments.plan import assumptions
+from rec_experiments.plan import at, constants
 from rec_experiments.plan.cost import Cost, step_cost
 from rec_experiments.plan.memory import (
     Use,
@@ -70,7 +70,8 @@ def check_context(experiment: Experiment, config: PretrainedConfig) -> None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """memory: bytes by place (a device that trains, one that draws, or the host as a whole) and
-    phase. limits: bytes of each place. parameters: of the model."""
+    phase. limits: bytes of each place. parameters: of the model. quick, slow: the cost if all that
+    is uncertain turns out well, or badly."""
 
     experiment: Experiment
     gpus: int
@@ -78,6 +79,8 @@ class Plan:
     memory: dict[str, dict[str, float]]
     limits: dict[str, float]
     cost: Cost
+    quick: Cost
+    slow: Cost
 
     def worst(self) -> tuple[str, str, float]:
         """The place and phase that fill their limit most, and the share of it that they fill."""
@@ -92,20 +95,19 @@ class Plan:
     def fits(self) -> bool:
         return self.worst()[2] <= 1
 
-    @property
-    def hours(self) -> float:
+    def hours(self, cost: Cost) -> float:
         """All gradient steps and checkpoints, without evaluations."""
-        seconds, exp = self.cost.seconds, self.experiment
+        seconds, exp = cost.seconds, self.experiment
         saved = 0.0 if exp.async_checkpoints else seconds["save"] / exp.checkpoint_every
         return exp.steps * (seconds["step"] + saved) / 3600
 
 
 def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
-    """gpu: a name in assumptions.yaml. values: those of its `values`."""
+    """gpu: a name in constants.yaml. values: of its `values`, some of them replaced."""
     shape = shape_of(experiment)
     config = configuration(shape)
     check_context(experiment, config)
-    card = assumptions()["gpus"][gpu]
+    card = constants()["gpus"][gpu]
     weights, changed = model_bytes(experiment, shape)
     training = training_memory(experiment, shape, int(values["prompt_tokens"]))
     sampler = sampler_memory(experiment, weights, card["memory"], values)
@@ -119,6 +121,10 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     moves = experiment.reference.swap_every
     moved = [role for role in frozen_roles(experiment) if role != "reference" or moves]
     state = 2 * changed + moment_bytes(experiment, changed) + weights * len(moved)
+    cost, quick, slow = (
+        step_cost(experiment, config, sampler, card, each, parameters, state)
+        for each in (values, at("quick", values), at("slow", values))
+    )
     free = card["memory"] - min(values["margin_gb"] * GB, card["memory"] / 12)
     return Plan(
         experiment=experiment,
@@ -126,7 +132,9 @@ def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
         parameters=parameters,
         memory=places(experiment, training, sampler, weights, largest, values),
         limits={TRAINS: free, DRAWS: free, HOST: values["host_gb_per_gpu"] * GB * gpus},
-        cost=step_cost(experiment, config, sampler, card, values, parameters, state),
+        cost=cost,
+        quick=quick,
+        slow=slow,
     )
 
 

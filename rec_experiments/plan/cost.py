@@ -1,7 +1,6 @@
-"""Operations of a gradient step, and its time under the assumptions: an order of magnitude.
+"""Operations of a gradient step, and the time that they take by the constants of a plan.
 
-Left out: prompts that the sampler reads, keys of other sequences in a packed row, and draws of
-several batches in one call.
+Left out: prompts that the sampler reads, and draws of several batches in one call.
 """
 
 import math
@@ -57,7 +56,10 @@ def step_cost(
     if not (source.packed or source.shared_prompts):
         computed /= 1 - values["padding"]
     a_key = 2 * FORWARD * config.num_hidden_layers * config.hidden_size  # score and weighted sum
-    forward = computed * (FORWARD * trunk + a_key * (prompt + response))
+    keys = prompt + response
+    if source.packed and not source.attention.startswith("flash"):  # those of others, masked
+        keys = max(keys, experiment.micro_batch_tokens or rows * keys)
+    forward = computed * (FORWARD * trunk + a_key * keys)
     forward += rows * response * FORWARD * embedding
     backward = BACKWARD / 2 if isinstance(source, Adapted) else BACKWARD
     trained = forward * (FORWARD + backward) / FORWARD
@@ -71,9 +73,9 @@ def step_cost(
     wanted = drawn / engines  # responses of one of them, of which it decodes some at once
     at_once = max(1.0, min(wanted, sampler.cache / ((prompt + response) * a_token), most))
     reading = gpu["bandwidth"] * values["decode_efficiency"]
-    overhead = values["step_overhead_ms"] / 1000
+    overhead = values["engine_us_per_token"] / 1e6
     read = sampler.weights + at_once * (prompt + response / 2) * a_token
-    decode = max(1.0, wanted / at_once) * response * (read / reading + overhead)
+    decode = max(1.0, wanted / at_once) * response * (read / reading + at_once * overhead)
     # The longest response goes on when the others have ended.
     longest = min(values["stragglers"] * response, task.max_response_tokens)
     decode += (longest - response) * (sampler.weights / reading + overhead)
@@ -91,7 +93,7 @@ def step_cost(
         interval is None or interval + offset > 1
     )
     step = draw + push + train - (min(draw, train) if overlaps else 0.0)
-    save = state / (values["save_gb_per_second"] * GB)
+    save = state / ranks / (values["save_gb_per_second"] * GB)
     seconds = {"draw": draw, "push": push, "train": train, "step": step, "save": save}
     return Cost(rows * (prompt + response), trained, rate, seconds)
 

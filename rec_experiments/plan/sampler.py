@@ -35,7 +35,7 @@ def sampler_memory(
     experiment: Experiment, weight_bytes: float, card: float, values: dict[str, float]
 ) -> SamplerMemory:
     """weight_bytes: of the model in its own dtype. card: bytes of a device. values: those of
-    assumptions.yaml."""
+    constants.yaml."""
     sampler, source = experiment.sampler, experiment.model
     own: str = getattr(source, "dtype", "float32")
     engine = values["engine_gb"] * GB

@@ -15,12 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from rec_experiments.common.batch import Sequences
-from rec_experiments.plan import assumptions, memory
+from rec_experiments.plan import memory, usual
 from rec_experiments.plan.cost import extra_passes, step_cost
 from rec_experiments.plan.sampler import SamplerMemory
 from rec_experiments.policy.logprobs import ForwardPass
 
-VALUES = assumptions()["values"]
+VALUES = usual()
 GPU = {"operations": 1e15, "bandwidth": 1e12, "memory": 80e9}
 LOCAL = ("model=pretrained", "model.path=x", "kl_every=0", "micro_batch_size=null")
 ROWS = (
@@ -61,12 +61,12 @@ def test_frozen_weights_have_no_gradient():
     assert cost("adapter=lora").trained == pytest.approx(cost().trained * 2 / 3)
 
 
-@pytest.mark.parametrize(("stragglers", "steps"), [(1, 20), (2, 40), (9, 64)])
-def test_a_draw_takes_the_steps_of_its_longest_response(stragglers, steps):
+@pytest.mark.parametrize(("stragglers", "length"), [(1, 20), (2, 40), (9, 64)])
+def test_a_draw_takes_the_tokens_of_all_and_of_its_longest_response(stragglers, length):
     """Each with the overhead of an engine. No response is longer than allowed."""
     given = {"response_tokens": 20, "stragglers": stragglers}
-    slow, quick = (cost(*ROWS, **given, step_overhead_ms=ms).seconds["draw"] for ms in (7, 0))
-    assert slow - quick == pytest.approx(0.007 * steps)
+    slow, quick = (cost(*ROWS, **given, engine_us_per_token=n).seconds["draw"] for n in (7, 0))
+    assert slow - quick == pytest.approx(7e-6 * (8 * 20 + length - 20))
 
 
 def test_padding_is_computed_where_rows_are_padded():

@@ -21,10 +21,10 @@ from rec_experiments.cli import plan as command
 from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
-from rec_experiments.plan import assumptions, budget, memory
+from rec_experiments.plan import at, budget, constants, memory, usual
 from rec_experiments.plan.sampler import SamplerMemory
 
-VALUES = assumptions()["values"]
+VALUES = usual()
 GOLDEN = Path(__file__).parents[1] / "golden" / "plan.yaml"
 USUAL = ("gsm8k_1x80gb", "guru_8x80gb")  # the smallest layout and the largest
 
@@ -117,12 +117,13 @@ def test_the_hours_of_a_sweep_are_those_of_the_plan(monkeypatch):
     monkeypatch.setattr(
         budget, "training_memory", lambda *_: dict.fromkeys(use, memory.Use(0.0, 0.0))
     )
-    hours = yaml.safe_load((schema.CONF / "scale" / "paper.yaml").read_text())["hours"]
-    assert {f"paper/{name}" for name in hours} == set(assumptions()["response_tokens"])
-    for name, said in hours.items():
+    given = yaml.safe_load((schema.CONF / "scale" / "paper.yaml").read_text())["hours"]
+    assert {f"paper/{name}" for name in given} == set(constants()["response_tokens"])
+    for name, said in given.items():
         setting = f"setting=paper/{name}"
         found = budget.plan(experiment(setting), "h100-80", command.assumed([setting]))
-        assert found.hours <= said <= 1.25 * found.hours, name
+        hours = found.hours(found.cost)
+        assert hours <= said <= 1.25 * hours, name
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,23 @@ def test_bad_input_is_one_line(arguments, line, monkeypatch, capfd):
     assert line in said
 
 
+def test_a_time_lies_in_its_interval():
+    """Unless all that it depends on was given."""
+    found = planned(USUAL[0])
+    for name, seconds in found.cost.seconds.items():
+        assert found.quick.seconds[name] < seconds < found.slow.seconds[name], name
+    given = VALUES | {"stragglers": 3.0}
+    assert at("slow", given)["stragglers"] == 3.0
+    assert at("slow", given)["padding"] > VALUES["padding"] > at("quick", given)["padding"]
+
+
+def test_every_constant_names_its_source(capsys):
+    run_command("plan", "--sources")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(VALUES)
+    assert all(re.search(r": .+\. Source: .+", line) for line in lines)
+
+
 @pytest.mark.long
 def test_a_run_that_does_not_fit_is_refused_with_what_would(capsys):
     """7B does not fit one GPU; the plan is printed all the same."""
@@ -154,6 +172,6 @@ def test_a_run_that_does_not_fit_is_refused_with_what_would(capsys):
     assert stopped.value.code == 2
     assert "does not fit" in out
     assert "1 x h100-80, assumed" in out
-    assert "assumed, not measured: margin_gb 5" in out
+    assert "(--sources says where each is from): margin_gb 5" in out
     assert len(err.splitlines()) == 1
     assert "gpus=8x80gb" in err
