@@ -17,6 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import recording
 import torch
 import yaml
 from conftest import composed
@@ -87,6 +88,16 @@ def test_links_outside_the_site_lead_somewhere(page):
 def test_every_picture_is_shown():
     shown = "".join(page.read_text() for page in PAGES)
     assert [p.name for p in (ROOT / "docs/figures").iterdir() if p.name not in shown] == []
+
+
+@pytest.mark.long
+def test_the_recording_is_what_make_run_prints():
+    """Word for word; measured numbers within what another processor's rounding changes."""
+    number = re.compile(r"\d\.\d+|[▁▂▃▄▅▆▇█]+")
+    kept, now = (recording.words(svg) for svg in (recording.FILE.read_text(), recording.recorded()))
+    assert number.sub("", now) == number.sub("", kept)
+    before, after = ([*map(float, re.findall(r"\d+\.\d+", each))] for each in (kept, now))
+    assert after == pytest.approx(before, rel=0.1, abs=0.1)
 
 
 @pytest.mark.parametrize("overrides", training_runs(), ids=" ".join)
