@@ -22,6 +22,8 @@ TURN = "\N{OBJECT REPLACEMENT CHARACTER}"
 # The tag at the end of a prompt that opens reasoning, with what follows it: <think>, [THINK],
 # ◁think▷, <|begin_of_thought|>.
 _OPENED = re.compile(r"(<[\w:]+>|\[[A-Z]+\]|◁\w+▷|<\|begin_\w+\|>)([^<\[◁]*)\Z")
+# Part of <pad>, [PAD], ｜▁pad▁｜. A padding token without one, as `!`, may belong to a response.
+_MARKED = re.compile(r"[<\[|｜]")
 
 
 class ChatTemplate:
@@ -52,7 +54,9 @@ class ChatTemplate:
             self.pad_id = self.eos_ids[0]
         # Tokens that a response's text leaves out. Other special tokens stay: some tokenizers mark
         # <think>, <answer> or <tool_call> as special, and verifiers read them.
-        self.unseen_ids = {*self.eos_ids, self.pad_id, tokenizer.bos_token_id}
+        self.unseen_ids = {*self.eos_ids, tokenizer.bos_token_id}
+        if _MARKED.search(tokenizer.decode([self.pad_id])):
+            self.unseen_ids.add(self.pad_id)
         context: int | None = getattr(model.config, "max_position_embeddings", None)
         if context is None:
             raise UserError(

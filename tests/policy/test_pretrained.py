@@ -181,6 +181,13 @@ def test_special_tokens_stay(folders):
     assert chat.decode([*chat.encode_response(text), chat.pad_id]) == text
 
 
+def test_a_padding_token_that_is_text_stays(folders):
+    made = pretrained(folders["qwen2"]).tokenizer()
+    made.pad_token = "!"
+    chat = ChatTemplate(made, pretrained(folders["qwen2"]).model())
+    assert chat.decode(chat.encode_response("2! is 2")) == "2! is 2"
+
+
 def test_date_in_the_prompt(folders, monkeypatch):
     chat = codec_of(folders["llama"])
     monkeypatch.setattr(
