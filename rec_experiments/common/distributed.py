@@ -171,7 +171,7 @@ class World:
 
         for name, own in model.state_dict().items():
             if self.leads:
-                sent = given[name].to(self.device)
+                sent = given[name].to(self.device, own.dtype)
             else:
                 sent = torch.empty(own.shape, dtype=own.dtype, device=self.device)
             dist.broadcast(sent, src=0)

@@ -156,7 +156,7 @@ def training_memory(
     saving = host + (state if experiment.async_checkpoints else 0)
     adds = pass_memory(experiment, shape, prompt_tokens)
     return {
-        # The first rank alone loads the model.
+        # The first rank loads a model whole if its files do not hold its weights one by one.
         "start": Use(start, waiting + slots + weights / ranks),
         "sample": Use(resident, saving),
         "train": Use(resident + step_part + brought + adds, saving),

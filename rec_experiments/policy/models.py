@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ from rec_experiments.common.pieces import Piece, Seed, Settings
 from rec_experiments.policy import smollm2
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 CACHE = "cache"
@@ -231,6 +233,30 @@ class Pretrained(Piece):
             model.generation_config = GenerationConfig.from_pretrained(self.place)
         return self._checked(model.eval())
 
+    def stored(self, skeleton: "PreTrainedModel") -> "StoredWeights | None":
+        """The weights on disk for a skeleton, each read when it is looked up; None if the files of
+        the model do not hold exactly these, as where the library converts them."""
+        from safetensors import SafetensorError
+
+        from rec_experiments.common.distributed import memory_of
+
+        if live.is_live(self.path) or hasattr(skeleton.config, "quantization_config"):
+            return None
+        try:
+            shapes = _shapes_in(Path(self.place))
+        except (OSError, SafetensorError):  # the library says what is wrong
+            return None
+        files_of: dict[str, tuple[Path, str]] = {}
+        owner: dict[Any, str] = {}  # of tied weights the name that has a file
+        own = skeleton.state_dict()
+        for name in sorted(own, key=lambda name: name not in shapes):
+            source = owner.setdefault(memory_of(own[name]), name)
+            file, shape = shapes.get(source, (None, None))
+            if file is None or shape != list(own[name].shape):
+                return None
+            files_of[name] = file, source
+        return StoredWeights(files_of)
+
     @property
     def place(self) -> str:
         """The path, where `cache:NAME` stands for a folder that a command put into the cache."""
@@ -255,6 +281,41 @@ class Pretrained(Piece):
     def describe(self) -> str:
         low = "" if self.compute_dtype == "float32" else f", computed in {self.compute_dtype}"
         return f"{self.path}, {self.dtype}{low}"
+
+
+class StoredWeights(Mapping[str, "Tensor"]):
+    """Weights in safetensors files, each read when it is looked up, in the dtype of its file.
+
+    places: the file of each and its name there.
+    """
+
+    def __init__(self, places: dict[str, tuple[Path, str]]):
+        self.places = places
+
+    def __getitem__(self, name: str) -> "Tensor":
+        from safetensors import safe_open
+
+        file, source = self.places[name]
+        with safe_open(file, "pt") as tensors:
+            return tensors.get_tensor(source)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def _shapes_in(folder: Path) -> dict[str, tuple[Path, list[int]]]:
+    """File and shape of each tensor in the safetensors files of a folder."""
+    from safetensors import safe_open
+
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (no mapping)
+                found[name] = file, tensors.get_slice(name).get_shape()
+    return found
 
 
 class FineTuned(Pretrained):

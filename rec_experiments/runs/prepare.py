@@ -2,10 +2,11 @@
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rec_experiments.common import distributed
@@ -75,9 +76,11 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """model: what draws responses, on the host; the model itself, without adapters."""
+    """model: what draws responses, on the host; the model itself, without adapters. weights: of the
+    model, if the first of several ranks reads them one by one."""
 
     model: PreTrainedModel
+    weights: Mapping[str, Tensor] | None
     chat: ChatTemplate
     train_problems: list[Problem]
     eval_problems: list[Problem]
@@ -107,9 +110,14 @@ def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> L
     dataset = experiment.dataset
     train_problems, eval_problems = load_problems(experiment, world)
     source = experiment.model
+    weights = None
     # The first rank sends its weights to the others.
-    if isinstance(source, Pretrained) and not world.leads:
+    if isinstance(source, Pretrained) and world.size > 1:
         model = source.skeleton()
+        if world.leads and type(source) is Pretrained:
+            weights = source.stored(model)
+        if world.leads and weights is None:
+            model = source.model()
     else:
         model = source.model()
     chat = ChatTemplate(source.tokenizer(), model)
@@ -119,7 +127,7 @@ def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> L
     eval_problems = short_enough(dataset, chat, eval_problems, "evaluation", note)
     if isinstance(dataset, MultiTurnDataset):
         chat.encode_reply("")  # refuses a template that cannot encode replies
-    return Loaded(model, chat, train_problems, eval_problems)
+    return Loaded(model, weights, chat, train_problems, eval_problems)
 
 
 def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
@@ -132,7 +140,8 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
     reference = plain if experiment.reference.swap_every is None else model
     if isinstance(experiment.reference, Teacher):
         reference = load_teacher(experiment.reference.path, experiment, chat, plain.config)
-    models = place(model, reference, frozen_roles(experiment), world, compute)
+    stored = loaded.weights
+    models = place(model, reference, frozen_roles(experiment), world, compute, stored)
     drawers = Led.of(world) if experiment.sampler.for_all_ranks else world
     drawing = plain if world.size == 1 else without_weights(plain)  # weights come with each load
     worker = experiment.pipeline.start(
@@ -144,7 +153,7 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
         versions=experiment.sync.most_versions,
         draws=world.leads or drawers is world,
     )
-    model = world.split(model, compute)
+    model = world.split(model, compute, stored)
     if isinstance(experiment.model, Pretrained) and experiment.model.compile_layers:
         compile_layers(model)  # after all copies are made
     policies = Policies(
@@ -218,17 +227,23 @@ def place(
     roles: list[str],
     world: World,
     compute: torch.dtype,
+    stored: Mapping[str, Tensor] | None,
 ) -> dict[str, PreTrainedModel]:
     """Frozen models for these roles. A single process moves `model` to its device, too.
 
     reference: the model that the reference equals: `model`, a teacher or, if `model` has adapters,
     the model that they were added to. A single process uses the latter two without a copy. A copy
-    of `model` stays on the host, except in updates that measure KL.
+    of `model` stays on the host, except in updates that measure KL. stored: the weights of `model`
+    where they are not in it.
     """
     if world.size > 1:
         sources = {role: reference if role == "reference" else model for role in roles}
         return {
-            role: world.split(frozen(without_weights(own)), compute, own.state_dict())
+            role: world.split(
+                frozen(without_weights(own)),
+                compute,
+                stored if stored and own is model else own.state_dict(),
+            )
             for role, own in sources.items()
         }
     models = {}

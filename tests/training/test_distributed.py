@@ -28,12 +28,15 @@ from conftest import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from language_models import tiny_llama
 from ranks import RANKS, outcome, pids, torchrun
+from safetensors.torch import load_file, save_file
 
 from rec_experiments.common import distributed
 from rec_experiments.common.distributed import World, whole
 from rec_experiments.policy.batching import collate
 from rec_experiments.policy.logprobs import compute_logprobs
+from rec_experiments.policy.models import Pretrained
 from rec_experiments.runs.checkpoints import Checkpoints
 from rec_experiments.runs.prepare import prepare, without_weights
 from rec_experiments.runs.run_folder import RunFolder
@@ -73,6 +76,45 @@ def test_ranks_get_the_weights_of_the_first(ranks):
     for _, copied, split in found:
         assert_equal(copied, first)
         assert_equal(split, first)
+
+
+def weights_from_files(world, folder):
+    """Of the policy and its reference, on ranks that never hold the model as a whole."""
+    with mock.patch.object(Pretrained, "model", side_effect=AssertionError):
+        trainer = prepare(
+            experiment(
+                "dataset=arithmetic", "dataset.max_prompt_tokens=64", "model=pretrained",
+                f"model.path={folder}", "kl_every=1",
+                f"ranks={world.size}",
+            ),
+            world=world,
+        )  # fmt: skip
+    models = trainer.model, trainer.policies.models["reference"]
+    return [{name: whole(w).detach() for name, w in m.state_dict().items()} for m in models]
+
+
+def test_the_first_rank_reads_weights_one_by_one(ranks, tmp_path):
+    """From files of bfloat16, in which one of two tied weights is left out."""
+    source = experiment("model=pretrained", f"model.path={tiny_llama(tmp_path)}").model
+    source.model().to(torch.bfloat16).save_pretrained(tmp_path)
+    expected = source.model().state_dict()
+    for policy, reference in ranks(weights_from_files, tmp_path):
+        assert_equal(policy, dict(expected))
+        assert_equal(reference, dict(expected))
+
+
+def test_files_with_other_weights_are_left_to_the_library(tmp_path):
+    source = experiment("model=pretrained", f"model.path={tiny_llama(tmp_path)}").model
+    skeleton = source.skeleton()
+    assert source.stored(skeleton).keys() == skeleton.state_dict().keys()
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    for changed in ({"model.norm.weight": torch.ones(3)}, {"model.norm.weight": None}):
+        some = {name: w for name, w in {**weights, **changed}.items() if w is not None}
+        save_file(some, file)
+        assert source.stored(skeleton) is None
+    file.write_bytes(b"damaged")
+    assert source.stored(skeleton) is None
 
 
 def score_of(model, rows):
