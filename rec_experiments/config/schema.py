@@ -64,7 +64,10 @@ def build(config: DictConfig, kind: type[T]) -> T:
     try:
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
-        raise UserError(f"{error.full_key}: has no value") from error
+        missing = sorted(OmegaConf.missing_keys(config))
+        raise UserError(
+            f"{', '.join(missing)}: {'have' if missing[1:] else 'has'} no value"
+        ) from error
     for key, value in flat(values).items():
         if isinstance(value, int) and abs(value) >= LARGEST:
             raise UserError(f"{key}={value}: must be below {LARGEST}")

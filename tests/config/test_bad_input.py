@@ -46,6 +46,7 @@ CASES = (
     ("optimizer.betas=[0.9", "optimizer.betas=[0.9: cannot be read"),
     ("run_dir=a~b", "such a value needs quotes: 'run_dir=\"a~b\"'"),
     ("model=pretrained", "model.path: has no value"),
+    ("model=pretrained dataset=own", "dataset.verifier, model.path: have no value"),
     ("seed=${nowhere}", "nowhere"),
     # classes
     ("clip=timeit.nothing", "clip=timeit.nothing: cannot be imported (AttributeError"),
