@@ -207,3 +207,8 @@ def test_names_of_a_schedule_in_flight():
     again = schema.build(schema.restore(config), Experiment).sync
     assert again == experiment("sync=in_flight", "sync.offset=1").sync
     assert "the oldest token up to 9 gradient steps old" in again.describe(2)
+    assert again.describe(2).endswith("the last version ends late responses")
+    masked = schedule(late="drop", max_age=5).describe(1)
+    assert masked.endswith(
+        "late responses are dropped; tokens older than 5 gradient steps are masked"
+    )

@@ -329,6 +329,12 @@ def test_mini_batches_partition_groups(epochs, parts, shuffle, groups, update):
     assert max(sizes) - min(sizes) <= 1
 
 
+def test_what_a_run_says_of_its_updates():
+    once, six = (Updates(epochs=n, mini_batches=2 * n - 1, shuffle=True) for n in (1, 2))
+    assert once.describe() == "one gradient step per batch"
+    assert six.describe() == "6 gradient steps per batch: 2 epochs x 3 mini-batches"
+
+
 def test_shuffles_by_epoch_and_seed():
     updates = Updates(epochs=2, mini_batches=4, shuffle=True)
     orders = {
