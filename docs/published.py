@@ -5,11 +5,14 @@ Levels cannot be compared between a language model and the miniature, so the pag
 ratios, and how the collapse rate depends on age.
 """
 
+import math
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 import yaml
 
 import rec_experiments
@@ -172,13 +175,45 @@ def exponents(data: FigureRuns) -> list[str]:
     )
     edges = stability.edges(runs)
     arms = [arm for arm in data.arms if arm in set(runs["arm"])]
-    laws = {arm: stability.law(edges, [arm]) for arm in arms} | {"all": stability.law(edges, arms)}
+    laws = {arm: law(edges, [arm]) for arm in arms} | {"all": law(edges, arms)}
     rows = [
-        [arm, f"{law.slope:+.2f}{bracketed(law.interval)}", str(law.cells)]
-        for arm, law in laws.items()
-        if law
+        [arm, f"{of_arm.slope:+.2f}{bracketed(of_arm.interval)}", str(of_arm.cells)]
+        for arm, of_arm in laws.items()
+        if of_arm
     ]
     return markdown_table(["method", "exponent of age", "ages"], rows)
+
+
+class Law(NamedTuple):
+    """log2(edge) = (a method's constant) + slope · log2(age). interval: of the slope over seeds."""
+
+    slope: float
+    interval: tuple[float, float] | None
+    cells: int
+
+
+def law(edges: pandas.DataFrame, arms: Collection[str]) -> Law | None:
+    """How the edges fall with age: least squares for each seed, a constant per method, over the
+    cells with stale data whose edges lie within the grid; then the mean over seeds that all of
+    these cells have.
+
+    None for fewer than two such ages.
+    """
+    stale = stability.within_grid(
+        edges[edges["arm"].isin([*arms]) & (edges[stability.AGE] > stability.ON_POLICY)]
+    )
+    cells = len(stale[["arm", stability.AGE]].drop_duplicates())
+    slopes = []
+    for _, of_seed in stale.groupby("seed"):
+        if len(of_seed) == cells:
+            points = of_seed.assign(age=[math.log2(age) for age in of_seed[stability.AGE]])
+            by_arm = points.groupby("arm")[["age", "log2"]]
+            centred = points[["age", "log2"]] - by_arm.transform("mean")
+            spread = float((centred["age"] ** 2).sum())
+            if spread == 0:
+                return None
+            slopes.append(float((centred["age"] * centred["log2"]).sum()) / spread)
+    return Law(float(np.mean(slopes)), interval_of_mean(slopes), cells) if slopes else None
 
 
 def written(rate: float) -> str:

@@ -35,19 +35,16 @@ class Alarm(Range):
         begin = max(self.last, (self.first or 0) + 1) - 1
         return (points.rolling(self.last).median() / unit).iloc[begin if unit else len(points) :]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ActiveAlarm:
-    """An alarm at the last step of a run. value: of its quantity. since: the first step of it."""
-
-    alarm: Alarm
-    value: float
-    since: int
-
-    def __str__(self) -> str:
-        """As in `effective sample size 0.02 since step 36, should be at least 0.15`."""
-        value, span = number(self.value), self.alarm.span
-        return f"{self.alarm.name} {value} since step {self.since}, should be {span}"
+    def message(self, steps: pandas.DataFrame) -> str:
+        """As in `effective sample size 0.02 since step 36, should be at least 0.15`; "" unless the
+        run is outside of the range at its last step."""
+        values = self.values(steps)
+        inside = values.index[values.map(self.place) == "inside"]
+        since = values.index[values.index > inside[-1]] if len(inside) else values.index
+        if since.empty:
+            return ""
+        now = number(values.iloc[-1])
+        return f"{self.name} {now} since step {since[0]:.0f}, should be {self.span}"
 
 
 @functools.cache
@@ -55,17 +52,3 @@ def package_alarms() -> list[Alarm]:
     """The alarms of `alarms.yaml`."""
     entries = yaml.load(ALARMS.read_text(encoding="utf-8"), yaml.CSafeLoader)
     return [Alarm(**entry) for entry in entries]
-
-
-def active_alarms(steps: pandas.DataFrame, alarms: list[Alarm]) -> list[ActiveAlarm]:
-    """The alarms at the last step of a run."""
-    found = []
-    for alarm in alarms:
-        values = alarm.values(steps)
-        inside = [alarm.place(value) == "inside" for value in values]
-        if inside and not inside[-1]:
-            since = len(inside) - inside[::-1].index(True) if True in inside else 0
-            found.append(
-                ActiveAlarm(alarm=alarm, value=values.iloc[-1], since=int(values.index[since]))
-            )
-    return found

@@ -33,7 +33,7 @@ MOST_LAGS = 6  # that a table shows
 PERCENT = ("clip_fraction", "live_groups", "distinct_responses", "truncated")  # shown in per cent
 BY_LAG = ("clip_fraction", "log_ratio_second_moment", "ess", "ratio_p01", "ratio_p99")
 BY_PART = ("kl", "kl_response", "entropy", "grad_norm", "response_length", "truncated")
-SIDES = {"ρ > 1": "high", "ρ < 1": "low", "A > 0": "positive", "A < 0": "negative"}
+OF_BATCHES = ("live_groups", "distinct_responses")
 COMPARED = "published values, and these arms beside them"
 WIDTH = 100  # characters of a line of text
 
@@ -177,52 +177,29 @@ def tables(runs: pandas.DataFrame) -> dict[str, Blocks]:
     }
 
 
-def records(block: pandas.DataFrame) -> list[dict[str, Any]]:
-    """The lines of a table as plain values. A published value has a line for each arm."""
-    return block.rename_axis(block.index.name or "arm").reset_index().to_dict("records")
-
-
 def _tables(steps: pandas.DataFrame, overrides: dict[str, str]) -> Blocks:
     """Tables with a number; columns without one are left out."""
+    arms = steps.groupby("arm", sort=False)
+    about = {"seeds": arms["run"].nunique(), "steps": arms["step"].max()}
+    found = {"runs": about | {named(each): _shown(steps, each) for each in OF_BATCHES}}
     lags = spread({int(lag) for lag in steps["lag"].dropna()})
-    at: dict[str, Lags | None] = {"all": None, **{f"lag {lag}": (lag, lag) for lag in lags}}
-
-    def block(quantity: str, columns: dict[str, dict[str, Any]]) -> dict[str, pandas.Series]:
-        factor = percent(quantity)
-        return {head: factor * means(steps, quantity, **which) for head, which in columns.items()}
-
-    found = {"runs and batches": _about(steps)}
-    found |= {named(each): block(each, {k: {"lags": v} for k, v in at.items()}) for each in BY_LAG}
-    found["clipped share by side and by sign of the advantage, %"] = {
-        head: 100 * means(steps, f"clip_fraction_{side}") for head, side in SIDES.items()
+    for quantity in BY_LAG:
+        at_lags = {f"lag {lag}": _shown(steps, quantity, (lag, lag)) for lag in lags}
+        found[named(quantity)] = {"all": _shown(steps, quantity), **at_lags}
+    for quantity in BY_PART:
+        found[named(quantity)] = {part: _shown(steps, quantity, None, part) for part in PARTS}
+    frames = {
+        name: pandas.DataFrame(each, index=[*arms.groups]).dropna(axis="columns", how="all")
+        for name, each in found.items()
     }
-    found |= {
-        named(each): block(each, {part: {"part": part} for part in PARTS}) for each in BY_PART
-    }
-    found["distance of the weights ÷ their norm: in a step, and since the rollout"] = {
-        "a step": means(steps, "weight_step"),
-        **{head: means(steps, "weight_lag", which) for head, which in [*at.items()][1:]},
-    }
-    arms = steps["arm"].unique()
-    frames = {name: pandas.DataFrame(each, index=arms) for name, each in found.items()}
-    frames = {name: each.dropna(axis="columns", how="all") for name, each in frames.items()}
-    shown_frames = {name: each.map(number) for name, each in frames.items() if len(each.columns)}
+    texts = {name: each.map(number) for name, each in frames.items() if len(each.columns)}
     compared = _compared(steps, overrides)
-    return shown_frames | ({COMPARED: compared} if len(compared) else {})
+    return texts | ({COMPARED: compared} if len(compared) else {})
 
 
-def _about(steps: pandas.DataFrame) -> dict[str, pandas.Series]:
-    """interval: gradient steps per version of the sampler's policy, median over versions. windows:
-    how often the sampler's policy was updated."""
-    versions = steps.reindex(columns=["train/policy_version"]).iloc[:, 0]
-    counts = versions.groupby([steps["arm"], steps["run"], versions], sort=False).size()
-    of_run = counts.groupby(["arm", "run"], sort=False)
-    last = steps.groupby(["arm", "run"], sort=False)["step"].last()
-    windows = of_run.sum() / of_run.median()
-    of_runs = pandas.DataFrame({"steps": last, "interval": of_run.median(), "windows": windows})
-    arms = of_runs.groupby("arm", sort=False)
-    shares = {named(key): 100 * means(steps, key) for key in ("live_groups", "distinct_responses")}
-    return {"seeds": arms.size(), **dict(arms.mean().items()), **shares}
+def _shown(steps: pandas.DataFrame, quantity: str, *which: Any) -> pandas.Series:
+    """The means of the arms, in the unit in which they are shown."""
+    return percent(quantity) * means(steps, quantity, *which)
 
 
 def _compared(steps: pandas.DataFrame, overrides: dict[str, str]) -> pandas.DataFrame:

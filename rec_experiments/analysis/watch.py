@@ -6,9 +6,9 @@ States are those of `sweeps.state.survey`. Text from run folders cannot control 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas
@@ -17,19 +17,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rec_experiments.analysis.alarms import active_alarms, package_alarms
+from rec_experiments.analysis.alarms import package_alarms
 from rec_experiments.analysis.early_warning import warning
 from rec_experiments.analysis.regime import number
-from rec_experiments.analysis.results.statistics import seconds
-from rec_experiments.analysis.results.table import content, leave_out
+from rec_experiments.analysis.results.statistics import ACCURACY, seconds
+from rec_experiments.analysis.results.table import content, leave_out, run_folders
 from rec_experiments.common.errors import UserError, printable
 from rec_experiments.config.labels import JOINT, run_labels, without_shared
 from rec_experiments.runs.display import duration, sparkline
 from rec_experiments.runs.run_folder import RunFolder, read_config
 from rec_experiments.sweeps.jobs import Job
-from rec_experiments.sweeps.state import ACTIVE, State, survey
+from rec_experiments.sweeps.state import State, survey
 
-PATIENCE = 30.0  # seconds without an active run until it ends, since a sweep has gaps
+EVERY = 2.0  # seconds between two refreshes
 RECENT = 10  # steps to average over for current values
 WIDTH = 12  # characters of a curve
 BOUNDLESS = 10_000  # characters, wider than any table
@@ -39,20 +39,15 @@ TONES = {
     "running": "bold", "failed": "red", "unreadable": "red", "interrupted": "yellow",
     "outdated": "yellow",
 }  # fmt: skip
-Look = Callable[[], list["Line"]]  # the runs as they are now
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """A run in the table. name: its label. path: its folder. steps: of the finished run. rows: its
-    rows of the table of runs. alarms: current ones, of a run that is under way."""
+class Line(NamedTuple):
+    """A run in the table. name: its label. rows: its rows of the table of runs."""
 
     name: str
-    path: Path
+    job: Job
     state: State
-    steps: int
     rows: pandas.DataFrame
-    alarms: list[str]
 
 
 def jobs_in(places: Iterable[Path]) -> list[Job]:
@@ -60,43 +55,29 @@ def jobs_in(places: Iterable[Path]) -> list[Job]:
     that is neither a run nor has any."""
     found: dict[Path, Job] = {}
     for place in places:
-        inside = [place] if (place / "status.json").exists() else sorted(place.iterdir())
-        runs = [folder for folder in inside if (folder / "status.json").exists()]
+        runs = [place] if (place / "status.json").exists() else run_folders(place)
         if not runs:
             raise UserError(f"{place}: no run there, nor in a folder directly below")
         for folder in runs:
             try:
                 config, command = read_config(folder), RunFolder(folder).command()
+                found[folder] = Job("", "", command, config, folder)
             except UserError as error:
                 leave_out(str(error))
-                continue
-            found[folder] = Job("", "", command, config, folder)
     return list(found.values())
 
 
 def lines(jobs: Sequence[Job]) -> list[Line]:
     """The runs with their states, those under way first. Calls SLURM's squeue once, if unfinished
     jobs were submitted; raises UserError if that fails."""
-    states = survey(jobs)
-    names = _names(jobs)
+    states, names = survey(jobs), _names(jobs)
     found = []
     for job in jobs:
         state, inside = states[job.path], content(job.path)
         if inside.state == "unreadable":  # a state alone does not tell of damaged metrics
             state = State("unreadable", state.step, inside.note)
-        rows, steps = inside.rows, int(job.config.get("steps", 0))
-        found.append(
-            Line(
-                name=names[job.path], path=job.path, state=state, steps=steps, rows=rows,
-                alarms=_alarms(rows, steps) if state.name == "running" else [],
-            )
-        )  # fmt: skip
+        found.append(Line(names[job.path], job, state, inside.rows))
     return sorted(found, key=lambda line: (ORDER.index(line.state.name), line.name))
-
-
-def _alarms(rows: pandas.DataFrame, steps: int) -> list[str]:
-    early = warning(rows, steps)
-    return [*([early] if early else []), *map(str, active_alarms(rows, package_alarms()))]
 
 
 def _names(jobs: Sequence[Job]) -> dict[Path, str]:
@@ -111,27 +92,32 @@ def _names(jobs: Sequence[Job]) -> dict[Path, str]:
     return found
 
 
-def screen(found: Sequence[Line], waiting: bool = False) -> RenderableType:
-    """The number of runs in each state, the table, and the alarms. waiting: for a first run that is
-    under way."""
+def _alarms(line: Line) -> list[str]:
+    """Those of a run that is under way."""
+    if line.state.name != "running":
+        return []
+    found = [each.message(line.rows) for each in package_alarms()]
+    return [*filter(None, [warning(line.rows, line.job.config.get("steps", 0)), *found])]
+
+
+def screen(found: Sequence[Line]) -> RenderableType:
+    """The number of runs in each state, the table, and the alarms."""
     names, shared = without_shared([line.name for line in found])
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for head in HEAD:
         whole = head not in ("run", "note")
         table.add_column(head, no_wrap=whole, justify="right" if head in HEAD[4:8] else "left")
     for line, name in zip(found, names, strict=True):
-        state = Text(printable(line.state.name), style=TONES.get(line.state.name, ""))
-        note = Text(printable(_note(line)))
-        table.add_row(Text(printable(name)), state, *_numbers(line), note)
+        cells = map(Text, map(printable, (name, line.state.name, *_numbers(line), _note(line))))
+        table.add_row(*cells, style=TONES.get(line.state.name))
     return Group(
         Text(count(found)),
-        *([Text("no run is active yet; waiting (Ctrl-C ends)", "dim")] if waiting else []),
         *([Text(f"all: {printable(shared)}")] if shared else []),
         *([table] if found else []),
         *(
             Text(f"{printable(line.name)}: a collapse may be coming: {alarm}", "yellow")
             for line in found
-            for alarm in line.alarms
+            for alarm in _alarms(line)
         ),
     )
 
@@ -150,24 +136,23 @@ def count(found: Sequence[Line]) -> str:
 
 def _note(line: Line) -> str:
     """The folder, and the reason for the state."""
-    by = f"by {line.state.release}" if line.state.release else ""
-    return "  ".join(
-        filter(None, [line.path.name if line.path.is_dir() else "", line.state.note or by])
-    )
+    state, path = line.state, line.job.path
+    by = f"by {state.release}" if state.release else ""
+    return "  ".join(filter(None, [path.name if path.is_dir() else "", state.note or by]))
 
 
 def _numbers(line: Line) -> list[str]:
     """The cells from `step` to `left`; "" for what is unknown."""
-    accuracy = _measured(line.rows, "eval/accuracy")
+    accuracy = _measured(line.rows, ACCURACY)
     stale, clipped, tokens = (
         _measured(line.rows, key)[-RECENT:]
         for key in ("train/staleness", "train/clip_fraction", "tokens/response")
     )
-    recent = line.rows[line.rows["step"] > 0].tail(RECENT)
-    spent = float(seconds(recent).sum())
-    left = (line.state.ends - datetime.now().astimezone()).total_seconds() if line.state.ends else 0
+    spent = float(seconds(line.rows[line.rows["step"] > 0].tail(RECENT)).sum())
+    ends = line.state.ends
+    left = (ends - datetime.now().astimezone()).total_seconds() if ends else 0
     return [
-        f"{line.state.step}/{line.steps or '?'}",
+        f"{line.state.step}/{line.job.config.get('steps', '?')}",
         f"{curve(accuracy)} {number(accuracy[-1])}" if len(accuracy) else "",
         number(round(float(stale.mean()), 1)) if len(stale) else "",
         f"{number(100 * float(clipped.mean()))} %" if len(clipped) else "",
@@ -187,27 +172,19 @@ def curve(values: np.ndarray) -> str:
     return sparkline([float(part.mean()) for part in parts])
 
 
-def watch(look: Look, every: float, once: bool, console: Console) -> None:
-    """Show the runs once, if `once` is true, the console is no terminal or all runs are done.
-
-    Otherwise show them every `every` seconds: wait for a first active run, and end when none has
-    been active for PATIENCE seconds.
-    """
+def watch(look: Callable[[], list[Line]], once: bool, console: Console) -> None:
+    """Show the runs: once, if `once` is true or the console is no terminal; otherwise every
+    EVERY seconds until all are done."""
     found = look()
-    all_done = bool(found) and all(line.state.name == "done" for line in found)
-    if once or not console.is_terminal or all_done:
+    if once or not console.is_terminal:
         show(found, console)
         return
-    last_active: float | None = None
     with Live(console=console, auto_refresh=False) as live:
-        while True:
-            if any(line.state.name in ACTIVE for line in found):
-                last_active = time.monotonic()
-            live.update(screen(found, last_active is None), refresh=True)
-            if last_active is not None and time.monotonic() - last_active >= PATIENCE:
-                return
-            time.sleep(every)
+        live.update(screen(found), refresh=True)
+        while not all(line.state.name == "done" for line in found):
+            time.sleep(EVERY)
             found = look()
+            live.update(screen(found), refresh=True)
 
 
 def show(found: Sequence[Line], console: Console) -> None:

@@ -3,16 +3,13 @@ their formulas and choices."""
 
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from omegaconf import DictConfig, OmegaConf
 
 from rec_experiments.cli import help
-from rec_experiments.cli.parser import file_ending, option
 from rec_experiments.common.errors import UserError, meant
-from rec_experiments.common.files import write_out
 from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.config import schema
 from rec_experiments.config.composition import choices_by_group, composing
@@ -24,38 +21,29 @@ GROUPS = tuple(field.name for field in fields(Pieces) if field.name != "algo")
 
 def main(
     *names: Annotated[str, Parameter("NAME", help="presets, as in algo=NAME")],
-    out: Annotated[
-        Path | None,
-        option(file_ending(".md"), "FILE.md: write formulas and choices to it, and print nothing"),
-    ] = None,
 ) -> None:
-    """Raises UserError for an unknown preset and a file that cannot be written."""
+    """Raises UserError for an unknown preset."""
     allowed = choices_by_group()["algo"]
     for name in names:
         if name not in allowed:
             raise UserError(f"{name}: no such preset; {meant(name, allowed)}")
-    chosen = names or allowed
     with composing() as compose:
-        found = {name: compose("algorithm", [f"algo={name}"]) for name in (BASE, *chosen)}
-    sections = [section(name, found[name], found[BASE]) for name in chosen]
-    if out:
-        text = "\n".join(["# Algorithms", *(row for each in sections for row in ["", *each])])
-        write_out(out, f"{text}\n".encode())
-        print(out)
-    elif names:
-        print("\n\n".join("\n".join(each) for each in sections))
+        wanted = (BASE, *(names or allowed))
+        found = {name: compose("algorithm", [f"algo={name}"]) for name in wanted}
+    if names:
+        print("\n\n".join(section(name, found[name], found[BASE]) for name in names))
     else:
-        lines = {name: f"{found[name].algo.name} ({found[name].algo.source})" for name in chosen}
+        lines = {name: f"{found[name].algo.name} ({found[name].algo.source})" for name in allowed}
         print("\n".join(help.table(lines)))
 
 
-def section(name: str, config: DictConfig, base: DictConfig) -> list[str]:
+def section(name: str, config: DictConfig, base: DictConfig) -> str:
     """One preset in Markdown: name and source, formula, choices."""
     lines = [f"## {name}", "", f"{config.algo.name} ({config.algo.source}).", ""]
     lines += ["```", *schema.build(config, Pieces).algorithm().describe(), "```"]
     if changed := changes(config, base):
         lines += ["", f"Differs from REINFORCE in: {', '.join(changed)}."]
-    return lines
+    return "\n".join(lines)
 
 
 def changes(config: DictConfig, base: DictConfig, groups: Sequence[str] = GROUPS) -> list[str]:

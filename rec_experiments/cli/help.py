@@ -5,12 +5,11 @@ The explanation of a group, a choice or a key is the YAML file that holds it, co
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from rec_experiments.cli.parser import PROGRAM, WIDTH
 from rec_experiments.common.errors import UserError, meant
-from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group
+from rec_experiments.config.composition import choices_by_group, choices_within
+from rec_experiments.config.plugins import conf_file
 
 KEYS = "keys"  # the keys of a run itself, which belong to no group
 FIRST = """\
@@ -63,31 +62,25 @@ def table(entries: Mapping[str, str]) -> list[str]:
 def _about(word: str) -> str:
     """A group with its choices, or the file of one choice."""
     group, _, choice = word.partition("=")
+    choices = choices_within(group)
     if word == KEYS:
-        return _text(schema.CONF / "config.yaml")
-    files = {
-        file.relative_to(root / group).with_suffix("").as_posix(): file
-        for root in schema.conf_folders()
-        for file in sorted((root / group).glob("**/*.yaml"))
-    }
-    if not files or not group:
+        return _text("config")
+    if not choices or not group:
         raise UserError(f"--help {word}: no such group; {meant(word, [*choices_by_group(), KEYS])}")
     if not choice:
-        return "\n".join([group, *table({name: _comment(file) for name, file in files.items()})])
-    if choice not in files:
-        raise UserError(f"{word}: no such choice; {meant(choice, list(files))}")
-    return f"{word}\n{_text(files[choice])}".rstrip()
+        return "\n".join([group, *table({name: _comment(f"{group}/{name}") for name in choices})])
+    if choice not in choices:
+        raise UserError(f"{word}: no such choice; {meant(choice, choices)}")
+    return f"{word}\n{_text(f'{group}/{choice}')}".rstrip()
 
 
-def _comment(file: Path) -> str:
+def _comment(file: str) -> str:
     """The first line of comment at the head of a file, or ""."""
-    for line in _text(file).splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# @package"):
-            return line.lstrip("# ").partition(". ")[0]
-    return ""
+    first = next((line for line in _text(file).splitlines() if "@package" not in line), "")
+    return first.lstrip("# ").partition(". ")[0] if first.startswith("#") else ""
 
 
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8")
+def _text(file: str) -> str:
+    found = conf_file(file)
+    assert found, file
+    return found.read_text(encoding="utf-8")

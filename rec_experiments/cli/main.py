@@ -4,7 +4,6 @@ A command is a module of this package (`parser`), imported only when it is calle
 """
 
 import difflib
-import gc
 import io
 import os
 import signal
@@ -63,8 +62,6 @@ def dispatch(words: list[str]) -> None:
     """Run what the command line says."""
     first = words[0] if words else ""
     asks = not {*HELP}.isdisjoint(words)
-    if asks:
-        gc.disable()  # a tenth of the time of a page, after which the process ends
     if first == "--version":
         from importlib.metadata import version
 

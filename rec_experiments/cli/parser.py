@@ -7,8 +7,6 @@ command line of a run.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from inspect import Parameter as Declared
-from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,12 +23,6 @@ WIDTH = 100  # columns of a help page
 def call(name: str, about: str | None, main: Callable[..., None], words: Iterable[str]) -> None:
     """Call `main` with the arguments that these words give it. Raises UserError for words that do
     not fit. --help prints the page."""
-    words = [*words]
-    declared = signature(main).parameters
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals and key in declared and declared[key].kind is Declared.KEYWORD_ONLY:
-            raise UserError(f"{word}: is an option, written --{key} {value}")
     app = App(
         name=f"{PROGRAM} {name}",
         help=" ".join((about or "").split()),
@@ -96,37 +88,18 @@ def file_ending(*suffixes: str) -> Callable[[str], Path]:
     return file
 
 
-def names_among(allowed: Sequence[str]) -> Callable[[str], list[str]]:
-    """NAME,…: some of the names that are allowed."""
-
-    def names(text: str) -> list[str]:
-        for name in text.split(","):
-            if name not in allowed:
-                raise ValueError(
-                    f"{name}: does not exist; allowed, separated by commas: {', '.join(allowed)}"
-                )
-        return text.split(",")
-
-    return names
-
-
-def names_and_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The words without and those with an equals sign. Raises UserError for one without a key."""
-    names: list[str] = []
-    overrides: list[str] = []
-    for word in words:
-        if word.startswith("="):
-            raise UserError(f"{word}: must be KEY=VALUE")
-        (overrides if "=" in word else names).append(word)
-    return names, overrides
-
-
 def override(text: str) -> str:
     """KEY=VALUE, as on the command line of a run or of a sweep."""
     key, equals, _ = text.partition("=")
     if not (key and equals):
         raise ValueError(f"{text}: must be KEY=VALUE")
     return text
+
+
+def names_and_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The words without and those with an equals sign."""
+    words = [*words]
+    return [each for each in words if "=" not in each], [each for each in words if "=" in each]
 
 
 def overrides(help: str) -> Parameter:

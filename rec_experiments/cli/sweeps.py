@@ -13,8 +13,8 @@ from rec_experiments.cli.help import table
 from rec_experiments.cli.parser import Overrides
 from rec_experiments.common.errors import UserError
 from rec_experiments.config.labels import gpus_of
-from rec_experiments.sweeps.figures import load_figure, names
-from rec_experiments.sweeps.jobs import outline, summary
+from rec_experiments.sweeps.figures import load_figure, names, points
+from rec_experiments.sweeps.jobs import compose_jobs
 from rec_experiments.sweeps.manifest import launched
 from rec_experiments.sweeps.state import ACTIVE
 
@@ -45,11 +45,20 @@ def main(
 
 
 def show_jobs(name: str, overrides: list[str]) -> None:
+    """Composes the first job alone: the others are neither checked nor known by their folders."""
     figure = load_figure(name, overrides)
-    points, first = outline(figure, overrides)
-    for point in points:
+    runs = list({frozenset(each.overrides): each for each in points(figure, overrides)}.values())
+    [first] = compose_jobs(figure, runs[:1])
+    for point in runs:
         print(shlex.join(point.overrides))
-    print(summary(figure, len(points), gpus_of(first.config)), file=sys.stderr)
+    number, gpus, hours = len(runs), gpus_of(first.config), figure.hours
+    needs = f"{number} runs, no GPU, about {number * hours:.1f} hours on one core"
+    if gpus:
+        needs = (
+            f"{number} runs, each on {gpus} GPU for about {hours:g} h: {number * gpus} GPUs to run "
+            f"all at once, {number * gpus * hours:g} GPU-hours"
+        )
+    print(needs, file=sys.stderr)
 
 
 def show_states(name: str, overrides: list[str]) -> None:

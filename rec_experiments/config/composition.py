@@ -80,7 +80,7 @@ def _compose(config_name: str, overrides: list[str], groups: set[str], state: st
         if override.key_or_group.partition("/")[0] not in groups:
             values.append(override)
         elif not isinstance(override.value(), str):  # Hydra's error names no group
-            allowed = ", ".join(_choices_within(override.key_or_group))
+            allowed = ", ".join(choices_within(override.key_or_group))
             raise UserError(f"{line}: no such choice; allowed: {allowed}")
         elif "." in line:  # a class, which may change while the process lives
             return hydra.compose(config_name, overrides)
@@ -195,11 +195,11 @@ def _no_such_choice(file: str, options: Sequence[str] | None) -> str:
         group, _, choice = file.rpartition("/")
     else:
         group, _, choice = file.partition("/")
-        options = _choices_within(group)
+        options = choices_within(group)
     return f"{group}={choice}: no such choice; {meant(choice, sorted(options))}"
 
 
-def _choices_within(group: str) -> list[str]:
+def choices_within(group: str) -> list[str]:
     """The choices of a group and of its sub-groups."""
     return [
         f"{folder}/{name}".removeprefix(group).strip("/")

@@ -65,6 +65,10 @@ class Sweep(Settings):
             if any(fnmatch.fnmatchcase(label, pattern) for pattern in self.only)
         }
 
+    def heading(self, point: "Point") -> str:
+        """The title of a point's column; "" outside of figures."""
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -246,24 +250,18 @@ def _figure(name: str, node: dict[str, Any]) -> Figure:
         if metric not in node["axes"]:
             allowed = ", ".join(node["axes"])
             raise UserError(f"{OF_SWEEP}panels={metric}: no such choice; allowed: {allowed}")
+    made = {
+        "name": name,
+        "title": _title(node),
+        "caption": f"{node['caption']} {node['data'][node['setting']]}",
+        "panels": [
+            Panel(metric, **{"label": metrics.label(metric), **node["axes"][metric]})
+            for metric in node["panels"]
+        ],
+        "hours": node["hours"][node["setting"]],
+    }
     with schema.in_one_line(Figure, OF_SWEEP):
-        return Figure(
-            **{name: node[name] for name in Sweep.field_names()},
-            name=name,
-            title=_title(node),
-            caption=f"{node['caption']} {node['data'][node['setting']]}",
-            scale=node["scale"],
-            columns=node["columns"],
-            headings=node["headings"],
-            panels=[
-                Panel(metric, **{"label": metrics.label(metric), **node["axes"][metric]})
-                for metric in node["panels"]
-            ],
-            picture=node["picture"],
-            map=node["map"],
-            statistics=node["statistics"],
-            hours=node["hours"][node["setting"]],
-        )
+        return Figure(**{key: (node | made)[key] for key in Figure.field_names()})
 
 
 def _title(node: dict[str, Any]) -> str:

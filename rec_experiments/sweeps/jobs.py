@@ -1,11 +1,9 @@
 """The jobs of a sweep: its points, composed and checked, each with its run folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from omegaconf import DictConfig
 
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
@@ -13,9 +11,7 @@ from rec_experiments.config.composition import composing
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import identity, run_path
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps.figures import Figure, Point, points
-
-Values = dict[str, Any]  # a composed configuration, resolved
+from rec_experiments.sweeps.figures import Point, Sweep, points
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,42 +26,26 @@ class Job:
     path: Path
 
 
-def jobs(figure: Figure, overrides: Sequence[str] = ()) -> list[Job]:
-    """Every job of the figure, composed and checked. Runs nothing.
+def jobs(sweep: Sweep, overrides: Sequence[str] = ()) -> list[Job]:
+    """Every job of the sweep, composed and checked. Runs nothing.
 
     A value in `overrides` replaces an axis of the grid. Two labels may share a run folder. Raises
     UserError for a wrong override.
     """
-    return compose_jobs(points(figure, overrides), figure.heading)
+    return compose_jobs(sweep, points(sweep, overrides))
 
 
-def outline(figure: Figure, overrides: Sequence[str]) -> tuple[list[Point], Job]:
-    """The points of the figure, each combination of overrides once, and the first as a job.
-
-    Composes that job alone: the others are neither checked nor known by their run folders. Raises
-    UserError for an override that the first job does not accept.
-    """
-    found = {frozenset(point.overrides): point for point in points(figure, overrides)}
-    distinct_points = list(found.values())
-    [job] = compose_jobs(distinct_points[:1], figure.heading)
-    return distinct_points, job
-
-
-def compose_jobs(
-    points: list[Point], heading: Callable[[Point], str] = lambda point: ""
-) -> list[Job]:
+def compose_jobs(sweep: Sweep, points: list[Point]) -> list[Job]:
     """The points as jobs. Raises UserError for a run that is not possible."""
     with composing() as compose:
-        configs = [checked(compose("config", point.overrides)) for point in points]
+        configs = [
+            schema.build(compose("config", point.overrides), Experiment).config()
+            for point in points
+        ]
     return [
-        Job(point.label, heading(point), point.overrides, config, run_path(config))
+        Job(point.label, sweep.heading(point), point.overrides, config, run_path(config))
         for point, config in zip(points, configs, strict=True)
     ]
-
-
-def checked(config: DictConfig) -> Values:
-    """The values of a composed run. Raises UserError for a value out of range."""
-    return schema.build(config, Experiment).config()
 
 
 def distinct(found: list[Job]) -> dict[Path, Job]:
@@ -95,13 +75,3 @@ def finished(job: Job) -> bool:
         return RunFolder(job.path).is_finished(bool(job.config.get("remake")))
     except UserError:
         return False
-
-
-def summary(figure: Figure, number: int, gpus: int) -> str:
-    """The resources for a number of the figure's runs, each on `gpus` GPUs."""
-    if not gpus:
-        return f"{number} runs, no GPU, about {number * figure.hours:.1f} hours on one core"
-    return (
-        f"{number} runs, each on {gpus} GPU for about {figure.hours:g} h: "
-        f"{number * gpus} GPUs to run all at once, {number * gpus * figure.hours:g} GPU-hours"
-    )

@@ -18,13 +18,8 @@ from rec_experiments.config.labels import tracked_name
 from rec_experiments.runs import checkout
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.trackers import track_finished
-from rec_experiments.sweeps.figures import OF_SWEEP, Sweep, load_figure, parse, points
-from rec_experiments.sweeps.jobs import (
-    Job,
-    compose_jobs,
-    distinct,
-    finished,
-)
+from rec_experiments.sweeps.figures import OF_SWEEP, Sweep, load_figure, parse
+from rec_experiments.sweeps.jobs import Job, distinct, finished, jobs
 from rec_experiments.sweeps.local import Task
 from rec_experiments.sweeps.manifest import multirun_name, output_folder, write_manifests
 from rec_experiments.sweeps.slurm import SlurmLauncher
@@ -45,17 +40,17 @@ def launch(words: Sequence[str], task: Task) -> None:
     overrides = [word for word in words if not word.startswith("sweep=")]
     if figures:
         figure = load_figure(figures[-1], overrides)
-        name, jobs = figure.name, compose_jobs(points(figure, overrides), figure.heading)
+        name, found = figure.name, jobs(figure, overrides)
     else:
         for word in overrides:
             if word.startswith(("scale=", OF_SWEEP)):
                 raise UserError(f"{word}: belongs to a sweep; name one, as in -m sweep=fig3")
         multirun = Sweep(arms={}, grid={}, only=["*"])
-        name, jobs = multirun_name(overrides), compose_jobs(points(multirun, overrides))
+        name, found = multirun_name(overrides), jobs(multirun, overrides)
     launcher = _launcher(overrides)
-    runs = distinct(jobs)
+    runs = distinct(found)
     states = survey(runs.values())
-    manifests = write_manifests(name, jobs)
+    manifests = write_manifests(name, found)
     print(_found(states.values()), flush=True)
     track([job for path, job in runs.items() if states[path].name == "done"])
     inactive = ("done", *ACTIVE)

@@ -1,7 +1,6 @@
 """The jobs of a sweep as processes of this machine."""
 
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -98,9 +97,8 @@ class LocalLauncher:
                         if times and left:
                             seconds = fmean(times) * left / min(self.jobs, left)
                             ended += f", {display.duration(seconds)} left"
-                        print(
-                            _line(f"[{len(reasons)}/{len(jobs)}] ", names[index], ended), flush=True
-                        )
+                        count = f"[{len(reasons)}/{len(jobs)}]"
+                        print(count, f"{printable(names[index])}: {ended}", flush=True)
             finally:
                 for _, process, _ in running.values():
                     process.terminate()
@@ -126,14 +124,6 @@ def _ended(job: Job, reason: str | None) -> str:
         rows = []
     evaluated = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
     return f"accuracy {evaluated[-1]:.3f}" if evaluated else "done"
-
-
-def _line(head: str, name: str, ended: str) -> str:
-    """One line, as wide as a terminal at most."""
-    room = shutil.get_terminal_size().columns - len(f"{head}: {ended}")
-    name = printable(name)
-    shown = display.shortened(name, max(room, 12)) if sys.stdout.isatty() else name
-    return f"{head}{shown}: {ended}"
 
 
 def _exit(number: int) -> None:

@@ -10,17 +10,13 @@ import io
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, NamedTuple
 
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.files import write_atomic
-from rec_experiments.config import schema
-from rec_experiments.config.identity import NOT_IDENTITY
 from rec_experiments.config.labels import methods, schedule_name, without_shared
+from rec_experiments.config.settings import experiment, file_values
 from rec_experiments.runs.run_folder import read_config
 from rec_experiments.sweeps.figures import load_figure, names, points
 from rec_experiments.sweeps.jobs import Job, output_of
@@ -28,8 +24,7 @@ from rec_experiments.sweeps.jobs import Job, output_of
 FOLDER = "manifests"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """One job. figure: the manifest's name. column: the heading of the job's column. run: its run
     folder within output_dir. overrides: the job's command line, quoted for a shell."""
 
@@ -41,22 +36,9 @@ class Line:
     overrides: str
 
     @property
-    def key(self) -> tuple[str, frozenset[str]]:
-        return self.arm, job_key(shlex.split(self.overrides))
-
-
-COLUMNS = [field.name for field in fields(Line)]
-
-
-def job_key(overrides: Iterable[str]) -> frozenset[str]:
-    """What identifies a job among those of a sweep: its overrides without those that do not change
-    its results, such as output_dir."""
-    return frozenset(
-        line
-        for line in overrides
-        if line.startswith("algo=")
-        or line.lstrip("+").partition("=")[0].partition(".")[0] not in NOT_IDENTITY
-    )
+    def job(self) -> tuple[str, str]:
+        """The arm and its experiment, however that is written."""
+        return self.arm, experiment(self.overrides)
 
 
 def multirun_name(overrides: Iterable[str]) -> str:
@@ -88,15 +70,12 @@ def write_manifests(name: str, jobs: Sequence[Job]) -> list[Path]:
             )
         )
     for file, lines in new.items():
-        keys = {line.key for line in lines} | {(line.arm, line.run) for line in lines}
-        kept = [
-            each
-            for each in read_manifest(file)
-            if keys.isdisjoint([each.key, (each.arm, each.run)])
-        ]
-        file.parent.mkdir(parents=True, exist_ok=True)
+        replaced = {line.job for line in lines} | {(line.arm, line.run) for line in lines}
+        old = read_manifest(file)
+        kept = [each for each in old if replaced.isdisjoint([each.job, (each.arm, each.run)])]
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([COLUMNS, *map(astuple, [*kept, *lines])])
+        csv.writer(text, lineterminator="\n").writerows([Line._fields, *kept, *lines])
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, text.getvalue().encode())
     return list(new)
 
@@ -105,8 +84,8 @@ def read_manifest(file: Path) -> list[Line]:
     """The lines of a manifest; [] if there is none. Raises UserError if it is damaged."""
     try:
         header, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
-        if header != COLUMNS:
-            raise ValueError(f"its columns are not {','.join(COLUMNS)}")
+        if header != [*Line._fields]:
+            raise ValueError(f"its columns are not {','.join(Line._fields)}")
         return [
             Line(figure, arm, column, int(seed), run, overrides)
             for figure, arm, column, seed, run, overrides in rows
@@ -122,9 +101,9 @@ def read_manifest(file: Path) -> list[Line]:
 
 def output_folder(overrides: Iterable[str] = ()) -> Path:
     """Where a sweep with these overrides puts its runs."""
+    usual, _ = file_values("config")
     chosen = [line.partition("=")[2] for line in overrides if line.startswith("output_dir=")]
-    config = yaml.safe_load((schema.CONF / "config.yaml").read_text(encoding="utf-8"))
-    return Path(chosen[-1] if chosen else config["output_dir"]).expanduser()
+    return Path([usual["output_dir"], *chosen][-1]).expanduser()
 
 
 def launched(name: str, overrides: Sequence[str]) -> list[Job]:
@@ -134,23 +113,22 @@ def launched(name: str, overrides: Sequence[str]) -> list[Job]:
     """
     output = output_folder(overrides)
     lines = read_manifest(output / FOLDER / f"{name}.csv")
-    if name not in names() and lines:
-        found = [(each.arm, each.column, shlex.split(each.overrides), each.run) for each in lines]
-    else:
+    if name in names() or not lines:
         figure = load_figure(name, overrides)
-        runs = {line.key: line.run for line in lines}
-        found = [
-            (
-                point.label, figure.heading(point), point.overrides,
-                runs.get((point.label, job_key(point.overrides)), ""),
-            )
+        runs = {line.job: line.run for line in lines}
+        lines = [
+            Line(name, point.label, figure.heading(point), 0, "", shlex.join(point.overrides))
             for point in points(figure, overrides)
-        ]  # fmt: skip
-    jobs = [
-        Job(arm, column, words, _config(output / run), output / (run or f"not launched {number}"))
-        for number, (arm, column, words, run) in enumerate(found)
-    ]
-    return list({job.path: job for job in reversed(jobs)}.values())[::-1]
+        ]
+        lines = [
+            line._replace(run=runs.get(line.job, f"not launched {number}"))
+            for number, line in enumerate(lines)
+        ]
+    jobs: dict[Path, Job] = {}
+    for line in lines:
+        path, words = output / line.run, shlex.split(line.overrides)
+        jobs.setdefault(path, Job(line.arm, line.column, words, _config(path), path))
+    return list(jobs.values())
 
 
 def _config(run: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.analysis.alarms import Alarm, active_alarms, package_alarms
+from rec_experiments.analysis.alarms import Alarm, package_alarms
 
 
 def alarm(last: int = 3, first: int | None = None, low=None, high=None) -> Alarm:
@@ -45,19 +45,18 @@ def test_the_course_is_the_median_of_the_last_measurements(values, last, first):
 def test_since_when():
     steps = steps_of([1, 1, 1, 9, 9, 9, 1, 1, 1, 9, 9, 9, 9])
     high = alarm(3, high=5.0)
-    [found] = active_alarms(steps, [high, alarm(3, low=0.5)])
-    assert (found.alarm, found.value, found.since) == (high, 9.0, 11)
-    assert str(found) == "x 9 since step 11, should be at most 5"
-    assert active_alarms(steps[:10], [high]) == []
-    [whole] = active_alarms(steps_of([9, 9, 9]), [high])
-    assert whole.since == 3
+    assert high.message(steps) == "x 9 since step 11, should be at most 5"
+    assert alarm(3, low=0.5).message(steps) == ""
+    assert high.message(steps[:10]) == ""
+    assert high.message(steps_of([9, 9, 9])) == "x 9 since step 3, should be at most 5"
 
 
 def test_a_run_without_enough_says_nothing():
     assert alarm(3).values(steps_of([1, 2])).empty
     assert alarm(1).values(steps_of([])).empty
     assert alarm(2, first=3).values(steps_of([0, 0, 0, 5, 5])).empty
-    assert active_alarms(pandas.DataFrame({"step": [0]}), package_alarms()) == []
+    for each in package_alarms():
+        assert each.message(pandas.DataFrame({"step": [0]})) == ""
 
 
 def test_the_thresholds_of_the_package():
@@ -68,7 +67,7 @@ def test_the_thresholds_of_the_package():
     fallen = calm + [{"step": step, **collapsing} for step in range(41, 61)]
 
     def found(rows: list[dict]) -> list[str]:
-        return [each.alarm.quantity for each in active_alarms(pandas.DataFrame(rows), alarms)]
+        return [each.quantity for each in alarms if each.message(pandas.DataFrame(rows))]
 
     assert found(calm) == found([*calm, {"step": 41, **collapsing}]) == []  # one bad batch
     assert found(fallen) == ["ess", "kl", "grad_norm"]

@@ -5,10 +5,14 @@
    published one is clear and there are several seeds.
 """
 
+import math
+
+import pandas
 import published
 import pytest
 import yaml
 
+from rec_experiments.analysis.results import stability
 from rec_experiments.config.schema import CONF
 
 TABLES = yaml.safe_load(published.TABLES.read_text())
@@ -76,3 +80,16 @@ def test_a_ratio_of_0_has_no_mean_of_logarithms():
 
 def test_without_runs_it_says_so():
     assert row([[1.0, 2.0]], {})[2:] == ["not run"] * 4
+
+
+@pytest.mark.parametrize("slope", [-1.0, -0.5])
+def test_the_law_finds_the_slope(slope):
+    rows = [
+        (arm, age, seed, math.log2(edge * age**slope), 0)
+        for arm, edge in (("GRPO", 8e-4), ("REINFORCE", 4e-4))
+        for age in (4, 19, 49)
+        for seed in range(3)
+    ]
+    edges = pandas.DataFrame(rows, columns=stability.EDGES)
+    found = published.law(edges, ["GRPO", "REINFORCE"])
+    assert (found.slope, found.cells) == (pytest.approx(slope), 6)

@@ -162,7 +162,7 @@ def test_every_table_of_a_run_of_this_code_has_numbers(tmp_path):
     rows = folder.metrics()[1:]
     at = [row["train/ess"] for row in rows if row["train/staleness"] == 1]
     assert found["effective sample size"]["lag 1"].item() == regime.number(sum(at) / 4)
-    assert found["runs and batches"]["windows"].item() == "4"
+    assert found["runs"]["seeds"].item() == "1"
 
 
 @pytest.fixture
@@ -192,36 +192,18 @@ def test_published_values_stand_beside_the_arms_they_are_for(compared):
     assert not {"paper, REINFORCE", "M2PO's GRPO at lag 256"} & {*beside.index}
 
 
-def test_a_published_value_has_a_line_for_each_arm():
-    twice = pandas.Index(["paper", "paper"], name="published")
-    lines = pandas.DataFrame({"arm": ["GRPO", "NoIS"], "here": ["1", "2"]}, index=twice)
-    assert regime.records(lines) == [
-        {"published": "paper", "arm": "GRPO", "here": "1"},
-        {"published": "paper", "arm": "NoIS", "here": "2"},
-    ]
-    [line] = regime.records(pandas.DataFrame({"all": ["1"]}, index=["GRPO"]))
-    assert line == {"arm": "GRPO", "all": "1"}
-
-
 def test_the_command_prints(compared, capsys):
     """Metrics that a run has not measured have no table."""
     run_command("regime", *map(str, compared))
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("interval 20 runs and batches seeds steps interval windows GRPO")
+    assert printed.startswith("interval 20 runs seeds steps GRPO 1 60")
     assert "GRPO 0.95 0 0.1 0.4 0.9 1.4 1.9" in printed
     assert "entropy" not in printed
     assert "checked 22 November 2026" in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "no runs are named"),
-        (["seed=0"], "seed=0: selects runs of a sweep"),
-        (["--sweep=fig3", "here"], "here: not allowed with --sweep fig3"),
-    ],
-)
-def test_bad_input(arguments, said, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("folders", [[], ["here"]])
+def test_bad_input(folders, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    line = refused(arguments, monkeypatch, capfd, lambda: run_command("regime", *arguments))
-    assert said in line
+    line = refused(folders, monkeypatch, capfd, lambda: run_command("regime", *folders))
+    assert "no run in" in line

@@ -116,12 +116,6 @@ def test_text_of_runs_is_never_markup_and_nothing_is_loaded(html):
     assert "url(" not in html
 
 
-def test_computed_figures_need_no_runs(tmp_path, capsys):
-    run_command("report", "--figures=fig8", f"--out={tmp_path}/page.html", f"--runs={tmp_path}")
-    assert "fig8; runs: 0" in capsys.readouterr().out
-    assert "data:image/png" in (tmp_path / "page.html").read_text()
-
-
 # W&B ------------------------------------------------------------------------------------------
 
 SECTIONS = [
@@ -200,11 +194,10 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
     ("arguments", "words"),
     [
         ([], ["nothing to show: there is no run yet"]),
-        (["--figures=fig3,fig77"], ["--figures=fig77", "fig3"]),
         (["--runs=runs.csv.xz"], ["runs.csv.xz", "is no archive of runs"]),
         (["--out=page.pdf"], ["--out=page.pdf", ".html"]),
         (["--wandb=project"], ["--wandb=project", "ENTITY/PROJECT"]),
-        (["--wandb=a/b", "--figures=fig8"], ["--figures fig8", "has no runs"]),
+        (["--wandb=a/b", "--runs=."], ["--runs", "not allowed with --wandb"]),
     ],
 )
 def test_bad_input_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 1. Accuracy, throughput, staleness and clipped share are those of the rows.
 2. Damaged and foreign folders are named; no text of a folder controls the terminal.
-3. It prints once without a terminal, waits for a first run, and ends when all is done.
+3. It prints once without a terminal, and otherwise until all is done.
 """
 
 import fcntl
@@ -127,60 +127,36 @@ def test_a_place_without_runs_is_refused(tmp_path):
 # The command --------------------------------------------------------------------------------------
 
 
-def refresh_until(monkeypatch, refreshed: list[float], change) -> Console:
-    """A terminal; `change` gets the number of each refresh, and time passes quickly."""
+def test_it_refreshes_until_all_is_done(going, monkeypatch):
+    refreshed = []
 
     def sleep(seconds: float) -> None:
         refreshed.append(seconds)
-        change(len(refreshed))
-
-    clock = iter(range(0, 100_000, 20))  # seconds
-    monkeypatch.setattr(watch.time, "sleep", sleep)
-    monkeypatch.setattr(watch.time, "monotonic", lambda: float(next(clock)))
-    return Console(file=io.StringIO(), force_terminal=True, width=120, height=30)
-
-
-def test_it_waits_for_a_first_run_and_goes_on_until_all_is_done(going, monkeypatch):
-    refreshed = []
-
-    def change(number: int) -> None:
-        if number == 3:
+        if len(refreshed) == 1:
             fabricated.write_lines(going / "metrics.jsonl", rows_of(50))
-        if number == 4:
+        if len(refreshed) == 2:
             (going / "status.json").write_text('{"state": "done"}')
 
-    def look() -> list[watch.Line]:
-        return watch.lines(watch.jobs_in([going])) if len(refreshed) > 1 else []
-
-    console = refresh_until(monkeypatch, refreshed, change)
-    watch.watch(look, 0.5, False, console)
-    text = console.file.getvalue()
-    for words in ("no run is active yet; waiting", "40/100", "50/100", "1 run: 1 done"):
-        assert words in text
-    assert set(refreshed) == {0.5}
-    assert 4 <= len(refreshed) <= 7
-    before = len(refreshed)
-    watch.watch(look, 0.5, False, console)  # all done: once
-    assert len(refreshed) == before
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, height=30)
+    for _ in range(2):  # at the second time all is done
+        watch.watch(lambda: watch.lines(watch.jobs_in([going])), False, console)
+        assert refreshed == [watch.EVERY] * 2
+    for words in ("40/100", "50/100", "1 run: 1 done"):
+        assert words in console.file.getvalue()
 
 
 def test_a_sweep_says_how_many_have_not_begun(tmp_path, capsys):
-    from rec_experiments.sweeps import launched
-
-    names = [job.path.name for job in launched("fig6", ["seed=0"])]
-    write_run(tmp_path / names[0])
-    run_command("watch", "--sweep=fig6", "seed=0", f"--runs={tmp_path}")
-    printed = capsys.readouterr().out
-    assert f"{len(names)} runs: 1 done, {len(names) - 1} missing" in printed
+    run_command("watch", "--sweep=fig6", "seed=0", f"output_dir={tmp_path}")
+    assert "3 runs: 3 missing" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["runs"], ["runs: no run there, nor in a folder directly below"]),
-        (["--every=soon"], ["--every", '"soon"']),
-        (["--sweep=fig3", "runs/a"], ["runs/a", "--sweep fig3"]),
-        (["seed=0"], ["seed=0", "sweep"]),
+        (["--sweep=fig3", "runs/a"], ["runs/a", "--sweep NAME"]),
+        (["seed=0"], ["seed=0", "--sweep NAME"]),
     ],
 )
 def test_bad_input_is_one_line(arguments, words, capsys, tmp_path, monkeypatch):

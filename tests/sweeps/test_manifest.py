@@ -8,6 +8,7 @@ from conftest import resolve
 from rec_experiments import sweeps
 from rec_experiments.common.errors import UserError
 from rec_experiments.config.identity import run_path
+from rec_experiments.config.settings import experiment
 
 
 def jobs_of(folder, *some, label="", heading=""):
@@ -28,7 +29,7 @@ def test_a_line_for_each_job(tmp_path):
         f'fig3,"A, B",offline,1,{jobs[0].path.name},algo=grpo seed=1 output_dir={tmp_path}\n'
     )
     [line] = sweeps.read_manifest(file)
-    assert line.key == ("A, B", frozenset({"algo=grpo", "seed=1"}))
+    assert line.job == ("A, B", experiment("algo=grpo seed=1"))
     assert sweeps.read_manifest(tmp_path / "none.csv") == []
 
 
@@ -58,11 +59,6 @@ def test_launching_again_replaces_the_lines_of_the_same_jobs_and_runs(tmp_path):
         ("A", second.path.name, ["seed=1", "steps=150"]),
         ("A", "elsewhere", ["seed=0"]),
     ]  # fmt: skip
-
-
-def test_overrides_that_change_no_result_identify_no_job():
-    key = sweeps.job_key(["algo=grpo", "sync=offline", "+tracking=wandb", "tracking.project=x"])
-    assert key == {"algo=grpo", "sync=offline"}
 
 
 @pytest.mark.parametrize("text", ["figure,arm\nfig3\n", "no table\nat all\n", "\0", ""])

@@ -351,8 +351,9 @@ from pathlib import Path
 from rec_experiments.cli import command
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.shared import FOLDER
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import run_path
-from rec_experiments.sweeps import checked
 from rec_experiments.common.errors import UserError
 
 def stop(number, frame):
@@ -360,7 +361,7 @@ def stop(number, frame):
     sys.exit(128 + number)
 
 def task(config):
-    path = run_path(checked(config))
+    path = run_path(schema.build(config, Experiment).config())
     path.mkdir(parents=True, exist_ok=True)
     print("seed", config.seed, flush=True)
     (path / "told").write_text(os.environ.get(FOLDER, ""))
@@ -390,13 +391,14 @@ import json, os, sys
 from pathlib import Path
 from rec_experiments.cli import command, train
 from rec_experiments.samplers.shared import FOLDER
+from rec_experiments.config import schema
+from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import run_path
-from rec_experiments.sweeps import checked
 
 def task(config):
     before = {*sys.modules}
     train.start(config)
-    path = run_path(checked(config))
+    path = run_path(schema.build(config, Experiment).config())
     late = [name for name in sys.modules if name not in before]
     files = {file.name: file.stat() for file in Path(os.environ[FOLDER]).iterdir()}
     told = {name: (found.st_ino, found.st_mtime_ns) for name, found in files.items()}

@@ -21,12 +21,16 @@ from enum import Enum
 import numpy as np
 from scipy.special import gammaincinv
 
-from rec_experiments.analysis.results.statistics import CONFIDENCE, interval_of_mean, t_factor
+from rec_experiments.analysis.results.statistics import (
+    CONFIDENCE,
+    Interval,
+    interval_of_mean,
+    t_factor,
+)
 
 MOST_SEEDS = 1000  # the largest number of seeds considered
 EQUAL_SEEDS = 6  # equal values that decide: 2^(1−6) < 5 %
 ROUNDING = 1e-9  # smaller spreads and distances count as zero
-Interval = tuple[float, float]
 
 
 class Outcome(Enum):

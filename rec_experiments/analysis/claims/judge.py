@@ -25,18 +25,23 @@ import numpy as np
 from rec_experiments.analysis.claims.decision import (
     EQUAL_SEEDS,
     Direction,
-    Interval,
     Outcome,
     decide,
     interval,
     seeds_to_decide,
 )
-from rec_experiments.analysis.claims.definitions import Claim, Endpoint
+from rec_experiments.analysis.claims.definitions import (
+    CONTROL,
+    GAIN,
+    PREMISE,
+    PRIMARY,
+    Claim,
+    Endpoint,
+)
 from rec_experiments.analysis.results.figure import FigureRuns
-from rec_experiments.analysis.results.statistics import SeedValues, by_seed
+from rec_experiments.analysis.results.statistics import Interval, SeedValues, by_seed
 
 SHARE = 0.2  # of the on-policy gain; a smaller effect does not matter
-GAIN, PREMISE, PRIMARY, CONTROL = "on-policy gain", "premise", "primary endpoint", "control"
 FAILED = (Outcome.contradicted, Outcome.no_difference)
 
 
@@ -44,12 +49,11 @@ FAILED = (Outcome.contradicted, Outcome.no_difference)
 class Finding:
     """The result of one endpoint.
 
-    part: its place in the claim. mean, interval: over seeds, geometric for a ratio. delta: δ in the
-    same unit, None if it is not known; 0 for a control, of which only the sign counts (unless it
-    must not be lower). why: why it is undecided or not run, otherwise empty.
+    mean, interval: over seeds, geometric for a ratio. delta: δ in the same unit, None if it is not
+    known; 0 for a control, of which only the sign counts (unless it must not be lower). why: why it
+    is undecided or not run, otherwise empty.
     """
 
-    part: str
     endpoint: Endpoint
     seeds: list[int]
     mean: float | None
@@ -59,9 +63,12 @@ class Finding:
     why: str
 
     @property
-    def reason(self) -> str:
-        """As in `control (GRPO − REINFORCE): contradicted`."""
-        return f"{self.part} ({self.endpoint.arms}): {self.why or self.outcome.value}"
+    def part(self) -> str:
+        return self.endpoint.part
+
+    @property
+    def said(self) -> str:
+        return self.why or self.outcome.value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,58 +126,49 @@ def judge(claim: Claim, data: Mapping[str, FigureRuns], setting: Setting) -> Ver
     if claim.own_rate_only and not setting.own:
         why = f"{claim.primary.figure} sets its learning rates itself, so only the usual one counts"
         return Verdict(claim=claim, setting=setting, outcome=Outcome.not_run, reasons=[why])
-
-    def found(part: str, endpoint: Endpoint, delta: float | None) -> Finding:
-        return find(part, endpoint, _values(endpoint, data.get(endpoint.figure)), delta)
-
-    gains = list(_values(claim.yardstick, data.get(claim.yardstick.figure)).values.values())
+    values = {each: _values(each, data.get(each.figure)) for each in claim.endpoints}
+    gains = [x for each in values if each.part == GAIN for x in values[each].values.values()]
     delta = SHARE * max(float(np.mean(gains)), 0.0) if gains else None
-    premises = [found(GAIN, claim.yardstick, delta)]
-    premises += [found(PREMISE, each, delta) for each in claim.premises]
-    primary = found(PRIMARY, claim.primary, delta)
-    controls = [found(CONTROL, claim.control, delta)] if claim.control else []
-    outcome, because = combine(primary, premises, controls)
-    releases = {
-        int(release) for name in claim.figures if name in data
-        for release in data[name].runs["release"].dropna().unique()
-    }  # fmt: skip
+    findings = [find(endpoint, found, delta) for endpoint, found in values.items()]
+    outcome, because = combine(findings)
+    releases = [data[name].runs["release"].dropna() for name in claim.figures if name in data]
     return Verdict(
         claim=claim,
         setting=setting,
         outcome=outcome,
-        reasons=[each.reason for each in because],
-        findings=[primary, *premises, *controls],
-        releases=sorted(releases),
+        reasons=[f"{each.part} ({each.endpoint.arms}): {each.said}" for each in because],
+        findings=findings,
+        releases=sorted({int(release) for each in releases for release in each.unique()}),
     )
 
 
-def combine(
-    primary: Finding, premises: Sequence[Finding], controls: Sequence[Finding]
-) -> tuple[Outcome, list[Finding]]:
+def combine(findings: Sequence[Finding]) -> tuple[Outcome, list[Finding]]:
     """The outcome of a claim, in the order above, and the findings that make it other than
     supported."""
-    for outcome, findings, states in (
+    [primary] = [each for each in findings if each.part == PRIMARY]
+    premises, order = (GAIN, PREMISE), (GAIN, PREMISE, PRIMARY, CONTROL)
+    for outcome, parts, states in (
         (Outcome.premise_not_met, premises, FAILED),
-        (Outcome.not_run, [*premises, primary, *controls], (Outcome.not_run,)),
+        (Outcome.not_run, order, (Outcome.not_run,)),
         (Outcome.undecided, premises, (Outcome.undecided,)),
-        (Outcome.contradicted, [*controls, primary], (Outcome.contradicted,)),
-        (Outcome.undecided, controls, (Outcome.undecided,)),
-        (primary.outcome, [primary], (*FAILED, Outcome.undecided)),
+        (Outcome.contradicted, (CONTROL, PRIMARY), (Outcome.contradicted,)),
+        (Outcome.undecided, (CONTROL,), (Outcome.undecided,)),
+        (primary.outcome, (PRIMARY,), (*FAILED, Outcome.undecided)),
     ):
-        because = [each for each in findings if each.outcome in states]
+        because = [each for each in findings if each.part in parts and each.outcome in states]
         if because:
-            return outcome, because
+            return outcome, sorted(because, key=lambda each: parts.index(each.part))
     return Outcome.supported, []
 
 
-def find(part: str, endpoint: Endpoint, found: SeedValues, gain_delta: float | None) -> Finding:
+def find(endpoint: Endpoint, found: SeedValues, gain_delta: float | None) -> Finding:
     """The result of an endpoint from its values by seed; those of a ratio are logarithms.
 
     If any finished run has no value the endpoint is undecided: the others would be a selection.
     """
     values = list(found.values.values())
     delta = gain_delta if endpoint.factor is None else math.log(endpoint.factor)
-    if part == CONTROL and endpoint.direction is not Direction.not_lower:
+    if endpoint.part == CONTROL and endpoint.direction is not Direction.not_lower:
         delta = 0.0
     ends = interval(values)
     outcome, why = Outcome.undecided, ""
@@ -193,7 +191,6 @@ def find(part: str, endpoint: Endpoint, found: SeedValues, gain_delta: float | N
             why = f"undecided{would}"
     shown: Callable[[float], float] = math.exp if endpoint.factor else float
     return Finding(
-        part=part,
         endpoint=endpoint,
         seeds=sorted(found.values),
         mean=shown(float(np.mean(values))) if values else None,
@@ -225,7 +222,7 @@ def _label(arms: Sequence[str], pattern: str) -> str:
 
 def _paired(first: SeedValues, second: SeedValues, factor: float | None) -> SeedValues:
     """The comparison at each seed that both arms have finished."""
-    found: SeedValues = SeedValues({}, {})
+    found = SeedValues({}, {})
     for seed in sorted(first.finished & second.finished):
         one, other = first.values.get(seed), second.values.get(seed)
         if one is None or other is None:

@@ -1,4 +1,4 @@
-"""Verdicts as a card, text, Markdown and JSON."""
+"""Verdicts as a card, text and Markdown."""
 
 import textwrap
 from collections import Counter
@@ -8,7 +8,8 @@ from typing import Any
 import pandas
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.judge import CONTROL, GAIN, PRIMARY, Finding, Verdict
+from rec_experiments.analysis.claims.definitions import CONTROL, GAIN, PREMISE, PRIMARY
+from rec_experiments.analysis.claims.judge import Finding, Verdict
 from rec_experiments.analysis.results.formatting import markdown_table, text_table
 
 WIDTH = 100  # characters in a line of text
@@ -51,22 +52,26 @@ READING = (
 def card(verdicts: Sequence[Verdict]) -> str:
     """The outcomes counted for each setting, one line per claim that has runs, and how to make
     missing runs."""
-    rows = [(each.claim.id, each.setting.title, each.short) for each in verdicts]
-    table = _by_setting(pandas.DataFrame(rows, columns=["claim", "setting", "verdict"]))
-    table = table[(table.iloc[:, 1:] != Outcome.not_run.value).any(axis="columns")]
-    lines = counts(verdicts)
-    if len(table):
-        lines += ["", *text_table([[*table.columns], *table.to_numpy().tolist()])]
-    if any(each.outcome is Outcome.not_run for each in verdicts):
-        lines += ["", MISSING]
-    return "\n".join(lines) + "\n"
+    judged = {each.claim.id for each in verdicts if each.outcome is not Outcome.not_run}
+    rows = [
+        (each.claim.id, each.setting.title, each.short)
+        for each in verdicts
+        if each.claim.id in judged
+    ]
+    lines = [*counts(verdicts), ""]
+    if rows:
+        titles = dict.fromkeys(each.setting.title for each in verdicts)
+        lines += [*text_table(_by_setting(rows, ["claim"], [*titles])), ""]
+    missing = any(each.outcome is Outcome.not_run for each in verdicts)
+    return "\n".join([*lines, *([MISSING] if missing else [])]).rstrip() + "\n"
 
 
-def _by_setting(table: pandas.DataFrame) -> pandas.DataFrame:
-    """The last column in one column per `setting`, with one row for each value of the others."""
-    *keys, cell = [each for each in table.columns if each != "setting"]
-    wide = table.pivot_table(cell, keys, "setting", aggfunc="first", sort=False)
-    return wide.fillna(Outcome.not_run.value)[table["setting"].unique()].reset_index()
+def _by_setting(rows: Iterable[tuple[str, ...]], head: list[str], titles: list[str]) -> list[Any]:
+    """A table with a column for each setting. rows: the values of `head`, a setting, a cell."""
+    table = pandas.DataFrame(rows, columns=[*head, "setting", "cell"]).drop_duplicates()
+    wide = table.pivot_table("cell", head, "setting", aggfunc="first", sort=False)
+    wide = wide.reindex(columns=titles).fillna(Outcome.not_run.value).reset_index()
+    return [[*wide.columns], *wide.to_numpy().tolist()]
 
 
 def counts(verdicts: Iterable[Verdict]) -> list[str]:
@@ -105,7 +110,7 @@ def text(verdicts: Iterable[Verdict]) -> str:
         lines += [line for line in words if line]
         for each in verdict.findings:
             lines += [
-                f"  {each.part}: {each.why or each.outcome.value}",
+                f"  {each.part}: {each.said}",
                 f"    {each.endpoint.name}: {effect(each)}; expected: {_expected(each)}; "
                 f"{len(each.seeds)} seeds",
             ]
@@ -126,25 +131,31 @@ def _expected(finding: Finding) -> str:
 
 def markdown(verdicts: Sequence[Verdict]) -> str:
     """A page: the verdicts with their effects, premises and controls, and the claims in words."""
-    judged = {each.setting.title for each in verdicts if each.outcome is not Outcome.not_run}
-    shown = [each for each in verdicts if each.setting.title in judged]
-    table = pandas.DataFrame(
-        [_row(verdict, finding) for verdict in shown for finding in verdict.findings],
-        columns=["claim", "part", "endpoint", "setting", "effect"],
+    titles = dict.fromkeys(
+        each.setting.title for each in verdicts if each.outcome is not Outcome.not_run
     )
-    primary, gain = table["part"] == PRIMARY, table["part"] == GAIN
+    shown = [each for each in verdicts if each.setting.title in titles]
+    found = [(verdict, finding) for verdict in shown for finding in verdict.findings]
     releases = sorted({release for verdict in verdicts for release in verdict.releases})
     made_by = f"- runs of release {', '.join(map(str, releases))}"
     lines = ["# Claims", "", INTRODUCTION, "", *(f"- {line}" for line in counts(verdicts)), made_by]
-    for title, part, left_out in (
-        ("Verdicts, with the effect of the primary endpoint", primary, ["part"]),
-        ("Premises and controls", ~primary & ~gain, []),
-        ("Gain of the on-policy run, and δ", gain, ["claim", "part"]),
+    for title, parts, head in (
+        ("Verdicts, with the effect of the primary endpoint", (PRIMARY,), ["claim", "endpoint"]),
+        ("Premises and controls", (PREMISE, CONTROL), ["claim", "part", "endpoint"]),
+        ("Gain of the on-policy run, and δ", (GAIN,), ["endpoint"]),
     ):
-        wide = _by_setting(table[part].drop(columns=left_out).drop_duplicates())
-        rows = markdown_table([*wide.columns], wide.to_numpy().tolist())
-        lines += ["", f"## {title}", "", *rows]
-    statistics = {each.endpoint.statistic: None for v in verdicts for each in v.findings}
+        rows = []
+        for verdict, finding in found:
+            end = finding.endpoint
+            if end.part in parts:
+                factor = f" by {end.factor:g}×" if end.factor else ""
+                name = f"{end.name}: {end.direction.value}{factor}"
+                about = {"claim": verdict.claim.id, "part": end.part, "endpoint": name}
+                where = verdict.setting.title
+                rows.append((*map(about.__getitem__, head), where, _cell(verdict, finding)))
+        first, *rest = _by_setting(rows, head, [*titles])
+        lines += ["", f"## {title}", "", *markdown_table(first, rest)]
+    statistics = dict.fromkeys(finding.endpoint.statistic for _, finding in found)
     meanings = [f"{each.name}: {each.meaning}" for each in statistics]
     lines += ["", "## How to read the tables", ""]
     lines += [f"- {line}." for line in (*READING, *meanings)]
@@ -155,45 +166,10 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
-    """A line of the page's tables: claim, part, endpoint, setting and effect."""
-    endpoint, part = finding.endpoint, finding.part
-    metric = "" if endpoint.metric == "eval/accuracy" else f" of {endpoint.metric}"
-    factor = f" by {endpoint.factor:g}×" if endpoint.factor else ""
-    name = f"{endpoint.statistic.name}{metric}, {endpoint.arms} "
-    name += f"({endpoint.figure}, {endpoint.column}): {endpoint.direction.value}{factor}"
-    decided = part == PRIMARY and verdict.outcome is not Outcome.undecided
-    outcome = verdict.short if decided else finding.why or finding.outcome.value
+def _cell(verdict: Verdict, finding: Finding) -> str:
     if finding.mean is None:
-        cell = Outcome.not_run.value
-    elif part == GAIN:
-        cell = f"{effect(finding)}, δ = {finding.delta:.3g}"
-    else:
-        cell = f"{outcome}: {effect(finding)}"
-    return verdict.claim.id, part, name, verdict.setting.title, cell
-
-
-def plain(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as plain values, for JSON."""
-    claim, setting = verdict.claim, verdict.setting
-    return {
-        "claim": claim.id,
-        "scale": setting.scale,
-        "rate": setting.rate,
-        "verdict": verdict.outcome.value,
-        "seeds": verdict.fewest_seeds,
-        "claim_seeds": None if setting.seeds is None else list(setting.seeds),
-        "reasons": verdict.reasons,
-        **{key: getattr(claim, key) for key in ("statement", "quote", "figures", "note")},
-        "releases": verdict.releases,
-        "parts": [
-            {key: getattr(each, key) for key in ("part", "seeds", "mean", "interval", "delta")}
-            | {
-                "endpoint": each.endpoint.name,
-                "direction": each.endpoint.direction.value,
-                "outcome": each.outcome.value,
-                "why": each.why,
-            }
-            for each in verdict.findings
-        ],
-    }
+        return Outcome.not_run.value
+    if finding.part == GAIN:
+        return f"{effect(finding)}, δ = {finding.delta:.3g}"
+    decided = finding.part == PRIMARY and verdict.outcome is not Outcome.undecided
+    return f"{verdict.short if decided else finding.said}: {effect(finding)}"

@@ -120,8 +120,8 @@ def improvement(cases: Cases) -> Array:
     return ((cases.policy - cases.current) * cases.rewards).sum(-1)
 
 
-def improvement_bound(cases: Cases, constant: float = 2.0) -> Array:
-    """Right-hand side of Theorem 1 of paper 2, of each triple; `constant` is 2 in the theorem.
+def improvement_bound(cases: Cases) -> Array:
+    """Right-hand side of Theorem 1 of paper 2, of each triple.
 
     L_α(π) − 2 (1−σ_ε)/σ_ε TV(π, α) − 2 TV(π_k, α). It assumes rewards in [0, 1] and σ_ε ≤ 1,
     which ε ≤ 3/4 ensures. Every arm must have positive probability under α.
@@ -133,10 +133,10 @@ def improvement_bound(cases: Cases, constant: float = 2.0) -> Array:
     ratio = cases.policy / cases.behavior
     return (
         (cases.behavior * ratio * advantage).sum(-1)
-        - constant
+        - 2
         * whitened_scale(variance, cases.epsilon)
         * total_variation(cases.policy, cases.behavior)
-        - constant * total_variation(cases.current, cases.behavior)
+        - 2 * total_variation(cases.current, cases.behavior)
     )
 
 

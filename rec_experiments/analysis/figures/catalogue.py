@@ -1,4 +1,4 @@
-"""The names of all figures, and how to draw one."""
+"""Any figure by its name: its runs, and its drawing."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,21 +12,6 @@ from rec_experiments.analysis.results.figure import FigureRuns, figure_runs, mul
 
 if TYPE_CHECKING:
     from rec_experiments.analysis.figures.render import Drawing
-
-MAPS = ("map", "stability")  # pictures that are no curves
-LARGEST = "presets"
-
-
-def names() -> list[str]:
-    """Every figure: those of the paper in its order, then the others."""
-    numbered = [name for name in COMPUTED if name.startswith("fig")] + sweeps.names()
-    others = [name for name in COMPUTED if name not in numbered]
-    return sorted(numbered, key=lambda name: (len(name), name)) + others
-
-
-def usual() -> list[str]:
-    """The default figures: all but the one of every preset, which takes a minute to compose."""
-    return [name for name in names() if name != LARGEST]
 
 
 def runs_of(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> FigureRuns | None:

@@ -13,11 +13,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.patches import Rectangle
 
-from rec_experiments.analysis.figures.render import Drawing, page, styled, unfinished
+from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.analysis.results import stability
 from rec_experiments.analysis.results.figure import FigureRuns
-from rec_experiments.analysis.results.formatting import text_table
-from rec_experiments.analysis.results.statistics import interval_of_mean
+from rec_experiments.analysis.results.summary import mean_and_ends, remarks
 from rec_experiments.common.errors import UserError
 
 Cell = tuple[Any, Any]  # values of the rows' and the columns' key
@@ -73,25 +72,14 @@ def draw(data: FigureRuns) -> Drawing:
         _paint(axes, colors, rows, columns, norm)
         _write(axes, chosen, rows, columns, limit)
         axes.set_title(_panel_title(keys["panels"], panel), fontsize=8.5)
-    title = f"gain against {base}" if base else "gain"
-    label = title if base else "mean accuracy of the second half − initial"
+    label = f"gain against {base}" if base else "mean accuracy of the second half − initial"
     _color_bar(figure, bar, norm, label)
-    listed = [(list(map(str, cell)), gains) for cell, gains in means.items()]
-    found = {
-        "figure": data.name,
-        "cells": [
-            {
-                **dict(zip(head, cell, strict=True)),
-                "seeds": len(gains),
-                value: float(np.mean(gains)),
-                "interval": interval_of_mean(gains),
-            }
-            for cell, gains in listed
-        ],
-    }
-    rows = [[*cell, _with_half(gains)] for cell, gains in listed]
-    text = "\n".join([data.title, "", *text_table([[*head, title], *rows])]) + "\n"
-    return Drawing(data.name, figure, table, found, text, _caption(data))
+    rows = [
+        dict(zip(head, cell, strict=True)) | {"seeds": len(gains), **mean_and_ends(value, gains)}
+        for cell, gains in means.items()
+    ]
+    statistics = pandas.DataFrame(rows)
+    return Drawing(data.name, data.title, figure, table, statistics, _caption(data))
 
 
 @styled
@@ -123,15 +111,8 @@ def draw_stability(data: FigureRuns) -> Drawing:
             _draw_star(axes, data.map["star"], rows, columns)
         axes.set_title(arm, fontsize=8.5)
     _color_bar(figure, bar, norm, "share of the on-policy gain that is kept")
-    plain = stability.edge_table(found).astype(object)
-    statistics = {"figure": data.name, "edges": plain.where(plain.notna(), None).to_dict("records")}
-    text = f"{data.title}\n\n{stability.edge_text(found, table)}\n"
-    return Drawing(data.name, figure, table, statistics, text, _caption(data))
-
-
-def _with_half(values: list[float]) -> str:
-    ends = interval_of_mean(values)
-    return f"{np.mean(values):+.3f}" + (f" ± {(ends[1] - ends[0]) / 2:.3f}" if ends else "")
+    caption = f"{_caption(data)} {stability.READING}"
+    return Drawing(data.name, data.title, figure, table, stability.edge_table(found), caption)
 
 
 def _keys(data: FigureRuns) -> dict[str, list[str]]:
@@ -181,7 +162,7 @@ def _grid(
 
 
 def _caption(data: FigureRuns) -> str:
-    return " ".join([data.caption, *unfinished(data)])
+    return " ".join([data.caption, *remarks(data)])
 
 
 def _paint(axes: Axes, values: Values, rows: list[Any], columns: list[Any], norm: Any) -> None:

@@ -20,11 +20,11 @@ from PIL import Image
 from scipy.optimize import isotonic_regression
 
 from rec_experiments.analysis.figures import style
-from rec_experiments.analysis.figures.curves import SMOOTHED, curve, measured, tidy
+from rec_experiments.analysis.figures.curves import SMOOTHED, tidy
 from rec_experiments.analysis.results.figure import FigureRuns
-from rec_experiments.analysis.results.formatting import to_json
+from rec_experiments.analysis.results.formatting import readable
 from rec_experiments.analysis.results.statistics import CONFIDENCE, band
-from rec_experiments.analysis.results.summary import summary, summary_text
+from rec_experiments.analysis.results.summary import columns, releases_text, remarks, summary
 from rec_experiments.common.files import write_atomic
 from rec_experiments.sweeps import Panel
 
@@ -55,15 +55,22 @@ styled = matplotlib.rc_context(style.RC)  # decorates functions that draw
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure with its data. table: one row per point. summary: the statistics as text. caption:
-    how to read the picture, shown beside it and not in it."""
+    """A figure with its data. table: one row per point. statistics: a table with the ends of
+    intervals as NAME_low and NAME_high. caption: how to read the picture and the statistics, shown
+    beside it and not in it."""
 
     name: str
+    title: str
     figure: Figure
     table: pandas.DataFrame
-    statistics: dict[str, Any]
-    summary: str
+    statistics: pandas.DataFrame
     caption: str
+
+    @property
+    def text(self) -> str:
+        """The statistics with title and caption."""
+        caption = textwrap.fill(self.caption, CAPTION_WIDTH, break_on_hyphens=False)
+        return "\n".join([self.title, "", *readable(self.statistics), "", caption, ""])
 
 
 def page(
@@ -116,7 +123,9 @@ def draw(data: FigureRuns, window: int) -> Drawing:
     steps in the running averages, of `curves.SMOOTHED`.
     """
     looks = style.looks(data.arms)
-    shown = _recorded(data)
+    points = tidy(data, window)
+    recorded = [panel for panel in data.panels if panel.metric in set(points["metric"])]
+    shown = recorded or data.panels  # an archive lacks metrics
     rows, columns = len(shown), len(data.columns)
     by_column = columns > 1
     if not by_column:
@@ -148,17 +157,16 @@ def draw(data: FigureRuns, window: int) -> Drawing:
         (panel, *column) for panel in shown for column in zip(data.columns, heads, strict=True)
     ]
     for axes, (panel, column, head) in zip(grid.flat, cells, strict=False):
-        _draw_panel(axes, data, panel, column, window)
+        here = points[(points["metric"] == panel.metric) & (points["column"] == column)]
+        _draw_panel(axes, here, looks, panel.log)
         _label_panel(axes, panel, head if by_column else None)
     for axes in grid.flat[len(cells) :]:
         axes.set_axis_off()
     if beside:
         _name_curves(grid[0, -1], looks)
-    found = summary(data)
-    return Drawing(
-        data.name, figure, tidy(data, window), found, summary_text(found),
-        " ".join([data.caption, *_reading(data, window)]),
-    )  # fmt: skip
+    missing = [panel.label for panel in data.panels if panel not in shown]
+    caption = " ".join([data.caption, *_reading(data, window, missing)])
+    return Drawing(data.name, data.title, figure, points, summary(data), caption)
 
 
 def _handle(look: style.Look) -> Line2D:
@@ -204,12 +212,6 @@ def apart(wanted: np.ndarray, distance: float) -> np.ndarray:
     return np.clip(found, 0, max(0.0, 1 - steps[-1])) + steps
 
 
-def _recorded(data: FigureRuns) -> list[Panel]:
-    """The panels that some run has values for, as an archive lacks metrics; all if none has any."""
-    found = [panel for panel in data.panels if len(measured(data.steps, panel.metric))]
-    return found or list(data.panels)
-
-
 def _places(
     width: float,
     height: float,
@@ -238,12 +240,12 @@ def _places(
     }
 
 
-def _draw_panel(axes: Axes, data: FigureRuns, panel: Panel, column: str, window: int) -> None:
-    positive = False
-    for place, (arm, look) in enumerate(style.looks(data.arms).items()):
-        runs = data.select(arm, column).groupby("run", sort=False)
-        curves = [curve(rows, panel.metric, window) for _, rows in runs]
-        mean = band(curves)
+def _draw_panel(
+    axes: Axes, points: pandas.DataFrame, looks: dict[str, style.Look], log: bool
+) -> None:
+    """points: as of `curves.tidy`, of one metric and column."""
+    for place, (arm, look) in enumerate(looks.items()):
+        mean = band(points[points["arm"] == arm].pivot(index="step", columns="run", values="drawn"))
         axes.plot(
             mean.index,
             mean["mean"],
@@ -251,12 +253,11 @@ def _draw_panel(axes: Axes, data: FigureRuns, panel: Panel, column: str, window:
             linestyle=look.dash,
             marker=look.marker,
             zorder=look.zorder,
-            markevery=marker_places(len(mean), place, len(data.arms)),
+            markevery=marker_places(len(mean), place, len(looks)),
         )
         if mean["low"].notna().any():
-            _draw_band(axes, mean, look.color, panel.log)
-        positive |= any((values > 0).any() for values in curves)
-    if panel.log and positive:
+            _draw_band(axes, mean, look.color, log)
+    if log and (points["drawn"] > 0).any():
         axes.set_yscale("log", nonpositive="clip")
         axes.minorticks_off()
 
@@ -297,9 +298,11 @@ def _label_panel(axes: Axes, panel: Panel, head: str | None) -> None:
         axes.set_xlabel("gradient steps")
 
 
-def _reading(data: FigureRuns, window: int) -> list[str]:
-    """Sentences on how to read the picture."""
-    notes = []
+def _reading(data: FigureRuns, window: int, missing: list[str]) -> list[str]:
+    """Sentences on how to read the picture. missing: labels of panels without a value."""
+    notes = [f"{head}: {of.meaning}." for head, of in columns(data).items()]
+    notes += [f"paired: difference of the area from that of {data.arms[0]}, paired by seed."]
+    notes += [releases_text(data.steps)]
     seeds = {
         data.select(arm, column)["run"].nunique() for arm in data.arms for column in data.columns
     }
@@ -315,20 +318,9 @@ def _reading(data: FigureRuns, window: int) -> list[str]:
         notes.append(f"{smoothed[0].upper()}{smoothed[1:]}: running average of {window} steps.")
     if any(panel.log for panel in data.panels):
         notes.append("Logarithmic axes show no zeros, and no band that reaches zero.")
-    shown = _recorded(data)
-    drawn = set(data.steps["arm"])
-    if absent := ", ".join(arm for arm in data.arms if arm not in drawn):
-        notes.append(f"No runs of: {absent}.")
-    missing = ", ".join(panel.label for panel in data.panels if panel not in shown)
     if missing:
-        notes.append(f"Not recorded in these runs: {missing}.")
-    return [*notes, *unfinished(data)]
-
-
-def unfinished(data: FigureRuns) -> list[str]:
-    """A sentence on the number of finished runs, if some are not."""
-    done = int((data.runs["state"] == "done").sum())
-    return [f"{done} of {len(data.runs)} runs have finished."] if done < len(data.runs) else []
+        notes.append(f"Not recorded in these runs: {', '.join(missing)}.")
+    return [*filter(None, notes), *remarks(data)]
 
 
 def write(drawing: Drawing, folder: Path) -> list[Path]:
@@ -337,20 +329,14 @@ def write(drawing: Drawing, folder: Path) -> list[Path]:
         "png": png(drawing.figure, DPI),
         "pdf": _pdf(drawing.figure),
         "csv": drawing.table.to_csv(index=False).encode(),
-        "json": to_json(drawing.statistics),
-        "txt": _text(drawing).encode(),
+        "json": drawing.statistics.to_json(orient="records", force_ascii=False, indent=2).encode(),
+        "txt": drawing.text.encode(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{drawing.name}.{suffix}" for suffix in files]
     for path, content in zip(paths, files.values(), strict=True):
         write_atomic(path, content)
     return paths
-
-
-def _text(drawing: Drawing) -> str:
-    """The statistics, and below them how to read the picture."""
-    caption = textwrap.fill(drawing.caption, CAPTION_WIDTH, break_on_hyphens=False)
-    return f"{drawing.summary}\n{caption}\n"
 
 
 @styled

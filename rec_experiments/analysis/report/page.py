@@ -18,7 +18,6 @@ from rec_experiments.analysis.claims.judge import Verdict
 from rec_experiments.analysis.figures import catalogue
 from rec_experiments.analysis.results.figure import NoRuns
 from rec_experiments.analysis.results.statistics import ACCURACY, NoValue, curve, final, seconds
-from rec_experiments.analysis.results.summary import remarks
 from rec_experiments.analysis.results.table import table
 from rec_experiments.runs.metrics import title
 from rec_experiments.sweeps import SetByArm
@@ -29,7 +28,7 @@ TONES = {
     "supported": "good", "contradicted": "bad", "no difference above δ": "bad",
     "undecided": "open", "done": "good", "failed": "bad", "running": "open",
 }  # fmt: skip
-Picture = dict[str, Any]  # the drawing, its png (base64) and notes
+Picture = dict[str, Any]  # the drawing, and its png (base64)
 Line = dict[str, str | int | float]  # of the table of runs, by heading; "" for no number
 
 
@@ -62,9 +61,7 @@ def picture(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> Pic
         return None
     drawing = catalogue.draw(name, data)
     png = base64.b64encode(render.png(drawing.figure, DPI, quick=True)).decode()
-    heading = drawing.summary.partition("\n")[0]
-    notes = remarks(data) if data else []
-    return {"drawing": drawing, "title": heading, "png": png, "notes": notes}
+    return {"drawing": drawing, "png": png}
 
 
 def lines_of(runs: pandas.DataFrame, home: Path) -> list[Line]:

@@ -12,7 +12,7 @@ and `gain`.
 
 import fnmatch
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,6 @@ import pandas
 from scipy.special import stdtrit
 
 from rec_experiments.analysis.results.figure import FigureRuns
-from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.statistics import (
     ACCURACY,
     CONFIDENCE,
@@ -201,87 +200,29 @@ def within_grid(edges: pandas.DataFrame) -> pandas.DataFrame:
     return edges[outside == 0]
 
 
-class Law(NamedTuple):
-    """log2(edge) = (a method's constant) + slope · log2(age). interval: of the slope over seeds."""
-
-    slope: float
-    interval: tuple[float, float] | None
-    cells: int
-
-
-def law(edges: pandas.DataFrame, arms: Collection[str]) -> Law | None:
-    """How the edges fall with age: least squares for each seed, a constant per method, over the
-    cells with stale data whose edges lie within the grid; then the mean over seeds that all of
-    these cells have.
-
-    None for fewer than two such ages.
-    """
-    stale = within_grid(edges[edges["arm"].isin([*arms]) & (edges[AGE] > ON_POLICY)])
-    cells = len(stale[["arm", AGE]].drop_duplicates())
-    slopes = []
-    for _, of_seed in stale.groupby("seed"):
-        if len(of_seed) == cells:
-            points = of_seed.assign(age=[math.log2(age) for age in of_seed[AGE]])
-            by_arm = points.groupby("arm")[["age", "log2"]]
-            centred = points[["age", "log2"]] - by_arm.transform("mean")
-            spread = float((centred["age"] ** 2).sum())
-            if spread == 0:
-                return None
-            slopes.append(float((centred["age"] * centred["log2"]).sum()) / spread)
-    return Law(float(np.mean(slopes)), interval_of_mean(slopes), cells) if slopes else None
-
-
 # The map as a table -------------------------------------------------------------------------------
 
 
 def edge_table(edges: pandas.DataFrame) -> pandas.DataFrame:
-    """A row for each method and age with an edge: `seeds`, `rate` with its ends `low` and `high`
-    and its `bound`, and the same of its multiple of BASE's edge, paired by seed."""
+    """A row for each method and age with an edge, as READING explains."""
     cells = dict(iter(edges.groupby(["arm", AGE], sort=False)))
+    factors = {age: pooled_factor(edges, age) for age in edges[AGE].unique()}
     rows = []
     for (arm, age), cell in cells.items():
         row = {"arm": arm, "age": age, "seeds": len(cell)}
         of_base = multiple(cell, cells.get((BASE, age), cell[:0]))
-        for prefix, each in (("", mean(cell["log2"], cell["side"])), ("of_base_", of_base)):
+        for name, each in (("rate", mean(cell["log2"], cell["side"])), ("multiple", of_base)):
             middle, ends, bound = each or (math.nan, None, "")
             low, high = np.exp2(ends or (math.nan,) * 2)
-            values = {"rate": 2.0**middle, "low": low, "high": high, "bound": bound}
-            row |= {f"{prefix}{name}": value for name, value in values.items()}
-        rows.append(row)
+            row |= {f"{name} is": bound or "=", name: 2.0**middle}
+            row |= {f"{name}_low": low, f"{name}_high": high}
+        rows.append(row | {"pooled factor": factors[age] or math.nan})
     return pandas.DataFrame(rows)
 
 
-def edge_text(edges: pandas.DataFrame, table: pandas.DataFrame) -> str:
-    """The table of edges with a column for each age, and how to read it. edges: of the table."""
-    found = edge_table(edges)
-    cells = found.assign(cell=[_cell(row) for row in found.to_dict("records")])
-    wide = cells.pivot_table("cell", "arm", "age", "first", sort=False).sort_index(axis=1)
-    body = wide.fillna("–").reset_index().to_numpy().tolist()
-    factors = {age: pooled_factor(edges, age) for age in wide}
-    known = ", ".join(f"{factor:.2f} (age {age})" for age, factor in factors.items() if factor)
-    return "\n".join(
-        [
-            *text_table([["method", *(f"age {age}" for age in wide)], *body]),
-            "",
-            f"{len(table)} runs, seeds {', '.join(map(str, sorted(table['seed'].unique())))}. "
-            f"Cells: the collapse rate, and in round brackets its multiple of {BASE}'s at the same "
-            "age, paired by seed; both with their 95 % t interval over seeds. ≥ and ≤ mark bounds, "
-            "where the edge of a seed is outside the grid.",
-            "If all methods have the same variance, the interval of every multiple reaches a "
-            f"factor either way of {known or 'unknown size'}.",
-        ]
-    )
-
-
-def _cell(row: dict[str, Any]) -> str:
-    text = f"{row['bound']}{row['rate']:.2g}"
-    if math.isfinite(row["low"]):
-        text += f" [{row['low']:.2g}, {row['high']:.2g}]"
-    if row["arm"] == BASE or math.isnan(row["of_base_rate"]):
-        return text
-    middle, low, high = (
-        f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-        for value in (row["of_base_rate"], row["of_base_low"], row["of_base_high"])
-    )
-    ends = f" [{low}, {high}]" if low != "nan" else ""
-    return f"{text} ({row['of_base_bound']}{middle}×{ends})"
+READING = (
+    f"rate: the lowest at which a method fails; multiple: of the rate of {BASE} at the same age, "
+    "paired by seed; both with their 95 % t interval over seeds. ≥ and ≤ mark bounds, where the "
+    "edge of a seed is outside the grid. pooled factor: how far the interval of every multiple "
+    "reaches either way, if all methods have the same variance."
+)

@@ -187,12 +187,10 @@ def interval_of_mean(values: Sequence[float]) -> Interval | None:
     return float(middle - half), float(middle + half)
 
 
-def band(curves: Sequence[Curve]) -> pandas.DataFrame:
-    """`mean`, `low` and `high` end of its interval over the curves of several runs, at the steps
-    that all of them have; the ends are NaN for a single run."""
-    if not curves:
-        return pandas.DataFrame(columns=["mean", "low", "high"], dtype=float)
-    common = pandas.concat(curves, axis=1, join="inner").dropna().sort_index()
+def band(curves: pandas.DataFrame) -> pandas.DataFrame:
+    """`mean`, `low` and `high` end of its interval over the curves of several runs, one a column,
+    at the steps that all of them have; the ends are NaN for a single run."""
+    common = curves.dropna()
     values_SI = common.to_numpy().T
     mean_I, seeds = values_SI.mean(0), len(values_SI)
     half_I = t_factor(seeds) * values_SI.std(0, ddof=1) if seeds > 1 else np.nan

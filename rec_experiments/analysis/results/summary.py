@@ -1,7 +1,7 @@
-"""The statistics of a figure's runs, as plain values and as text."""
+"""The statistics of a figure's runs as a table, and what a reader of the figure must know."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,8 @@ import pandas
 
 from rec_experiments import sweeps
 from rec_experiments.analysis.results.figure import FigureRuns
-from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.statistics import (
     ACCURACY,
-    CONFIDENCE,
     STATISTICS,
     Statistic,
     area,
@@ -29,69 +27,40 @@ assert set(sweeps.STATISTICS) <= set(STATISTICS)  # the choices of hydra.sweeper
 NAMES_SHOWN = 6
 
 
-def summary(data: FigureRuns) -> dict[str, Any]:
-    """For each arm and column, over finished runs: the mean of each statistic with its interval,
-    and the difference from the figure's first arm; also the evaluation statistics that the figure
-    asks for. Unfinished runs are named in the remarks and do not enter the means."""
+def columns(data: FigureRuns) -> dict[str, Statistic]:
+    """The statistics of the figure's table by the heads of their columns."""
+    asked = [STATISTICS[name] for name in data.statistics]
+    return {each.name: each for each in asked} or SUMMARIES
+
+
+def summary(data: FigureRuns) -> pandas.DataFrame:
+    """A row for each arm, column and metric: the number of finished runs, the mean of each
+    statistic over them with the ends of its interval, and `paired`, the difference of the area from
+    that of the figure's first arm, paired by seed. Unfinished runs do not enter the means."""
     metrics = dict.fromkeys([*SUMMARISED, *(panel.metric for panel in data.panels)])
-    asked = {name: STATISTICS[name] for name in data.statistics}
-    return {
-        "figure": data.name,
-        "title": data.title,
-        "releases": releases_text(data.steps),
-        "interval": f"{100 * CONFIDENCE:.0f} % t interval over seeds; none for a single seed",
-        **{name: each.meaning for name, each in (SUMMARIES | asked).items()},
-        "paired": f"difference of the area from that of {data.arms[0]}, paired by seed",
-        "rows": _rows(data, metrics, SUMMARIES),
-        "asked": [*asked],
-        "evaluations": _rows(data, [ACCURACY], asked) if asked else [],
-        "remarks": remarks(data),
-    }
-
-
-def _rows(
-    data: FigureRuns, metrics: Iterable[str], statistics: Mapping[str, Statistic]
-) -> list[dict[str, Any]]:
     rows = []
     for arm, column, metric in itertools.product(data.arms, data.columns, metrics):
         steps, first = data.select(arm, column), data.select(data.arms[0], column)
-        found = {name: by_seed(steps, of, metric).values for name, of in statistics.items()}
+        found = {head: by_seed(steps, of, metric).values for head, of in columns(data).items()}
         areas, others = (by_seed(each, area, metric).values for each in (steps, first))
-        paired = [areas[seed] - others[seed] for seed in areas.keys() & others.keys()]
-        about = {"arm": arm, "column": column, "metric": metric}
-        means = {name: _mean([*values.values()]) for name, values in found.items()}
-        means["paired"] = None if areas == others else _mean(paired)
-        rows.append({**about, "seeds": min(map(len, found.values())), **means})
-    return rows
+        paired = (
+            []
+            if areas == others
+            else [areas[seed] - others[seed] for seed in areas.keys() & others.keys()]
+        )
+        row: dict[str, Any] = {"arm": arm, "column": column, "metric": metric}
+        row["seeds"] = min(map(len, found.values()))
+        for head, values in found.items():
+            row |= mean_and_ends(head, [*values.values()])
+        rows.append(row | mean_and_ends("paired", paired))
+    return pandas.DataFrame(rows)
 
 
-def _mean(values: list[float]) -> dict[str, Any] | None:
-    if not values:
-        return None
-    return {"mean": float(np.mean(values)), "interval": interval_of_mean(values)}
-
-
-def summary_text(found: dict[str, Any]) -> str:
-    """The summary of a figure as text: a table of statistics, with a line for each arm, column and
-    metric, and the table of evaluation statistics, if any."""
-    lines = [found["title"], found["releases"]]
-    for rows, heads in (
-        (found["rows"], {name: name for name in (*SUMMARIES, "paired")}),
-        (found["evaluations"], {name: STATISTICS[name].name for name in found["asked"]}),
-    ):
-        if rows:
-            keys = ["arm", "column", "metric", "seeds", *heads]
-            body = [[_cell(row[key]) for key in keys] for row in rows]
-            lines += ["", *text_table([[*keys[:4], *heads.values()], *body]), ""]
-            lines += [f"{head:<8} {found[name]}" for name, head in heads.items()]
-    return "\n".join([*lines, f"[ ]      {found['interval']}", *found["remarks"]]) + "\n"
-
-
-def _cell(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "-" if value is None else str(value)
-    ends = value["interval"]
-    return f"{value['mean']:.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "")
+def mean_and_ends(name: str, values: Sequence[float]) -> dict[str, float]:
+    """The mean of one value per seed and the ends of its interval, as columns of a table."""
+    low, high = interval_of_mean(values) or (np.nan, np.nan)
+    middle = float(np.mean(values)) if len(values) else np.nan
+    return {name: middle, f"{name}_low": low, f"{name}_high": high}
 
 
 def remarks(data: FigureRuns) -> list[str]:

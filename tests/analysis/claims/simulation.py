@@ -14,8 +14,8 @@ import pandas
 from numpy.typing import NDArray
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.definitions import CLAIMS, Endpoint
-from rec_experiments.analysis.claims.judge import GAIN, PRIMARY, SHARE, combine, find
+from rec_experiments.analysis.claims.definitions import CLAIMS, GAIN, Endpoint
+from rec_experiments.analysis.claims.judge import SHARE, combine, find
 from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.statistics import SeedValues, Statistic
 
@@ -29,7 +29,7 @@ CORRELATION = 0.8  # of a deviation with the one at the previous evaluation
 COMMON, OWN = 0.02, 0.03  # standard deviations of the shared and of a run's own deviation
 METRIC = "eval/accuracy"
 PAIRS, SEEDS = 1000, 10
-YARDSTICK = CLAIMS[0].yardstick
+[YARDSTICK] = [each for each in CLAIMS[0].endpoints if each.part == GAIN]
 DIRECTED = (Direction.higher, Direction.lower)
 
 
@@ -109,8 +109,8 @@ def _shares(endpoint: Endpoint, values_PS: Array, gains_PS: Array) -> Shares:
     outcomes = []
     for values, gains in zip(values_PS, gains_PS, strict=True):
         delta = SHARE * float(gains.mean())
-        gain = find(GAIN, YARDSTICK, _by_seed(gains), delta)
-        outcomes.append(combine(find(PRIMARY, endpoint, _by_seed(values), delta), [gain], [])[0])
+        gain = find(YARDSTICK, _by_seed(gains), delta)
+        outcomes.append(combine([find(endpoint, _by_seed(values), delta), gain])[0])
     return {each: outcomes.count(each) / len(outcomes) for each in Outcome}
 
 

@@ -13,7 +13,14 @@ from made_up import COLUMN, SEEDS, figure, noisy
 from scipy import stats
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.definitions import Claim, Endpoint
+from rec_experiments.analysis.claims.definitions import (
+    CONTROL,
+    GAIN,
+    PREMISE,
+    PRIMARY,
+    Claim,
+    Endpoint,
+)
 from rec_experiments.analysis.claims.judge import Finding, Setting, judge
 from rec_experiments.analysis.results.statistics import STATISTICS
 
@@ -26,7 +33,7 @@ FRESH, PLAIN, CLIPPED = "fresh", "plain", "clipped"
 
 
 def endpoint(arm: str, against: str = "", **options) -> Endpoint:
-    options = {"statistic": SECOND_HALF, "direction": HIGHER, **options}
+    options = {"part": PRIMARY, "statistic": SECOND_HALF, "direction": HIGHER, **options}
     return Endpoint(figure="fig", column=COLUMN, arm=arm, against=against, **options)
 
 
@@ -34,10 +41,22 @@ CLAIM = Claim(
     id="clipping-helps",
     statement="Clipping helps",
     quote="“It helps.”",
-    yardstick=endpoint(FRESH, statistic=FINAL_MINUS_INITIAL),
-    primary=endpoint(CLIPPED, PLAIN),
-    control=endpoint(PLAIN, statistic=SECOND_HALF_MINUS_INITIAL, direction=LOWER),
+    endpoints=(
+        endpoint(CLIPPED, PLAIN),
+        endpoint(FRESH, part=GAIN, statistic=FINAL_MINUS_INITIAL),
+        endpoint(PLAIN, part=CONTROL, statistic=SECOND_HALF_MINUS_INITIAL, direction=LOWER),
+    ),
 )
+
+
+def with_parts(*changed: Endpoint) -> Claim:
+    """The claim with these endpoints in place of its own of the same parts."""
+    parts = {each.part for each in changed}
+    kept = [each for each in CLAIM.endpoints if each.part not in parts]
+    endpoints = sorted([*changed, *kept], key=lambda each: each.part != PRIMARY)
+    return replace(CLAIM, endpoints=tuple(endpoints))
+
+
 LEARNS, COLLAPSES = noisy(0.3, 0.5, 0.7, 0.7, 0.7), noisy(0.3, 0.5, 0.1, 0.0, 0.0, salt=1)
 SUPPORTING = {FRESH: LEARNS, PLAIN: COLLAPSES, CLIPPED: noisy(0.3, 0.4, 0.5, 0.6, 0.6, salt=2)}
 
@@ -83,20 +102,19 @@ def test_what_decides(changed, outcome, because):
 
 def test_a_failed_premise_comes_before_everything():
     """Even before runs that are missing and a contradicted endpoint."""
-    premise = endpoint(PLAIN, FRESH)
-    claim = replace(CLAIM, premises=(premise,), control=endpoint("absent"))
-    found = verdict(claim=claim)
+    absent = endpoint("absent", part=CONTROL)
+    found = verdict(claim=with_parts(endpoint(PLAIN, FRESH, part=PREMISE), absent))
     assert found.outcome is Outcome.premise_not_met
     assert found.reasons == ["premise (plain − fresh): contradicted"]
-    alike = replace(claim, premises=(endpoint(FRESH, FRESH),))
+    alike = with_parts(endpoint(FRESH, FRESH, part=PREMISE), absent)
     assert verdict(claim=alike).outcome is Outcome.premise_not_met  # no difference above δ
 
 
 def test_a_control_that_must_not_be_lower_has_a_margin():
     lower = noisy(0.3, 0.3, 0.45, 0.55, 0.55, salt=2)
-    control = endpoint(CLIPPED, "reference", direction=NOT_LOWER)
+    control = endpoint(CLIPPED, "reference", part=CONTROL, direction=NOT_LOWER)
     arms = {**SUPPORTING, CLIPPED: lower, "reference": SUPPORTING[CLIPPED]}
-    assert verdict(arms, replace(CLAIM, control=control)).outcome is Outcome.supported
+    assert verdict(arms, with_parts(control)).outcome is Outcome.supported
 
 
 @pytest.mark.parametrize("missing", [FRESH, PLAIN, CLIPPED])
@@ -162,7 +180,7 @@ RATIO = endpoint(CLIPPED, PLAIN, statistic=FINAL, direction=LOWER, factor=1.25)
 def test_a_ratio_is_taken_on_the_logarithm():
     factors = np.exp(-0.7 + 0.1 * np.random.default_rng(0).normal(size=SEEDS))
     arms = {FRESH: LEARNS, PLAIN: lambda _: [0.4], CLIPPED: lambda seed: [0.4 * factors[seed]]}
-    found = primary(arms, replace(CLAIM, primary=RATIO))
+    found = primary(arms, with_parts(RATIO))
     interval = stats.ttest_1samp(np.log(factors), 0).confidence_interval(0.95)
     assert found.mean == pytest.approx(np.exp(np.log(factors).mean()))
     assert found.interval == pytest.approx((np.exp(interval.low), np.exp(interval.high)))
@@ -172,13 +190,13 @@ def test_a_ratio_is_taken_on_the_logarithm():
 def test_a_run_without_a_value_leaves_the_endpoint_undecided():
     """The seeds that have one would be a selection: 0 has no logarithm."""
     arms = {**SUPPORTING, CLIPPED: lambda seed: [0.0 if seed == 4 else 0.1]}
-    found = primary(arms, replace(CLAIM, primary=RATIO))
+    found = primary(arms, with_parts(RATIO))
     assert found.outcome is Outcome.undecided
     assert found.why == "no value at seed 4: a ratio of numbers that are not positive"
 
 
 def test_the_first_alternative_that_a_figure_has_counts():
-    claim = replace(CLAIM, primary=endpoint("other|clip*|plain", PLAIN))
+    claim = with_parts(endpoint("other|clip*|plain", PLAIN))
     assert primary(claim=claim).mean == primary().mean
 
 

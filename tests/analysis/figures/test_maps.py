@@ -54,11 +54,11 @@ def test_stability_map_colours_the_share_kept(runs):
 
 def test_stability_table_has_the_edges(runs):
     drawing = maps.draw_stability(stability_of(runs))
-    edges = {(row["arm"], row["age"]): row for row in drawing.statistics["edges"]}
+    edges = drawing.statistics.set_index(["arm", "age"]).to_dict("index")
     assert edges["REINFORCE", 19]["rate"] == pytest.approx(2e-5 * 2**0.5)
-    assert edges["GRPO", 19]["of_base_rate"] == pytest.approx(2)
-    assert edges["GRPO", 0]["bound"] == "≥"
-    assert "2.8e-05 [2.8e-05, 2.8e-05]" in drawing.summary
+    assert edges["GRPO", 19]["multiple"] == pytest.approx(2)
+    assert edges["GRPO", 0]["rate is"] == "≥"
+    assert "2.83e-05 [2.83e-05, 2.83e-05]" in drawing.text
 
 
 def is_stale(run):
@@ -118,10 +118,9 @@ def test_map_of_differences_is_paired_by_seed():
     panels = {axes.get_title(): axes for axes in drawing.figure.axes if axes.images}
     shown = {name: [text.get_text() for text in axes.texts] for name, axes in panels.items()}
     assert shown == {"int8": ["+0.12"], "fp8": ["+0.15"]}
-    cells = {(cell["column"], cell["arm"]): cell for cell in drawing.statistics["cells"]}
-    assert cells["int8", "TIS"]["difference"] == pytest.approx(0.125)
-    assert cells["int8", "TIS"]["interval"] == pytest.approx(
-        (0.125 - 0.3177, 0.125 + 0.3177), abs=1e-4
-    )
-    assert (cells["fp8", "TIS"]["seeds"], cells["fp8", "TIS"]["interval"]) == (1, None)
-    assert "gain against none" in drawing.summary
+    cells = drawing.statistics.set_index(["column", "arm"]).to_dict("index")
+    low, middle, high = (cells["int8", "TIS"][f"difference{end}"] for end in ("_low", "", "_high"))
+    assert middle == pytest.approx(0.125)
+    assert (low, high) == pytest.approx((0.125 - 0.3177, 0.125 + 0.3177), abs=1e-4)
+    assert cells["fp8", "TIS"]["seeds"] == 1
+    assert np.isnan(cells["fp8", "TIS"]["difference_low"])

@@ -84,12 +84,12 @@ def test_the_interval_is_that_of_students_t(values):
 
 def test_a_band_is_the_interval_at_each_step_and_never_changes_its_seeds():
     long, short = of(0.0, 0.2, 0.4, steps=[0, 10, 20]), of(1.0, 1.0, steps=[0, 10])
-    found = band([long, short])
+    found = band(pandas.concat([long, short], axis=1))
     assert found["mean"].to_dict() == pytest.approx({0: 0.5, 10: 0.6})
     for step, pair in ((0, [0.0, 1.0]), (10, [0.2, 1.0])):
         assert tuple(found.loc[step, ["low", "high"]]) == pytest.approx(interval_of_mean(pair))
-    assert band([]).empty
-    assert band([long])["low"].isna().all()
+    assert band(pandas.DataFrame()).empty
+    assert band(long.to_frame())["low"].isna().all()
 
 
 def test_finished_runs_count_once_and_say_why_they_have_no_number():

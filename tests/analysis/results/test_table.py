@@ -14,14 +14,14 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.config.identity import flat
 from rec_experiments.config.settings import NO_SETTING, experiment, oldest_age, settings
 from rec_experiments.sweeps import load_figure, points
-from rec_experiments.sweeps.manifest import COLUMNS
+from rec_experiments.sweeps.manifest import Line
 
 SEEDS = ("seed=0,1", "sync=offline", "steps=40")
 
 
 def write_manifest(folder, lines, name="fig3"):
     (folder / "manifests").mkdir(exist_ok=True)
-    pandas.DataFrame(lines, columns=COLUMNS).to_csv(
+    pandas.DataFrame(lines, columns=Line._fields).to_csv(
         folder / "manifests" / f"{name}.csv", index=False
     )
 

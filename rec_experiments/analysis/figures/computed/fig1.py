@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -11,9 +12,9 @@ from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS, Array
 from rec_experiments.analysis.figures.computed.shared import (
     CORNERS,
     arms_of,
-    drawing,
     flat,
     simplex,
+    values,
 )
 from rec_experiments.analysis.figures.render import Drawing, page, styled
 
@@ -72,15 +73,11 @@ def draw() -> Drawing:
             for name, theta in stations.items()
         ]
     # For any τ, the argmin lies on one ray from θₜ and the gradient step on another.
-    found: dict[str, Any] = {
-        "learning rate": RATE,
-        **{
-            f"cosine of step and way to the argmin, data {name}": bandit.cosine(
-                bandit.surrogate_step(start, data, REWARDS, 1.0), REWARDS
-            )
-            for name, (data, _) in sources.items()
-        },
-        **{f"2τ/(1+τ)² at τ = {tau:g}": 2 * tau / (1 + tau) ** 2 for tau in TAUS},
+    cosines = {
+        f"cosine of step and way to the argmin, data {name}": bandit.cosine(
+            bandit.surrogate_step(start, data, REWARDS, 1.0), REWARDS
+        )
+        for name, (data, _) in sources.items()
     }
     caption = (
         "A point is a policy over three arms; the nearer a corner, the "
@@ -90,7 +87,7 @@ def draw() -> Drawing:
         "the argmin or go past it, and need not point towards it, especially with data from "
         "another policy."
     )
-    return drawing("fig1", "Figure 1", figure, rows, found, caption)
+    return Drawing("fig1", "Figure 1", figure, pandas.DataFrame(rows), values(cosines), caption)
 
 
 def _level_lines(axes: Axes, start: Array, tau: float) -> None:

@@ -1,14 +1,15 @@
 """Figure 2: rollout and training under two schedules."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from rec_experiments.analysis.figures import style
-from rec_experiments.analysis.figures.computed.shared import drawing
+from rec_experiments.analysis.figures.computed.shared import values
 from rec_experiments.analysis.figures.render import Drawing, page, styled
 from rec_experiments.rollout.schedule import Schedule
 
@@ -63,25 +64,16 @@ def draw() -> Drawing:
     for axes, schedule, stale in zip(*both, strict=True):
         slots = timeline(schedule, BATCHES)
         _lanes(axes, schedule, slots, [_freshness(age, worst) for age in stale])
-        rows += [
-            {
-                "interval": schedule.interval,
-                "offset": schedule.offset,
-                "batch": slot.batch,
-                "version": schedule.version(slot.batch),
-                "staleness": stale[slot.batch],
-                "drawn": slot.drawn,
-                "trained": slot.trained,
-            }
-            for slot in slots
-        ]
+        about = {"interval": schedule.interval, "offset": schedule.offset}
+        rows += [about | asdict(slot) | {"staleness": stale[slot.batch]} for slot in slots]
     found = {s.describe(1): stale for s, stale in zip(SCHEDULES, ages, strict=True)}
     caption = (
         "A batch takes one unit of time to draw and one to train on, and starts as early as "
         "possible. The numbers count batches; each batch gives one gradient step. A lighter "
         "training block is staler: more gradient steps lie between drawing and training."
     )
-    return drawing("fig2", "Figure 2: staleness of each batch", figure, rows, found, caption)
+    title = "Figure 2: staleness of each batch"
+    return Drawing("fig2", title, figure, pandas.DataFrame(rows), values(found), caption)
 
 
 def _lanes(

@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pandas
 from matplotlib.patches import Patch
 
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.algo.loss import Clip, tokens
 from rec_experiments.analysis.figures import style
-from rec_experiments.analysis.figures.computed.shared import drawing
+from rec_experiments.analysis.figures.computed.shared import values
 from rec_experiments.analysis.figures.render import Drawing, page, styled
 
 MASKS: dict[str, Clip] = {  # Appendix B.3
@@ -63,7 +64,8 @@ def draw() -> Drawing:
         "gradient is 0. A bar at the right edge is unbounded. Dotted: ρ = 1, where the policy "
         "has not moved yet."
     )
-    return drawing("fig8", "Figure 8: active regions", figure, rows, found, caption)
+    title = "Figure 8: active regions"
+    return Drawing("fig8", title, figure, pandas.DataFrame(rows), values(found), caption)
 
 
 def active_ratios(clip: Clip, advantage: float) -> np.ndarray:

@@ -11,7 +11,6 @@ from rec_experiments.analysis.figures import bandit, style
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS, Array
 from rec_experiments.analysis.figures.computed.shared import arms_of, flat, simplex
 from rec_experiments.analysis.figures.render import Drawing, page, styled
-from rec_experiments.analysis.results.formatting import text_table
 
 STEPS, RATE, TAU = 2000, 1.0, 0.1
 NARROW, WIDE = OneSide(low=0.2, high=0.2), OneSide(low=0.6, high=2.0)
@@ -67,9 +66,9 @@ def draw() -> Drawing:
         for name, path in paths.items()
         for step in sorted({*range(0, 101), *range(100, STEPS + 1, 20)})
     ]
-    rewards = {name: float(path[-1] @ REWARDS) for name, path in paths.items()}
-    lines = [["method", *ends["REINFORCE"], "expected reward"]] + [
-        [name, *(f"{p:.3f}" for p in ends[name].values()), f"{rewards[name]:.3f}"] for name in ends
+    statistics = [
+        {"method": name, **arms, "expected reward": float(paths[name][-1] @ REWARDS)}
+        for name, arms in ends.items()
     ]
     caption = (
         "Rewards (0, 0.8, 1), exact expectations, learning rate "
@@ -79,11 +78,6 @@ def draw() -> Drawing:
         "penalty bound the update: the policy stops with arm 3 still likely. A shift of "
         "the baseline by 0.1 (AsymRE) is too small here."
     )
-    return Drawing(
-        name="bandit",
-        figure=figure,
-        table=pandas.DataFrame(rows),
-        statistics={"figure": "bandit", "final policy": ends, "final expected reward": rewards},
-        summary="\n".join([f"Section 3: after {STEPS} steps", "", *text_table(lines)]) + "\n",
-        caption=caption,
-    )
+    title = f"Section 3: after {STEPS} steps"
+    table = pandas.DataFrame(rows)
+    return Drawing("bandit", title, figure, table, pandas.DataFrame(statistics), caption)

@@ -1,14 +1,13 @@
-"""Shared by computed figures: the triangle of policies over three arms, and the Drawing."""
+"""Shared by computed figures: the triangle of policies over three arms, and tables."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from rec_experiments.analysis.figures.bandit import REWARDS, Array
-from rec_experiments.analysis.figures.render import Drawing
 
 ARMS = [f"arm {j + 1}, reward {reward:g}" for j, reward in enumerate(REWARDS)]
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])  # of the simplex of policies
@@ -37,15 +36,6 @@ def arms_of(policy: Array) -> dict[str, float]:
     return {f"arm {j + 1}": float(p) for j, p in enumerate(policy)}
 
 
-def drawing(
-    name: str,
-    title: str,
-    figure: Figure,
-    rows: list[dict[str, Any]],
-    found: dict[str, Any],
-    caption: str,
-) -> Drawing:
-    """A figure with its rows; `found` gives its statistics and their text."""
-    lines = [title, "", *(f"{key}: {value}" for key, value in found.items())]
-    text = "\n".join(lines) + "\n"
-    return Drawing(name, figure, pandas.DataFrame(rows), {"figure": name, **found}, text, caption)
+def values(found: Mapping[str, Any]) -> pandas.DataFrame:
+    """Statistics by name, as a table."""
+    return pandas.DataFrame({"quantity": [*found], "value": [*found.values()]}, dtype=object)
