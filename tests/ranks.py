@@ -18,7 +18,7 @@ from rec_experiments.common import distributed
 from rec_experiments.config import schema
 
 RANKS = 2
-PATIENCE = 600  # seconds until ranks count as hung
+PATIENCE = 1200  # seconds until ranks count as hung
 
 
 class Ranks:
@@ -110,7 +110,11 @@ def torchrun(
 
 
 def outcome(process) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE)
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its ranks
+        raise
     return process.returncode, out, err
 
 
