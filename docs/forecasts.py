@@ -72,7 +72,9 @@ def sentence(forecast: dict[str, Any]) -> str:
     """As in `edge: GRPO, constant lag 10 ÷ REINFORCE, constant lag 10`."""
     parts = [forecast[key] for key in ("edge", "ratio", "of", "gain", "minus") if key in forecast]
     sign = " − " if "gain" in forecast else " ÷ "
-    words = sign.join(f"{of['arm']}, {_schedule(of)}" for of in parts)
+    rates = [f" at {written(of['rate'])}" if "rate" in of else "" for of in parts]
+    names = [f"{of['arm']}, {_schedule(of)}" for of in parts]
+    words = sign.join(name + rate for name, rate in zip(names, rates, strict=True))
     return f"{'gain' if 'gain' in forecast else 'edge'}: {words}"
 
 

@@ -2,6 +2,7 @@
 
 1. The gain at each method's best rate, against the age of its oldest data.
 2. Every preset at one rate: what it gains under interval 20 and offline.
+3. What a clip drops, and of which tokens: sweep=mechanism on both tasks.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ from archived_runs import runs
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from rec_experiments import sweeps
 from rec_experiments.analysis.figures.style import looks
 from rec_experiments.analysis.results.stability import RATE
 from rec_experiments.config import schema
@@ -73,6 +75,23 @@ def presets(axes: Axes) -> None:
     axes.set(xlabel="gain under interval 20", ylabel="gain offline", xlim=(-0.3, 0.5))
 
 
+def mechanism(axes: Axes, task: str) -> None:
+    """The gain of every seed of every arm, in the order of the sweep from top to bottom."""
+    arms = [*sweeps.load_figure("mechanism", []).arms]
+    table = runs("mechanism")
+    table = table[table["task"] == task]
+    axes.axvline(0, color="grey", linewidth=1)
+    axes.scatter(table["gain"], table["arm"].map(arms.index), color=table["gain"].map(_color))
+    axes.set(title=task if task == "reduction" else "chain arithmetic", xlabel="gain")
+    axes.set_yticks(range(len(arms)), arms)
+    axes.set_ylim(len(arms) - 0.5, -0.5)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _color(gain: float) -> str:
+    return "tab:red" if gain < 0 else "tab:blue"
+
+
 if __name__ == "__main__":
     schema.register()
     mpl.use("Agg")
@@ -86,3 +105,9 @@ if __name__ == "__main__":
     figure, axes = plt.subplots(figsize=(8.5, 6), layout="constrained")
     presets(axes)
     figure.savefig(FIGURES / "presets.png", dpi=110)
+    figure, both = plt.subplots(
+        1, 2, figsize=(9.5, 5.2), sharex=True, sharey=True, layout="constrained"
+    )
+    for axes, task in zip(both, ("reduction", "chain"), strict=True):
+        mechanism(axes, task)
+    figure.savefig(FIGURES / "mechanism.png", dpi=110)
