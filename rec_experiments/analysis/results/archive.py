@@ -7,6 +7,7 @@ column if some run has it. Numbers have DIGITS significant digits.
 """
 
 import functools
+import io
 import lzma
 from pathlib import Path
 
@@ -23,6 +24,7 @@ AVERAGED = (
     "train/mismatch", "train/mismatch_max", "train/late", "train/late_accuracy",
 )  # fmt: skip
 DIGITS = 4
+LARGEST = 256 << 20  # bytes unpacked; fifty times the largest of this project
 
 
 def archived(steps: pandas.DataFrame) -> bytes:
@@ -46,8 +48,12 @@ def read_archive(file: Path) -> pandas.DataFrame:
 def _read(file: Path, changed: int) -> pandas.DataFrame:
     """changed: time of the last change of the file, as the cache's key."""
     try:
+        with lzma.open(file) as packed:  # which can unpack to a million times its size
+            text = packed.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ValueError(f"it unpacks to more than {LARGEST >> 20} MB")
         found = pandas.read_csv(
-            file,
+            io.BytesIO(text),
             dtype={"run": str, "overrides": str, "release": "Int64"},
             float_precision="round_trip",
         )
@@ -55,6 +61,15 @@ def _read(file: Path, changed: int) -> pandas.DataFrame:
             raise ValueError(f"its first columns are not {', '.join(ARCHIVED)}")
         found["overrides"] = found["overrides"].fillna("")
         metrics = found.columns[len(ARCHIVED) :]
-        return found.astype(dict.fromkeys(metrics, float) | {"step": int}).set_index("run")
-    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+        found = found.astype(dict.fromkeys(metrics, float) | {"step": int})
+        begins = ~found["run"].duplicated()
+        rises = np.where(begins, found["step"] == 0, found.groupby("run")["step"].diff() > 0)
+        for good, otherwise in (
+            (rises, "its steps do not rise from 0"),
+            (found[ACCURACY].between(0, 1), f"{ACCURACY} is no share"),
+        ):
+            if not good.all():
+                raise ValueError(f"{found['run'][~good].iloc[0]}: {otherwise}")
+        return found.set_index("run")
+    except (OSError, EOFError, ValueError, KeyError, lzma.LZMAError) as error:
         raise UserError(f"{file}: is no archive of runs ({first_line(error)})") from None

@@ -7,6 +7,7 @@ import pandas
 import pytest
 from fabricated import rows_of, write_run
 
+from rec_experiments.analysis.results import archive
 from rec_experiments.analysis.results.figure import figure_runs
 from rec_experiments.analysis.results.table import find, runs, table
 from rec_experiments.cli.main import call_command
@@ -76,7 +77,9 @@ def changed(lines, number, column, value):
     [
         (lambda lines: ["a,b", "1,2"], "its first columns are not run, overrides, release, step"),
         (lambda lines: changed(lines, 2, "eval/accuracy", "abc"), "could not convert string"),
+        (lambda lines: changed(lines, 2, "eval/accuracy", "7.5"), "run0: .* is no share"),
         (lambda lines: [*lines[:2], lines[2] + ",1", *lines[3:]], "Expected . fields"),
+        (lambda lines: [*lines, lines[5]], "run0: its steps do not rise from 0"),
     ],
 )
 def test_damaged_archive_is_refused_in_one_line(folder, change, message):
@@ -86,6 +89,14 @@ def test_damaged_archive_is_refused_in_one_line(folder, change, message):
     with pytest.raises(UserError, match=message) as caught:
         find([file])
     assert str(caught.value).startswith(f"{file}: is no archive of runs (")
+
+
+def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "LARGEST", 1 << 20)
+    file = tmp_path / f"bomb{ARCHIVE}"
+    file.write_bytes(lzma.compress(bytes(2 << 20)))
+    with pytest.raises(UserError, match="it unpacks to more than 1 MB"):
+        find([file])
 
 
 def test_command_writes_an_archive(folder, tmp_path, capsys):
