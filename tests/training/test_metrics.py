@@ -7,6 +7,7 @@
 """
 
 import copy
+import dataclasses
 
 import conftest
 import numpy as np
@@ -22,7 +23,12 @@ from rec_experiments.common.batch import Responses, Rollouts, StepIndex
 from rec_experiments.common.distributed import ALONE, copied_to_host
 from rec_experiments.common.problems import VerifierResult
 from rec_experiments.policy.lora import trained
-from rec_experiments.training.metrics import TokenLog, group_metrics, relative_distance
+from rec_experiments.training.metrics import (
+    TokenLog,
+    group_metrics,
+    relative_distance,
+    throughput_metrics,
+)
 from rec_experiments.training.trainer import Trainer
 
 B, T = 8, 5
@@ -139,6 +145,23 @@ def test_group_metrics():
         "train/live_groups": pytest.approx(1 / 3),
         "train/distinct_responses": pytest.approx(5 / 6),  # the same text in two groups is two
     }
+
+
+def test_tokens_per_second():
+    """Of drawing only at the first update of a batch."""
+    batch = Rollouts.verified(
+        Responses.of([[1, 2], [3]]),
+        prompts=[[9]] * 2,
+        groups=[0, 0],
+        results=[VerifierResult(0.0, 0.0)] * 2,
+        seconds={"rollout": 0.25},
+    )
+    batch = dataclasses.replace(batch, drawn=3)
+    row = throughput_metrics(batch, batch.rows(torch.tensor([0])), INDEX, 4.0)
+    assert (row["tokens/response"], row["tokens/train_per_second"]) == (2, 0.5)
+    assert (row["tokens/rollout_per_second"], row["time/rollout"]) == (12.0, 0.25)
+    later = throughput_metrics(batch, batch, INDEX._replace(epoch=1), 4.0)
+    assert later == {"tokens/response": 3, "tokens/train_per_second": 0.75, "time/train": 4.0}
 
 
 def tied_model() -> torch.nn.Module:
