@@ -19,7 +19,7 @@ from test_overlap import _quick_start, assert_same_run  # noqa: F401
 
 from rec_experiments.common import rng
 from rec_experiments.common.batch import SampleKey
-from rec_experiments.rollout.replay import Replay
+from rec_experiments.rollout.replay import Replay, problems_of
 from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 
@@ -129,3 +129,14 @@ def test_a_run_of_every_shape_goes_on_as_if_nothing_had_been(tmp_path, schedule)
     rows = whole.metrics()
     assert len({row["train/staleness_max"] for row in rows[1:]}) > 3
     assert {row.get("train/redrawn_groups", 0) for row in rows[1:]} - {0}, "nothing was drawn anew"
+
+
+def test_each_epoch_has_every_problem_once():
+    def epoch(number: int, shuffle: bool) -> list[int]:
+        batches = (2 * number, 2 * number + 1)  # of 4 of 8 problems
+        return [each for batch in batches for each in problems_of(batch, 4, 8, 5, shuffle)]
+
+    assert epoch(0, shuffle=False) == epoch(1, shuffle=False) == [*range(8)]
+    first, second = epoch(0, shuffle=True), epoch(1, shuffle=True)
+    assert sorted(first) == sorted(second) == [*range(8)]
+    assert first != second
