@@ -23,9 +23,10 @@ from rec_experiments.analysis.regime import number
 from rec_experiments.analysis.results.statistics import ACCURACY, seconds
 from rec_experiments.analysis.results.table import content, leave_out, run_folders
 from rec_experiments.common.errors import UserError, printable
-from rec_experiments.config.labels import JOINT, run_labels, without_shared
+from rec_experiments.config.labels import JOINT, run_label, run_labels, without_shared
 from rec_experiments.runs.display import duration, sparkline
-from rec_experiments.runs.run_folder import RunFolder, read_config
+from rec_experiments.runs.reading import unreadable
+from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.sweeps.jobs import Job
 from rec_experiments.sweeps.state import State, survey
 
@@ -61,9 +62,12 @@ def jobs_in(places: Iterable[Path]) -> list[Job]:
         for folder in runs:
             try:
                 config, command = read_config(folder), RunFolder(folder).command()
+                run_label(config, command)
                 found[folder] = Job("", "", command, config, folder)
             except UserError as error:
                 leave_out(str(error))
+            except (KeyError, TypeError):
+                leave_out(str(unreadable(folder / CONFIG, "it is not that of a run")))
     return list(found.values())
 
 

@@ -21,6 +21,7 @@ from rec_experiments.rollout.schedule import ages_of
 
 Settings = dict[str, Any]  # by dotted key; also `algo`, the name of the preset
 GLOBAL = ("setting", "algo", "gpus")  # groups whose files set values of the whole experiment
+LONGEST = 300  # characters of a value that is read; a longer one stays a text
 NO_SETTING = (*NOT_IDENTITY, "hydra", "sweep", "scale")  # first parts of keys that change no number
 
 
@@ -125,9 +126,13 @@ def file_values(choice: str | None, group: str = "") -> tuple[Settings, dict[str
 
 
 def _value(text: str) -> Any:
+    """The value that a text stands for; what no run would accept stays a text, as does an alias of
+    YAML, whose value can be larger than the memory."""
+    if "&" in text or len(text) > LONGEST:
+        return text
     try:
         return _plain(yaml.safe_load(text))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
 

@@ -34,10 +34,17 @@ def read_object(file: Path) -> dict[str, Any]:
         if not file.exists():
             return {}
         text = file.read_bytes().decode()
+        if file.suffix == ".yaml" and "&" in text and _has_alias(text):
+            raise ValueError("it has an alias, which no run writes")
         value = yaml.load(text, LOADER) if file.suffix == ".yaml" else json.loads(text)
         if not isinstance(value, dict):
             raise ValueError("it is no object")
         return value
+
+
+def _has_alias(text: str) -> bool:
+    """Aliases of aliases stand for more than memory holds."""
+    return any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER))
 
 
 def read_rows(file: Path) -> list[tuple[bytes, Row]]:

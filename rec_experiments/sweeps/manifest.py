@@ -83,13 +83,19 @@ def write_manifests(name: str, jobs: Sequence[Job]) -> list[Path]:
 def read_manifest(file: Path) -> list[Line]:
     """The lines of a manifest; [] if there is none. Raises UserError if it is damaged."""
     try:
-        header, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
+        text = file.read_text(encoding="utf-8")
+        if "\0" in text:
+            raise ValueError("it holds a null byte")
+        header, *rows = csv.reader(text.splitlines())
         if header != [*Line._fields]:
             raise ValueError(f"its columns are not {','.join(Line._fields)}")
-        return [
+        lines = [
             Line(figure, arm, column, int(seed), run, overrides)
             for figure, arm, column, seed, run, overrides in rows
         ]
+        for line in lines:
+            shlex.split(line.overrides)  # raises ValueError if a quote is not closed
+        return lines
     except FileNotFoundError:
         return []
     except (OSError, ValueError, csv.Error) as error:

@@ -96,7 +96,10 @@ def test_numbers_beyond_all_measure_stop_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "count"),
     [
-        ("config.yaml", "{", "1 run: 1 done"), ("status.json", "[", "2 runs: 1 unreadable, 1 done"),
+        ("config.yaml", "{", "1 run: 1 done"),
+        ("config.yaml", "{algo: 3, sync: {}, seed: 0, steps: 40}", "1 run: 1 done"),
+        ("config.yaml", "a: &a [1]\nb: *a", "1 run: 1 done"),
+        ("status.json", "[", "2 runs: 1 unreadable, 1 done"),
         ("metrics.jsonl", 'x\n{"step": 40}\n', "2 runs: 1 unreadable, 1 done"),
     ],
 )  # fmt: skip

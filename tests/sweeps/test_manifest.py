@@ -61,7 +61,20 @@ def test_launching_again_replaces_the_lines_of_the_same_jobs_and_runs(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["figure,arm\nfig3\n", "no table\nat all\n", "\0", ""])
+HEAD = "figure,arm,column,seed,run,overrides"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "figure,arm\nfig3\n",
+        "no table\nat all\n",
+        "\0",
+        "",
+        f"{HEAD}\nfig3,A,offline,0,run,seed='0\n",
+        f"{HEAD}\nfig3,A,offline,0,a\0b,seed=0\n",
+    ],
+)
 def test_a_damaged_manifest_is_one_line(tmp_path, text):
     (tmp_path / "fig3.csv").write_text(text)
     with pytest.raises(UserError, match=r"fig3\.csv: cannot be read"):

@@ -9,6 +9,7 @@ column if some run has it. Numbers have DIGITS significant digits.
 import functools
 import io
 import lzma
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,9 @@ AVERAGED = (
     "train/mismatch", "train/mismatch_max", "train/late", "train/late_accuracy",
 )  # fmt: skip
 DIGITS = 4
+DAMAGES = (
+    ArithmeticError, EOFError, LookupError, OSError, TypeError, ValueError, lzma.LZMAError,
+)  # fmt: skip
 LARGEST = 256 << 20  # bytes unpacked; fifty times the largest of this project
 
 
@@ -41,7 +45,7 @@ def archived(steps: pandas.DataFrame) -> bytes:
 
 def read_archive(file: Path) -> pandas.DataFrame:
     """The table of an archive, indexed by run. Raises UserError for a file that is none."""
-    return _read(file, file.stat().st_mtime_ns)
+    return _read(file, file.stat().st_mtime_ns if file.exists() else 0)
 
 
 @functools.lru_cache(maxsize=16)
@@ -54,22 +58,28 @@ def _read(file: Path, changed: int) -> pandas.DataFrame:
             raise ValueError(f"it unpacks to more than {LARGEST >> 20} MB")
         found = pandas.read_csv(
             io.BytesIO(text),
-            dtype={"run": str, "overrides": str, "release": "Int64"},
+            dtype={"run": str, "overrides": str, "release": "Int64", "step": int},
             float_precision="round_trip",
         )
         if [*found.columns[: len(ARCHIVED)]] != ARCHIVED:
             raise ValueError(f"its first columns are not {', '.join(ARCHIVED)}")
         found["overrides"] = found["overrides"].fillna("")
+        for line in found["overrides"].unique():
+            shlex.split(line)  # raises ValueError if a quote is not closed
         metrics = found.columns[len(ARCHIVED) :]
-        found = found.astype(dict.fromkeys(metrics, float) | {"step": int})
+        found = found.astype(dict.fromkeys(metrics, float))
         begins = ~found["run"].duplicated()
+        named = found["run"].map(lambda run: isinstance(run, str) and run == Path(run).name)
         rises = np.where(begins, found["step"] == 0, found.groupby("run")["step"].diff() > 0)
+        first = found.groupby("run", dropna=False)["overrides"].transform("first")
         for good, otherwise in (
+            (named, "is no name of a run folder"),
+            (found["overrides"] == first, "its overrides are not the same in all rows"),
             (rises, "its steps do not rise from 0"),
             (found[ACCURACY].between(0, 1), f"{ACCURACY} is no share"),
         ):
             if not good.all():
                 raise ValueError(f"{found['run'][~good].iloc[0]}: {otherwise}")
         return found.set_index("run")
-    except (OSError, EOFError, ValueError, KeyError, lzma.LZMAError) as error:
+    except DAMAGES as error:
         raise UserError(f"{file}: is no archive of runs ({first_line(error)})") from None

@@ -118,7 +118,8 @@ def multirun(name: str, found: pandas.DataFrame) -> FigureRuns:
 
     found: of `table.find(places)`. Raises NoRuns if no run has begun.
     """
-    runs = with_content(found[found["figure"] == name]).sort_index()
+    of_name = found[found["figure"] == name].drop_duplicates(["arm", "column", "run"])
+    runs = with_content(of_name).sort_index()
     if (runs["state"] == "missing").all():
         raise NoRuns(f"{name}: none of its runs has begun")
     words = [shlex.split(overrides) for overrides in runs["overrides"]]

@@ -190,6 +190,8 @@ def interval_of_mean(values: Sequence[float]) -> Interval | None:
 def band(curves: pandas.DataFrame) -> pandas.DataFrame:
     """`mean`, `low` and `high` end of its interval over the curves of several runs, one a column,
     at the steps that all of them have; the ends are NaN for a single run."""
+    if curves.empty:
+        return pandas.DataFrame(columns=["mean", "low", "high"], dtype=float)
     common = curves.dropna()
     values_SI = common.to_numpy().T
     mean_I, seeds = values_SI.mean(0), len(values_SI)

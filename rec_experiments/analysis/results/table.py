@@ -46,6 +46,7 @@ from rec_experiments.analysis.results.archive import read_archive
 from rec_experiments.analysis.results.statistics import ACCURACY
 from rec_experiments.common.errors import UserError, first_line, printable
 from rec_experiments.common.files import ARCHIVE
+from rec_experiments.common.pieces import TARGET
 from rec_experiments.config.identity import flat
 from rec_experiments.config.labels import methods, schedule_name, shown
 from rec_experiments.config.settings import below, experiment, seed, settings, words_of
@@ -150,8 +151,17 @@ def _without_manifest(path: Path, overrides: str | None) -> list[Any]:
     line = overrides or ""
     words = [word for word in shlex.split(line) if word.split("=")[0] not in NO_METHOD]
     words.sort(key=lambda word: not word.startswith("algo="))  # the method first
-    about = ["", shown(words), schedule_name(below("sync", settings(line))), seed(line)]
+    about = ["", shown(words), _schedule(line), seed(line)]
     return [*about, path.name, path, line, "" if overrides is None else experiment(line)]
+
+
+def _schedule(overrides: str) -> str:
+    """The schedule's name; its choice, if that is of a package that is not installed."""
+    sync = below("sync", settings(overrides))
+    try:
+        return schedule_name(sync)
+    except (KeyError, TypeError):
+        return str(sync.get(TARGET, ""))
 
 
 def _overrides(path: Path) -> str | None:
@@ -212,16 +222,23 @@ def content(path: Path) -> Content:
     """The state and the rows of a run folder, or of ARCHIVE/RUN. A damaged run is reported on
     stderr; it is unreadable and has no rows."""
     try:
-        if not path.parent.name.endswith(ARCHIVE):
-            return _folder(path, stamp(path))
-        rows = read_archive(path.parent).loc[[path.name]]
-        release = rows["release"].iloc[0]
-        newest = None if pandas.isna(release) else int(release)
-        metrics = rows.drop(columns=["overrides", "release"])
-        return Content("done", int(rows["step"].iloc[-1]), newest, "", metrics)
+        archived = path.parent.name.endswith(ARCHIVE)
+        found = _archived(path) if archived else _folder(path, stamp(path))
+        for name in {*found.rows}.intersection([*FOUND, *STATE]) - {"step"}:
+            raise UserError(f"run folder {path}: {name} is no metric")
+        return found
     except UserError as error:
         leave_out(str(error))
         return NOTHING._replace(state="unreadable", note=str(error))
+
+
+def _archived(path: Path) -> Content:
+    """path: ARCHIVE/RUN. Raises UserError for a damaged archive."""
+    rows = read_archive(path.parent).loc[[path.name]]
+    release = rows["release"].iloc[0]
+    newest = None if pandas.isna(release) else int(release)
+    metrics = rows.drop(columns=["overrides", "release"])
+    return Content("done", int(rows["step"].iloc[-1]), newest, "", metrics)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -80,6 +80,11 @@ def changed(lines, number, column, value):
         (lambda lines: changed(lines, 2, "eval/accuracy", "7.5"), "run0: .* is no share"),
         (lambda lines: [*lines[:2], lines[2] + ",1", *lines[3:]], "Expected . fields"),
         (lambda lines: [*lines, lines[5]], "run0: its steps do not rise from 0"),
+        (lambda lines: changed(lines, 2, "step", "9" * 40), "Overflow"),
+        (lambda lines: changed(lines, 2, "release", "inf"), "cannot convert"),
+        (lambda lines: changed(lines, 2, "run", "../run0"), "../run0: is no name of a run folder"),
+        (lambda lines: changed(lines, 2, "overrides", "seed=1"), "overrides are not the same"),
+        (lambda lines: changed(lines, 2, "overrides", "seed='1"), "No closing quotation"),
     ],
 )
 def test_damaged_archive_is_refused_in_one_line(folder, change, message):

@@ -82,6 +82,7 @@ def test_the_interval_is_that_of_students_t(values):
     assert interval_of_mean(values) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_band_is_the_interval_at_each_step_and_never_changes_its_seeds():
     long, short = of(0.0, 0.2, 0.4, steps=[0, 10, 20]), of(1.0, 1.0, steps=[0, 10])
     found = band(pandas.concat([long, short], axis=1))

@@ -8,7 +8,7 @@ import pytest
 from conftest import resolve
 from fabricated import rows_of, write_run
 
-from rec_experiments.analysis.results.figure import NoRuns, figure_runs
+from rec_experiments.analysis.results.figure import NoRuns, figure_runs, multirun
 from rec_experiments.analysis.results.table import find, runs, table
 from rec_experiments.common.errors import UserError
 from rec_experiments.config.identity import flat
@@ -70,6 +70,12 @@ def test_the_manifest_labels_the_runs(folder):
     assert math.isnan(one.loc[21, "eval/accuracy"])
 
 
+def test_a_run_that_a_manifest_has_twice_is_drawn_once(tmp_path):
+    write_run(tmp_path / "run", rows_of("GRPO", 0))
+    write_manifest(tmp_path, [["mine", "GRPO", "offline", 0, "run", "seed=0"]] * 2, "mine")
+    assert multirun("mine", find([tmp_path])).runs["run"].tolist() == ["run"]
+
+
 def test_the_runs_of_a_figure_are_found_by_their_overrides(folder):
     data = figure_runs("fig3", find([folder]), ["seed=1", "sync=offline", "steps=40"])
     assert data.runs["run"].tolist() == ["run5", "run6", "run7", "run8", "run9"]
@@ -90,6 +96,25 @@ def test_two_ways_to_write_an_experiment_are_one():
     assert experiment("algo=rec_oneside_is setting=mini/gsm8k") != usual
     assert experiment("setting=mini/gsm8k clip.low=0.6") != usual
     assert experiment("setting=mini/guru") != usual
+
+
+LAYER = "[" + ",".join(["*a"] * 9) + "]"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["9" * 400, "[" * 5000, "2020-99-99", f"[&a [1],&a {',&a '.join([LAYER] * 12)}]"],
+    ids=["integer", "depth", "date", "aliases"],
+)
+def test_a_value_that_no_run_accepts_stays_a_text(value):
+    assert settings(shlex.quote(f"steps={value}"))["steps"] == value
+    assert len(experiment(shlex.quote(f"steps={value}"))) == 16
+
+
+def test_a_schedule_that_is_not_known_here_has_the_name_of_its_choice(tmp_path):
+    command = ["python", "-m", "rec_experiments", "algo=grpo", "sync=elsewhere"]
+    write_run(tmp_path / "run", rows_of("GRPO", 0), command=command)
+    assert find([tmp_path])["column"].tolist() == ["elsewhere"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +156,7 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_run_is_named_once(tmp_path, 
         (lambda rows: [rows[0], *rows], "it has step 0 in place of step 1"),
         (lambda rows: [*rows[:-1], {"step": 40}], "it has no evaluation at the end"),
         (lambda rows: [*rows[:-1], {**rows[-1], "m": "x"}], "could not convert string"),
+        (lambda rows: [*rows[:-1], {**rows[-1], "state": 1}], "state is no metric"),
     ],
 )
 def test_a_finished_run_has_each_step_once_and_in_order(tmp_path, spoil, why):
