@@ -97,8 +97,11 @@ def override(text: str) -> str:
 
 
 def names_and_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The words without and those with an equals sign."""
+    """The words without and those with an equals sign. Raises UserError for one without a key."""
     words = [*words]
+    for word in words:
+        if word.startswith("="):
+            raise UserError(f"{word}: must be KEY=VALUE")
     return [each for each in words if "=" not in each], [each for each in words if "=" in each]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -153,6 +154,12 @@ class Pretrained(Piece):
             tokenizer = copy.deepcopy(tokenizer)
         else:
             tokenizer = self._load(AutoTokenizer)
+        for name in self.chat_template_kwargs if tokenizer.chat_template else ():
+            if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
+                raise UserError(
+                    f"model.chat_template_kwargs.{name}: the chat template of {self.path} has no "
+                    "such variable"
+                )
         tokenizer.chat_template = self._with_values(tokenizer.chat_template)
         return tokenizer
 

@@ -212,6 +212,8 @@ def test_variables_of_the_template(folders, tmp_path):
         for each in models
     )
     assert after == before + "<think>\n\n</think>\n\n"
+    with pytest.raises(UserError, match=r"kwargs\.enable_thinkng: the chat template of .* has no"):
+        pretrained(tmp_path / "model", off.replace("king", "kng")).tokenizer()
     models[1].tokenizer().save_pretrained(tmp_path / "exported")
     exported = AutoTokenizer.from_pretrained(tmp_path / "exported")
     options = {"tokenize": False, "add_generation_prompt": True}
