@@ -113,7 +113,7 @@ def lags_of(steps: pandas.DataFrame) -> pandas.Series:
     """The lag of each row; NaN if its responses have several lags, or none is recorded."""
     columns = [f"train/staleness{end}" for end in ("", "_min", "_max")]
     mean, low, high = (each for _, each in steps.reindex(columns=columns).items())
-    return mean.where(low.fillna(mean) == high.fillna(mean))
+    return mean.where(np.isfinite(mean) & (low.fillna(mean) == high.fillna(mean)))
 
 
 def means(

@@ -96,7 +96,7 @@ class ChatTemplate:
                 add_generation_prompt=prompts,
                 strftime_now=TODAY.strftime,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:  # the latter: a variable of another type
             raise UserError(
                 f"model.path={self.tokenizer.name_or_path}: its chat template refuses a prompt of "
                 f"{' + '.join(message['role'] for message in messages)} ({first_line(error)}); "

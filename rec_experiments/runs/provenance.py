@@ -100,6 +100,19 @@ def starts(origin: dict[str, Any]) -> list[dict[str, Any]]:
     return origin.get("starts", [{"from_step": 0, **origin}] if origin else [])
 
 
+def is_of_a_run(origin: dict[str, Any]) -> bool:
+    """Whether its starts have the types that `after` writes."""
+    found = starts(origin)
+    return isinstance(found, list) and all(
+        isinstance(start, dict)
+        and isinstance(start.get("command", []), list)
+        and type(start.get("from_step")) is int
+        and (start.get("release") is None or type(start["release"]) is int)
+        and (start.get("release") or 0) < 1 << 31
+        for start in found
+    )
+
+
 def after(origin: dict[str, Any], now: dict[str, Any], from_step: int) -> dict[str, Any]:
     """provenance.json of a run that starts after `from_step`. now: of `collect`."""
     start = {key: value for key, value in now.items() if key in OF_A_START}

@@ -67,7 +67,10 @@ class RunFolder:
 
     def provenance(self) -> dict[str, Any]:
         """Contents of provenance.json, or {} if there is none."""
-        return read_object(self.path / PROVENANCE)
+        origin = read_object(self.path / PROVENANCE)
+        if not provenance.is_of_a_run(origin):
+            raise unreadable(self.path / PROVENANCE, "it is not that of a run")
+        return origin
 
     def command(self) -> list[str]:
         """The words of the command that started the run first; [] if unknown."""

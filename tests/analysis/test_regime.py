@@ -82,9 +82,10 @@ def test_a_batch_of_several_lags_has_none():
         {"train/staleness": 2.0},
         {"train/staleness": 2.0, "train/staleness_min": 2, "train/staleness_max": 2},
         {"train/staleness": 2.0, "train/staleness_min": 1, "train/staleness_max": 3},
+        {"train/staleness": math.inf},
         {},
     ]
-    assert regime.lags_of(pandas.DataFrame(rows)).fillna(-1).tolist() == [2, 2, -1, -1]
+    assert regime.lags_of(pandas.DataFrame(rows)).fillna(-1).tolist() == [2, 2, -1, -1, -1]
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))

@@ -285,6 +285,12 @@ def test_template_refuses_the_prompt(folders):
         chat.encode(QUESTION)
 
 
+def test_template_cannot_use_the_type_of_a_variable(folders):
+    chat = codec_of(folders["qwen2"], "{{ 'x' + 3 if messages[0]['content'] != '?' }}")
+    with pytest.raises(UserError, match=r"refuses a prompt of .*can only concatenate str"):
+        chat.encode(QUESTION)
+
+
 def test_no_end_token(folders):
     model, made = pretrained(folders["qwen2"]).model(), pretrained(folders["qwen2"]).tokenizer()
     model.generation_config.eos_token_id = made.eos_token = None

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
@@ -118,6 +119,23 @@ def test_a_worker_killed_while_idle_costs_nothing(tmp_path: Path) -> None:
         isolated([(f"note {note}", "")])
         os.kill(int(note.read_text()), signal.SIGKILL)
         assert isolated([GOOD] * 50) == [RIGHT] * 50
+
+
+def test_a_pool_that_breaks_in_a_batch_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(VerifierPool(scripted, workers=1, timeout=60)) as isolated:
+        isolated([GOOD])
+        pool = isolated._pool
+        assert pool is not None
+
+        def breaks(*args: object, **options: object) -> Future:
+            pool.stop()
+            future: Future = Future()
+            future.set_exception(BrokenProcessPool("All workers expired"))
+            return future
+
+        monkeypatch.setattr(pool, "schedule", breaks)
+        assert isolated([GOOD, BAD]) == [RIGHT, WRONG]
+        assert isolated._pool is not pool
 
 
 def test_a_lost_item_does_not_block_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
