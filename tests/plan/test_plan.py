@@ -21,6 +21,7 @@ from rec_experiments.cli import plan as command
 from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
+from rec_experiments.config.plugins import CONF
 from rec_experiments.plan import at, budget, constants, memory, usual
 from rec_experiments.plan.sampler import SamplerMemory
 
@@ -175,3 +176,8 @@ def test_a_run_that_does_not_fit_is_refused_with_what_would(capsys):
     assert "(--sources says where each is from): margin_gb 5" in out
     assert len(err.splitlines()) == 1
     assert "gpus=8x80gb" in err
+
+
+def test_the_launcher_asks_for_the_host_memory_of_the_plan():
+    launcher = yaml.safe_load((CONF / "hydra/launcher/slurm.yaml").read_text())
+    assert launcher["mem"] == f"{VALUES['host_gb_per_gpu']:g}GB"
