@@ -88,7 +88,7 @@ def topic(entry: dict[str, Any]) -> tuple[list[str], list[Scored], list[float]]:
         said = {True: "yes", False: "**no**", None: "open"}[scores[-1].happened]
         p = f"{forecast['p']:g}"
         rows.append([sentence(forecast), span(low, high), p, shown(found), said])
-        if "edge" in forecast and found and not found.bound:
+        if "edge" in forecast and found and not found.bound and high < math.inf:
             ratios.append(found.mean / math.sqrt(low * high))
     known = f"Known before: {entry['known'].strip()}"
     lines = [f"## {entry['topic']}", "", known, "", *markdown_table(HEAD, rows), ""]

@@ -74,6 +74,8 @@ def _compose(config_name: str, overrides: list[str], groups: set[str], state: st
     values: list[Override] = []
     for line in overrides:
         override = _parsed(line)
+        if not override.key_or_group:
+            raise UserError(f"{line}: must be KEY=VALUE")
         plain = override.type is OverrideType.CHANGE and not override.package
         if not plain or override.is_sweep_override():
             return hydra.compose(config_name, overrides)

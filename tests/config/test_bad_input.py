@@ -29,6 +29,7 @@ CASES = (
     ("algo=grpoo", "algo=grpoo: no such choice; did you mean grpo? --help lists all"),
     ("lr=1e-5", "did you mean optimizer.learning_rate?"),
     ("sync.intervall=3", "no such key; did you mean sync.interval?"),
+    ("=3", "=3: must be KEY=VALUE"),
     ("verifier_timeout=nan", "did you mean dataset.verifier_timeout?"),
     ("model.warm_start.step=3", "did you mean model.warm_start.steps?"),
     ("clip.outer_low=0.6", "allowed: _target_, high, low"),
