@@ -60,9 +60,9 @@ PASSED_OVER = "checkpoint step_00000003 is damaged and was skipped\n"
 
 def test_a_damaged_state_is_passed_over(done, damaged, tmp_path, capsys):
     assert export.export(damaged, tmp_path / "model", None) == 2
-    assert capsys.readouterr().err == PASSED_OVER
+    assert PASSED_OVER in capsys.readouterr().err
     found = evaluation.evaluate(str(damaged), None, [])
-    assert capsys.readouterr().err == PASSED_OVER
+    assert PASSED_OVER in capsys.readouterr().err
     assert found == evaluation.evaluate(str(done.path), 2, [])
 
 
